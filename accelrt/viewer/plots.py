@@ -96,13 +96,16 @@ def set_ticks(axis: Any, most: float, parts: int) -> None:
     axis.set_major_formatter(amount)
 
 
-def figure(title: str, height: float = 6.0) -> tuple[Any, Any]:
-    made = need_matplotlib()(figsize=(12, height), layout="constrained")
-    axes = made.subplots()
-    axes.set_title(plain(title), loc="left", fontsize=11)
-    for side in ("top", "right"):
+def figure(made: DeviceRecording, title: str, height: float, hidden: tuple[str, ...]) -> tuple[Any, Any]:
+    """A picture, and its axes; those of the hidden sides have no line."""
+    drawn = need_matplotlib()(figsize=(12, height), layout="constrained")
+    axes = drawn.subplots()
+    axes.set_title(plain(f"device {made.device}: {title}"), loc="left", fontsize=11)
+    for side in hidden:
         axes.spines[side].set_visible(False)
-    return made, axes
+    if "left" in hidden:
+        axes.set_yticks([])
+    return drawn, axes
 
 
 # --- the timeline ---
@@ -131,9 +134,8 @@ def draw_timeline(made: DeviceRecording) -> Any:
     names = [label_of(made, key) if by_stack else made.recording.strings[key] or "no tag" for key in largest]
     chosen = [keys == key for key in largest] + [~np.isin(keys, largest)]
     layers = [made.live(each)[events + 1] for each in chosen if each.any()]
-    drawn, axes = figure(
-        f"device {made.device}: live memory by {'the frame that allocated it' if by_stack else 'tag'}"
-    )
+    title = f"live memory by {'the frame that allocated it' if by_stack else 'tag'}"
+    drawn, axes = figure(made, title, 6.0, ("top", "right"))
     if layers:
         axes.stackplot(
             events,
@@ -166,7 +168,8 @@ def draw_segments(made: DeviceRecording) -> Any:
     mapped = joined(each for each in made.ranges if each.end == made.count)
     mapped.sort(key=lambda each: (each.pool, each.stream, each.address))
     total = sum(each.size for each in mapped)
-    drawn, axes = figure(f"device {made.device}: {len(mapped)} segments at the end, {amount(total)}", 7.0)
+    title = f"{len(mapped)} segments at the end, {amount(total)}"
+    drawn, axes = figure(made, title, 7.0, ("top", "right", "left"))
     live = made.live_at(made.count - 1)
     live = live[np.argsort(made.alloc_address[live], kind="stable")]
     addresses, frames = made.alloc_address[live], innermost(made)[live]
@@ -178,15 +181,9 @@ def draw_segments(made: DeviceRecording) -> Any:
         put(bars, HOLE, at, each.size, per_line)
         first, last = np.searchsorted(addresses, [each.address, each.address + each.size])
         for place in range(first, last):
-            hue = COLOURS[int(frames[place]) % len(COLOURS)]
             pending = made.alloc_freed[live[place]] < made.count
-            put(
-                bars,
-                GREY if pending else hue,
-                at + float(addresses[place]) - each.address,
-                extents[place],
-                per_line,
-            )
+            hue = GREY if pending else COLOURS[int(frames[place]) % len(COLOURS)]
+            put(bars, hue, at + float(addresses[place]) - each.address, extents[place], per_line)
         at += each.size + per_line * 0.004
     for (line, colour), pieces in bars.items():
         axes.broken_barh(
@@ -195,8 +192,6 @@ def draw_segments(made: DeviceRecording) -> Any:
     axes.set_xlim(0, per_line)
     axes.set_ylim(max((line for line, _ in bars), default=0) + 1, 0)
     set_ticks(axes.xaxis, per_line, 5)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
     axes.set_xlabel("live blocks by the frame that allocated them; light: free; grey: pending")
     return drawn
 
@@ -218,40 +213,28 @@ def put(
 
 def draw_flame(made: DeviceRecording) -> Any:
     """What is live at the moment with most live bytes, by stack, the outermost frame at the bottom."""
-    live = made.live()
+    live, recording = made.live(), made.recording
     peak, total = int(live.argmax()) - 1, max(live.max(), 1.0)
-    drawn, axes = figure(
-        f"device {made.device}: {amount(live.max())} live at the peak (event {peak}), by stack", 7.0
-    )
-    stacks = [stack[::-1][: DEEPEST + 1] or (-1,) for stack in made.recording.stacks]
+    title = f"{amount(live.max())} live at the peak (event {peak}), by stack"
+    drawn, axes = figure(made, title, 7.0, ("top", "right", "left"))
+    stacks = [stack[::-1][: DEEPEST + 1] or (-1,) for stack in recording.stacks]
     places = made.live_at(peak)
     paths = zip(
-        [stacks[each] for each in made.alloc_stack[places]], made.alloc_size[places].tolist(), strict=True
+        map(stacks.__getitem__, made.alloc_stack[places]), made.alloc_size[places].tolist(), strict=True
     )
     shown = [each for each in boxes(paths, None, LEAST, lambda inner: -inner[1].size) if each[2]]
     for frame, wide, depth, left in shown:
-        draw_frame(axes, made, frame, (left, depth - 1, wide), total)
-    deepest = max((depth for _, _, depth, _ in shown), default=1)
+        name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"
+        hue = COLOURS[sum(map(ord, name)) % len(COLOURS)] if frame >= 0 else GREY
+        axes.broken_barh([(left, wide)], (depth - 1, 0.94), facecolor=hue, edgecolor="white", linewidth=0.5)
+        letters = int(wide / total * 150)
+        if letters > 3:
+            text = plain(name if len(name) <= letters else name[: letters - 1] + "…")
+            axes.text(left + total * 0.003, depth - 0.53, text, va="center", fontsize=8, clip_on=True)
     axes.set_xlim(0, total)
-    axes.set_ylim(0, max(deepest, 8))
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
+    axes.set_ylim(0, max([8, *(depth for _, _, depth, _ in shown)]))
     set_ticks(axes.xaxis, total, 6)
     return drawn
-
-
-def draw_frame(
-    axes: Any, made: DeviceRecording, frame: int, box: tuple[float, int, float], total: float
-) -> None:
-    left, depth, wide = box
-    recording = made.recording
-    name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"
-    hue = COLOURS[sum(map(ord, name)) % len(COLOURS)] if frame >= 0 else GREY
-    axes.broken_barh([(left, wide)], (depth, 0.94), facecolor=hue, edgecolor="white", linewidth=0.5)
-    letters = int(wide / total * 150)
-    if letters > 3:
-        text = name if len(name) <= letters else name[: letters - 1] + "…"
-        axes.text(left + total * 0.003, depth + 0.47, plain(text), va="center", fontsize=8, clip_on=True)
 
 
 KINDS: dict[str, Callable[[DeviceRecording], Any]] = {

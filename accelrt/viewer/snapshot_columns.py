@@ -7,6 +7,7 @@ missing, and so may the traces: then the segments alone say what is live.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from heapq import merge
 from itertools import zip_longest
@@ -52,24 +53,15 @@ LONG.maxstring = LONG.maxother = LONGEST
 Column = Any  # an array of one dimension
 
 
-class Index:
-    """Values, each once, and the place of each."""
+class Places(dict[Any, int]):
+    """The place of each value, in the order in which they are asked for."""
 
-    def __init__(self, *first: Any):
-        self.values: list[Any] = []
-        self.places: dict[Any, int] = {}
-        for value in first:
-            self.place(value)
-
-    def place(self, value: Any) -> int:
-        place = self.places.get(value)
-        if place is None:
-            place = self.places[value] = len(self.values)
-            self.values.append(value)
+    def __missing__(self, value: Any) -> int:
+        place = self[value] = len(self)
         return place
 
     def column(self, values: Iterable[Any]) -> Column:
-        return np.array([self.place(value) for value in values], np.int32)
+        return np.array([self[value] for value in values], np.int32)
 
 
 def plain(value: Any) -> str:
@@ -114,30 +106,30 @@ class Recording:
             own = {"version": VERSION, "events": [], "dropped": [], "tags": [], **own}
         snapshot = {"segments": [], "device_traces": [], **snapshot, OWN: own}
         check_snapshot(snapshot, "the snapshot")
-        self.string_index, self.frame_index, self.stack_index = Index(""), Index(), Index(())
-        self.strings: list[str] = self.string_index.values
-        self.frames: list[tuple[int, int, int]] = self.frame_index.values
-        self.stacks: list[tuple[int, ...]] = self.stack_index.values
+        self.string_places, self.frame_places = Places({"": 0}), Places()
+        self.stack_places = Places({(): 0})
         self.known_stacks: dict[int, int] = {}  # by id() of a list of the snapshot
         self.settings = {
             plain(key): plain(value) for key, value in snapshot.get("allocator_settings", {}).items()
         }
-        segments: dict[int, list[Any]] = {}
+        segments = defaultdict(list)
         for segment in snapshot["segments"]:
-            segments.setdefault(segment["device"], []).append(segment)
+            segments[segment["device"]].append(segment)
         traces: list[Any] = [*zip_longest(snapshot["device_traces"], own["events"], fillvalue=[])]
         used = segments.keys() | {device for device, lists in enumerate(traces) if any(lists)}
         dropped = dict(enumerate(own["dropped"]))
         self.devices = []
         for device in sorted(used) or [0]:
             lists = traces[device] if device < len(traces) else ()
-            made = DeviceRecording(self, device, lists, segments.get(device, []))
-            made.dropped = dropped.get(device, 0)
-            made.read_annotations(snapshot.get("external_annotations", []))
-            self.devices.append(made)
+            self.devices.append(DeviceRecording(self, device, lists, segments[device]))
+            self.devices[-1].dropped = dropped.get(device, 0)
+            self.devices[-1].read_annotations(snapshot.get("external_annotations", []))
+        self.strings: list[str] = list(self.string_places)
+        self.frames: list[tuple[int, int, int]] = list(self.frame_places)
+        self.stacks: list[tuple[int, ...]] = list(self.stack_places)
 
     def string(self, text: Any) -> int:
-        return self.string_index.place(text if type(text) is str else plain(text))
+        return self.string_places[text if type(text) is str else plain(text)]
 
     def stack(self, frames: Any) -> int:
         """The place of a stack; a list that was seen before is known by its identity."""
@@ -149,8 +141,8 @@ class Recording:
             for frame in frames[:MOST_FRAMES]:
                 line = frame["line"] if frame["line"] < 1 << 31 else 0
                 key = self.string(frame["filename"]), line, self.string(frame["name"])
-                places.append(self.frame_index.place(key))
-            place = self.known_stacks[id(frames)] = self.stack_index.place(tuple(places))
+                places.append(self.frame_places[key])
+            place = self.known_stacks[id(frames)] = self.stack_places[tuple(places)]
         return place
 
     def frame_texts(self, stack: int) -> list[tuple[str, int, str]]:
@@ -200,10 +192,7 @@ class DeviceRecording:
         self.recording = recording
         self.device = device
         self.dropped = 0
-        self.stream_index, self.pool_index, self.action_index = Index(), Index((0, 0)), Index(*FIRST_ACTIONS)
-        self.streams: list[int] = self.stream_index.values
-        self.pools: list[tuple[int, int]] = self.pool_index.values
-        self.actions: list[str] = self.action_index.values
+        self.stream_places, self.pool_places = Places(), Places({(0, 0): 0})
         self.annotations: list[tuple[float, float, int, int]] = []
         self.final: list[Range] = []
         blocks = self.read_segments(segments)
@@ -224,7 +213,7 @@ class DeviceRecording:
         for place, segment in enumerate(segments):
             what = f"device {self.device}: segment {place}"
             at, total = segment["address"], segment["total_size"]
-            stream, pool = self.stream_index.place(segment["stream"]), self.pool_of(segment, what) or 0
+            stream, pool = self.stream_places[segment["stream"]], self.pool_of(segment, what) or 0
             kind = EXPANDABLE if segment.get("is_expandable") else PLAIN
             stack = recording.stack(segment.get("frames"))
             self.final.append(Range(at, total, -1, 0, stream, pool, stack, kind))
@@ -251,7 +240,7 @@ class DeviceRecording:
             if pool is not None:  # of two integers: the hash of tuples in tuples may take any time
                 if type(pool) not in (tuple, list) or [*map(type, pool[:3])] != [int, int]:
                     raise ValueError(f"{what}: {key} is {brief(pool)}; two integers are needed")
-                return self.pool_index.place(tuple(pool))
+                return self.pool_places[tuple(pool)]
         return None
 
     def read_events(self, entries: list[Any]) -> None:
@@ -263,14 +252,16 @@ class DeviceRecording:
         times = column("time_us")
         self.first_us = times[0] if times else 0
         self.times = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
-        actions = self.action_index.column([plain(entry["action"]) for entry in entries])
+        names = Places({name: place for place, name in enumerate(FIRST_ACTIONS)})
+        actions = names.column(plain(entry["action"]) for entry in entries)
+        self.actions: list[str] = list(names)
         if len(self.actions) > ACTION_LIMIT:
             raise ValueError(f"{what}s have {len(self.actions)} actions; at most {ACTION_LIMIT} can be shown")
         self.action = actions.astype(np.uint8)
         addresses = [entry["device_free"] if "device_free" in entry else entry["addr"] for entry in entries]
         self.address = np.array(bounded(addresses, ADDRESS_BITS, what, "addr"), np.uint64)
         self.size = np.array(column("size", SIZE_BITS), np.float64)
-        self.stream = self.stream_index.column(column("stream"))
+        self.stream = self.stream_places.column(column("stream"))
         self.stack = np.array([recording.stack(entry.get("frames")) for entry in entries], np.int32)
         tags = (
             entry.get("tag") or entry.get("name") or entry.get("user_metadata") or "" for entry in entries
@@ -282,6 +273,8 @@ class DeviceRecording:
             self.pool_at(at) if pool is None else pool for at, pool in zip(addresses, pools, strict=True)
         ]
         self.pool = np.array(known, np.int32)
+        self.streams: list[int] = list(self.stream_places)
+        self.pools: list[tuple[int, int]] = list(self.pool_places)
 
     # --- what follows from it ---
 

@@ -47,7 +47,7 @@ PARTS = {
     "accelrt.green_contexts.Part",
     "accelrt.viewer.html_page.ColumnWriter",
     "accelrt.viewer.snapshot_columns.DeviceRecording",
-    "accelrt.viewer.snapshot_columns.Index",
+    "accelrt.viewer.snapshot_columns.Places",
     "accelrt.viewer.snapshot_columns.Recording",
     "accelrt.graphs.callables.Inputs",
     "accelrt.graphs.callables.Static",
