@@ -14,6 +14,7 @@ from accelrt.memory.history.packed_events import (
     ACTIONS,
     BEGIN,
     EVENT,
+    EVENT_BYTES,
     NO_EVENTS,
     OOM,
     TORCH_ACTIONS,
@@ -36,6 +37,7 @@ __all__ = [
     "add_names",
     "collected",
     "copied",
+    "copy_chunks",
     "gc_paused",
     "numbers_in",
     "of_accelrt",
@@ -170,20 +172,29 @@ def of_accelrt(events: Events) -> Events:
     return events[events["action"] >= TORCH_ACTIONS]
 
 
+def copy_chunks(
+    recorder: Recorder, device: int, start: int, mark: int | None, size: int
+) -> Iterator[tuple[bytes, int]]:
+    """Packed events from a number on, or up to another, in chunks; and the number of each chunk's first."""
+    while True:
+        content, first, start = recorder.copy_events(device, start, size)
+        if mark is not None:
+            content = content[: max(mark - first, 0) * EVENT_BYTES]
+        yield content, first
+        if len(content) < size * EVENT_BYTES:
+            return
+
+
 def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
     """A device's events before a number, and how many older ones the ring has no more."""
     chunks: list[Events] = []
-    oldest: int | None = None
-    start = 0
-    while True:
-        content, first, following = recorder.copy_events(device, start, CHUNK)
-        if first != start:  # overwritten meanwhile, or never there: what is kept begins here
+    oldest = following = 0
+    for content, first in copy_chunks(recorder, device, 0, mark, CHUNK):
+        if first != following:  # overwritten meanwhile, or never there: what is kept begins here
             chunks, oldest = [], first
-        events = np.frombuffer(content, EVENT)[: max(mark - first, 0)]
-        chunks.append(events)
-        start = following
-        if start >= mark or len(events) < CHUNK:
-            return np.concatenate(chunks), max(min(oldest or 0, mark) - recorder.history_begin(device), 0)
+        chunks.append(np.frombuffer(content, EVENT))
+        following = first + len(chunks[-1])
+    return np.concatenate(chunks), max(min(oldest, mark) - recorder.history_begin(device), 0)
 
 
 def add_names(

@@ -59,9 +59,6 @@ cdef extern from "stack_walk.h":
         free(plain);
         return text;
     }
-    static PyObject *file_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_filename); }
-    static PyObject *name_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_name); }
-    static int line_of_code(const void *code, int offset) { return PyCode_Addr2Line((PyCodeObject *)code, offset); }
     """
     enum:
         STACK_FRAMES
@@ -76,12 +73,13 @@ cdef extern from "stack_walk.h":
     int walking  # of the calling thread
     uint32_t walk_stack(const char* entry, StackFrame* frames) noexcept nogil
     void set_c_frames(bint wanted) noexcept nogil
+    object name_of_address(const void* address, const char** file)
+
+cdef extern from "Python.h":
     bint PyGILState_Check() noexcept nogil
     void keep_alive "Py_INCREF" (void* code) noexcept nogil
-    object name_of_address(const void* address, const char** file)
-    object file_of_code(const void* code)
-    object name_of_code(const void* code)
-    int line_of_code(const void* code, int offset)
+    int PyCode_Addr2Line(void* code, int offset)
+
 
 cdef enum:
     DEFAULT_ENTRIES = 1000000
@@ -453,8 +451,9 @@ cdef dict read_frame(const StackFrame* frame):
         return {"filename": file.decode("utf-8", "replace"), "line": 0, "name": name}
     if frame.kind == NAMED_FRAME:
         return {"filename": "accelrt", "line": 0, "name": (<const char*>frame.code).decode()}
-    line = line_of_code(frame.code, frame.offset)
-    return {"filename": file_of_code(frame.code), "line": line, "name": name_of_code(frame.code)}
+    code = <object>frame.code
+    line = PyCode_Addr2Line(<void*>frame.code, frame.offset)
+    return {"filename": code.co_filename, "line": line, "name": code.co_name}
 
 
 cdef list read_frames(uint32_t number):

@@ -55,7 +55,7 @@ def write_history(path: Path, history: History, format: str) -> None:
 def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a snapshot or a trace file: either form of dump_snapshot, torch's snapshots, accelrt record's.
 
-    Nothing of the file is run: a pickle is read by an interpreter that knows plain data alone.
+    Nothing of the file is run: a pickle is looked through first, and may hold plain data alone.
 
     Arguments:
         path: the file; its content says which form it has.

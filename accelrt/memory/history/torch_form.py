@@ -186,10 +186,10 @@ def written(history: History) -> list[bytes]:
     maker = EventPickler(pickler, history)
     traces = [maker.trace(of_torch(events)) for events in history.events]
     others = [maker.trace(of_accelrt(events)) for events in history.events]
-    rest = {key: value for key, value in history.own_part([]).items() if key != "events"}
+    rest = [pair for pair in history.own_part([]).items() if pair[0] != "events"]
     return [
         *(*first, *items(maker.vocabulary), pickler.opcodes("events"), *items(chain.from_iterable(others))),
-        *(pickler.opcodes(part) for pair in rest.items() for part in pair),
+        *(pickler.opcodes(part) for pair in rest for part in pair),
         *(SETITEMS, pickler.opcodes("segments"), pickler.opcodes(history.segments)),
         *(pickler.opcodes("device_traces"), *items(chain.from_iterable(traces))),
         *(pickler.opcodes("allocator_settings"), pickler.opcodes(history.settings)),
