@@ -175,6 +175,23 @@ def test_a_small_file_takes_little_memory(content):
         tracemalloc.stop()
 
 
+@given(PLAIN, st.sampled_from(PROTOCOLS), st.randoms(use_true_random=False))
+def test_frames_that_overlap_hide_nothing(thing, protocol, chance):
+    content = pickle.dumps(thing, protocol)
+    places = [at for _, _, at in pickletools.genops(content)][1:]
+    for at in sorted(chance.choices(places, k=3) if places else [], reverse=True):
+        left = len(content) - at
+        content = content[:at] + b"\x95" + chance.randint(0, left).to_bytes(8, "little") + content[at:]
+    assert loads(content) == pickle.loads(content) == thing
+
+
+@pytest.mark.parametrize("number", [b"+1", b"-1", b" 1", b"0x1", b"1_0", b"1L", b"1.0", b"", b"nan"])
+@pytest.mark.parametrize("opcode", [b"g", b"p"])
+def test_numbers_of_objects_are_digits(opcode, number):
+    with pytest.raises(SnapshotError, match="a number was expected"):
+        loads(b"Nq\x01" + opcode + number + b"\n0.")
+
+
 def test_the_unpickler_imports_nothing_by_itself_either():
     for protocol in PROTOCOLS:
         with pytest.raises(pickle.UnpicklingError, match="it would import"):

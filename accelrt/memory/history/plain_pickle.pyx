@@ -4,7 +4,6 @@ pickle.Unpickler reads a pickle once it was looked through here, in one pass tha
 makes.  What a small file could have pickle.Unpickler do is refused before: to import and call, to make room for as many
 objects as a number says, to hash keys that take ever longer.  What opcodes take and make is pickletools' table.
 """
-import io
 import pickle
 import pickletools
 
@@ -141,7 +140,7 @@ cdef class PickleScan:
         return number
 
     cdef uint64_t line(self, int op) except? 0:
-        # An object's number.  Other numbers, and text, are pickle.Unpickler's to read.
+        # An object's number, which pickle.Unpickler has to read as this does.  Other numbers, and text, it reads alone.
         cdef Py_ssize_t start = self.at
         cdef Py_ssize_t end = self.content.find(b"\n", start, self.size if op == b"V" else start + TEXT_DIGITS + 1)
         if end < 0:
@@ -150,9 +149,10 @@ cdef class PickleScan:
         if op == b"V":
             return 0
         line = self.content[start:end]
-        if line.strip(NUMBER_LETTERS):
+        is_object = op == b"g" or op == b"p"
+        if line.strip(NUMBER_LETTERS) or (is_object and not line.isdigit()):
             self.fail(f"a number was expected, not {line!r}")
-        return min(int(line), self.size) if line.isdigit() else 0
+        return min(int(line), self.size) if is_object else 0
 
     # --- what opcodes do to the stack and the memo
 
@@ -232,6 +232,19 @@ cdef class PickleScan:
         return 0
 
 
+class OneFrame:
+    """A file that is read at once, as one frame: pickle.Unpickler goes on where frames end, whatever they hold."""
+
+    def __init__(self, content):
+        self.parts = [content, len(content).to_bytes(8, "little"), b"\x95"]
+
+    def read(self, count):
+        return self.parts.pop() if self.parts else b""
+
+    def readline(self):
+        return b""
+
+
 class PlainUnpickler(pickle.Unpickler):
     """Refuses what would import, whatever the scan has let pass."""
 
@@ -255,7 +268,7 @@ def loads(content, name="the pickle"):
         raise TypeError(f"content is {type(content).__name__}; pass bytes")
     PickleScan().check(content, name)
     try:
-        return PlainUnpickler(io.BufferedReader(io.BytesIO(content))).load()
+        return PlainUnpickler(OneFrame(content)).load()
     except UnicodeDecodeError as error:
         at = content.find(error.object) + error.start
         form = "in UTF-8" if error.encoding == "utf-8" else "with escapes"
