@@ -1,7 +1,7 @@
 """What happened to memory, by whom, and how to see it.
 
 recording       record_history, tag, annotate: what the history keeps, with stacks by their numbers
-stack_walk      the stacks of threads, each kept once (C)
+stack_walk      the frames of the calling thread (C)
 packed_events   the events in 64 bytes each, their actions, and what snapshots say of them
 memory_history  events with their stacks, tags and segments: what every file holds, as arrays
 snapshots       the state and the events as torch's dict
