@@ -63,7 +63,6 @@ PARTS = {
     "accelrt.memory.history.compact_form.Tables",
     "accelrt.memory.history.drain.Drain",
     "accelrt.memory.history.memory_history.Recorder",
-    "accelrt.memory.history.plain_pickle.OneFrame",
     "accelrt.memory.history.plain_pickle.PlainUnpickler",
     "accelrt.memory.history.snapshot_checks.Checker",
     "accelrt.memory.history.torch_form.EventPickler",

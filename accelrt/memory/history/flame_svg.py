@@ -36,20 +36,19 @@ def stack_of(place: dict[str, Any]) -> Path:
     return tuple(frame_name(frame) for frame in (place.get("frames") or [])[:DEEPEST][::-1])
 
 
-def of_memory(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
-    """The live blocks of a snapshot by stream and by the stack that allocated them."""
-    for segment in snapshot["segments"]:
-        for block in segment["blocks"]:
-            if block["state"] != "inactive":
-                yield (f"stream {segment['stream']:#x}", *stack_of(block)), block["size"]
-
-
 def of_segments(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
     """All blocks of a snapshot by stream, by segment and by state, the live ones by stack too."""
     for segment in snapshot["segments"]:
         place = f"stream {segment['stream']:#x}", f"segment {segment['address']:#x}"
         for block in segment["blocks"]:
             yield (*place, block["state"], *stack_of(block)), block["size"]
+
+
+def of_memory(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
+    """The live blocks of a snapshot by stream and by the stack that allocated them."""
+    for (stream, _, state, *stack), size in of_segments(snapshot):
+        if state != "inactive":
+            yield (stream, *stack), size
 
 
 class Box:

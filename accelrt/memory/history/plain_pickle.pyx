@@ -6,6 +6,7 @@ objects as a number says, to hash keys that take ever longer.  What opcodes take
 """
 import pickle
 import pickletools
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -75,16 +76,14 @@ cdef class PickleScan:
     cdef tuple kinds
     cdef unsigned char* stack
     cdef unsigned char* memo
-    cdef Py_ssize_t size, at, opcode_at, depth, containers, most_containers
-    cdef uint64_t numbered, most_numbers
+    cdef Py_ssize_t size, at, opcode_at, depth, containers
+    cdef uint64_t numbered  # objects in the memo
     cdef str name
 
     cdef object check(self, bytes content, str name):
         cdef int op = 0
         self.content, self.name = content, name
         self.data, self.size = content, len(content)
-        self.most_containers = self.size // CROWDED + FREE_CONTAINERS
-        self.most_numbers = self.size // NUMBERED + FREE_NUMBERS
         # No opcode adds more than one object to either.  Pages that stay untouched take no memory.
         self.kinds = np.empty(self.size + 1, np.uint8), np.zeros(self.size + FREE_NUMBERS + 1, np.uint8)
         self.stack = <unsigned char*><size_t>self.kinds[0].ctypes.data
@@ -182,7 +181,7 @@ cdef class PickleScan:
             self.check_pairs(bottom, end, opcode.made == DICT or self.top() == DICT)
         # Tiny opcodes make large objects: a file that is little else is none of a snapshot.
         self.containers += opcode.made >= TUPLE
-        if self.containers > self.most_containers:
+        if self.containers > self.size // CROWDED + FREE_CONTAINERS:
             self.fail(f"{self.containers:,} dicts and lists in a file of {self.size:,} bytes; {PLAIN}, with something "
                       "in them")
         return self.push(opcode.made) if opcode.made else 0
@@ -225,34 +224,18 @@ cdef class PickleScan:
 
     cdef int number(self, uint64_t number) except -1:
         # pickle.Unpickler makes room for all numbers below.  Picklers count, and write some bytes for each.
-        if number > self.most_numbers and number > self.numbered:
+        if number > self.numbered and number > <uint64_t>(self.size // NUMBERED + FREE_NUMBERS):
             self.fail(f"object {number:,} in a file of {self.size:,} bytes: it is damaged")
         self.numbered += not self.memo[number]
         self.memo[number] = <unsigned char>self.top()
         return 0
 
 
-class OneFrame:
-    """A file that is read at once, as one frame: pickle.Unpickler goes on where frames end, whatever they hold."""
-
-    def __init__(self, content):
-        self.parts = [content, len(content).to_bytes(8, "little"), b"\x95"]
-
-    def read(self, count):
-        return self.parts.pop() if self.parts else b""
-
-    def readline(self):
-        return b""
-
-
 class PlainUnpickler(pickle.Unpickler):
-    """Refuses what would import, whatever the scan has let pass."""
+    """Refuses what would import, whatever the scan has let pass.  Objects from outside it refuses anyway."""
 
     def find_class(self, module, name):
         raise pickle.UnpicklingError(f"it would import {module}.{name}; {PLAIN}")
-
-    def persistent_load(self, number):
-        raise pickle.UnpicklingError(f"it names an object outside itself; {PLAIN}")
 
 
 def loads(content, name="the pickle"):
@@ -267,8 +250,11 @@ def loads(content, name="the pickle"):
     if not isinstance(content, bytes):
         raise TypeError(f"content is {type(content).__name__}; pass bytes")
     PickleScan().check(content, name)
+    # pickle.Unpickler is given one frame: of a file in parts it would leave out bytes where frames overlap.
+    parts = [content, len(content).to_bytes(8, "little"), b"\x95"]
+    file = SimpleNamespace(read=lambda size: parts.pop(), readline=None)
     try:
-        return PlainUnpickler(OneFrame(content)).load()
+        return PlainUnpickler(file).load()
     except UnicodeDecodeError as error:
         at = content.find(error.object) + error.start
         form = "in UTF-8" if error.encoding == "utf-8" else "with escapes"

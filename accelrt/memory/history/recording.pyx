@@ -414,7 +414,7 @@ cdef KeptStack* add_stack(uint64_t key, const StackFrame* frames, uint32_t count
     return kept
 
 
-cdef uint32_t take_stack(const char* entry, uint32_t before) noexcept nogil:
+cdef uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept nogil:
     # The number of the calling thread's stack, 0 if it cannot be kept.  A thread that has released the GIL keeps what it
     # took before (0: nothing), in the same operation.
     cdef StackFrame[STACK_FRAMES] frames
@@ -549,7 +549,7 @@ def name_all(list segments):
 
 memset(&wanted, 0, sizeof(wanted))
 wanted.capacity = DEFAULT_ENTRIES
-set_capture(take_stack)
+set_capture(take_stack_of_thread)
 at_fork("memory.history.recording", FORK_HISTORY, NULL, NULL, &forget_stack_guard)
 
 

@@ -67,19 +67,17 @@ class Checker:
         for index, segment in enumerate(want(snapshot, "segments", list, name)):
             self.check_segment(segment, f"{name}: segments[{index}]")
         self.check_traces(snapshot, "device_traces", name)
-        for key, kind in (("allocator_settings", dict), ("external_annotations", list), (OWN, dict)):
+        for key, kind in (("allocator_settings", dict), ("external_annotations", list)):
             if key in snapshot:
                 want(snapshot, key, kind, name)
         if OWN in snapshot:
-            self.check_own(snapshot[OWN], f"{name}: {OWN}")
-
-    def check_own(self, own: dict[str, Any], where: str) -> None:
-        version = want(own, "version", int, where)
-        if version != VERSION:
-            raise SnapshotError(f"{where}: version {version}, of a newer accelrt; {VERSION} was expected")
-        self.check_traces(own, "events", where)
-        for key in ("dropped", "tags"):
-            want(own, key, list, where)
+            own, where = want(snapshot, OWN, dict, name), f"{name}: {OWN}"
+            version = want(own, "version", int, where)
+            if version != VERSION:
+                raise SnapshotError(f"{where}: version {version}, of a newer accelrt; {VERSION} was expected")
+            self.check_traces(own, "events", where)
+            for key in ("dropped", "tags"):
+                want(own, key, list, where)
 
     def check_fields(self, place: Any, form: Form, where: str) -> None:
         """A dict's, and its stack's, if it has one."""
