@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accelrt.errors import RecordError
-from accelrt.memory.history.memory_history import History
-from accelrt.memory.history.packed_events import ACTIONS
+from accelrt.memory.history.memory_history import ACTIONS, History
 from accelrt.memory.history.snapshot_file import load_history
 from accelrt.traces.address_pairs import PairedEvents
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from accelrt.memory.history.packed_events import Events
+    from accelrt.memory.history.memory_history import Events
     from accelrt.traces.trace import Trace
 
     Row = tuple[str, int, int, int]

@@ -32,14 +32,8 @@ __all__ = ["DeviceRecording", "Recording"]
 
 FIRST_ACTIONS = ("alloc", "free_requested", "free_completed")  # of allocations; the others as they come
 MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
-RESERVES = {
-    "segment_alloc": 1,
-    "segment_map": 1,
-    "wake": 1,
-    "segment_free": -1,
-    "segment_unmap": -1,
-    "sleep": -1,
-}
+RESERVES = dict.fromkeys(("segment_alloc", "segment_map", "wake"), 1)  # or gives back
+RESERVES |= dict.fromkeys(("segment_free", "segment_unmap", "sleep"), -1)
 POOL_KEYS = ("pool", "segment_pool_id", "pool_id")
 ADDRESS_BITS, SIZE_BITS = 64, 63
 ACTION_LIMIT = 256

@@ -2,8 +2,7 @@
 
 recording       record_history, tag, annotate: what the history keeps, with stacks by their numbers
 stack_walk      the frames of the calling thread (C)
-packed_events   the events in 64 bytes each, their actions, and what snapshots say of them
-memory_history  events with their stacks, tags and segments: what every file holds, as arrays
+memory_history  packed events with their stacks, tags and segments: what every file holds, as arrays
 snapshots       the state and the events as torch's dict
 compact_form    a history as a streamed file of sections with checksums, and back
 torch_form      the same as a pickle that torch's viewers open, and back

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from accelrt.errors import SnapshotError
-from accelrt.memory.history.memory_history import History, add_names, numbers_in
-from accelrt.memory.history.packed_events import ACTIONS, EVENT, EVENT_BYTES, NO_EVENTS
+from accelrt.memory.history.memory_history import (
+    ACTIONS,
+    EVENT,
+    EVENT_BYTES,
+    NO_EVENTS,
+    History,
+    add_names,
+    numbers_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from accelrt.memory.history.memory_history import Recorder
-    from accelrt.memory.history.packed_events import Frames
+    from accelrt.memory.history.memory_history import Frames, Recorder
 
 __all__ = [
     "MAGIC",
@@ -165,7 +171,11 @@ class Tables:
         parts = self.named_sections(stacks, {}, {})
         rows = [
             (
-                *(segment["device"], flags_of(segment), self.stack(segment["frames"])),
+                segment["device"],
+                LARGE * (segment["segment_type"] == "large")
+                | EXPANDABLE * segment["is_expandable"]
+                | ASLEEP * segment.get("asleep", False),
+                self.stack(segment["frames"]),
                 *(segment[key] for key in SIZES),
                 *(segment["segment_pool_id"], segment.get("serial", 0), len(segment["blocks"]), 0),
             )
@@ -181,14 +191,6 @@ class Tables:
         content = np.array(rows, SEGMENT).tobytes(), np.array(block_rows, BLOCK).tobytes()
         parts += self.named_sections({}, {}, {})  # the texts of tags
         return parts + section(b"SEGS", numbers([len(rows), len(blocks)]), *content)
-
-
-def flags_of(segment: dict[str, Any]) -> int:
-    return (
-        (LARGE if segment["segment_type"] == "large" else 0)
-        | (EXPANDABLE if segment["is_expandable"] else 0)
-        | (ASLEEP if segment.get("asleep") else 0)
-    )
 
 
 def ending(
@@ -443,12 +445,15 @@ class Reader:
         }
 
     def read_last(self) -> None:
-        found = self.read_json()
-        settings, dropped, figures = (found.get(key) for key in ("allocator_settings", "dropped", "tags"))
-        if not (isinstance(settings, dict) and isinstance(figures, list) and is_counts(dropped)):
+        found: Any = self.read_json()
+        settings, dropped, figures = map(found.get, ("allocator_settings", "dropped", "tags"))
+        if (
+            not (isinstance(settings, dict) and isinstance(figures, list) and isinstance(dropped, list))
+            or len(dropped) > MOST_DEVICES
+            or not all(isinstance(count, int) and count >= 0 for count in dropped)
+        ):
             self.fail('"allocator_settings", "dropped" and "tags" were expected in the section LAST')
-        self.history.settings, self.history.dropped = settings or {}, dropped or []
-        self.history.tag_figures = figures or []
+        self.history.settings, self.history.dropped, self.history.tag_figures = settings, dropped, figures
         self.history.complete = True
 
     def finished(self) -> History:
@@ -483,11 +488,3 @@ def outline(file: IO[bytes], name: str) -> Outline:
         reader.at += SECTION.size + length
         file.seek(reader.at)
     return Outline(reader.events.total(), reader.missing.total(), is_complete)
-
-
-def is_counts(found: object) -> bool:
-    return (
-        isinstance(found, list)
-        and len(found) <= MOST_DEVICES
-        and all(isinstance(count, int) and count >= 0 for count in found)
-    )

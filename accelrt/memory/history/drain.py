@@ -20,8 +20,7 @@ from accelrt.core.owners import Descriptor, Owned, open_descriptor
 from accelrt.core.printable import printable
 from accelrt.errors import NotSupportedError
 from accelrt.memory.history import compact_form, recording
-from accelrt.memory.history.memory_history import copy_chunks
-from accelrt.memory.history.packed_events import EVENT_BYTES
+from accelrt.memory.history.memory_history import EVENT_BYTES, copy_chunks
 from accelrt.memory.statistics import read_states
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Events with what they name: stacks, tags, segments and settings; what every file of snapshots holds."""
+"""Events, 64 packed bytes each, with what they name: stacks, tags, segments and settings; what every file of
+snapshots holds."""
 
 from __future__ import annotations
 
@@ -6,35 +7,25 @@ import gc
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-
-from accelrt.memory.history.packed_events import (
-    ACTIONS,
-    BEGIN,
-    EVENT,
-    EVENT_BYTES,
-    NO_EVENTS,
-    OOM,
-    TORCH_ACTIONS,
-    are_annotations,
-)
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from accelrt.memory.history.packed_events import Events, Frames
 
 __all__ = [
-    "CHUNK",
+    "ACTIONS",
+    "EVENT",
+    "EVENT_BYTES",
+    "NO_EVENTS",
+    "OOM",
     "VERSION",
     "History",
     "Recorder",
     "add_names",
+    "are_annotations",
     "collected",
     "copied",
     "copy_chunks",
@@ -44,9 +35,43 @@ __all__ = [
     "of_torch",
 ]
 
+Events = NDArray[np.void]  # of dtype EVENT
+Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
+
+# struct Event of allocator/history_types.pxd; little-endian.
+EVENT = np.dtype(
+    [
+        ("time_ns", "<u8"),  # since the epoch
+        ("address", "<u8"),  # of an out-of-memory event: the bytes that the device had free
+        ("size", "<u8"),  # bytes: as requested, or a segment's or page's
+        ("stream", "<u8"),  # the driver's handle
+        ("pool", "<u8", (2,)),  # the private pool's id; (0, 0) outside one
+        ("stack", "<u4"),
+        ("tag", "<u4"),  # of an annotation: the number of its name
+        ("thread", "<u4"),  # the operating system's number
+        ("action", "<u2"),  # index into ACTIONS
+        ("device", "<u2"),
+    ]
+)
+EVENT_BYTES = 64
+NO_EVENTS = np.empty(0, EVENT)
+ACTIONS = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map"),
+    *("segment_unmap", "snapshot", "oom", "stitch", "unstitch", "offer", "claim", "borrow"),
+    *("annotation_begin", "annotation_end", "sleep", "wake"),
+)
+TORCH_ACTIONS = 9  # the first of them, which torch's readers know
+OOM = ACTIONS.index("oom")
+BEGIN, END = ACTIONS.index("annotation_begin"), ACTIONS.index("annotation_end")
 CHUNK = 1 << 16  # events of one copy
 FEW = 1 << 22  # numbers below this have a counter each
 VERSION = 1  # of what a snapshot's key "accelrt" holds
+
+
+def are_annotations(events: Events) -> NDArray[np.bool_]:
+    """Which events are ends of annotations, whose tag numbers a name of another table."""
+    found: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
+    return found
 
 
 class Recorder(Protocol):
@@ -92,7 +117,8 @@ class History:
                 "device_traces": [self.entries(of_torch(events)) for events in self.events],
                 "allocator_settings": self.settings,
                 "external_annotations": self.annotations(),
-                "accelrt": self.own_part([self.entries(of_accelrt(events)) for events in self.events]),
+                "accelrt": self.own_part()
+                | {"events": [self.entries(of_accelrt(events)) for events in self.events]},
             }
 
     def entries(self, events: Events) -> list[dict[str, Any]]:
@@ -144,9 +170,9 @@ class History:
         ]
         return sorted(found, key=itemgetter("time_us"))
 
-    def own_part(self, others: list[Any]) -> dict[str, Any]:
-        """What a snapshot has under "accelrt", given the events that torch does not know."""
-        found = {"version": VERSION, "events": others, "dropped": self.dropped, "tags": self.tag_figures}
+    def own_part(self) -> dict[str, Any]:
+        """What a snapshot has under "accelrt", but for the events that torch does not know."""
+        found = {"version": VERSION, "dropped": self.dropped, "tags": self.tag_figures}
         return found if self.complete else found | {"complete": False}
 
 

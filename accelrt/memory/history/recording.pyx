@@ -190,7 +190,7 @@ cdef uint32_t bits_of(object actions) except? 0:
     cdef uint32_t bits = 0
     if not actions:
         return 0
-    from accelrt.memory.history.packed_events import ACTIONS  # NumPy's, which takes long to import
+    from accelrt.memory.history.memory_history import ACTIONS  # NumPy's, which takes long to import
 
     if isinstance(actions, str):
         raise ArgumentError(f"skip_actions is {actions!r}; pass a list of actions, such as [{actions!r}]")

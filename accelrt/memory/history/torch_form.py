@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accelrt.memory.history import plain_pickle
-from accelrt.memory.history.memory_history import gc_paused, of_accelrt, of_torch
-from accelrt.memory.history.packed_events import ACTIONS, OOM, are_annotations
+from accelrt.memory.history.memory_history import (
+    ACTIONS,
+    OOM,
+    are_annotations,
+    gc_paused,
+    of_accelrt,
+    of_torch,
+)
 from accelrt.memory.history.snapshot_checks import OWN, check_snapshot
 
 if TYPE_CHECKING:
@@ -25,8 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from accelrt.memory.history.memory_history import History
-    from accelrt.memory.history.packed_events import Events
+    from accelrt.memory.history.memory_history import Events, History
 
 __all__ = ["read", "written"]
 
@@ -186,10 +191,9 @@ def written(history: History) -> list[bytes]:
     maker = EventPickler(pickler, history)
     traces = [maker.trace(of_torch(events)) for events in history.events]
     others = [maker.trace(of_accelrt(events)) for events in history.events]
-    rest = [pair for pair in history.own_part([]).items() if pair[0] != "events"]
     return [
         *(*first, *items(maker.vocabulary), pickler.opcodes("events"), *items(chain.from_iterable(others))),
-        *(pickler.opcodes(part) for pair in rest for part in pair),
+        *(pickler.opcodes(part) for pair in history.own_part().items() for part in pair),
         *(SETITEMS, pickler.opcodes("segments"), pickler.opcodes(history.segments)),
         *(pickler.opcodes("device_traces"), *items(chain.from_iterable(traces))),
         *(pickler.opcodes("allocator_settings"), pickler.opcodes(history.settings)),
