@@ -160,6 +160,8 @@ cdef class PickleScan:
         cdef Py_ssize_t bottom, end
         if op == b"h" or op == b"j" or op == b"g":      # BINGET, LONG_BINGET, GET
             return self.push(self.numbered_kind(argument))
+        if opcode.taken == 0 and NOTHING < opcode.made < TUPLE:
+            return self.push(opcode.made)
         if op == b"q" or op == b"r" or op == b"p":      # BINPUT, LONG_BINPUT, PUT
             return self.number(argument)
         if op == 0x94:                                  # MEMOIZE
