@@ -8,8 +8,7 @@ from cli_command import accelrt
 from made_up_history import TIME_NS, made_history
 
 from accelrt.errors import RecordError, SnapshotError
-from accelrt.memory.history.memory_history import History
-from accelrt.memory.history.packed_events import ACTIONS, EVENT
+from accelrt.memory.history.memory_history import ACTIONS, EVENT, History
 from accelrt.memory.history.snapshot_file import write_history
 from accelrt.tools.traces import load
 

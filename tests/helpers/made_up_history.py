@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from accelrt.memory.history.memory_history import History
-from accelrt.memory.history.packed_events import ACTIONS, EVENT
+from accelrt.memory.history.memory_history import ACTIONS, EVENT, History
 
 ADDRESS = 0x7F52_0000_0000
 TIME_NS = 1_790_000_000_000_000_000

@@ -12,8 +12,7 @@ from mutations import mutated
 
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form, snapshots
-from accelrt.memory.history.memory_history import History, collected, copied
-from accelrt.memory.history.packed_events import ACTIONS, EVENT, EVENT_BYTES
+from accelrt.memory.history.memory_history import ACTIONS, EVENT, EVENT_BYTES, History, collected, copied
 from accelrt.memory.history.snapshot_file import dump_snapshot, load_snapshot, write_history
 
 pytestmark = pytest.mark.own_process

@@ -18,7 +18,6 @@ from accelrt.memory.history import (
     compact_form,
     drain,
     memory_history,
-    packed_events,
     snapshot_file,
     snapshots,
     torch_form,
@@ -32,7 +31,6 @@ pytestmark = [pytest.mark.host, pytest.mark.own_process]
 HISTORY = [
     compact_form,
     memory_history,
-    packed_events,
     snapshot_file,
     snapshots,
     torch_form,

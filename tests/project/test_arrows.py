@@ -75,8 +75,9 @@ INSIDE = {
     "accelrt.tunable.results_file": "several files are tuned as one",
     "accelrt.memory.history.compact_form": "record looks into its file without reading the events",
     "accelrt.memory.history.memory_history": "a recording's events as arrays; dicts are far larger",
-    "accelrt.memory.history.packed_events": "the same",
     "accelrt.memory.history.snapshot_file": "the same",
+    "accelrt.memory.history.snapshot_checks": "a dict's types are checked as load_snapshot checks them",
+    "accelrt.memory.history.flame_svg": "the flame graph's boxes, which plots draw too",
 }
 STATEMENT = re.compile(r"^[ \t]*(?:from[ \t]+(accelrt[\w.]*)[ \t]+)?c?import[ \t]+(\([^)]*\)|[^\n#]+)", re.M)
 LATER = re.compile(r"later\(\"(accelrt[\w.]+)\"\)")

@@ -49,7 +49,7 @@ def test_the_timeline_adds_up(snapshot):
     from accelrt.tools.viewer.snapshot_columns import Recording
 
     made = Recording(snapshot).devices[0]
-    every = plots.sum_over(made, made.alloc_size >= 0)
+    every = sum(made.live(made.alloc_size % 3 == part) for part in range(3))
     assert every.tolist() == made.live().tolist()
     events = plots.shown_events(made)
     assert made.live()[events + 1].max() == made.live().max()

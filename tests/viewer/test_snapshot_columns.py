@@ -11,15 +11,7 @@ from made_snapshot import make_snapshot
 
 from accelrt.tools.viewer.chrome_trace import trace_events
 from accelrt.tools.viewer.html_page import make_page
-from accelrt.tools.viewer.memory_ranges import (
-    EXPANDABLE,
-    PLAIN,
-    STITCHED,
-    Range,
-    RangeChange,
-    find_ranges,
-    joined,
-)
+from accelrt.tools.viewer.memory_ranges import EXPANDABLE, PLAIN, STITCHED, Range, find_ranges, joined
 from accelrt.tools.viewer.snapshot_columns import Recording
 
 BASE = 0x7F0000000000
@@ -115,10 +107,10 @@ def test_what_is_reserved_follows_from_the_end_backwards():
 def test_pages_are_cut_out_of_what_is_mapped():
     final = [Range(0, 100, -1, 4, 0, 0, 0, EXPANDABLE)]
     changes = [
-        RangeChange(0, True, 0, 50, 0, 0, 5, EXPANDABLE),
-        RangeChange(1, False, 60, 20, 0, 0, 0, EXPANDABLE),
-        RangeChange(2, True, 60, 10, 0, 0, 6, EXPANDABLE),
-        RangeChange(3, True, 70, 30, 0, 0, 7, EXPANDABLE),
+        Range(0, 50, 0, 4, 0, 0, 5, EXPANDABLE),
+        Range(60, 20, -1, 1, 0, 0, 0, EXPANDABLE),
+        Range(60, 10, 2, 4, 0, 0, 6, EXPANDABLE),
+        Range(70, 30, 3, 4, 0, 0, 7, EXPANDABLE),
     ]
     found = {(each.address, each.size, each.begin, each.end) for each in find_ranges(final, changes)}
     assert found == {(0, 50, 0, 4), (50, 10, -1, 4), (60, 10, 2, 4), (70, 30, 3, 4), (60, 20, -1, 1)}
@@ -183,15 +175,23 @@ def test_an_action_that_is_not_known_is_kept():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"addr": "x"}, r"device 0: event 0: addr is 'x'; an integer from 0 to 2\*\*64 - 1 is needed"),
-        ({"addr": -1}, "event 0: addr is -1; an integer"),
-        ({"size": 1 << 63}, r"event 0: size is \d+; a number of bytes below 2\*\*63 is needed"),
-        ({"size": None}, "event 0: size is None; an integer"),
-        ({"stream": 1.5}, "event 0: stream is 1.5; an integer"),
-        ({"time_us": "now"}, "event 0: time_us is 'now'; an integer"),
-        ({"frames": [3]}, "a frame is 3; a dict of filename, line and name is needed"),
-        ({"pool": 3}, "event 0: pool is 3; two integers are needed"),
-        ({"action": None, "addr": []}, r"addr is \[\]; an integer"),
+        (
+            {"addr": "x"},
+            r"device_traces\[0\]\[0\]: an integer from 0 on was expected under 'addr', not str 'x'",
+        ),
+        ({"addr": -1}, "an integer from 0 on was expected under 'addr', not int -1"),
+        ({"addr": 1 << 64}, r"event 0: addr is \d+; a number below 2\*\*64 is needed"),
+        ({"size": 1 << 63}, r"device 0: event 0: size is \d+; a number below 2\*\*63 is needed"),
+        ({"size": None}, "an integer from 0 on was expected under 'size', not NoneType"),
+        ({"stream": 1.5}, "an integer from 0 on was expected under 'stream', not float 1.5"),
+        ({"time_us": "now"}, "an integer from 0 on was expected under 'time_us', not str 'now'"),
+        ({"time_us": 10**400}, r"event 0: time_us is 10+\.\.\.0+; a number below 2\*\*64 is needed"),
+        ({"frames": [3]}, r"device_traces\[0\]\[0\].frames: a dict was expected, not int"),
+        ({"frames": [{"filename": "a.py", "line": 3}]}, "a str was expected under 'name', and is missing"),
+        ({"pool": 3}, "a tuple was expected under 'pool', not int 3"),
+        ({"pool": (0, "x")}, "event 0: pool is .*; two integers are needed"),
+        ({"pool_id": 3}, "event 0: pool_id is 3; two integers are needed"),
+        ({"action": None, "addr": []}, "a str was expected under 'action', not NoneType"),
     ],
 )
 def test_a_wrong_event_is_refused_with_its_place(changed, said):
@@ -199,12 +199,17 @@ def test_a_wrong_event_is_refused_with_its_place(changed, said):
         recorded([entry("alloc", BASE, 100) | changed])
 
 
+def test_a_segment_that_ends_beyond_all_addresses_is_refused():
+    with pytest.raises(ValueError, match=r"segment 0 ends at \d+; an address below 2\*\*64 is needed"):
+        recorded((), [segment([(512, "inactive")], address=(1 << 64) - 512)])
+
+
 def test_what_is_no_snapshot_is_refused():
     with pytest.raises(ValueError, match="neither 'segments' nor 'device_traces'"):
         Recording({"op": [1]})
-    with pytest.raises(ValueError, match="event 0 is 'alloc'; a dict with action"):
+    with pytest.raises(ValueError, match=r"device_traces\[0\]\[0\]: a dict was expected, not str"):
         recorded(["alloc"])
-    with pytest.raises(ValueError, match=r"segments\[0\] is 4; a dict is needed"):
+    with pytest.raises(ValueError, match=r"segments\[0\]: a dict was expected, not int"):
         Recording({"segments": [4]})
     with pytest.raises(ValueError, match=r"external_annotations\[0\] is .*a dict with stage"):
         recorded(external_annotations=[{"name": "x"}])

@@ -20,7 +20,7 @@ from accelrt.core.process import Descriptor, Owned, open_descriptor
 from accelrt.errors import NotSupportedError
 from accelrt.memory.caching import read_states
 from accelrt.memory.history import compact_form, recording
-from accelrt.memory.history.packed_events import EVENT_BYTES
+from accelrt.memory.history.memory_history import EVENT_BYTES, copy_chunks
 
 if TYPE_CHECKING:
     from typing import Any
@@ -88,19 +88,14 @@ class Drain(threading.Thread):
 
     def copy(self, device: int, mark: int | None = None) -> None:
         """Writes the events of a device that are new: all, or those before a number."""
-        while self.failure is None:
-            start = self.following[device]
-            content, first, following = self.recorder.copy_events(device, start, CHUNK)
-            if mark is not None:
-                content, following = content[: max(mark - first, 0) * EVENT_BYTES], min(following, mark)
-            if not content:
+        for content, first in copy_chunks(self.recorder, device, self.following[device], mark, CHUNK):
+            if not content or self.failure is not None:
                 return
-            self.missing[device] += max(first - start, 0)
-            self.events[device] += len(content) // EVENT_BYTES
+            count = len(content) // EVENT_BYTES
+            self.missing[device] += max(first - self.following[device], 0)
+            self.events[device] += count
             self.write(compact_form.recorded(self.tables, self.recorder, device, first, content))
-            self.following[device] = following
-            if len(content) < CHUNK * EVENT_BYTES:
-                return
+            self.following[device] = first + count
 
     def write(self, parts: list[bytes]) -> None:
         """Appends to the file; a full disk ends the recording and not the program."""

@@ -7,18 +7,19 @@ bytes.
 from __future__ import annotations
 
 from html import escape
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from accelrt.core.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-__all__ = ["flame_graph", "of_memory", "of_segments"]
+__all__ = ["boxes", "flame_graph", "of_memory", "of_segments"]
 
 WIDTH, HEIGHT = 1200.0, 16  # of the picture, and of a box
-LEAST = 0.3  # of a box's width; narrower ones are left out
+LEAST = 1 / 4000  # of the width; narrower boxes are left out
 DEEPEST = 256  # names of a path
 LETTER = 7.0  # width of one
 COLOURS = ("#e5735f", "#e89b5a", "#e3bb54", "#c9b458", "#d98a7b", "#dfa878")
@@ -35,20 +36,19 @@ def stack_of(place: dict[str, Any]) -> Path:
     return tuple(frame_name(frame) for frame in (place.get("frames") or [])[:DEEPEST][::-1])
 
 
-def of_memory(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
-    """The live blocks of a snapshot by stream and by the stack that allocated them."""
-    for segment in snapshot["segments"]:
-        for block in segment["blocks"]:
-            if block["state"] != "inactive":
-                yield (f"stream {segment['stream']:#x}", *stack_of(block)), block["size"]
-
-
 def of_segments(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
     """All blocks of a snapshot by stream, by segment and by state, the live ones by stack too."""
     for segment in snapshot["segments"]:
         place = f"stream {segment['stream']:#x}", f"segment {segment['address']:#x}"
         for block in segment["blocks"]:
             yield (*place, block["state"], *stack_of(block)), block["size"]
+
+
+def of_memory(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
+    """The live blocks of a snapshot by stream and by the stack that allocated them."""
+    for (stream, _, state, *stack), size in of_segments(snapshot):
+        if state != "inactive":
+            yield (stream, *stack), size
 
 
 class Box:
@@ -58,10 +58,22 @@ class Box:
 
     def __init__(self) -> None:
         self.size = 0
-        self.inside: dict[str, Box] = {}
+        self.inside: dict[Any, Box] = {}
 
 
-def tree_of(paths: Iterable[tuple[Path, int]]) -> Box:
+def boxes(
+    paths: Iterable[tuple[tuple[Any, ...], int]],
+    title: Any,
+    least: float,
+    order: Callable[[tuple[Any, Box]], Any] = itemgetter(0),
+) -> Iterator[tuple[Any, int, int, int]]:
+    """(name, bytes, depth, bytes to the left) of each box, the title's first.
+
+    Arguments:
+        paths: (names, bytes), the outermost name first.
+        least: float, the part of all bytes below which a box is left out.
+        order: the key by which boxes stand inside another one.
+    """
     root = Box()
     for path, size in paths:
         box = root
@@ -69,7 +81,15 @@ def tree_of(paths: Iterable[tuple[Path, int]]) -> Box:
         for name in path:
             box = box.inside.setdefault(name, Box())
             box.size += size
-    return root
+    todo = [(title, root, 0, 0)]
+    while todo:
+        name, box, depth, left = todo.pop()
+        if not box.size or box.size < least * root.size:
+            continue
+        yield name, box.size, depth, left
+        for inner, inside in sorted(box.inside.items(), key=order):
+            todo.append((inner, inside, depth + 1, left))
+            left += inside.size
 
 
 def flame_graph(paths: Iterable[tuple[Path, int]], title: str) -> str:
@@ -79,30 +99,18 @@ def flame_graph(paths: Iterable[tuple[Path, int]], title: str) -> str:
         paths: (names, bytes), the outermost name first.
         title: str, the lowest box.
     """
-    root = tree_of(paths)
-    scale = WIDTH / max(root.size, 1)
-    boxes, deepest = [], 0
-    todo = [(title, root, 0, 0.0)]
-    while todo:
-        name, box, depth, left = todo.pop()
-        if box.size * scale < LEAST:
-            continue
-        boxes.append((name, box.size, depth, left))
-        deepest = max(deepest, depth)
-        for inner, inside in sorted(box.inside.items()):
-            todo.append((inner, inside, depth + 1, left))
-            left += inside.size * scale
-    height = (deepest + 1) * HEIGHT
+    shown = list(boxes(paths, title, LEAST))
+    height = (max((depth for _, _, depth, _ in shown), default=0) + 1) * HEIGHT
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:.0f}" height="{height}" '
         f'font-family="monospace" font-size="11">'
     ]
-    lines += [drawn(*box, scale, height) for box in boxes]
+    lines += [drawn(*box, WIDTH / shown[0][1], height) for box in shown]
     return "\n".join([*lines, "</svg>", ""])
 
 
-def drawn(name: str, size: int, depth: int, left: float, scale: float, height: int) -> str:
-    top, width = height - (depth + 1) * HEIGHT, size * scale
+def drawn(name: str, size: int, depth: int, offset: int, scale: float, height: int) -> str:
+    top, left, width = height - (depth + 1) * HEIGHT, offset * scale, size * scale
     text = printable(name)
     shown = text[: int((width - 4) / LETTER)] if width > 3 * LETTER else ""
     return (

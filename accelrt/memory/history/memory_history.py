@@ -1,47 +1,77 @@
-"""Events with what they name: stacks, tags, segments and settings; what every file of snapshots holds."""
+"""Events, 64 packed bytes each, with what they name: stacks, tags, segments and settings; what every file of
+snapshots holds."""
 
 from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-
-from accelrt.memory.history.packed_events import (
-    EVENT,
-    NO_EVENTS,
-    TORCH_ACTIONS,
-    annotation_ends,
-    are_annotations,
-    entries,
-)
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from accelrt.memory.history.packed_events import Events, Frames
 
 __all__ = [
-    "CHUNK",
+    "ACTIONS",
+    "EVENT",
+    "EVENT_BYTES",
+    "NO_EVENTS",
+    "OOM",
     "VERSION",
     "History",
     "Recorder",
+    "add_names",
+    "are_annotations",
     "collected",
     "copied",
+    "copy_chunks",
     "gc_paused",
     "numbers_in",
     "of_accelrt",
     "of_torch",
 ]
 
+Events = NDArray[np.void]  # of dtype EVENT
+Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
+
+# struct Event of allocator/history_types.pxd; little-endian.
+EVENT = np.dtype(
+    [
+        ("time_ns", "<u8"),  # since the epoch
+        ("address", "<u8"),  # of an out-of-memory event: the bytes that the device had free
+        ("size", "<u8"),  # bytes: as requested, or a segment's or page's
+        ("stream", "<u8"),  # the driver's handle
+        ("pool", "<u8", (2,)),  # the private pool's id; (0, 0) outside one
+        ("stack", "<u4"),
+        ("tag", "<u4"),  # of an annotation: the number of its name
+        ("thread", "<u4"),  # the operating system's number
+        ("action", "<u2"),  # index into ACTIONS
+        ("device", "<u2"),
+    ]
+)
+EVENT_BYTES = 64
+NO_EVENTS = np.empty(0, EVENT)
+ACTIONS = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map"),
+    *("segment_unmap", "snapshot", "oom", "stitch", "unstitch", "offer", "claim", "borrow"),
+    *("annotation_begin", "annotation_end", "sleep", "wake"),
+)
+TORCH_ACTIONS = 9  # the first of them, which torch's readers know
+OOM = ACTIONS.index("oom")
+BEGIN, END = ACTIONS.index("annotation_begin"), ACTIONS.index("annotation_end")
 CHUNK = 1 << 16  # events of one copy
 FEW = 1 << 22  # numbers below this have a counter each
 VERSION = 1  # of what a snapshot's key "accelrt" holds
+
+
+def are_annotations(events: Events) -> NDArray[np.bool_]:
+    """Which events are ends of annotations, whose tag numbers a name of another table."""
+    found: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
+    return found
 
 
 class Recorder(Protocol):
@@ -82,31 +112,67 @@ class History:
     def snapshot(self) -> dict[str, Any]:
         """All of it as a dict with torch's keys, and "accelrt" for what is ours alone."""
         with gc_paused():
-            traces = [self.entries(of_torch(events)) for events in self.events]
-            others = [self.entries(of_accelrt(events)) for events in self.events]
-        return {
-            "segments": self.segments,
-            "device_traces": traces,
-            "allocator_settings": self.settings,
-            "external_annotations": self.annotations(),
-            "accelrt": self.own_part(others),
-        }
+            return {
+                "segments": self.segments,
+                "device_traces": [self.entries(of_torch(events)) for events in self.events],
+                "allocator_settings": self.settings,
+                "external_annotations": self.annotations(),
+                "accelrt": self.own_part()
+                | {"events": [self.entries(of_accelrt(events)) for events in self.events]},
+            }
 
     def entries(self, events: Events) -> list[dict[str, Any]]:
-        return entries(events, self.frames, self.tags, self.names)
+        """Events as dicts with torch's keys, and with tag, thread and pool; annotations have a name too."""
+        noted = are_annotations(events)
+        pools: dict[tuple[int, int], tuple[int, int]] = {}  # one tuple for all events of a pool
+        found = [
+            {
+                "action": ACTIONS[action],
+                "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": time,
+                "frames": frames,
+                "tag": tag,
+                "thread": thread,
+                "pool": pool,
+                "pool_id": pool,
+            }
+            for action, address, size, stream, time, frames, tag, thread, pool in zip(
+                *(events[name].tolist() for name in ("action", "address", "size", "stream")),
+                (events["time_ns"] // 1000).tolist(),
+                [self.frames[number] for number in events["stack"].tolist()],
+                [self.tags[number] for number in np.where(noted, 0, events["tag"]).tolist()],
+                events["thread"].tolist(),
+                [pools.setdefault(pool, pool) for pool in map(tuple, events["pool"].tolist())],
+                strict=True,
+            )
+        ]
+        for index in np.flatnonzero(events["action"] == OOM).tolist():
+            found[index] = {
+                ("device_free" if key == "addr" else key): value for key, value in found[index].items()
+            }
+        for index in np.flatnonzero(noted).tolist():
+            found[index]["name"] = self.names[int(events["tag"][index])]
+        return found
 
     def annotations(self) -> list[dict[str, Any]]:
-        """The annotations of all devices, in the order of their times."""
+        """The ends of annotations as torch's snapshots tell them, in the order of their times."""
         found = [
-            end
+            {
+                "stage": "START" if action == BEGIN else "END",
+                "name": self.names[tag],
+                "device": device,
+                "time_us": time_ns // 1000,
+            }
             for device, events in enumerate(self.events)
-            for end in annotation_ends(events, device, self.names)
+            for action, tag, time_ns in events[are_annotations(events)][["action", "tag", "time_ns"]].tolist()
         ]
-        return sorted(found, key=lambda end: int(end["time_us"]))
+        return sorted(found, key=itemgetter("time_us"))
 
-    def own_part(self, others: list[Any]) -> dict[str, Any]:
-        """What a snapshot has under "accelrt", given the events that torch does not know."""
-        found = {"version": VERSION, "events": others, "dropped": self.dropped, "tags": self.tag_figures}
+    def own_part(self) -> dict[str, Any]:
+        """What a snapshot has under "accelrt", but for the events that torch does not know."""
+        found = {"version": VERSION, "dropped": self.dropped, "tags": self.tag_figures}
         return found if self.complete else found | {"complete": False}
 
 
@@ -132,28 +198,43 @@ def of_accelrt(events: Events) -> Events:
     return events[events["action"] >= TORCH_ACTIONS]
 
 
+def copy_chunks(
+    recorder: Recorder, device: int, start: int, mark: int | None, size: int
+) -> Iterator[tuple[bytes, int]]:
+    """Packed events from a number on, or up to another, in chunks; and the number of each chunk's first."""
+    while True:
+        content, first, start = recorder.copy_events(device, start, size)
+        if mark is not None:
+            content = content[: max(mark - first, 0) * EVENT_BYTES]
+        yield content, first
+        if len(content) < size * EVENT_BYTES:
+            return
+
+
 def copied(recorder: Recorder, device: int, mark: int) -> tuple[Events, int]:
     """A device's events before a number, and how many older ones the ring has no more."""
     chunks: list[Events] = []
-    oldest: int | None = None
-    start = 0
-    while True:
-        content, first, following = recorder.copy_events(device, start, CHUNK)
-        if first != start:  # overwritten meanwhile, or never there: what is kept begins here
+    oldest = following = 0
+    for content, first in copy_chunks(recorder, device, 0, mark, CHUNK):
+        if first != following:  # overwritten meanwhile, or never there: what is kept begins here
             chunks, oldest = [], first
-        events = np.frombuffer(content, EVENT)[: max(mark - first, 0)]
-        chunks.append(events)
-        start = following
-        if start >= mark or len(events) < CHUNK:
-            return np.concatenate(chunks), max(min(oldest or 0, mark) - recorder.history_begin(device), 0)
+        chunks.append(np.frombuffer(content, EVENT))
+        following = first + len(chunks[-1])
+    return np.concatenate(chunks), max(min(oldest, mark) - recorder.history_begin(device), 0)
 
 
-def add_names(recorder: Recorder, history: History, events: Events) -> None:
-    """Adds to a history the stacks, tags and annotations that some of its events name."""
+def add_names(
+    recorder: Recorder, history: History, events: Events
+) -> tuple[dict[int, Frames], dict[int, str], dict[int, str]]:
+    """Adds to a history the stacks, tags and annotations that some events name; those that it lacked."""
     stacks, tags, names = numbers_in(events)
-    history.frames |= {number: recorder.frames_of(number) for number in stacks - history.frames.keys()}
-    history.tags |= {number: recorder.tag_name(number) for number in tags - history.tags.keys()}
-    history.names |= {number: recorder.annotation_name(number) for number in names - history.names.keys()}
+    frames = {number: recorder.frames_of(number) for number in sorted(stacks - history.frames.keys())}
+    of_tags = {number: recorder.tag_name(number) for number in sorted(tags - history.tags.keys())}
+    of_names = {number: recorder.annotation_name(number) for number in sorted(names - history.names.keys())}
+    history.frames |= frames
+    history.tags |= of_tags
+    history.names |= of_names
+    return frames, of_tags, of_names
 
 
 def numbers_in(events: Events) -> tuple[set[int], set[int], set[int]]:

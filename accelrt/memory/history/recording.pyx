@@ -5,10 +5,13 @@ Nothing is paid while it is off and no tag was used: then no stand-in leads the 
 from _thread import allocate_lock, get_ident
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport malloc
+from libc.string cimport memcmp, memcpy, memset
 
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.core.integers cimport exact_int
+from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_HISTORY, at_fork
 from accelrt.core.process import call_at_fork
 from accelrt.devices.device cimport current_ordinal
@@ -55,9 +58,6 @@ cdef extern from "stack_walk.h":
         free(plain);
         return text;
     }
-    static PyObject *file_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_filename); }
-    static PyObject *name_of_code(const void *code) { return Py_NewRef(((PyCodeObject *)code)->co_name); }
-    static int line_of_code(const void *code, int offset) { return PyCode_Addr2Line((PyCodeObject *)code, offset); }
     """
     enum:
         STACK_FRAMES
@@ -69,20 +69,33 @@ cdef extern from "stack_walk.h":
         const void* code
         int offset
         int kind
-    uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept nogil
-    uint32_t copy_stack(uint32_t number, StackFrame* frames) noexcept nogil
+    int walking  # of the calling thread
+    uint32_t walk_stack(const char* entry, StackFrame* frames) noexcept nogil
     void set_c_frames(bint wanted) noexcept nogil
-    void forget_stack_guard() noexcept nogil
     object name_of_address(const void* address, const char** file)
-    object file_of_code(const void* code)
-    object name_of_code(const void* code)
-    int line_of_code(const void* code, int offset)
+
+cdef extern from "Python.h":
+    bint PyGILState_Check() noexcept nogil
+    void keep_alive "Py_INCREF" (void* code) noexcept nogil
+    int PyCode_Addr2Line(void* code, int offset)
+
 
 cdef enum:
     DEFAULT_ENTRIES = 1000000
     MOST_ENTRIES = 1 << 24    # 1 GiB of events
     MOST_ANNOTATIONS = 1 << 20
     CHUNK = 4096              # events that are copied while the history's lock is held
+    MOST_STACKS = 1 << 20
+
+# A stack, kept once, and for ever with its code objects: programs have few.
+cdef struct KeptStack:
+    uint32_t number
+    uint32_t count
+    StackFrame* frames  # innermost first
+
+cdef int stack_guard = 0            # a spin lock over both maps; held for no call that can wait
+cdef AddressMap stacks_by_frames    # the hash of the frames, or one of the numbers behind it -> KeptStack
+cdef AddressMap stacks_by_number
 
 cdef HistorySettings wanted   # under turn
 cdef bint is_on = False       # the same
@@ -176,7 +189,7 @@ cdef uint32_t bits_of(object actions) except? 0:
     cdef uint32_t bits = 0
     if not actions:
         return 0
-    from accelrt.memory.history.packed_events import ACTIONS  # NumPy's, which takes long to import
+    from accelrt.memory.history.memory_history import ACTIONS  # NumPy's, which takes long to import
 
     if isinstance(actions, str):
         raise ArgumentError(f"skip_actions is {actions!r}; pass a list of actions, such as [{actions!r}]")
@@ -372,6 +385,64 @@ def dropped_events(device=None):
     return sum([max(event_range(ordinal)[0] - history_begin(ordinal), 0) for ordinal in ordinals])
 
 
+cdef uint64_t hash_frames(const StackFrame* frames, uint32_t count) noexcept nogil:
+    cdef uint64_t hashed = count
+    cdef uint32_t index
+    for index in range(count):
+        hashed = (hashed ^ <uintptr_t>frames[index].code) * 0x9E3779B97F4A7C15ULL
+        hashed = (hashed ^ (hashed >> 29) ^ <uint32_t>frames[index].offset) * 0xBF58476D1CE4E5B9ULL
+    return hashed ^ (hashed >> 32)
+
+
+cdef KeptStack* add_stack(uint64_t key, const StackFrame* frames, uint32_t count) noexcept nogil:
+    # Under the guard, and with the GIL if a frame is Python's; NULL if there are too many, or the host has no memory.
+    cdef KeptStack* kept = NULL
+    cdef uint32_t index
+    if (stacks_by_number.count < MOST_STACKS and map_reserve(&stacks_by_frames) == 0
+            and map_reserve(&stacks_by_number) == 0):
+        kept = <KeptStack*>malloc(sizeof(KeptStack) + count * sizeof(StackFrame))
+    if kept == NULL:
+        return NULL
+    kept.number, kept.count, kept.frames = <uint32_t>stacks_by_number.count + 1, count, <StackFrame*>(kept + 1)
+    memcpy(kept.frames, frames, count * sizeof(StackFrame))
+    for index in range(count):
+        if frames[index].kind == PYTHON_FRAME or frames[index].kind == ENTRY_FRAME:
+            keep_alive(<void*>frames[index].code)
+    map_insert(&stacks_by_frames, key, kept)
+    map_insert(&stacks_by_number, kept.number, kept)
+    return kept
+
+
+cdef uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept nogil:
+    # The number of the calling thread's stack, 0 if it cannot be kept.  A thread that has released the GIL keeps what it
+    # took before (0: nothing), in the same operation.
+    cdef StackFrame[STACK_FRAMES] frames
+    cdef KeptStack* kept
+    cdef uint64_t key
+    cdef uint32_t count
+    if before and not PyGILState_Check():
+        return before
+    count = walk_stack(entry, frames)
+    if count == 0:
+        return 0
+    key = hash_frames(frames, count)
+    spin_lock(&stack_guard)
+    kept = <KeptStack*>map_find(&stacks_by_frames, key)
+    while kept != NULL and (kept.count != count or memcmp(kept.frames, frames, count * sizeof(StackFrame))):
+        key += 1
+        kept = <KeptStack*>map_find(&stacks_by_frames, key)
+    if kept == NULL:
+        kept = add_stack(key, frames, count)
+    spin_unlock(&stack_guard)
+    return kept.number if kept != NULL else 0
+
+
+cdef void forget_stack_guard() noexcept nogil:
+    global stack_guard, walking
+    stack_guard = 0
+    walking = 0
+
+
 cdef dict read_frame(const StackFrame* frame):
     cdef const char* file
     if frame.kind == C_FRAME:
@@ -379,16 +450,24 @@ cdef dict read_frame(const StackFrame* frame):
         return {"filename": file.decode("utf-8", "replace"), "line": 0, "name": name}
     if frame.kind == NAMED_FRAME:
         return {"filename": "accelrt", "line": 0, "name": (<const char*>frame.code).decode()}
-    line = line_of_code(frame.code, frame.offset)
-    return {"filename": file_of_code(frame.code), "line": line, "name": name_of_code(frame.code)}
+    code = <object>frame.code
+    line = PyCode_Addr2Line(<void*>frame.code, frame.offset)
+    return {"filename": code.co_filename, "line": line, "name": code.co_name}
 
 
 cdef list read_frames(uint32_t number):
     # Python's frames stand behind C's.  Each of the interpreter's loops is replaced by the frames that it ran: those up to
     # the one that C called.
-    cdef StackFrame[STACK_FRAMES] frames
-    cdef uint32_t index, python = 0, count = copy_stack(number, frames)
+    cdef const KeptStack* kept
+    cdef const StackFrame* frames
+    cdef uint32_t index, python = 0, count
     cdef dict frame
+    spin_lock(&stack_guard)
+    kept = <KeptStack*>map_find(&stacks_by_number, number)
+    spin_unlock(&stack_guard)
+    if kept == NULL:
+        return []
+    frames, count = kept.frames, kept.count
     while python < count and frames[python].kind in (C_FRAME, NAMED_FRAME):
         python += 1
     found = []

@@ -20,7 +20,6 @@ __all__ = ["dump_snapshot", "load_history", "load_snapshot", "write_history"]
 FORMATS = {"torch": torch_form.written, "compact": compact_form.written}
 TORCH_SUFFIXES = (".pickle", ".pkl")
 MOST_BYTES = 1 << 36
-READ_BYTES = 1 << 28  # of one read
 
 
 def dump_snapshot(path: str | os.PathLike[str], format: str | None = None) -> None:
@@ -56,7 +55,7 @@ def write_history(path: Path, history: History, format: str) -> None:
 def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a snapshot or a trace file: either form of dump_snapshot, torch's snapshots, accelrt record's.
 
-    Nothing of the file is run: a pickle is read by an interpreter that knows plain data alone.
+    Nothing of the file is run: a pickle is looked through first, and may hold plain data alone.
 
     Arguments:
         path: the file; its content says which form it has.
@@ -76,19 +75,16 @@ def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load_history(path: str | os.PathLike[str]) -> History | dict[str, Any]:
     """The same, but a compact file as the arrays that it holds."""
     name = os.fspath(path)
-    irregular = f"{name} is no regular file, as a snapshot was expected to be"
-    if stat.S_ISFIFO(os.stat(path).st_mode):  # to open a pipe would wait for its writer
-        raise SnapshotError(irregular)
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_at_once) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
-            raise SnapshotError(irregular)
+            raise SnapshotError(f"{name} is no regular file, as a snapshot was expected to be")
         if facts.st_size > MOST_BYTES:
             raise SnapshotError(f"{name} has {facts.st_size:,} bytes; a snapshot has {MOST_BYTES:,} at most")
         first = file.read(len(compact_form.MAGIC))
         file.seek(0)
         if first[:2] == compact_form.MAGIC[:2]:
-            return compact_form.read(file, name)
+            return compact_form.Reader(file, name).read()
         if first[:1] == b"\x80" or first[:1] in (b"(", b"}"):
             return torch_form.read(file.read(), name)
     raise SnapshotError(
@@ -96,3 +92,8 @@ def load_history(path: str | os.PathLike[str]) -> History | dict[str, Any]:
         f"was expected; found {first!r}",
         0,
     )
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Opens a pipe too, without waiting for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from accelrt.errors import RecordError
-from accelrt.memory.history.memory_history import History
-from accelrt.memory.history.packed_events import ACTIONS, Events
+from accelrt.memory.history.memory_history import ACTIONS, Events, History
 from accelrt.memory.history.snapshot_file import load_history
 from accelrt.tools.traces.address_pairs import PairedEvents
 from accelrt.tools.traces.trace import Trace

@@ -34,48 +34,56 @@ def trace_events(recording: Recording, largest: int = 2000) -> Iterator[dict[str
     if largest < 0:
         raise ValueError(f"largest is {largest}; a number of allocations from 0 on is needed")
     for made in recording.devices:
-        process = {"pid": made.device}
-        yield {**process, "ph": "M", "name": "process_name", "args": {"name": f"device {made.device}"}}
-        yield {**process, "ph": "M", "name": "thread_name", "tid": EVENTS_THREAD, "args": {"name": "events"}}
-        yield from counters(made, process)
-        yield from instants(made, process)
-        yield from annotation_slices(made, process)
-        yield from allocation_slices(made, process, largest)
+        yield event(made, "M", "process_name", args={"name": f"device {made.device}"})
+        yield event(made, "M", "thread_name", tid=EVENTS_THREAD, args={"name": "events"})
+        yield from counters(made)
+        yield from instants(made)
+        yield from annotation_slices(made)
+        yield from allocation_slices(made, largest)
 
 
-def counters(made: DeviceRecording, process: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def event(
+    made: DeviceRecording, phase: str, name: str, time: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """An event of the format; time is in microseconds after the device's first event."""
+    at = {} if time is None else {"ts": made.first_us + time}
+    return {"pid": made.device, "ph": phase, "name": name, **at, **more}
+
+
+def described(made: DeviceRecording, size: float, stream: int, pool: int, stack: int) -> dict[str, Any]:
+    return {
+        "bytes": int(size),
+        "stream": f"{made.streams[stream]:#x}",
+        "pool": str(made.pools[pool]),
+        "stack": [
+            f"{name} ({file}:{line})" for file, line, name in made.recording.frame_texts(stack)[:FRAMES]
+        ],
+    }
+
+
+def counters(made: DeviceRecording) -> Iterator[dict[str, Any]]:
     """A figure at each event that changes it."""
     for name, figures in (("allocated", made.live()[1:]), ("reserved", made.reserved)):
-        changes = np.flatnonzero(np.diff(figures, prepend=np.nan))
-        for index in changes.tolist():
-            time = made.first_us + made.times[index].item()
-            yield {**process, "ph": "C", "name": name, "ts": time, "args": {"bytes": int(figures[index])}}
+        for index in np.flatnonzero(np.diff(figures, prepend=np.nan)).tolist():
+            yield event(made, "C", name, made.times[index].item(), args={"bytes": int(figures[index])})
 
 
-def instants(made: DeviceRecording, process: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    quiet = [place for place, name in enumerate(made.actions) if name in QUIET]
-    for index in np.flatnonzero(~np.isin(made.action, quiet)).tolist():
+def instants(made: DeviceRecording) -> Iterator[dict[str, Any]]:
+    quiet = made.events_of(*QUIET)
+    for index in np.delete(np.arange(made.count), quiet).tolist():
         name, address = made.actions[made.action[index]], int(made.address[index])
-        where = {"free_on_device": address} if name == "oom" else {"address": f"{address:#x}"}
-        yield {
-            **process,
-            "tid": EVENTS_THREAD,
-            "ph": "i",
-            "s": "p" if name == "oom" else "t",
-            "cat": "memory",
-            "name": "out of memory" if name == "oom" else name,
-            "ts": made.first_us + made.times[index].item(),
-            "args": {
-                "bytes": int(made.size[index]),
-                **where,
-                "stream": f"{made.streams[made.stream[index]]:#x}",
-                "pool": str(made.pools[made.pool[index]]),
-                "stack": stack_lines(made.recording, int(made.stack[index])),
-            },
-        }
+        said = described(made, *(each[index] for each in (made.size, made.stream, made.pool, made.stack)))
+        scope = "t"
+        if name == "oom":
+            name, scope = "out of memory", "p"
+            said["free_on_device"] = address
+        else:
+            said["address"] = f"{address:#x}"
+        at = made.times[index].item()
+        yield event(made, "i", name, at, tid=EVENTS_THREAD, s=scope, cat="memory", args=said)
 
 
-def annotation_slices(made: DeviceRecording, process: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def annotation_slices(made: DeviceRecording) -> Iterator[dict[str, Any]]:
     """Slices in lanes, in each of which one lies within the other or behind it, as the format wants them."""
     lanes: list[list[float]] = []  # the ends of the slices that are open, outermost first
     for begin, end, name, _ in made.annotations:
@@ -87,52 +95,26 @@ def annotation_slices(made: DeviceRecording, process: dict[str, Any]) -> Iterato
         if lane == len(lanes):
             lanes.append([])
         lanes[lane].append(end)
-        yield {
-            **process,
-            "tid": FIRST_LANE + lane,
-            "ph": "X",
-            "cat": "annotation",
-            "name": made.recording.strings[name],
-            "ts": made.first_us + begin,
-            "dur": end - begin,
-        }
+        text, thread = made.recording.strings[name], FIRST_LANE + lane
+        yield event(made, "X", text, begin, tid=thread, cat="annotation", dur=end - begin)
     for lane in range(len(lanes)):
         title = "annotations" if lane == 0 else f"annotations {lane + 1}"
-        yield {**process, "ph": "M", "name": "thread_name", "tid": FIRST_LANE + lane, "args": {"name": title}}
+        yield event(made, "M", "thread_name", tid=FIRST_LANE + lane, args={"name": title})
 
 
-def allocation_slices(
-    made: DeviceRecording, process: dict[str, Any], largest: int
-) -> Iterator[dict[str, Any]]:
-    recording = made.recording
-    last = made.times[-1].item() if made.count else 0.0
-    chosen = np.sort(np.argsort(-made.alloc_size, kind="stable")[:largest])
-    for each in chosen.tolist():
-        begin, end = int(made.alloc_begin[each]), int(made.alloc_end[each])
-        stack = stack_lines(recording, int(made.alloc_stack[each]))
-        tag = recording.strings[made.alloc_tag[each]]
-        common = {
-            **process,
-            "cat": "allocation",
-            "id": f"{made.device}.{each}",
-            "name": tag or (stack[0].partition(" (")[0] if stack else "allocation"),
-        }
-        said = {
-            "bytes": int(made.alloc_size[each]),
-            "address": f"{int(made.alloc_address[each]):#x}",
-            "stream": f"{made.streams[made.alloc_stream[each]]:#x}",
-            "pool": str(made.pools[made.alloc_pool[each]]),
-            "tag": tag,
-            "stack": stack,
-        }
-        starts = made.times[begin].item() if begin >= 0 else 0.0
-        ends = made.times[end].item() if end < made.count else last
-        yield {**common, "ph": "b", "ts": made.first_us + starts, "args": said}
-        yield {**common, "ph": "e", "ts": made.first_us + ends}
-
-
-def stack_lines(recording: Recording, stack: int) -> list[str]:
-    return [f"{name} ({file}:{line})" for file, line, name in recording.frame_texts(stack)[:FRAMES]]
+def allocation_slices(made: DeviceRecording, largest: int) -> Iterator[dict[str, Any]]:
+    times = np.append(made.times, made.times[-1:] if made.count else 0.0)  # and the time of what does not end
+    columns = made.alloc_size, made.alloc_stream, made.alloc_pool, made.alloc_stack
+    for each in np.sort(np.argsort(-made.alloc_size, kind="stable")[:largest]).tolist():
+        said = described(made, *(column[each] for column in columns))
+        tag = made.recording.strings[made.alloc_tag[each]]
+        stack = said["stack"]
+        common = {"cat": "allocation", "id": f"{made.device}.{each}"}
+        name = tag or (stack[0].partition(" (")[0] if stack else "allocation")
+        said |= {"address": f"{int(made.alloc_address[each]):#x}", "tag": tag}
+        begin = int(made.alloc_begin[each])
+        yield event(made, "b", name, times[begin].item() if begin >= 0 else 0.0, **common, args=said)
+        yield event(made, "e", name, times[made.alloc_end[each]].item(), **common)
 
 
 def write_trace(snapshot: Mapping[str, Any], path: str | Path, largest: int = 2000) -> None:

@@ -7,27 +7,28 @@ are resident: stitching moves them from one range of addresses to another.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
 __all__ = [
+    "CHANGES",
     "EXPANDABLE",
-    "MAPS",
     "PLAIN",
+    "START",
     "STITCHED",
-    "UNMAPS",
     "Range",
-    "RangeChange",
     "find_ranges",
     "joined",
     "mark_stitched",
 ]
 
 PLAIN, EXPANDABLE, STITCHED = range(3)
-MAPS = {"segment_alloc": PLAIN, "segment_map": EXPANDABLE}
-UNMAPS = {"segment_free": PLAIN, "segment_unmap": EXPANDABLE}
+CHANGES = {  # the actions that map and unmap, by the kind of range
+    **{"segment_alloc": PLAIN, "segment_free": PLAIN},
+    **{"segment_map": EXPANDABLE, "segment_unmap": EXPANDABLE},
+}
 
 
 class Range(NamedTuple):
@@ -51,75 +52,40 @@ class Range(NamedTuple):
     kind: int
 
 
-class RangeChange(NamedTuple):
-    """An event that maps or unmaps addresses; the names are Range's."""
-
-    event: int
-    maps: bool
-    address: int
-    size: int
-    stream: int
-    pool: int
-    stack: int
-    kind: int
-
-
 START = attrgetter("address")
 
 
-class MappedRanges:
-    """The ranges that are mapped at a moment, by address, and those that are known from begin to end."""
-
-    def __init__(self, ranges: Iterable[Range]):
-        self.mapped = sorted(ranges, key=START)
-        self.known: list[Range] = []
-
-    def end_at(self, change: RangeChange) -> None:
-        """What the change mapped was not there before it."""
-        first, last = change.address, change.address + change.size
-        at = bisect_left(self.mapped, first, key=START)
-        if at and self.mapped[at - 1].address + self.mapped[at - 1].size > first:
-            at -= 1
-        while at < len(self.mapped) and self.mapped[at].address < last:
-            whole = self.mapped.pop(at)
-            stop = whole.address + whole.size
-            left, right = max(whole.address, first), min(stop, last)
-            stack = change.stack or whole.stack
-            self.known.append(
-                whole._replace(address=left, size=right - left, begin=change.event, stack=stack)
-            )
-            if whole.address < first:
-                self.mapped.insert(at, whole._replace(size=first - whole.address))
-                at += 1
-            if stop > last:
-                self.mapped.insert(at, whole._replace(address=last, size=stop - last))
-                at += 1
-
-    def restore(self, change: RangeChange) -> None:
-        """What the change unmapped was there before it."""
-        self.end_at(change)  # in a faultless recording nothing is mapped there
-        restored = Range(
-            change.address, change.size, -1, change.event, change.stream, change.pool, 0, change.kind
-        )
-        insort(self.mapped, restored, key=START)
+def end_of(each: Range) -> int:
+    return each.address + each.size
 
 
-def find_ranges(final: Iterable[Range], changes: Iterable[RangeChange]) -> list[Range]:
+def part(whole: Range, first: int, last: int) -> Range:
+    return whole._replace(address=first, size=last - first)
+
+
+def find_ranges(final: Iterable[Range], changes: Iterable[Range]) -> list[Range]:
     """The ranges of all times.
 
     Arguments:
         final: those that are mapped at the end.
-        changes: the events that mapped and unmapped, in order of time.
+        changes: what events mapped, which are the begin, and unmapped, with begin -1; in order of time.
     """
-    ranges = MappedRanges(final)
-    for change in reversed(list(changes)):
-        if change.size <= 0:
-            continue
-        if change.maps:
-            ranges.end_at(change)
-        else:
-            ranges.restore(change)
-    return sorted(ranges.known + ranges.mapped, key=attrgetter("begin", "address"))
+    mapped = sorted(final, key=START)  # at the moment that is reached
+    known: list[Range] = []  # from begin to end
+    for change in reversed([change for change in changes if change.size > 0]):
+        # What it mapped was not there before; in a faultless recording nothing is mapped where it unmapped.
+        first, last = change.address, end_of(change)
+        places = slice(bisect_right(mapped, first, key=end_of), bisect_left(mapped, last, key=START))
+        rest = []
+        for whole in mapped[places]:
+            inner = part(whole, max(whole.address, first), min(end_of(whole), last))
+            event = change.end if change.begin < 0 else change.begin
+            known.append(inner._replace(begin=event, stack=change.stack or whole.stack))
+            rest += [part(whole, whole.address, inner.address), part(whole, end_of(inner), end_of(whole))]
+        if change.begin < 0:
+            rest.append(change)
+        mapped[places] = sorted((each for each in rest if each.size > 0), key=START)
+    return sorted(known + mapped, key=attrgetter("begin", "address"))
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from accelrt.core import files
+from accelrt.memory.history.flame_svg import boxes
 from accelrt.tools.viewer.memory_ranges import joined
 from accelrt.tools.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
@@ -95,13 +96,16 @@ def set_ticks(axis: Any, most: float, parts: int) -> None:
     axis.set_major_formatter(amount)
 
 
-def figure(title: str, height: float = 6.0) -> tuple[Any, Any]:
-    made = need_matplotlib()(figsize=(12, height), layout="constrained")
-    axes = made.subplots()
-    axes.set_title(plain(title), loc="left", fontsize=11)
-    for side in ("top", "right"):
+def figure(made: DeviceRecording, title: str, height: float, hidden: tuple[str, ...]) -> tuple[Any, Any]:
+    """A picture, and its axes; those of the hidden sides have no line."""
+    drawn = need_matplotlib()(figsize=(12, height), layout="constrained")
+    axes = drawn.subplots()
+    axes.set_title(plain(f"device {made.device}: {title}"), loc="left", fontsize=11)
+    for side in hidden:
         axes.spines[side].set_visible(False)
-    return made, axes
+    if "left" in hidden:
+        axes.set_yticks([])
+    return drawn, axes
 
 
 # --- the timeline ---
@@ -125,27 +129,21 @@ def draw_timeline(made: DeviceRecording) -> Any:
     by_stack = bool(made.alloc_stack.any())
     keys = innermost(made) if by_stack else made.alloc_tag
     area = made.alloc_size * (made.alloc_end.astype(float) - made.alloc_begin)
-    totals: dict[int, float] = {}
-    for key, part in zip(keys.tolist(), area.tolist(), strict=True):
-        totals[key] = totals.get(key, 0.0) + part
-    largest = sorted(totals, key=lambda key: -totals[key])[:LAYERS]
-    layers = [(key, keys == key) for key in largest]
-    others = ~np.isin(keys, largest)
-    drawn, axes = figure(
-        f"device {made.device}: live memory by {'the frame that allocated it' if by_stack else 'tag'}"
-    )
-    stacked, names = [], []
-    for key, chosen in layers:
-        stacked.append(sum_over(made, chosen)[events + 1])
-        names.append(label_of(made, key) if by_stack else made.recording.strings[key] or "no tag")
-    colours = list(COLOURS[: len(layers)])
-    if others.any():
-        stacked.append(sum_over(made, others)[events + 1])
-        names.append("all others")
-        colours.append(GREY)
-    if stacked:
+    distinct, which = np.unique(keys, return_inverse=True)
+    largest = distinct[np.argsort(-np.bincount(which, area), kind="stable")[:LAYERS]].tolist()
+    names = [label_of(made, key) if by_stack else made.recording.strings[key] or "no tag" for key in largest]
+    chosen = [keys == key for key in largest] + [~np.isin(keys, largest)]
+    layers = [made.live(each)[events + 1] for each in chosen if each.any()]
+    title = f"live memory by {'the frame that allocated it' if by_stack else 'tag'}"
+    drawn, axes = figure(made, title, 6.0, ("top", "right"))
+    if layers:
         axes.stackplot(
-            events, *stacked, labels=[plain(name) for name in names], colors=colours, linewidth=0, step="post"
+            events,
+            *layers,
+            labels=[plain(name) for name in [*names, "all others"][: len(layers)]],
+            colors=[*COLOURS[: len(largest)], GREY],
+            linewidth=0,
+            step="post",
         )
     reserved = np.concatenate([[made.reserved_before], made.reserved])
     axes.plot(
@@ -162,14 +160,6 @@ def draw_timeline(made: DeviceRecording) -> Any:
     return drawn
 
 
-def sum_over(made: DeviceRecording, chosen: Column) -> Column:
-    """Live bytes of the chosen allocations after each event, led by those before the first."""
-    moved = np.zeros(made.count + 2)
-    np.add.at(moved, made.alloc_begin[chosen] + 1, made.alloc_size[chosen])
-    np.add.at(moved, made.alloc_end[chosen] + 1, -made.alloc_size[chosen])
-    return np.cumsum(moved)[: made.count + 1]
-
-
 # --- the segments ---
 
 
@@ -178,7 +168,8 @@ def draw_segments(made: DeviceRecording) -> Any:
     mapped = joined(each for each in made.ranges if each.end == made.count)
     mapped.sort(key=lambda each: (each.pool, each.stream, each.address))
     total = sum(each.size for each in mapped)
-    drawn, axes = figure(f"device {made.device}: {len(mapped)} segments at the end, {amount(total)}", 7.0)
+    title = f"{len(mapped)} segments at the end, {amount(total)}"
+    drawn, axes = figure(made, title, 7.0, ("top", "right", "left"))
     live = made.live_at(made.count - 1)
     live = live[np.argsort(made.alloc_address[live], kind="stable")]
     addresses, frames = made.alloc_address[live], innermost(made)[live]
@@ -190,15 +181,9 @@ def draw_segments(made: DeviceRecording) -> Any:
         put(bars, HOLE, at, each.size, per_line)
         first, last = np.searchsorted(addresses, [each.address, each.address + each.size])
         for place in range(first, last):
-            hue = COLOURS[int(frames[place]) % len(COLOURS)]
             pending = made.alloc_freed[live[place]] < made.count
-            put(
-                bars,
-                GREY if pending else hue,
-                at + float(addresses[place]) - each.address,
-                extents[place],
-                per_line,
-            )
+            hue = GREY if pending else COLOURS[int(frames[place]) % len(COLOURS)]
+            put(bars, hue, at + float(addresses[place]) - each.address, extents[place], per_line)
         at += each.size + per_line * 0.004
     for (line, colour), pieces in bars.items():
         axes.broken_barh(
@@ -207,8 +192,6 @@ def draw_segments(made: DeviceRecording) -> Any:
     axes.set_xlim(0, per_line)
     axes.set_ylim(max((line for line, _ in bars), default=0) + 1, 0)
     set_ticks(axes.xaxis, per_line, 5)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
     axes.set_xlabel("live blocks by the frame that allocated them; light: free; grey: pending")
     return drawn
 
@@ -230,53 +213,28 @@ def put(
 
 def draw_flame(made: DeviceRecording) -> Any:
     """What is live at the moment with most live bytes, by stack, the outermost frame at the bottom."""
-    live = made.live()
-    peak = int(live.argmax()) - 1
-    sums: dict[tuple[int, ...], float] = {}
-    for each in made.live_at(peak).tolist():
-        frames = made.recording.stacks[made.alloc_stack[each]]
-        sums[frames[::-1]] = sums.get(frames[::-1], 0.0) + float(made.alloc_size[each])
-    drawn, axes = figure(
-        f"device {made.device}: {amount(live.max())} live at the peak (event {peak}), by stack", 7.0
+    live, recording = made.live(), made.recording
+    peak, total = int(live.argmax()) - 1, max(live.max(), 1.0)
+    title = f"{amount(live.max())} live at the peak (event {peak}), by stack"
+    drawn, axes = figure(made, title, 7.0, ("top", "right", "left"))
+    stacks = [stack[::-1][: DEEPEST + 1] or (-1,) for stack in recording.stacks]
+    places = made.live_at(peak)
+    paths = zip(
+        map(stacks.__getitem__, made.alloc_stack[places]), made.alloc_size[places].tolist(), strict=True
     )
-    total = max(sum(sums.values()), 1.0)
-    deepest = 1
-    todo = [(sums, 0, 0.0)]
-    while todo:
-        stacks, depth, left = todo.pop()
-        children: dict[int, dict[tuple[int, ...], float]] = {}
-        for stack, size in stacks.items():
-            children.setdefault(stack[depth] if depth < len(stack) else -1, {})[stack] = size
-        for frame, inside in sorted(children.items(), key=lambda each: -sum(each[1].values())):
-            wide = sum(inside.values())
-            if wide < total * LEAST:
-                break
-            if frame >= 0 or depth == 0:
-                draw_frame(axes, made, frame, (left, depth, wide), total)
-                deepest = max(deepest, depth + 1)
-            if frame >= 0 and depth < DEEPEST:
-                todo.append((inside, depth + 1, left))
-            left += wide
+    shown = [each for each in boxes(paths, None, LEAST, lambda inner: -inner[1].size) if each[2]]
+    for frame, wide, depth, left in shown:
+        name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"
+        hue = COLOURS[sum(map(ord, name)) % len(COLOURS)] if frame >= 0 else GREY
+        axes.broken_barh([(left, wide)], (depth - 1, 0.94), facecolor=hue, edgecolor="white", linewidth=0.5)
+        letters = int(wide / total * 150)
+        if letters > 3:
+            text = plain(name if len(name) <= letters else name[: letters - 1] + "…")
+            axes.text(left + total * 0.003, depth - 0.53, text, va="center", fontsize=8, clip_on=True)
     axes.set_xlim(0, total)
-    axes.set_ylim(0, max(deepest, 8))
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
+    axes.set_ylim(0, max([8, *(depth for _, _, depth, _ in shown)]))
     set_ticks(axes.xaxis, total, 6)
     return drawn
-
-
-def draw_frame(
-    axes: Any, made: DeviceRecording, frame: int, box: tuple[float, int, float], total: float
-) -> None:
-    left, depth, wide = box
-    recording = made.recording
-    name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"
-    hue = COLOURS[sum(map(ord, name)) % len(COLOURS)] if frame >= 0 else GREY
-    axes.broken_barh([(left, wide)], (depth, 0.94), facecolor=hue, edgecolor="white", linewidth=0.5)
-    letters = int(wide / total * 150)
-    if letters > 3:
-        text = name if len(name) <= letters else name[: letters - 1] + "…"
-        axes.text(left + total * 0.003, depth + 0.47, plain(text), va="center", fontsize=8, clip_on=True)
 
 
 KINDS: dict[str, Callable[[DeviceRecording], Any]] = {

@@ -1,16 +1,19 @@
 """Pickles of plain data are read; of all others nothing is run."""
 
 import collections
+import contextlib
+import io
 import os
 import pickle
 import pickletools
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from accelrt.errors import SnapshotError
-from accelrt.memory.history.unpickler import loads
+from accelrt.memory.history.plain_pickle import PlainUnpickler, loads
 
 pytestmark = pytest.mark.own_process
 PROTOCOLS = range(6)
@@ -121,6 +124,81 @@ def test_what_is_wrong_is_said_with_the_byte(content, words):
 def test_a_file_of_containers_alone_is_refused():
     with pytest.raises(SnapshotError, match="dicts and lists in a file of"):
         loads(b"(" + b"}" * 1_000_000 + b"l.")
+    assert loads(b"]\x94(" + b"h\0" * 10_000 + b"e.")[0]  # of one list alone
+
+
+def tuples_in_tuples(depth):
+    """A tuple that holds the next one twice, and so on: small, and for ever to hash."""
+    return b"N\x85" + b"2\x86" * depth
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(tuples_in_tuples(60), tuples_in_tuples(60) + b"q\x010h\x01", b"NN\x86\x940" * 3 + b"h\x02"),
+        *(b"K\x01\x85", b"(t", b"G" + bytes(8), b"\x88", b"]"),
+    ],
+)
+@pytest.mark.parametrize("form", [b"}%bNs.", b"}(%bNu.", b"(%bNd.", b"}(X\x01\0\0\0aN%bNu."])
+def test_keys_that_may_take_long_to_hash_are_refused(key, form):
+    with pytest.raises(SnapshotError, match="a dict's keys are str or int here, not "):
+        loads(form % key)
+
+
+def test_numbers_of_objects_are_believed_as_far_as_a_pickler_counts():
+    many = [str(number) for number in range(3000)]
+    for protocol in PROTOCOLS:
+        for dumps in (pickle.dumps, pickle._dumps):
+            assert loads(dumps([many, many, *many], protocol)) == [many, many, *many]
+    for number in (b"r\xff\xff\0\0", b"p100000\n", b"p99999999999999999999\n"):
+        with pytest.raises(SnapshotError, match=r"object [\d,]+ in a file of .* bytes: it is damaged"):
+            loads(b"N" + number + b"0" * 24_000 + b".")
+    assert loads(b"Nr\0\x10\0\0" + b"N0" * 12_000 + b"0K\x07\x940h\x01.") == 7  # the second that is kept
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"]" * 24_000, b"(" * 24_000, b"N" * 24_000, b"N\x85" * 12_000, b"N" + b"2" * 24_000),
+        *(b"N" + b"r\xc0\x13\0\0" * 4_000, b"N" + b"\x94" * 24_000, b"(" + b"}" * 8_000 + b"l."),
+        *(b"\x8b\xff\xff\xff\x7f" + bytes(24_000), b"\x96" + b"\xff" * 7 + b"\x7f" + bytes(24_000)),
+        *(b"I" + b"9" * 24_000 + b"\n.", b"\x95\0\0\0\0\0\0\0\1" + bytes(24_000)),
+    ],
+)
+def test_a_small_file_takes_little_memory(content):
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(SnapshotError):
+            loads(content)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@given(PLAIN, st.sampled_from(PROTOCOLS), st.randoms(use_true_random=False))
+def test_frames_that_overlap_hide_nothing(thing, protocol, chance):
+    content = pickle.dumps(thing, protocol)
+    places = [at for _, _, at in pickletools.genops(content)][1:]
+    for at in sorted(chance.choices(places, k=3) if places else [], reverse=True):
+        left = len(content) - at
+        content = content[:at] + b"\x95" + chance.randint(0, left).to_bytes(8, "little") + content[at:]
+    assert loads(content) == pickle.loads(content) == thing
+
+
+@pytest.mark.parametrize("number", [b"+1", b"-1", b" 1", b"0x1", b"1_0", b"1L", b"1.0", b"", b"nan"])
+@pytest.mark.parametrize("opcode", [b"g", b"p"])
+def test_numbers_of_objects_are_digits(opcode, number):
+    with pytest.raises(SnapshotError, match="a number was expected"):
+        loads(b"Nq\x01" + opcode + number + b"\n0.")
+
+
+def test_the_unpickler_imports_nothing_by_itself_either():
+    for protocol in PROTOCOLS:
+        with pytest.raises(pickle.UnpicklingError, match="it would import"):
+            PlainUnpickler(io.BytesIO(pickle.dumps(os.system, protocol))).load()
+    for content in (b"Pnumber\n.", b"NQ."):
+        with pytest.raises(pickle.UnpicklingError, match="persistent"):
+            PlainUnpickler(io.BytesIO(content)).load()
 
 
 def test_a_deep_pickle_is_read_without_recursion():
