@@ -52,18 +52,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _publish() -> None:
+def _start_what_is_asked_for() -> None:
+    """Starts what variables of the environment turn on, each time that a driver was opened."""
     if env.value("ACCELRT_PUBLISH"):
         lazy.later("accelrt.publish").start()
-
-
-def _record() -> None:
     if env.value("ACCELRT_RECORD"):
         lazy.later("accelrt.memory.history.drain").start_by_environment(_os.getpid() != _imported_in)
-
-
-def _report_leaks() -> None:
-    if env.value("ACCELRT_LEAKS"):
+    if env.value("ACCELRT_LEAKS"):  # after it: what is recorded already stays
         lazy.later("accelrt.memory.live").start()
 
 
@@ -76,8 +71,6 @@ def _sharing() -> object:
 
 
 _imported_in = _os.getpid()
-lazy.when_opened(_publish)
-lazy.when_opened(_record)
-lazy.when_opened(_report_leaks)  # after it: what is recorded already stays
+lazy.when_opened(_start_what_is_asked_for)
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
 importlib.import_module("accelrt.arrays.array").provide_sharing(_sharing)

@@ -38,7 +38,6 @@ PARTS = {
     "accelrt.tools.cli.text.Progress",
     "accelrt.tools.cli.commands.replay.Replayer",
     "accelrt.tools.cli.sample.Sampler",
-    "accelrt.tools.cli.commands.tune.Tuner",
     "accelrt.tools.cli.commands.top.keys.Keys",
     "accelrt.tools.cli.commands.top.state.State",
     "accelrt.env.Variable",

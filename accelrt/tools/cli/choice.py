@@ -5,8 +5,6 @@ The library never falls back to the host device by itself; the commands do, and 
 And the packages that some commands need beyond accelrt's own.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """What accelrt info reports: what is installed, which driver is chosen and why, which devices it has."""
 
-from __future__ import annotations
-
 import os
 import platform
 import warnings

@@ -1,7 +1,5 @@
 """Ctrl-C that waits until a command is between two steps."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable

@@ -5,8 +5,6 @@ arguments or a file are no good; 130, it was interrupted; 141, the reader of its
 of record is that of its program.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import io

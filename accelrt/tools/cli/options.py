@@ -1,7 +1,5 @@
 """Arguments that several commands have, and kinds of arguments."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 

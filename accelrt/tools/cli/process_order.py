@@ -1,7 +1,5 @@
 """accelrt info --process: what accelrt's modules do around a fork and at the end of a process, in order."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from contextlib import suppress

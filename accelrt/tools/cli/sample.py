@@ -3,8 +3,6 @@
 It opens no driver and makes no context.  A reading that a device lacks is asked for once and then left out.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import time

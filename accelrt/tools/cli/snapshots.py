@@ -1,7 +1,5 @@
 """Reading a snapshot, and writing what view, plot and export-trace make of it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Figures and tables as people read them, and a bar on a terminal that says how far a long loop is."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ rmm_log          RMM's log of a LoggingResourceAdaptor
 address_pairs    allocations and frees of addresses, made into a trace
 """
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

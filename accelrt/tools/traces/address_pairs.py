@@ -4,8 +4,6 @@ Records begin and end in the middle of programs, and rings lose events.  Memory 
 been allocated was there before, so it is allocated first; what is allocated twice was freed in between.
 """
 
-from __future__ import annotations
-
 from accelrt.errors import RecordError
 from accelrt.tools.traces.trace import EVENT_LIMIT, SIZE_LIMIT, Trace, built
 

@@ -1,7 +1,5 @@
 """Traces of recordings and snapshots: accelrt's, and torch's, whose device_traces have the same events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

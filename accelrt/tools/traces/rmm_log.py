@@ -1,7 +1,5 @@
 """RMM's log of allocations, as rmm.mr.LoggingResourceAdaptor writes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from accelrt.errors import RecordError

@@ -1,7 +1,5 @@
 """accelrt demo: a real trace and a captured pipeline, checked; PASS or FAIL."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 from importlib.resources import as_file, files

@@ -4,8 +4,6 @@ Units are Prometheus's base units (seconds, bytes, watts, joules, hertz, ratios 
 documentation, "Metric and label naming").  A device that lacks a reading has no such metric.
 """
 
-from __future__ import annotations
-
 import argparse
 import queue
 import signal

@@ -4,8 +4,6 @@ The report is to be pasted.  It is plain text and needs no package, for it is as
 where rich is installed and a person looks on, its titles and problems stand out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -52,22 +50,20 @@ def setting_lines(settings: dict[str, str]) -> list[tuple[str, str]]:
 def driver_lines(
     driver: dict[str, Any], nvidia: dict[str, Any], kernels: dict[str, Any] | None
 ) -> list[tuple[str, str]]:
-    lines = [("name", driver["name"] or "none"), ("why", driver["why"])]
-    if driver["version"]:
-        lines.append(("version", f"CUDA {driver['version']}"))
-    lines.append(("built for", f"CUDA {driver['built_for']}, cuda-bindings of {driver['bindings']}"))
-    lines.append(("kernel module", driver["kernel_module"] or "not loaded, or not shown"))
-    if kernels is not None:
-        lines.append(("NVRTC", kernels["nvrtc"] or "not installed"))
-        lines.append(("kernels for", " ".join(kernels["architectures"]) or "none"))
-    if driver["problem"]:
-        lines.append(("problem", driver["problem"]))
-    lines += [("old", text) for text in driver["complaints"]]
-    found = ", ".join(nvidia["uuids"]) or f"none found: {nvidia['problem'] or NOTHING}"
-    lines.append(("NVIDIA devices", found))
-    if not driver["open"]:
-        lines.append(("to use the host device", ADVICE))
-    return lines
+    lines = [
+        ("name", driver["name"] or "none"),
+        ("why", driver["why"]),
+        ("version", driver["version"] and f"CUDA {driver['version']}"),
+        ("built for", f"CUDA {driver['built_for']}, cuda-bindings of {driver['bindings']}"),
+        ("kernel module", driver["kernel_module"] or "not loaded, or not shown"),
+        ("NVRTC", kernels and (kernels["nvrtc"] or "not installed")),
+        ("kernels for", kernels and (" ".join(kernels["architectures"]) or "none")),
+        ("problem", driver["problem"]),
+        *(("old", text) for text in driver["complaints"]),
+        ("NVIDIA devices", ", ".join(nvidia["uuids"]) or f"none found: {nvidia['problem'] or NOTHING}"),
+        ("to use the host device", None if driver["open"] else ADVICE),
+    ]
+    return [(name, text) for name, text in lines if text]
 
 
 def device_table(header: Sequence[str], rows: list[list[Any]], problems: Sequence[str | None] = ()) -> str:

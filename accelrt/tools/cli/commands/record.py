@@ -1,7 +1,5 @@
 """accelrt record: runs a program and records what its allocator does into a trace file."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

@@ -1,7 +1,5 @@
 """accelrt replay: a recorded trace through the allocator."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

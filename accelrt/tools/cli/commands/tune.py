@@ -5,8 +5,6 @@ the fewest driver calls; of equals, the one that names the fewest keys, then the
 allocations are refused come last.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -14,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import accelrt
@@ -70,20 +68,18 @@ class Trial:
     ooms: int
 
 
+@dataclass
 class Tuner:
     """Tries settings on one trace and one capacity, each once."""
 
-    def __init__(
-        self, trace: Trace, path: Path, driver: str | None, capacity: int, keys: Sequence[str], wanted: bool
-    ) -> None:
-        self.trace = trace
-        self.path = path
-        self.driver = driver
-        self.capacity = capacity
-        self.keys = keys  # that are tried
-        self.line = ""  # which driver it was
-        self.trials: dict[str, Trial] = {}
-        self.wanted = wanted
+    trace: Trace
+    path: Path
+    driver: str | None
+    capacity: int
+    keys: Sequence[str]  # that are tried
+    wanted: bool
+    line: str = ""  # which driver it was
+    trials: dict[str, Trial] = field(default_factory=dict)
 
     def run(self) -> Trial:
         """Rounds of trials, until one brings nothing better.  Returns the best."""

@@ -4,8 +4,6 @@ It times the candidates of operations for the arguments that a file names.  A pr
 runs with ACCELRT_TUNABLE_ENABLED=1, ACCELRT_TUNABLE_TUNING=0 and ACCELRT_TUNABLE_RECORD_UNTUNED=1.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import runpy

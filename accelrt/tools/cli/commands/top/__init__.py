@@ -5,8 +5,6 @@ state  what is known between two looks
 view   how it looks, on rich
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

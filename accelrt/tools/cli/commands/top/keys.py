@@ -1,7 +1,5 @@
 """Single keys of a terminal, without waiting for a line."""
 
-from __future__ import annotations
-
 import _signal  # type: ignore[import-not-found]  # signal's own functions are Python's
 import os
 import select

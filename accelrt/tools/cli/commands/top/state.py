@@ -1,7 +1,5 @@
 """What top knows between two looks: the sorting, the place in the list, and what was before."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Any

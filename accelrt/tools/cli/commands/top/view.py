@@ -1,7 +1,5 @@
 """How it looks, on rich: a line of facts, the devices, the processes, and the keys."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
