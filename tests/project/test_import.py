@@ -172,3 +172,15 @@ def test_source_that_is_not_compiled_says_what_hides_what(tmp_path):
 def test_every_public_name_is_there():
     assert [name for name in accelrt.__all__ if not hasattr(accelrt, name)] == []
     assert [name for name in accelrt.memory.__all__ if not hasattr(accelrt.memory, name)] == []
+
+
+def test_tools_have_their_public_names():
+    out = run_code(
+        "import accelrt, accelrt.traces, accelrt.viewer.html_page\n"
+        "from accelrt.publish import Published, published\nfrom accelrt.traces import load\n"
+        "from accelrt.tools import publish, traces\n"
+        "print(accelrt.traces.load is load is traces.load, published is publish.published)\n"
+        "print(set(publish.__all__) <= set(dir(accelrt.publish)))\n"
+        "print(accelrt.viewer.html_page.write_page.__name__)"
+    )
+    assert out.split() == ["True", "True", "True", "write_page"]
