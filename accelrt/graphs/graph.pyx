@@ -9,7 +9,6 @@ from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, PrivateStats, read_private, release_pool,
     retain_pool,
 )
-from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended
 from accelrt.arrays.copy import device_span
 from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport ordinal_of, this_thread
@@ -146,8 +145,7 @@ cdef class CUDAGraph:
             dispose_capture(CAPTURE, self.ordinal, record.origin, record.capture)
             self.leave_capture()
         self.count_out()
-        if watch.sanitizing:
-            watch.note_dropped(self.capture)
+        watch.note_dropped(self.capture)
         if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, (self.kept, self.changes))
@@ -349,8 +347,7 @@ cdef class CUDAGraph:
         if code:
             self.abandon()
             raise_broken(record, code, call, ("stream", stream))
-        if watch.sanitizing:
-            watch.note_captured(self.capture)
+        watch.note_captured(self.capture)
         self.random = None if isinstance(record.random, tuple) else record.random
         self.keep(record.kept)
         if not self.keep_graph:
@@ -474,7 +471,7 @@ cdef class CUDAGraph:
         cdef uintptr_t exec_
         cdef Access access
         cdef int code
-        if self.rare or handle != self.last_stream or watch.sanitizing or has_suspended_pools():
+        if self.rare or handle != self.last_stream or watch.detects_races() or watch.any_sleeps():
             self.replay_slow(handle)
             return
         exec_ = self.exec_
@@ -522,18 +519,15 @@ cdef class CUDAGraph:
         cdef list calls
         cdef Access access
         cdef int code
-        if has_suspended_pools():
-            self.refuse_sleeping()
+        self.refuse_sleeping()
         if handle != self.last_stream:
             self.note_stream(handle)
-        if watch.sanitizing:
-            watch.note_replay(self.ordinal, handle, self.capture)
+        watch.note_replay(self.ordinal, handle, self.capture)
         self.require_ready()  # other threads had the GIL
         begin_use(&access, NULL, <PyObject*>self)
         try:
             calls = self.calls
-            if has_suspended_pools():
-                self.refuse_sleeping()
+            self.refuse_sleeping()
             begin_runs(calls)
             exec_ = self.exec_
             with nogil:
@@ -548,7 +542,9 @@ cdef class CUDAGraph:
     cdef int refuse_sleeping(self) except -1:
         # The graph's own pool, and those whose memory its nodes are known to use.
         cdef NodeChange change
-        if is_pool_suspended(self.ordinal, self.pool_id[0], self.pool_id[1]):
+        if not watch.any_sleeps():
+            return 0
+        if not watch.is_pool_awake(self.ordinal, self.pool_id[0], self.pool_id[1]):
             raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
         self.refuse_asleep(self.kept)
         for change in (self.changes or {}).values():
@@ -563,7 +559,7 @@ cdef class CUDAGraph:
         for thing in things or ():
             if isinstance(thing, PoolUse):
                 use = thing
-                if is_pool_suspended(use.ordinal, use.id[0], use.id[1]):
+                if not watch.is_pool_awake(use.ordinal, use.id[0], use.id[1]):
                     raise_status(SLEEPING, "replay", ("pool", (use.id[0], use.id[1]), "device", use.ordinal))
         return 0
 
@@ -1092,8 +1088,7 @@ cdef class graph:
 
 cdef int set_condition(Branch branch, Stream stream) except -1:
     cdef int code
-    if watch.sanitizing:
-        watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
+    watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
     with nogil:
         code = registry.active().conditional_set(branch.ordinal, stream.handle, branch.condition, branch.address)
     if code:
@@ -1133,8 +1128,7 @@ cdef class Branch(Body):
         if record is None:
             return 0
         self.record = None
-        if watch.sanitizing:
-            watch.note_dropped(record.capture)
+        watch.note_dropped(record.capture)
         capture = record.capture
         with nogil:
             end_capture(self.ordinal, capture)

@@ -183,8 +183,7 @@ cdef PooledStream* take_stream(int device, int priority) except NULL:
             raise_status(code, "stream_create", ("device", device, "priority", priority))
     elif code:
         raise_status(code, row.decode(), ("stream", found.handle))
-    if watch.sanitizing:
-        watch.note_stream(device, found.handle)
+    watch.note_stream(device, found.handle)
     return found
 
 
@@ -606,9 +605,8 @@ cdef class Stream:
             code = registry.active().stream_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "stream_query", ("stream", self.handle))
-        if watch.sanitizing and code == 0:
-            watch.note_reached(self.device_index, self.handle)
         if code == 0:
+            watch.note_reached(self.device_index, self.handle)
             raise_callback_errors()
         return code == 0
 
@@ -632,8 +630,7 @@ cdef class Stream:
         end_wait(code)
         if code:
             raise_status(code, "stream_synchronize", ("stream", self.handle))
-        if watch.sanitizing:
-            watch.note_reached(self.device_index, self.handle)
+        watch.note_reached(self.device_index, self.handle)
         raise_callback_errors()
 
     def wait_event(self, event):
