@@ -33,6 +33,8 @@ cdef int before_wait_slow(str call) except -1
 # What hot paths tell stays out of them.
 cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
 cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
+cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1
+cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1
 cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept
 cdef void note_freed_slow(uintptr_t address) noexcept
 
@@ -91,9 +93,7 @@ cdef inline int note_wait(int ordinal, uintptr_t stream, uintptr_t event, bint i
 
 cdef inline int note_reached(int ordinal, uintptr_t stream) except -1:
     # The host knows that it is past all work.  RaceError, as the next two.
-    if detects_races():
-        detector.reached_stream(ordinal, stream)
-    return 0
+    return note_reached_slow(ordinal, stream) if detects_races() else 0
 
 
 cdef inline int note_event_reached(uintptr_t event) except -1:
@@ -159,9 +159,7 @@ cdef inline int note_freed_after(uintptr_t address, uintptr_t event) except -1:
 
 
 cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) except -1:
-    if detects_races():
-        detector.recorded_use(address, ordinal, stream)
-    return 0
+    return note_use_on_slow(address, ordinal, stream) if detects_races() else 0
 
 
 cdef inline int note_emptied() except -1:

@@ -142,6 +142,16 @@ cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_
     return 0
 
 
+cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1:
+    detector.reached_stream(ordinal, stream)
+    return 0
+
+
+cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1:
+    detector.recorded_use(address, ordinal, stream)
+    return 0
+
+
 cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
     if address:
         detector.allocated(address, size, ordinal, stream)
