@@ -354,7 +354,7 @@ cdef class Buffer:
             IndexError, TypeError: as of an Array.
             ValueError: the Buffer was freed.
         """
-        return slice_of(self, key)
+        return Array(self)[key]
 
     def __iter__(self):
         raise TypeError("a Buffer is device memory, whose bytes are not read one by one; copy it out with copy_to()")
@@ -473,16 +473,6 @@ cdef int raise_freed(object owner, str name) except -1:
     )
 
 
-cdef object copy = None
-cdef object fill = None
-
-
-def provide_copies(copy_function, fill_function):
-    """Sets what a buffer's methods copy and fill with: copies import buffers, and buffers do not import copies."""
-    global copy, fill
-    copy, fill = copy_function, fill_function
-
-
 cdef object sharing = None
 
 
@@ -506,15 +496,6 @@ def reduce_memory(memory):
 def share_memory(memory, stream):
     """A handle by which other processes open a Buffer, or an Array on one."""
     return sharing().share(memory, stream)
-
-
-cdef object slice_of = None
-
-
-def provide_slices(function):
-    """Sets what a Buffer's slices are made with: arrays import buffers."""
-    global slice_of
-    slice_of = function
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
@@ -760,13 +741,16 @@ cdef enum:
 
 cdef object numpy = None
 cdef object numpy_dtype = None  # numpy.dtype
-cdef object copies = None       # what provide_methods set
+# What provide_methods set:
+cdef object copy = None
+cdef object fill = None
+cdef object copies = None
 
 
-def provide_methods(module):
-    """Sets the module whose functions an Array's methods copy and fill with: it imports arrays."""
-    global copies
-    copies = module
+def provide_methods(copy_function, fill_function, module):
+    """Sets what a Buffer's methods copy and fill with, and the module whose functions an Array's do: they import arrays."""
+    global copy, fill, copies
+    copy, fill, copies = copy_function, fill_function, module
 
 
 cdef class HostMemory:
@@ -1389,11 +1373,3 @@ cdef Py_ssize_t place_of(Array self, Py_ssize_t axis, object part) except? -1:
     if not -length <= asked < length:
         raise IndexError(f"index {asked} is outside axis {axis}, of {length} elements")
     return asked + length if asked < 0 else asked
-
-
-def slice_buffer(Buffer buffer, key):
-    """The bytes of a Buffer that an index names, as an Array of uint8."""
-    return Array(buffer)[key]
-
-
-provide_slices(slice_buffer)

@@ -17,7 +17,6 @@ from accelrt.arrays.array cimport (
     DEVICE_BUFFER, MAX_NDIM, OTHERS, PINNED_BUFFER, Array, Buffer, check_live, find_bounds, finish_array, new_array,
     numpy_module, PinnedBuffer, raise_freed, set_contiguous,
 )
-from accelrt.arrays.array import provide_copies
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
@@ -793,9 +792,6 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
         leave_use(&access)
     if blocking:
         finish(worker, NULL, dst, None, view, None)
-
-
-provide_copies(copy, fill)
 
 
 # --- work of others on memory, as the race detector is told of it --------------------------------------------

@@ -17,6 +17,7 @@ from accelrt.arrays.array cimport (
 )
 from accelrt.arrays.array import provide_methods
 cimport accelrt.arrays.array as arrays
+from accelrt.arrays.copy import copy as copy_bytes, fill as fill_bytes
 from accelrt.arrays.copy cimport captures_apart, copy_array, device_of_pointer, fill_array, follow_producer, Operand
 from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
@@ -933,4 +934,4 @@ def to_numpy(Array array):
     return made
 
 
-provide_methods(sys.modules[__name__])
+provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])

@@ -47,7 +47,6 @@ cimport accelrt.uses.access as watch
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
 cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
-cdef object body_type = None
 
 cdef enum:
     LEGACY = 1  # 0 and 1 are the legacy default stream
@@ -83,19 +82,6 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
 
 cdef uintptr_t node_id(object node) except? 0:
     return checked_address_int(node.id if isinstance(node, GraphNode) else node, "node")
-
-
-cdef class Body:
-    """The body of a conditional node, while it is captured: the part of it that CUDAGraph knows of."""
-
-    cdef int leave(self) noexcept:
-        return 0
-
-
-def provide_body_type(kind):
-    """Sets the class of the contexts that if_ and while_ make: capture imports graph, and graph does not import capture."""
-    global body_type
-    body_type = kind
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
@@ -185,7 +171,7 @@ cdef class CUDAGraph:
 
     cdef int leave_branches(self) noexcept:
         while self.branches:
-            (<Body>self.branches.pop()).leave()
+            (<Branch>self.branches.pop()).leave()
         return 0
 
     cdef int count_out(self) noexcept:
@@ -907,12 +893,12 @@ cdef class CUDAGraph:
 
         Inside, a stream of its own is current, which begins behind nothing; host functions cannot be captured there.
         """
-        return body_type(self, flag, CONDITION_IF)
+        return Branch(self, flag, CONDITION_IF)
 
     def while_(self, flag):
         """The same as if_, but replays repeat the work while the integer is not 0: it is read before the first time
         and at the end of each, so the captured work has to change it."""
-        return body_type(self, flag, CONDITION_WHILE)
+        return Branch(self, flag, CONDITION_WHILE)
 
     def register_capture_pre_hook(self, hook):
         """Has a function called before each capture of this graph, while no stream captures for it yet.
@@ -1097,7 +1083,7 @@ cdef int set_condition(Branch branch, Stream stream) except -1:
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
-cdef class Branch(Body):
+cdef class Branch:
     """The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
 
     cdef CUDAGraph graph
@@ -1249,6 +1235,3 @@ cdef int end_body(Branch branch) except -1:
     if code:
         raise_broken(record, code, "capture_end", ("stream", branch.stream))
     return 0
-
-
-provide_body_type(Branch)
