@@ -18,7 +18,6 @@ from libc.string cimport memcpy
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport use_across
-from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
 from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.guard cimport INTERRUPTED, begin_wait, end_wait, enter_wait, go_relaxed, leave_wait, restore_mode
@@ -31,7 +30,7 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport HOST_REGISTRATION, dispose, drain
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream, stream_for, stream_of
-from accelrt.uses.access cimport Access, begin_use_of, defer_release, Deferral, deferral_for, end_use_of
+from accelrt.uses.access cimport Access, begin_use_of, defer_release, Deferral, deferral_for, end_use_of, refuse_sleeping
 cimport accelrt.uses.access as watch
 
 
@@ -294,8 +293,7 @@ cdef class Buffer:
         end_use_of(&access)
         if code:
             raise_status(code, "record_stream", ("ptr", address, "stream", chosen.handle))
-        if watch.sanitizing:
-            watch.note_use_on(address, chosen.device_index, chosen.handle)
+        watch.note_use_on(address, chosen.device_index, chosen.handle)
 
     def copy_from(self, src, nbytes=None, *, offset=0, src_offset=0, stream=None, blocking=True):
         """Copies into the buffer; see accelrt.copy.
@@ -333,8 +331,7 @@ cdef class Buffer:
             raise AttributeError("a buffer of the host device is no CUDA array; numpy reads it through copy_to")
         if not self.live:
             raise_freed(self, "this")
-        if has_suspended_pools():
-            refuse_suspended(self.ptr, "this Buffer")
+        refuse_sleeping(self.ptr, "this Buffer")
         return {
             "shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3,
             "strides": None, "stream": self.stream.handle or 1,
@@ -357,7 +354,7 @@ cdef class Buffer:
             IndexError, TypeError: as of an Array.
             ValueError: the Buffer was freed.
         """
-        return slice_of(self, key)
+        return Array(self)[key]
 
     def __iter__(self):
         raise TypeError("a Buffer is device memory, whose bytes are not read one by one; copy it out with copy_to()")
@@ -476,16 +473,6 @@ cdef int raise_freed(object owner, str name) except -1:
     )
 
 
-cdef object copy = None
-cdef object fill = None
-
-
-def provide_copies(copy_function, fill_function):
-    """Sets what a buffer's methods copy and fill with: copies import buffers, and buffers do not import copies."""
-    global copy, fill
-    copy, fill = copy_function, fill_function
-
-
 cdef object sharing = None
 
 
@@ -509,15 +496,6 @@ def reduce_memory(memory):
 def share_memory(memory, stream):
     """A handle by which other processes open a Buffer, or an Array on one."""
     return sharing().share(memory, stream)
-
-
-cdef object slice_of = None
-
-
-def provide_slices(function):
-    """Sets what a Buffer's slices are made with: arrays import buffers."""
-    global slice_of
-    slice_of = function
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
@@ -601,8 +579,7 @@ def record_host_stream(memory, stream):
         )
     if code:
         raise_status(code, "record_host_stream", ("memory", address, "stream", worker.handle))
-    if watch.sanitizing:
-        watch.note_use_on(address, worker.device_index, worker.handle)
+    watch.note_use_on(address, worker.device_index, worker.handle)
 
 
 def is_pinned(memory):
@@ -688,8 +665,7 @@ cdef class RegisteredMemory:
 
     def __dealloc__(self):
         cdef int code = 0
-        if watch.sanitizing:
-            watch.note_forgotten(self.ptr, self.nbytes)
+        watch.note_forgotten(self.ptr, self.nbytes)
         if self.ptr:
             begin_wait(False)
             with nogil:
@@ -717,8 +693,7 @@ cdef class RegisteredMemory:
             end_wait(code)
         if code:
             raise_status(code, "host_unregister", ("address", self.ptr))
-        if watch.sanitizing:
-            watch.note_forgotten(self.ptr, self.nbytes)
+        watch.note_forgotten(self.ptr, self.nbytes)
         self.ptr = 0
         self.nbytes = 0
         if self.viewed:
@@ -766,13 +741,16 @@ cdef enum:
 
 cdef object numpy = None
 cdef object numpy_dtype = None  # numpy.dtype
-cdef object copies = None       # what provide_methods set
+# What provide_methods set:
+cdef object copy = None
+cdef object fill = None
+cdef object copies = None
 
 
-def provide_methods(module):
-    """Sets the module whose functions an Array's methods copy and fill with: it imports arrays."""
-    global copies
-    copies = module
+def provide_methods(copy_function, fill_function, module):
+    """Sets what a Buffer's methods copy and fill with, and the module whose functions an Array's do: they import arrays."""
+    global copy, fill, copies
+    copy, fill, copies = copy_function, fill_function, module
 
 
 cdef class HostMemory:
@@ -1182,8 +1160,7 @@ cdef class Array:
         if self.device_index < 0 or init.chosen_driver() == "host":
             raise AttributeError("this Array is no memory of a GPU; numpy() and __dlpack__ give it to others")
         check_live(self, "this")
-        if has_suspended_pools():
-            refuse_suspended(self.ptr, "this Array")
+        refuse_sleeping(self.ptr, "this Array")
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.ptr, bool(self.readonly)), "version": 3,
             "strides": None if self.dense() else self.strides, "stream": self.stream.handle or 1,
@@ -1396,11 +1373,3 @@ cdef Py_ssize_t place_of(Array self, Py_ssize_t axis, object part) except? -1:
     if not -length <= asked < length:
         raise IndexError(f"index {asked} is outside axis {axis}, of {length} elements")
     return asked + length if asked < 0 else asked
-
-
-def slice_buffer(Buffer buffer, key):
-    """The bytes of a Buffer that an index names, as an Array of uint8."""
-    return Array(buffer)[key]
-
-
-provide_slices(slice_buffer)

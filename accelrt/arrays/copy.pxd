@@ -3,11 +3,10 @@ from cpython.buffer cimport Py_buffer
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
-from accelrt.allocator.private.sleep cimport has_suspended_pools
 from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
 from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
 from accelrt.streams.stream cimport Stream
-from accelrt.uses.access cimport Access, begin_use_of, end_use_of
+from accelrt.uses.access cimport Access, any_sleeps, begin_use_of, end_use_of
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address
@@ -88,7 +87,7 @@ cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* orig
     if origin != NULL:
         look_again(origin, src, "src")
     begin_use_of(access, to.source, NULL if origin == NULL else origin.source)
-    if has_suspended_pools():
+    if any_sleeps():
         refuse_sides(access, to, origin)
     return 0
 

@@ -13,12 +13,10 @@ from libc.string cimport memcpy, strchr
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport pool_if_made, try_use_across, use_across
-from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
 from accelrt.arrays.array cimport (
     DEVICE_BUFFER, MAX_NDIM, OTHERS, PINNED_BUFFER, Array, Buffer, check_live, find_bounds, finish_array, new_array,
     numpy_module, PinnedBuffer, raise_freed, set_contiguous,
 )
-from accelrt.arrays.array import provide_copies
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
@@ -197,9 +195,9 @@ cdef int look_again_slow(Operand* side, object source, str name) except -1:
 
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1:
     try:
-        refuse_suspended(to.address, "dst")
+        refuse_sleeping(to.address, "dst")
         if origin != NULL:
-            refuse_suspended(origin.address, "src")
+            refuse_sleeping(origin.address, "src")
     except BaseException:
         end_use_of(access)
         raise
@@ -254,13 +252,12 @@ cdef class MemoryUse:
         begin_use(&self.access, uses_owner, <PyObject*>self.memory)
         self.access.thread = PyThread_get_thread_ident()
         self.entered = True
-        if has_suspended_pools():
-            try:
-                for each in self.memory:
-                    refuse_suspended(address_in(each), self.call)
-            except BaseException:
-                self.leave()
-                raise
+        try:
+            for each in self.memory:
+                refuse_sleeping(address_in(each), self.call)
+        except BaseException:
+            self.leave()
+            raise
         return self
 
     def __exit__(self, kind, error, trace):
@@ -304,8 +301,7 @@ cdef int note_pinned(Operand* side, Stream stream) except -1:
     cdef int code = use_pinned_on(side.address, stream.device_index, stream.handle)
     if code == NO_HOST_MEMORY:
         raise_status(NO_HOST_MEMORY, "record_host_stream", ("memory", side.address, "stream", stream.handle))
-    if watch.sanitizing:
-        watch.note_use_on(side.block, stream.device_index, stream.handle)
+    watch.note_use_on(side.block, stream.device_index, stream.handle)
     return 0
 
 
@@ -322,8 +318,7 @@ cdef int note_elsewhere(Operand* side, Stream stream) except -1:
             registry.active().stream_synchronize(stream.device_index, stream.handle)
     if code:
         raise_status(code, "record_stream", ("ptr", side.block, "stream", stream.handle))
-    if watch.sanitizing:
-        watch.note_use_on(side.block, stream.device_index, stream.handle)
+    watch.note_use_on(side.block, stream.device_index, stream.handle)
     return 0
 
 
@@ -359,8 +354,7 @@ cdef int finish(Stream stream, Operand* host, object dst, object src, View view_
     end_wait(code)
     if code:
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
-    if watch.sanitizing:
-        watch.note_reached(stream.device_index, stream.handle)
+    watch.note_reached(stream.device_index, stream.handle)
     raise_callback_errors()
     return 0
 
@@ -419,8 +413,13 @@ cdef size_t checked_span(object value, str name, size_t limit) except? -1:
 
 cdef int announce(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin, size_t size, Stream stream) except -1:
     # To the race detector, before anything is put into the stream.
-    watch.note_copy(stream.device_index, stream.handle, to, origin, size, is_asynchronous(src), is_asynchronous(dst))
-    return 0
+    # Of other host memory than page-locked it is told elsewhere.
+    cdef list uses = []
+    if is_asynchronous(src):
+        uses.append((origin, size, "r"))
+    if is_asynchronous(dst):
+        uses.append((to, size, "w"))
+    return watch.note_work(stream.device_index, stream.handle, "copy", uses)
 
 
 cdef int await_functions(Stream stream) except -1:
@@ -483,7 +482,7 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
         open_to_each_other(dst.ordinal, src.ordinal)
     if around:
         worker.wait_stream(other)
-    if watch.sanitizing:
+    if watch.detects_races():
         announce(dst, to, src, origin, size, worker)
     enter_use(&access, dst, dst_given, src, src_given)
     try:
@@ -595,7 +594,7 @@ cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst,
         code = registry.active().copy(worker.device_index, worker.handle, dst, src, size)
     if code:
         raise_refused(code, worker, dst, src, size)
-    if watch.sanitizing and not blocking and not is_asynchronous(to):
+    if watch.detects_races() and not blocking and not is_asynchronous(to):
         watch.note_reached(worker.device_index, worker.handle)
     return 0
 
@@ -682,7 +681,7 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
     if to.producer or origin.producer:
         follow_producer(to, worker)
         follow_producer(origin, worker)
-    if watch.sanitizing:
+    if watch.detects_races():
         announce(to, dst_address, origin, src_address, size, worker)
     enter_use(&access, to, dst, origin, src)
     try:
@@ -783,8 +782,7 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
         watch.before_wait("fill with blocking=True")
     if to.producer:
         follow_producer(&to, worker)
-    if watch.sanitizing:
-        watch.note_access(worker.device_index, worker.handle, to.address + skip, bytes_ * elements, "w", "fill")
+    watch.note_access(worker.device_index, worker.handle, to.address + skip, bytes_ * elements, "w", "fill")
     enter_use(&access, &to, dst, NULL, None)
     try:
         keep(&to, view, record_for(worker))
@@ -794,9 +792,6 @@ def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint block
         leave_use(&access)
     if blocking:
         finish(worker, NULL, dst, None, view, None)
-
-
-provide_copies(copy, fill)
 
 
 # --- work of others on memory, as the race detector is told of it --------------------------------------------
@@ -859,7 +854,7 @@ def use(memory, nbytes=None, stream=None, str mode="rw"):
     cdef uintptr_t address = 0
     cdef size_t size = 0
     cdef Stream worker
-    if not watch.sanitizing:
+    if not watch.detects_races():
         return
     if mode not in ACCESS_MODES:
         raise ValueError(f"mode is {mode!r}; it may be 'r', 'w' or 'rw'")
@@ -1182,7 +1177,7 @@ cdef int copy_piece(Array dst, uintptr_t to, Array src, uintptr_t origin, Piece*
     read_array(&src_side, src, "src", False)
     if blocking:
         watch.before_wait("copy_ with non_blocking=False")
-    if watch.sanitizing:
+    if watch.detects_races():
         announce_array(src, "r", worker)
         announce_array(dst, "w", worker)
     enter_use(&access, &dst_side, dst, &src_side, src)

@@ -10,7 +10,6 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from accelrt.allocator.pool cimport use_across
-from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
 from accelrt.arrays.array cimport (
     DEVICE_BUFFER, MAX_NDIM, PINNED_BUFFER, Array, Buffer, check_live, count_elements, dtype_of, Extents, find_bounds,
     finish_array, is_c_contiguous, is_live, new_array, numpy_module, PinnedBuffer, read_shape, read_strides,
@@ -18,6 +17,7 @@ from accelrt.arrays.array cimport (
 )
 from accelrt.arrays.array import provide_methods
 cimport accelrt.arrays.array as arrays
+from accelrt.arrays.copy import copy as copy_bytes, fill as fill_bytes
 from accelrt.arrays.copy cimport captures_apart, copy_array, device_of_pointer, fill_array, follow_producer, Operand
 from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
@@ -30,7 +30,7 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, record_on
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, wrap
-from accelrt.uses.access cimport link_export, unlink_export
+from accelrt.uses.access cimport link_export, refuse_sleeping, unlink_export
 cimport accelrt.uses.access as watch
 
 
@@ -154,8 +154,7 @@ cdef object device_pair(Array array):
 
 cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
     # Everything but the shape and the strides.
-    if has_suspended_pools():
-        refuse_suspended(array.ptr, "this Array")
+    refuse_sleeping(array.ptr, "this Array")
     cdef long code = code_of(array.dtype)
     out.data = <void*>array.ptr
     place_of(array, &out.device.device_type, &out.device.device_id)
@@ -372,8 +371,7 @@ cdef int note_consumer(Array array, int device, uintptr_t handle) except -1:
         code = use_across(ordinal, block, device, handle)
     if code and code != NOT_ALLOCATED:
         raise_status(code, "record_stream", ("ptr", block, "stream", handle))
-    if watch.sanitizing:
-        watch.note_use_on(block, device, handle)
+    watch.note_use_on(block, device, handle)
     return 0
 
 
@@ -936,4 +934,4 @@ def to_numpy(Array array):
     return made
 
 
-provide_methods(sys.modules[__name__])
+provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])

@@ -387,8 +387,7 @@ def synchronize(device=None):
     end_wait(code)
     if code:
         raise_status(code, "device_synchronize", ("device", ordinal))
-    if watch.sanitizing:
-        watch.note_device_reached(ordinal)
+    watch.note_device_reached(ordinal)
     raise_callback_errors()
 
 

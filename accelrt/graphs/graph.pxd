@@ -11,9 +11,6 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     HOOKS = 4      # functions were registered to be called around it
     RANDOM = 8     # its random numbers begin where a generator is
 
-cdef class Body:                     # of a conditional node, as CUDAGraph sees it; graph.pyx has the rest
-    cdef int leave(self) noexcept    # ends its capture, if that is under way
-
 cdef class CUDAGraph:
     cdef uintptr_t exec_             # the driver's instantiated graph; 0 before it is made and after reset
     cdef uintptr_t graph             # the driver's graph, where it is kept

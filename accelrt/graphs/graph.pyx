@@ -9,7 +9,6 @@ from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, note_replays, PrivateStats, read_private, release_pool,
     retain_pool,
 )
-from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended
 from accelrt.arrays.copy import device_span
 from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport ordinal_of, this_thread
@@ -48,7 +47,6 @@ cimport accelrt.uses.access as watch
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
 cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
-cdef object body_type = None
 
 cdef enum:
     LEGACY = 1  # 0 and 1 are the legacy default stream
@@ -84,19 +82,6 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
 
 cdef uintptr_t node_id(object node) except? 0:
     return checked_address_int(node.id if isinstance(node, GraphNode) else node, "node")
-
-
-cdef class Body:
-    """The body of a conditional node, while it is captured: the part of it that CUDAGraph knows of."""
-
-    cdef int leave(self) noexcept:
-        return 0
-
-
-def provide_body_type(kind):
-    """Sets the class of the contexts that if_ and while_ make: capture imports graph, and graph does not import capture."""
-    global body_type
-    body_type = kind
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
@@ -146,8 +131,7 @@ cdef class CUDAGraph:
             dispose_capture(CAPTURE, self.ordinal, record.origin, record.capture)
             self.leave_capture()
         self.count_out()
-        if watch.sanitizing:
-            watch.note_dropped(self.capture)
+        watch.note_dropped(self.capture)
         if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, (self.kept, self.changes))
@@ -187,7 +171,7 @@ cdef class CUDAGraph:
 
     cdef int leave_branches(self) noexcept:
         while self.branches:
-            (<Body>self.branches.pop()).leave()
+            (<Branch>self.branches.pop()).leave()
         return 0
 
     cdef int count_out(self) noexcept:
@@ -349,8 +333,7 @@ cdef class CUDAGraph:
         if code:
             self.abandon()
             raise_broken(record, code, call, ("stream", stream))
-        if watch.sanitizing:
-            watch.note_captured(self.capture)
+        watch.note_captured(self.capture)
         self.random = None if isinstance(record.random, tuple) else record.random
         self.keep(record.kept)
         if not self.keep_graph:
@@ -474,7 +457,7 @@ cdef class CUDAGraph:
         cdef uintptr_t exec_
         cdef Access access
         cdef int code
-        if self.rare or handle != self.last_stream or watch.sanitizing or has_suspended_pools():
+        if self.rare or handle != self.last_stream or watch.detects_races() or watch.any_sleeps():
             self.replay_slow(handle)
             return
         exec_ = self.exec_
@@ -522,18 +505,15 @@ cdef class CUDAGraph:
         cdef list calls
         cdef Access access
         cdef int code
-        if has_suspended_pools():
-            self.refuse_sleeping()
+        self.refuse_sleeping()
         if handle != self.last_stream:
             self.note_stream(handle)
-        if watch.sanitizing:
-            watch.note_replay(self.ordinal, handle, self.capture)
+        watch.note_replay(self.ordinal, handle, self.capture)
         self.require_ready()  # other threads had the GIL
         begin_use(&access, NULL, <PyObject*>self)
         try:
             calls = self.calls
-            if has_suspended_pools():
-                self.refuse_sleeping()
+            self.refuse_sleeping()
             begin_runs(calls)
             exec_ = self.exec_
             with nogil:
@@ -548,7 +528,9 @@ cdef class CUDAGraph:
     cdef int refuse_sleeping(self) except -1:
         # The graph's own pool, and those whose memory its nodes are known to use.
         cdef NodeChange change
-        if is_pool_suspended(self.ordinal, self.pool_id[0], self.pool_id[1]):
+        if not watch.any_sleeps():
+            return 0
+        if not watch.is_pool_awake(self.ordinal, self.pool_id[0], self.pool_id[1]):
             raise_status(SLEEPING, "replay", ("pool", (self.pool_id[0], self.pool_id[1]), "device", self.ordinal))
         self.refuse_asleep(self.kept)
         for change in (self.changes or {}).values():
@@ -563,7 +545,7 @@ cdef class CUDAGraph:
         for thing in things or ():
             if isinstance(thing, PoolUse):
                 use = thing
-                if is_pool_suspended(use.ordinal, use.id[0], use.id[1]):
+                if not watch.is_pool_awake(use.ordinal, use.id[0], use.id[1]):
                     raise_status(SLEEPING, "replay", ("pool", (use.id[0], use.id[1]), "device", use.ordinal))
         return 0
 
@@ -911,12 +893,12 @@ cdef class CUDAGraph:
 
         Inside, a stream of its own is current, which begins behind nothing; host functions cannot be captured there.
         """
-        return body_type(self, flag, CONDITION_IF)
+        return Branch(self, flag, CONDITION_IF)
 
     def while_(self, flag):
         """The same as if_, but replays repeat the work while the integer is not 0: it is read before the first time
         and at the end of each, so the captured work has to change it."""
-        return body_type(self, flag, CONDITION_WHILE)
+        return Branch(self, flag, CONDITION_WHILE)
 
     def register_capture_pre_hook(self, hook):
         """Has a function called before each capture of this graph, while no stream captures for it yet.
@@ -1092,8 +1074,7 @@ cdef class graph:
 
 cdef int set_condition(Branch branch, Stream stream) except -1:
     cdef int code
-    if watch.sanitizing:
-        watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
+    watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
     with nogil:
         code = registry.active().conditional_set(branch.ordinal, stream.handle, branch.condition, branch.address)
     if code:
@@ -1102,7 +1083,7 @@ cdef int set_condition(Branch branch, Stream stream) except -1:
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
-cdef class Branch(Body):
+cdef class Branch:
     """The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
 
     cdef CUDAGraph graph
@@ -1133,8 +1114,7 @@ cdef class Branch(Body):
         if record is None:
             return 0
         self.record = None
-        if watch.sanitizing:
-            watch.note_dropped(record.capture)
+        watch.note_dropped(record.capture)
         capture = record.capture
         with nogil:
             end_capture(self.ordinal, capture)
@@ -1255,6 +1235,3 @@ cdef int end_body(Branch branch) except -1:
     if code:
         raise_broken(record, code, "capture_end", ("stream", branch.stream))
     return 0
-
-
-provide_body_type(Branch)

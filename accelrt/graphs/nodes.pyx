@@ -9,7 +9,6 @@ from libc.string cimport memset
 from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
-from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_GRAPHS, at_fork
@@ -301,7 +300,7 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         to.change_node(graph, exec_, node, &size, given)
         out_begun[0] = True
     to.change_node(graph, 0, node, &size, given)
-    if watch.sanitizing:
+    if watch.detects_races():
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(given), tuple(uses_of(to.takes, given))))
     return 0
@@ -596,10 +595,10 @@ cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
     section = begin_nogil_use()
     if section == NULL:
         return NO_HOST_MEMORY
-    if has_suspended_pools() and is_pool_suspended(found.device, found.pool[0], found.pool[1]):
-        code = SLEEPING
-    else:
+    if watch.is_pool_awake(found.device, found.pool[0], found.pool[1]):
         code = registry.active().graph_launch(found.device, found.raw_exec, stream)
+    else:
+        code = SLEEPING
     end_nogil_use(section)
     return code
 

@@ -132,8 +132,7 @@ cdef class DeviceBlock:
         if ask_user(self.ordinal, &user) and (user != self.stream or user == PER_THREAD):
             with nogil:
                 use_across(self.ordinal, self.address, self.ordinal, user)
-            if watch.sanitizing:
-                watch.note_use_on(self.address, self.ordinal, user)
+            watch.note_use_on(self.address, self.ordinal, user)
         release_bytes(self.ordinal, self.address)
 
     def __reduce__(self):

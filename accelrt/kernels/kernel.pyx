@@ -15,7 +15,6 @@ from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
 from accelrt.arrays.array cimport (
     DEVICE_BUFFER, Array, Buffer, check_live, find_bounds, is_held, PinnedBuffer, raise_freed,
 )
@@ -203,9 +202,7 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
 
 
 cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* packed) except -1:
-    # Directly before the use begins (accelrt/uses): whether each Buffer and Array still has the memory that was packed.
-    # inside the use.
-    # What may be an address: memory, and ints where the signature says pointer.
+    # Inside the use: what may be an address, that is memory, and ints where the signature says pointer.
     cdef Py_ssize_t index
     for index, argument in enumerate(arguments):
         if isinstance(argument, int):
@@ -213,11 +210,12 @@ cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* pac
                 continue
         elif isinstance(argument, float) or (parameters.count >= 0 and not takes_pointer(&parameters.each[index])):
             continue
-        refuse_suspended((<uintptr_t*>packed.pointers[index])[0], place_of(index, parameters))
+        watch.refuse_sleeping((<uintptr_t*>packed.pointers[index])[0], place_of(index, parameters))
     return 0
 
 
 cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1:
+    # Directly before the use begins (accelrt/uses): whether what was given still has the memory that was packed.
     cdef Py_ssize_t index
     cdef uintptr_t address
     for index in range(PyTuple_GET_SIZE(arguments)):
@@ -507,10 +505,6 @@ cdef int keep_memory(Parameters parameters, tuple arguments, Record record) exce
     return 0
 
 
-cdef int announce_memory(Parameters parameters, tuple arguments, Stream stream, str call) except -1:
-    return watch.note_launch(stream.device_index, stream.handle, call, uses_of(parameters, arguments))
-
-
 cdef list uses_of(Parameters parameters, tuple arguments):
     cdef list uses = []
     cdef Py_ssize_t index
@@ -782,10 +776,10 @@ cdef class Kernel:
         cdef int code
         if stream.handle != self.last_stream:
             self.note_stream(stream)
-        if packed.ran or packed.shared or size.shared > self.most_shared or watch.sanitizing or any_capture():
+        if packed.ran or packed.shared or size.shared > self.most_shared or watch.detects_races() or any_capture():
             self.prepare_slow(&packed, size.shared, stream, arguments)
         begin_use(&access, uses_owner, <PyObject*>arguments)
-        if has_suspended_pools():
+        if watch.any_sleeps():
             self.end_asleep(&access, &packed, arguments)
         with nogil:  # a full queue may wait for a function of Python's
             code = put_in(self, size, extras, stream.handle, packed.pointers)
@@ -807,8 +801,8 @@ cdef class Kernel:
             record = record_on(stream.device_index, stream.handle)
             if record is not None:
                 self.keep_with(record, arguments)
-        if watch.sanitizing:
-            announce_memory(self.takes, arguments, stream, self.name)
+        if watch.detects_races():
+            watch.note_work(stream.device_index, stream.handle, self.name, uses_of(self.takes, arguments))
         if packed.shared:
             note_memory(self.takes, arguments, stream, record is not None)
         return look_again(self.takes, arguments, packed)
@@ -831,7 +825,7 @@ cdef class Kernel:
         cdef Packed packed
         cdef object _room = pack(self.takes, arguments, UINTPTR_MAX, &packed)
         cdef int code
-        if has_suspended_pools():
+        if watch.any_sleeps():
             refuse_asleep(self.takes, arguments, &packed)
         if size.shared > self.most_shared:
             self.permit_shared(size.shared)

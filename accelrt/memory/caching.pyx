@@ -21,7 +21,7 @@ from accelrt.allocator.pool cimport (
     release_after, set_limit, try_allocate, try_release, use_across, use_on,
 )
 from accelrt.allocator.pool_settings cimport limit_of_fraction
-from accelrt.allocator.private.sleep cimport has_suspended_pools, sweep_suspended
+from accelrt.allocator.private.sleep cimport sweep_suspended
 from accelrt.allocator.readers cimport (
     allocated_bytes, find_audit_failure, largest_free, limit_of, max_split_of, peak_of, read_current, read_stats,
     reserved_bytes, reset_accumulated, reset_peaks, try_current,
@@ -130,8 +130,7 @@ cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except
         code = allocate_slow(ordinal, size, stream, &address)
     if code:
         raise_refusal(code, ordinal, size, stream)
-    if watch.sanitizing:
-        watch.note_allocated(ordinal, stream, address, size)
+    watch.note_allocated(ordinal, stream, address, size)
     return address
 
 
@@ -271,8 +270,7 @@ cdef object unexplained(int ordinal, object size, int code, str cause, object fa
 
 
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
-    if watch.sanitizing:
-        watch.note_freed(address)
+    watch.note_freed(address)
     give_back(ordinal, address)
 
 
@@ -327,8 +325,7 @@ def caching_allocator_delete(mem_ptr):
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = 0
     cdef int code = NOT_READY
-    if watch.sanitizing:
-        watch.note_freed(address)
+    watch.note_freed(address)
     if address == 0:
         return
     if current_ordinal(&ordinal) == 0:
@@ -388,9 +385,8 @@ def free_on(mem_ptr, device, stream):
     cdef int code = INVALID_DEVICE
     if address == 0:
         return
-    if watch.sanitizing:
-        watch.note_use_on(address, ordinal, handle)
-        watch.note_freed(address)
+    watch.note_use_on(address, ordinal, handle)
+    watch.note_freed(address)
     if 0 <= ordinal < MAX_DEVICES:
         with nogil:
             code = use_on(ordinal, address, handle)
@@ -420,8 +416,7 @@ def record_stream(mem_ptr, stream):
     with nogil:
         code = use_across(ordinal, address, chosen.device_index, chosen.handle)
     raise_for_address(code, "record_stream", address)
-    if watch.sanitizing:
-        watch.note_use_on(address, chosen.device_index, chosen.handle)
+    watch.note_use_on(address, chosen.device_index, chosen.handle)
 
 
 def free_after(mem_ptr, event):
@@ -463,8 +458,7 @@ def free_after(mem_ptr, event):
     with nogil:
         code = release_after(ordinal, address, chosen.handle, chosen.record_number)
     raise_for_address(code, "free_after", address)
-    if watch.sanitizing:
-        watch.note_freed_after(address, chosen.handle)
+    watch.note_freed_after(address, chosen.handle)
 
 
 def enable_peer_access():
@@ -505,8 +499,7 @@ def empty_cache():
     drain()
     for ordinal in range(MAX_DEVICES):
         empty_device(ordinal, NULL, "empty_cache")
-    if watch.sanitizing:
-        watch.note_emptied()
+    watch.note_emptied()
 
 
 cdef int empty_device(int ordinal, const uint64_t* name, str call) except -1:
@@ -524,11 +517,10 @@ cdef int empty_device(int ordinal, const uint64_t* name, str call) except -1:
     take_stack(pool, CONTEXT_ALL, "empty_cache")
     with nogil:
         code = empty_named(ordinal, name)
+        if code == 0:
+            sweep_suspended(ordinal)
     if code:
         raise_status(code, call, ("device", ordinal))
-    if has_suspended_pools():
-        with nogil:
-            sweep_suspended(ordinal)
     return 0
 
 
@@ -536,8 +528,7 @@ cdef int empty_pool(int ordinal, const uint64_t* name, str call) except -1:
     watch.before_wait(call)
     drain()
     empty_device(ordinal, name, call)
-    if watch.sanitizing:
-        watch.note_emptied()
+    watch.note_emptied()
     return 0
 
 
@@ -741,8 +732,7 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
         raise out_of_host_memory(size)
     if code:
         raise_status(code, "allocate_pinned", ("size", size))
-    if watch.sanitizing:
-        watch.note_allocated(-1, 0, address, size)
+    watch.note_allocated(-1, 0, address, size)
     return address
 
 
@@ -762,8 +752,7 @@ cdef object out_of_host_memory(size_t size):
 
 
 cdef void release_host_bytes(uintptr_t address) noexcept:
-    if watch.sanitizing:
-        watch.note_freed(address)
+    watch.note_freed(address)
     if address and try_release_pinned(address) == NOT_READY:
         dispose(HOST_BYTES, 0, address)
 
@@ -798,8 +787,7 @@ def caching_host_allocator_delete(mem_ptr):
     """
     cdef uintptr_t address = checked_host_address(mem_ptr)
     cdef int code
-    if watch.sanitizing:
-        watch.note_freed(address)
+    watch.note_freed(address)
     if address == 0 or try_release_pinned(address) == 0:
         return
     with nogil:
@@ -825,10 +813,9 @@ def host_empty_cache():
     cdef int ordinal, code
     watch.before_wait("host_empty_cache")
     drain()
-    if has_suspended_pools():
+    with nogil:
         for ordinal in range(MAX_DEVICES):
-            with nogil:
-                sweep_suspended(ordinal)
+            sweep_suspended(ordinal)
     stats = read_pinned_stats()
     if stats.segments.current > stats.blocks.current:  # the driver waits for the device before it frees one
         for ordinal in range(MAX_DEVICES):

@@ -17,7 +17,7 @@ from accelrt.allocator.private.routes cimport (
 )
 from accelrt.allocator.private.sleep cimport (
     BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
-    cancel_suspension, finish_suspension, has_suspended_pools, is_pool_suspended, resume_pool, sweep_suspended,
+    cancel_suspension, finish_suspension, is_pool_suspended, resume_pool, sweep_suspended,
 )
 from accelrt.allocator.readers import segments
 from accelrt.allocator.sizes cimport GRANULE, LARGE
@@ -167,8 +167,7 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
         left = "it sleeps all the same: its pages could not be had back; wake it" if moved.down else "it is as it was"
         raise_status(code, row, ("pool", (first, second), "device", ordinal, "keep", keep),
                      f"{call} did not put the pool to sleep, and {left}")
-    if watch.sanitizing:
-        watch.note_device_reached(ordinal)
+    watch.note_device_reached(ordinal)
     return result_of(moved)
 
 
@@ -316,8 +315,7 @@ cdef class MemPool:
             for ordinal in range(64):
                 if self.held >> ordinal & 1:
                     release_pool(ordinal, 0, self.number, True)  # in a forked child there is nothing to let go of
-                    if has_suspended_pools():
-                        sweep_suspended(ordinal)
+                    sweep_suspended(ordinal)
 
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code

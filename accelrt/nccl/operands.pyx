@@ -122,10 +122,10 @@ def announce(Stream stream not None, str call not None, tuple reads not None, tu
     Raises:
         RaceError: nothing orders it with earlier work on the same bytes.
     """
-    if watch.sanitizing:
+    if watch.detects_races():
         uses = [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "r") for each in reads]
         uses += [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "w") for each in writes]
-        watch.note_launch(stream.device_index, stream.handle, call, [use for use in uses if use[1]])
+        watch.note_work(stream.device_index, stream.handle, call, [use for use in uses if use[1]])
 
 
 def begin(Stream stream not None, str call not None, tuple reads not None, tuple writes not None, Array source, Array target,

@@ -210,7 +210,7 @@ cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
                 code = use_pinned_on(side.address, device, stream)
             elif side.ordinal >= 0:
                 code = use_across(side.ordinal, side.address, device, stream)
-        if code == 0 and watch.sanitizing:
+        if code == 0:
             watch.note_use_on(side.address, device, stream)
         if code == NO_HOST_MEMORY:
             raise_status(code, "record_stream", ("ptr", side.address, "stream", stream))
@@ -650,14 +650,12 @@ cdef int call(HostCall host_call) noexcept:
 
 
 cdef void call_function(HostCall host_call) noexcept:
-    if host_call.mark is not None:
-        watch.begin_host_function(host_call.mark)
+    watch.note_run(host_call.mark, True)
     try:
         host_call.function()
     except BaseException as error:
         note_function_error(error, host_call.function)
-    if host_call.mark is not None:
-        watch.end_host_function()
+    watch.note_run(host_call.mark, False)
 
 
 cdef void note_function_error(object error, object function) noexcept:
@@ -708,8 +706,7 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
         begin_run(host_call)
     elif taken == OTHERS:
         Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nothing says when it is destroyed
-    if watch.sanitizing:
-        host_call.mark = watch.note_host_function(device, stream)
+    host_call.mark = watch.note_host_function(device, stream)
     cdef void* data = <void*>host_call
     with nogil:
         code = registry.active().stream_host_func(device, stream, run, data)

@@ -13,7 +13,6 @@ from accelrt.allocator.pool cimport (
     add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, share_new_pages,
     StreamUse,
 )
-from accelrt.allocator.private.sleep cimport has_suspended_pools, refuse_suspended
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
 from accelrt.core.process cimport Descriptor, own, own_all
 from accelrt.core.process import call_at_fork
@@ -626,8 +625,7 @@ def check_shareable(Buffer buffer):
     """The errors of share_bytes that need no export: memory that was freed, or that sleeps."""
     if not buffer.live:
         raise_freed(buffer, "this")
-    if has_suspended_pools():
-        refuse_suspended(buffer.ptr, "this Buffer")
+    watch.refuse_sleeping(buffer.ptr, "this Buffer")
 
 
 def buffer_of(memory):
@@ -744,8 +742,7 @@ cdef class Mapping:
         if self.noted:
             drop_imported(self.base)
             self.noted = False
-        if watch.sanitizing:
-            watch.note_forgotten(self.base, self.size)  # other memory may come to be there
+        watch.note_forgotten(self.base, self.size)  # other memory may come to be there
         self.base = 0
         return 0
 

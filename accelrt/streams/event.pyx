@@ -319,11 +319,7 @@ cdef class Event(Waitable):
                 code = registry.active().event_record(ordinal, self.handle, stream)
         if code:
             self.raise_unrecorded(code, stream)
-        if watch.sanitizing:
-            if is_node:
-                watch.note_point(ordinal, stream, self.handle, False)
-            else:
-                watch.note_record(ordinal, stream, self.handle)
+        watch.note_record(ordinal, stream, self.handle, is_node)
         records += 1
         self.record_number = records
         self.captured = captured and not is_node
@@ -370,11 +366,7 @@ cdef class Event(Waitable):
                     code = stream_waits(ordinal, waiter, self.record_number)
         if code:
             raise_status(code, "stream_wait_event", ("stream", waiter, "event", self.handle))
-        if watch.sanitizing:
-            if is_node:
-                watch.note_point(ordinal, waiter, self.handle, True)
-            else:
-                watch.note_wait(ordinal, waiter, self.handle)
+        watch.note_wait(ordinal, waiter, self.handle, is_node)
         return 0
 
     def record(self, stream=None):
@@ -411,9 +403,8 @@ cdef class Event(Waitable):
             code = registry.active().event_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "event_query", ("event", self.handle))
-        if watch.sanitizing and code == 0:
-            watch.note_event_reached(self.handle)
         if code == 0:
+            watch.note_event_reached(self.handle)
             raise_callback_errors()
         return code == 0
 
@@ -437,8 +428,7 @@ cdef class Event(Waitable):
         end_wait(code)
         if code:
             raise_status(code, "event_synchronize", ("event", self.handle))
-        if watch.sanitizing:
-            watch.note_event_reached(self.handle)
+        watch.note_event_reached(self.handle)
         raise_callback_errors()
 
     def elapsed_time(self, end_event):

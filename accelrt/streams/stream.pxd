@@ -45,11 +45,6 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner)  # a stream of oth
 cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil
 cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the device, or a ValueError
 
-# What stream.pyx gives: stream_of; how `with stream:` is entered and left.
-ctypedef Stream (*find_fn)(object stream, int ordinal)
-ctypedef int (*enter_fn)(Stream stream) except -1
-ctypedef bint (*leave_fn)(Stream stream) except -1
-
 
 # Which stream is current on this thread.
 cdef class StreamContext:           # in which a stream is the current one of a thread

@@ -183,8 +183,7 @@ cdef PooledStream* take_stream(int device, int priority) except NULL:
             raise_status(code, "stream_create", ("device", device, "priority", priority))
     elif code:
         raise_status(code, row.decode(), ("stream", found.handle))
-    if watch.sanitizing:
-        watch.note_stream(device, found.handle)
+    watch.note_stream(device, found.handle)
     return found
 
 
@@ -253,18 +252,12 @@ cdef size_t streams_in_use() noexcept nogil:
 
 # --- stream -----------------------------------------------------------------------------------------------------------
 # Streams: queues of work on a device, the driver's own or other libraries'.
-#
-# Which one is current on a thread, and the contexts that change that, are in stream.pyx, which gives this module what a
-# Stream needs of it.
 
 cdef enum:
     CUDA_TYPE = 1  # torch's DeviceType::CUDA
 
 cdef object event_type = None
 cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
-cdef find_fn find = NULL  # what stream.pyx gave
-cdef enter_fn enter = NULL
-cdef leave_fn leave = NULL
 
 
 cdef Stream default_of(int ordinal, uintptr_t handle):
@@ -500,7 +493,7 @@ cdef class Stream:
             TypeError: it stands for none.
             ValueError: the driver knows no such stream.
         """
-        return find(stream, ordinal_of(device))
+        return stream_of(stream, ordinal_of(device))
 
     @staticmethod
     def priority_range(device=None):
@@ -606,9 +599,8 @@ cdef class Stream:
             code = registry.active().stream_query(self.device_index, self.handle)
         if code and code != NOT_READY:
             raise_status(code, "stream_query", ("stream", self.handle))
-        if watch.sanitizing and code == 0:
-            watch.note_reached(self.device_index, self.handle)
         if code == 0:
+            watch.note_reached(self.device_index, self.handle)
             raise_callback_errors()
         return code == 0
 
@@ -632,8 +624,7 @@ cdef class Stream:
         end_wait(code)
         if code:
             raise_status(code, "stream_synchronize", ("stream", self.handle))
-        if watch.sanitizing:
-            watch.note_reached(self.device_index, self.handle)
+        watch.note_reached(self.device_index, self.handle)
         raise_callback_errors()
 
     def wait_event(self, event):
@@ -681,11 +672,11 @@ cdef class Stream:
         enqueue_callback(self.device_index, self.handle, function)
 
     def __enter__(self):
-        enter(self)
+        enter_own(self)
         return self
 
     def __exit__(self, kind, error, trace):
-        return leave(self)
+        return leave_own(self)
 
     def __cuda_stream__(self):
         """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
@@ -727,11 +718,6 @@ def per_thread_stream(device=None):
     legacy default stream, which is behind the work of every thread's.
     """
     return default_of(ordinal_of(device), PER_THREAD)
-
-
-cdef void provide_current(find_fn find_, enter_fn enter_, leave_fn leave_) noexcept:
-    global find, enter, leave
-    find, enter, leave = find_, enter_, leave_
 
 
 def provide_event_type(kind):
@@ -1227,5 +1213,4 @@ def stream(stream):
     return StreamContext(stream)
 
 
-provide_current(&stream_of, &enter_own, &leave_own)
 at_fork("streams.stream", FORK_STREAMS, NULL, NULL, &forget_in_child)

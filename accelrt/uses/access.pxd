@@ -1,16 +1,26 @@
-# What is watched, and the hooks of those who watch: sync debug mode and the race detector.
+# Who watches, and what it is told: sync debug mode and the race detector; and the door for uses of memory.
 #
-# A function that waits for the device calls before_wait first.  One that reports to the race detector asks for
-# sanitizing first, so that one branch is all it costs while it is off; then it calls the hook, under the GIL.
+# A function that waits for the device calls before_wait first.  The note_ functions say to the race detector what happens;
+# one branch is all that they cost while it is off.  They need the GIL.
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.private.sleep cimport has_suspended_pools, is_suspended
+from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
 from accelrt.core.slots cimport leave_slot, Slot
 
-cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
-cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
+cdef extern from * nogil:
+    """
+    #define likely_true(condition) __builtin_expect(!!(condition), 1)
+    #define unlikely_true(condition) __builtin_expect(!!(condition), 0)
+    """
+    bint likely_true(bint condition) noexcept
+    bint unlikely_true(bint condition) noexcept
+
+# Written by access.pyx alone:
+cdef object detector  # accelrt.sanitizer's Detector that is on, or was on last
+cdef int sanitizing   # 1 while the race detector is on
+cdef int sync_mode    # 0 default, 1 warn, 2 error
 
 
 cdef inline int before_wait(str call) except -1:
@@ -20,44 +30,148 @@ cdef inline int before_wait(str call) except -1:
     return 0
 
 cdef int before_wait_slow(str call) except -1
+# What hot paths tell stays out of them.
+cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
+cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
+cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1
+cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1
+cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept
+cdef void note_freed_slow(uintptr_t address) noexcept
+
+
+cdef inline bint detects_races() noexcept nogil:
+    # For callers that have to find out first what they tell.
+    return unlikely_true(sanitizing)
+
 
 # --- work; raises RaceError before it is put into its stream ---
-# reads, writes: whether the source's, the destination's side is in the stream's order
-cdef int note_copy(
-    int ordinal, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size, bint reads, bint writes
-) except -1
-cdef int note_access(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1
-# a kernel's; uses are (address, bytes, "r" or "w")
-cdef int note_launch(int ordinal, uintptr_t stream, str call, list uses) except -1
-cdef int note_host_access(uintptr_t address, size_t size, str mode, str call) except -1
-cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1
 
-# --- order; what follows raises only where the comment says so ---
-cdef int note_stream(int ordinal, uintptr_t stream) except -1  # it has a new holder
-cdef int note_record(int ordinal, uintptr_t stream, uintptr_t event) except -1
-cdef int note_wait(int ordinal, uintptr_t stream, uintptr_t event) except -1
-cdef int note_point(int ordinal, uintptr_t stream, uintptr_t event, bint waits) except -1  # a node, in a capture
-cdef int note_reached(int ordinal, uintptr_t stream) except -1  # RaceError; the host knows that it is past all work
-cdef int note_event_reached(uintptr_t event) except -1          # RaceError
-cdef int note_device_reached(int ordinal) except -1             # RaceError
-cdef object note_host_function(int ordinal, uintptr_t stream)   # what begin_host_function takes
-cdef void begin_host_function(object mark) noexcept             # on the thread that runs it
-cdef void end_host_function() noexcept
+cdef inline int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1:
+    # uses are (address, bytes, "r" or "w")
+    if detects_races():
+        detector.work(ordinal, stream, call, uses)
+    return 0
+
+
+cdef inline int note_access(
+    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
+) except -1:
+    if detects_races():
+        detector.work(ordinal, stream, call, [(address, size, mode)])
+    return 0
+
+
+cdef inline int note_host_access(uintptr_t address, size_t size, str mode, str call) except -1:
+    if detects_races():
+        detector.host_work(call, [(address, size, mode)])
+    return 0
+
+
+cdef inline int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1:
+    if detects_races():
+        detector.replayed(capture, ordinal, stream)
+    return 0
+
+
+# --- order; what follows raises only where it says so ---
+
+cdef inline int note_stream(int ordinal, uintptr_t stream) except -1:
+    # The stream has a new holder.
+    if detects_races():
+        detector.made_stream(ordinal, stream)
+    return 0
+
+
+cdef inline int note_record(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
+    # is_node, here and below: the record is a node of a capture's.
+    return note_record_slow(ordinal, stream, event, is_node) if detects_races() else 0
+
+
+cdef inline int note_wait(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
+    return note_wait_slow(ordinal, stream, event, is_node) if detects_races() else 0
+
+
+cdef inline int note_reached(int ordinal, uintptr_t stream) except -1:
+    # The host knows that it is past all work.  RaceError, as the next two.
+    return note_reached_slow(ordinal, stream) if detects_races() else 0
+
+
+cdef inline int note_event_reached(uintptr_t event) except -1:
+    if detects_races():
+        detector.reached_event(event)
+    return 0
+
+
+cdef inline int note_device_reached(int ordinal) except -1:
+    if detects_races():
+        detector.reached_device(ordinal)
+    return 0
+
+
+cdef inline object note_host_function(int ordinal, uintptr_t stream):
+    # Answers what note_run takes.
+    return detector.host_function(ordinal, stream) if detects_races() else None
+
+
+cdef inline void note_run(object mark, bint begins) noexcept:
+    # On the thread that runs the host function.
+    if mark is not None:
+        detector.runs(mark if begins else None)
+
 
 # --- graphs ---
-cdef int note_captured(uint64_t capture) except -1
-# A kernel node: what it launched, (name, addresses that its arguments held), and what it launches now, with uses as of
-# note_launch behind.
-cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1
-cdef void note_dropped(uint64_t capture) noexcept
+
+cdef inline int note_captured(uint64_t capture) except -1:
+    if detects_races():
+        detector.captured(capture)
+    return 0
+
+
+cdef inline int note_changed(uint64_t capture, tuple old, tuple new) except -1:
+    # A kernel node: what it launched, (name, addresses that its arguments held), and what it launches now, with uses as
+    # of note_work behind.
+    if detects_races():
+        detector.changed(capture, old, new)
+    return 0
+
+
+cdef inline void note_dropped(uint64_t capture) noexcept:
+    if detects_races():
+        detector.dropped(capture)
+
 
 # --- memory; an ordinal of -1 is page-locked memory ---
-cdef void note_allocated(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept
-cdef void note_freed(uintptr_t address) noexcept
-cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1
-cdef int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) except -1
-cdef int note_emptied() except -1
-cdef int note_forgotten(uintptr_t address, size_t size) except -1
+
+cdef inline void note_allocated(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
+    if detects_races():
+        note_allocated_slow(ordinal, stream, address, size)
+
+
+cdef inline void note_freed(uintptr_t address) noexcept:
+    if detects_races():
+        note_freed_slow(address)
+
+
+cdef inline int note_freed_after(uintptr_t address, uintptr_t event) except -1:
+    if detects_races():
+        detector.freed_after(address, event)
+    return 0
+
+
+cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) except -1:
+    return note_use_on_slow(address, ordinal, stream) if detects_races() else 0
+
+
+cdef inline int note_emptied() except -1:
+    if detects_races():
+        detector.emptied()
+    return 0
+
+
+cdef inline int note_forgotten(uintptr_t address, size_t size) except -1:
+    if detects_races():
+        detector.forget(address, address + size)
+    return 0
 
 
 # The door for uses of memory.  A use goes from the looks that permit it (live? awake?) to the driver's answer:
@@ -116,7 +230,6 @@ cdef void give_deferred() noexcept
 # Waits for all uses begun before the call, of Python and of nogil code; on the main thread a signal's handler may end it.
 # RuntimeError where the calling thread itself is in the midst of one.
 cdef int await_uses(str call) except -1
-cdef int raise_sleeping(uintptr_t address, str name) except -1
 
 # Exports: memory that another library has by DLPack, from the moment on at which the tensor is made until its deleter is
 # called.  A list that the GIL guards, of the Arrays that were exported; each is in it once, however many tensors it has.
@@ -186,9 +299,18 @@ cdef inline void end_use_of(Access* access) noexcept:
     Py_XDECREF(access.second)
 
 
+cdef inline bint any_sleeps() noexcept nogil:
+    # Whether a pool of any device sleeps: for callers whose looks go through lists.
+    return unlikely_true(has_suspended_pools())
+
+
 cdef inline int refuse_sleeping(uintptr_t address, str name) except -1:
     # Inside a use: SleepingMemoryError where the memory's pool sleeps, or is about to.
-    return raise_sleeping(address, name) if has_suspended_pools() else 0
+    return refuse_suspended(address, name) if any_sleeps() else 0
+
+
+cdef inline bint is_pool_awake(int device, uint64_t first, uint64_t second) noexcept nogil:
+    return not any_sleeps() or not is_pool_suspended(device, first, second)
 
 
 cdef inline Deferral deferral_for(PyObject* owner):
@@ -206,4 +328,4 @@ cdef inline void end_nogil_use(Slot* section) noexcept nogil:
 
 
 cdef inline bint is_awake(uintptr_t address) noexcept nogil:
-    return not has_suspended_pools() or not is_suspended(address)
+    return not any_sleeps() or not is_suspended(address)

@@ -7,7 +7,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
-from accelrt.allocator.private.sleep cimport is_of_suspended, refuse_suspended
+from accelrt.allocator.private.sleep cimport is_of_suspended
 from accelrt.core.process cimport FORK_USES, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport (
@@ -20,14 +20,13 @@ from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, Syn
 from accelrt.status cimport CAPTURE_IMPLICIT
 
 
-# --- sanitizer hooks --------------------------------------------------------------------------------------------------
+# --- who watches ------------------------------------------------------------------------------------------------------
 # What is watched: every call that waits (sync debug mode), and every use of memory (the race detector).
 #
 # The detector itself is plain Python, in accelrt/sanitizer, which turns it on.
 
 SYNC_MODES = ("default", "warn", "error")
 
-cdef object detector = None
 cdef object crc32 = None  # zlib's, from the first start on
 
 
@@ -127,127 +126,40 @@ def is_watching():
     return sanitizing != 0
 
 
-cdef int note_copy(
-    int ordinal, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size, bint reads, bint writes
-) except -1:
-    cdef list spans = []
-    if reads:
-        spans.append((src, size, "r"))
-    if writes:
-        spans.append((dst, size, "w"))
-    detector.work(ordinal, stream, "copy", spans)
+cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
+    if is_node:
+        detector.captured_point(ordinal, stream, event, False)
+    else:
+        detector.recorded(ordinal, stream, event)
     return 0
 
 
-cdef int note_access(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1:
-    detector.work(ordinal, stream, call, [(address, size, mode)])
+cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
+    if is_node:
+        detector.captured_point(ordinal, stream, event, True)
+    else:
+        detector.waited(ordinal, stream, event)
     return 0
 
 
-cdef int note_launch(int ordinal, uintptr_t stream, str call, list uses) except -1:
-    detector.work(ordinal, stream, call, uses)
-    return 0
-
-
-cdef int note_host_access(uintptr_t address, size_t size, str mode, str call) except -1:
-    detector.host_work(call, [(address, size, mode)])
-    return 0
-
-
-cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1:
-    detector.replayed(capture, ordinal, stream)
-    return 0
-
-
-cdef int note_stream(int ordinal, uintptr_t stream) except -1:
-    detector.made_stream(ordinal, stream)
-    return 0
-
-
-cdef int note_record(int ordinal, uintptr_t stream, uintptr_t event) except -1:
-    detector.recorded(ordinal, stream, event)
-    return 0
-
-
-cdef int note_wait(int ordinal, uintptr_t stream, uintptr_t event) except -1:
-    detector.waited(ordinal, stream, event)
-    return 0
-
-
-cdef int note_point(int ordinal, uintptr_t stream, uintptr_t event, bint waits) except -1:
-    detector.captured_point(ordinal, stream, event, waits)
-    return 0
-
-
-cdef int note_reached(int ordinal, uintptr_t stream) except -1:
+cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1:
     detector.reached_stream(ordinal, stream)
     return 0
 
 
-cdef int note_event_reached(uintptr_t event) except -1:
-    detector.reached_event(event)
-    return 0
-
-
-cdef int note_device_reached(int ordinal) except -1:
-    detector.reached_device(ordinal)
-    return 0
-
-
-cdef object note_host_function(int ordinal, uintptr_t stream):
-    return detector.host_function(ordinal, stream)
-
-
-cdef void begin_host_function(object mark) noexcept:
-    detector.runs(mark)
-
-
-cdef void end_host_function() noexcept:
-    detector.runs(None)
-
-
-cdef int note_captured(uint64_t capture) except -1:
-    detector.captured(capture)
-    return 0
-
-
-cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1:
-    detector.changed(capture, old, new)
-    return 0
-
-
-cdef void note_dropped(uint64_t capture) noexcept:
-    detector.dropped(capture)
-
-
-cdef void note_allocated(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
-    if address:
-        detector.allocated(address, size, ordinal, stream)
-
-
-cdef void note_freed(uintptr_t address) noexcept:
-    if address:
-        detector.freed(address)
-
-
-cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1:
-    detector.freed_after(address, event)
-    return 0
-
-
-cdef int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) except -1:
+cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1:
     detector.recorded_use(address, ordinal, stream)
     return 0
 
 
-cdef int note_emptied() except -1:
-    detector.emptied()
-    return 0
+cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
+    if address:
+        detector.allocated(address, size, ordinal, stream)
 
 
-cdef int note_forgotten(uintptr_t address, size_t size) except -1:
-    detector.forget(address, address + size)
-    return 0
+cdef void note_freed_slow(uintptr_t address) noexcept:
+    if address:
+        detector.freed(address)
 
 
 def finish():
@@ -277,10 +189,8 @@ cdef extern from "<sched.h>" nogil:
 cdef extern from *:
     """
     #define pass_barrier() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-    #define likely_true(condition) __builtin_expect(!!(condition), 1)
     """
     void pass_barrier() noexcept nogil
-    bint likely_true(bint condition) noexcept nogil
 
 cdef enum:
     PAUSE_US = 50  # most uses end within microseconds; what waits for a stream takes as long as that
@@ -432,10 +342,6 @@ cdef int await_uses(str call) except -1:
             usleep(PAUSE_US)
         PyErr_CheckSignals()
     return 0
-
-
-cdef int raise_sleeping(uintptr_t address, str name) except -1:
-    return refuse_suspended(address, name)
 
 
 # --- exports --------------------------------------------------------------------------------------------------------

@@ -238,6 +238,25 @@ def test_tools_use_public_names():
     assert inside == INSIDE.keys()
 
 
+# What one module asks for all: whether memory sleeps, and whether the race detector is on.
+ASKED_BY_ACCESS = re.compile(r"\b(sanitizing|has_suspended_pools|is_suspended|refuse_suspended)\b")
+OWN_THEM = {"accelrt.uses.access", "accelrt.allocator.private.sleep"}
+# Who has to find out first what it tells the detector, and who looks through a list; they ask access.
+PREDICATES = {
+    "detects_races": {"arrays.copy", "graphs.graph", "graphs.nodes", "kernels.kernel", "nccl.operands"},
+    "any_sleeps": {"arrays.copy", "graphs.graph", "kernels.kernel"},
+}
+
+
+def test_access_alone_asks_whether_memory_sleeps_and_who_watches():
+    texts = {module: "\n".join(parts) for module, parts in sources().items()}
+    askers = {module for module, text in texts.items() if ASKED_BY_ACCESS.search(text)}
+    assert askers == OWN_THEM
+    for name, modules in PREDICATES.items():
+        askers = {module.removeprefix("accelrt.") for module, text in texts.items() if name in text}
+        assert askers == modules | {"uses.access"}
+
+
 def test_a_use_is_seen_wherever_it_stands():
     found = uses()
     assert "accelrt.core.locks" in found["accelrt.allocator.pinned.cache"]  # a cimport
