@@ -10,5 +10,6 @@ owners      file descriptors and handles with an owner from the first moment on
 process     what happens in a fork and at the end of the process, in one order each (DESIGN.md)
 procfs      the cards that NVIDIA's kernel driver lists in /proc
 slots       sections that are passed in nanoseconds, and a wait until all who were inside have left
+threads     the clock, pauses, conditions, and starting a thread
 zero_pages  zeroed memory whose pages cost nothing before they are written to
 """

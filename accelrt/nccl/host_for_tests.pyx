@@ -20,6 +20,7 @@ from libc.string cimport memcpy
 from accelrt.errors import CudaError
 from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.core.process import call_at_fork
+from accelrt.core.threads cimport pause
 from accelrt.nccl.reduction cimport reduce_elements, size_of
 from accelrt.nccl.codes import BackendError
 from accelrt.nccl.transport cimport (
@@ -30,7 +31,6 @@ from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport Stream
 
 cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned int us)
     int close(int file)
     int getpid()
 
@@ -61,7 +61,7 @@ cdef enum Result:  # ncclResult_t
     TIMED_OUT = 8
 
 cdef enum:
-    PAUSE_US = 50
+    PAUSE_NS = 50000
     SLICE = 1000  # pauses between two looks at whether the others' processes live
 
 GONE = ("", "Z", "X")  # states of a process: a zombie waits for its parent to ask how it ended
@@ -241,7 +241,7 @@ cdef bint work(
             return moved
         if load_count(steps) == 0:
             moved = True  # what is held up waits for nobody
-            usleep(PAUSE_US)
+            pause(PAUSE_NS)
             pauses += 1
             continue
         if advance(shared, rank, tasks, count, out_over, trouble):
@@ -256,7 +256,7 @@ cdef bint work(
         if gone >= 0 and not advance(shared, rank, tasks, count, out_over, trouble):
             trouble.code, trouble.peer = REMOTE_ERROR, gone
             return moved
-        usleep(PAUSE_US)
+        pause(PAUSE_NS)
         pauses += 1
     return moved
 
