@@ -8,7 +8,6 @@ miss           the retry ladder: the steps from a search that finds nothing to o
 metadata       the records of blocks, heaps and uses, recycled; which streams live as long as the process
 stream_epochs  which freed blocks no work of their stream uses any more
 pending        blocks freed while other streams may use them; offers, which waiting streams claim
-event_queue    each stream's queue of events
 interprocess   memory between processes: which pages others map, and which streams use theirs
 read_stats     a pool's statistics and its snapshot
 holdings       what a pool holds at one moment, by private pool, stream, pending event and stack
