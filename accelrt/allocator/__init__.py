@@ -6,7 +6,6 @@ heaps          records of heaps, segments and blocks; private pools; the exclusi
 address_table  from an address to the heap that it belongs to
 miss           the retry ladder, from a search that finds nothing to out of memory; blocks freed while in
                use
-event_queue    each stream's queue of events
 readers        what a pool holds, for Python: statistics, a snapshot, holdings by pool, stream and stack
 audit          checks of the identities of DESIGN.md
 event_ring     the history: a ring of events, the figures of tags

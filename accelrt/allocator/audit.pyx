@@ -11,7 +11,6 @@ from libc.string cimport memcpy, memset
 from accelrt.allocator.address_table cimport block_in, heap_at
 from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, serves_others, total_of
 from accelrt.allocator.backing.pages cimport slot_index
-from accelrt.allocator.event_queue cimport Entry, Queue, next_filled
 from accelrt.allocator.history_types cimport TagFigures
 from accelrt.allocator.inline.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
 from accelrt.allocator.inline.free_list cimport class_of, precedes
@@ -25,6 +24,7 @@ from accelrt.allocator.stats cimport (
 from accelrt.allocator.types cimport (
     CACHED, CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, STITCHED, WORDS, Block, Heap, Page, Segment, Slot,
 )
+from accelrt.uses.events cimport PooledEvent, Queue, next_filled
 
 cdef struct Count:
     int64_t[9][2] counters
@@ -335,24 +335,24 @@ cdef const char* walk_filed(const Pool* pool) noexcept nogil:
 cdef const char* walk_queues(const Pool* pool, const Count* count) noexcept nogil:
     # Checks the queues of events and the deferred blocks against the pending blocks that were counted.
     cdef const Queue* queue = next_filled(&pool.queues, 0)
-    cdef const Entry* entry
+    cdef const PooledEvent* event
     cdef const Block* block = pool.deferred
     cdef const Block* waiting
-    cdef unsigned long long entries = 0
+    cdef long entries = 0
     while queue != NULL:
-        entry = queue.head
-        while entry != NULL:
-            waiting = <const Block*>entry.block
+        event = queue.head
+        while event != NULL:
+            waiting = <const Block*>event.block
             if waiting == NULL or waiting.state != PENDING or waiting.events == 0:
                 return "a queued event names a pending block"
             entries += 1
-            entry = entry.next
+            event = event.next
         queue = next_filled(&pool.queues, queue.number + 1)
     while block != NULL:
         if block.state != PENDING:
             return "a deferred block is pending"
         block = block.left
-    if entries != count.events or entries != pool.pending:
+    if entries != count.events or entries != pool.queues.pending:
         return "a pending block's events are the queue entries that name it"
     return NULL
 

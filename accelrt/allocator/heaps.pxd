@@ -1,10 +1,10 @@
-# The records of blocks, heaps and uses, which heaps and pools recycle; and what the allocator knows of a heap's stream.
+# The records of blocks and heaps, which heaps and pools recycle; and what the allocator knows of a heap's stream.
 # In the exclusive section, but for lookup_heap and what says otherwise.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.allocator.stats cimport Counter
-from accelrt.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, Segment, Use
+from accelrt.allocator.types cimport HEAP_SLOTS, MAX_PROBES, Block, Heap, Pool, Segment
 
 cdef extern from *:
     """
@@ -18,11 +18,6 @@ cdef extern from *:
 
 cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil  # so many spare records; 0 or NO_HOST_MEMORY
 cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # after its last block; uses a spare record
-cdef Use* new_use(Pool* pool) noexcept nogil  # NULL: no host memory
-cdef void recycle_use(Pool* pool, Use* use) noexcept nogil
-cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil
-# Adds a use by a stream of that device, as the first; 0 or NO_HOST_MEMORY.
-cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil
 cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # or makes it
 
 

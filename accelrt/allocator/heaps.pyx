@@ -3,7 +3,6 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from accelrt.allocator.event_queue cimport Entry, put_entry
 from accelrt.allocator.event_ring cimport record_allocation, record_free_completed, record_free_requested
 from accelrt.allocator.inline.block_ops cimport (
     Change, is_heap_quiescent, is_split, join, join_freed, make_live, of_freeing, of_taking, recycle, split_off,
@@ -29,10 +28,11 @@ from accelrt.core.zero_pages cimport take_fresh
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
+from accelrt.uses.events cimport return_event
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
-# The records of blocks, heaps and uses: allocated in slabs, recycled, and never freed before the process ends.
+# The records of blocks and heaps: allocated in slabs, recycled, and never freed before the process ends.
 #
 # Records are small beside what they describe: 128 bytes for a block of at least 512.  A block's record stays with its heap,
 # so that a hit takes and recycles records under its heap's lock alone.
@@ -103,40 +103,6 @@ cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil:
     block.requested = 0
     block.epoch = heap.epoch
     return block
-
-
-cdef Use* new_use(Pool* pool) noexcept nogil:
-    cdef Use* use = pool.spare_uses
-    if use == NULL:
-        use = <Use*>calloc(1, sizeof(Use))
-    else:
-        pool.spare_uses = use.next
-    pool.uses += use != NULL
-    return use
-
-
-cdef void recycle_use(Pool* pool, Use* use) noexcept nogil:
-    use.next = pool.spare_uses
-    pool.spare_uses = use
-    pool.uses -= 1
-
-
-cdef bint has_use(const Use* uses, int device, uintptr_t stream) noexcept nogil:
-    while uses != NULL and not (uses.stream == stream and uses.device == device):
-        uses = uses.next
-    return uses != NULL
-
-
-cdef int add_use(Pool* pool, Use** uses, int device, uintptr_t stream) noexcept nogil:
-    # Does not look for an equal use: see has_use.
-    cdef Use* use = new_use(pool)
-    if use == NULL:
-        return NO_HOST_MEMORY
-    use.stream = stream
-    use.device = device
-    use.next = uses[0]
-    uses[0] = use
-    return 0
 
 
 cdef Heap* take_heap(Pool* pool) noexcept nogil:
@@ -591,7 +557,7 @@ cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
     cdef Replay* found = link[0]
     link[0] = found.next
     if found.progress_event != NULL:
-        put_entry(&pool.spare_entries, <Entry*>found.progress_event)
+        return_event(found.progress_event)
     free(found)
 
 
@@ -772,7 +738,7 @@ cdef void recycle_heaps(Pool* pool, PrivatePool* owner) noexcept nogil:
     while heap != NULL:
         after = heap.sibling
         if heap.progress_event != NULL:
-            put_entry(&pool.spare_entries, heap.progress_event)
+            return_event(heap.progress_event)
             heap.progress_event = NULL
         retire_heap(pool, heap)
         heap = after

@@ -12,13 +12,10 @@ from accelrt.allocator.backing.stitching cimport (
     forget_missing, Found, free_block, has_too_many_stitched, is_over_budget, mark_all_quiescent, mark_leaving,
     mark_replay, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )
-from accelrt.allocator.event_queue cimport (
-    busy_queue, enqueue, Entry, next_filled, push, put_entry, Queue, queue_of, take_complete, take_entry, take_of,
-)
 from accelrt.allocator.event_ring cimport record_event
 from accelrt.allocator.heaps cimport (
-    PER_THREAD, add_use, call_unlocked, count_freed, drop_empty, ensure_blocks, hand_out, has_graphs, has_use,
-    heap_of, heap_stream, lock_all, pool_for, recycle_use, reserved, total_of, unlock_all,
+    PER_THREAD, call_unlocked, count_freed, drop_empty, ensure_blocks, hand_out, has_graphs, heap_of, heap_stream,
+    lock_all, pool_for, reserved, total_of, unlock_all,
 )
 from accelrt.allocator.history_types cimport BORROWED, OFFERED, REFUSED
 from accelrt.allocator.inline.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
@@ -26,21 +23,25 @@ from accelrt.allocator.inline.free_list cimport best_fit, class_of, next_class, 
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.allocator.stats cimport ALLOCATED_BYTES
-from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page, Use
+from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.guard cimport (
     FAILED, GONE, INTERRUPTED, LOOK_NS, begin_slice, end_slice, enter_wait, go_relaxed, is_captured_event,
     is_capturing, is_device_lost, is_to_end, leave_wait, meaning_of, restore_mode,
 )
-from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
 from accelrt.status cimport (
     CAP_REACHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
     SLEEPING,
 )
+from accelrt.uses.events cimport (
+    PooledEvent, Queue, Use, add_use, busy_queue, drop_use, hand_on, has_use, poll_queues, push, queue_of, queue_use,
+    return_event, take_event, take_of,
+)
 
 
 # --- pending ----------------------------------------------------------------------------------------------------------
-# Blocks that were freed while another stream may still use them, in the pool's queues (event_queue.pxd).
+# Blocks that were freed while another stream may still use them, in the pool's queues (uses/events.pxd).
 #
 # Everything here runs in the exclusive section, which is released only while an event is waited for.
 
@@ -57,45 +58,29 @@ cdef void complete(Pool* pool, Block* block) noexcept nogil:
     free_block(pool, block)
 
 
-cdef int record_use(Pool* pool, Block* block, const Use* use) noexcept nogil:
-    # Records an event behind the stream's work and queues it for the block; NOT_READY if the stream captures.
-    cdef int code = enqueue(pool.table, &pool.queues, &pool.spare_entries, use.device, use.stream, block)
-    if code == 0:
-        block.events += 1
-        pool.pending += 1
-    return code
-
-
-cdef bint drop_entry(Pool* pool, Entry* entry) noexcept nogil:
-    # For an entry that is in no queue any more.  Returns whether its block waits for nothing else.  The entry of an
-    # event that a thread waits for stays: that thread recycles it.
-    cdef Block* block = <Block*>entry.block
-    if entry == pool.awaited:
-        entry.block = NULL
+cdef bint drop_event(Pool* pool, PooledEvent* event) noexcept nogil:
+    # For one that is in no queue any more.  Returns whether its block waits for nothing else.  An event that a thread waits
+    # for stays: that thread returns it.
+    cdef Block* block = <Block*>event.block
+    if event == pool.awaited:
+        event.block = NULL
     else:
-        put_entry(&pool.spare_entries, entry)
-    pool.pending -= 1
+        return_event(event)
     block.events -= 1
     return block.events == 0 and block.uses == NULL
 
 
 cdef int record_block_events(Pool* pool, Block* block) noexcept nogil:
-    # Records an event for each of the block's uses.  Uses on streams that capture stay, and the answer is NOT_READY; a
-    # stream that was destroyed uses nothing any more.
+    # Queues an event for each of the block's uses.  Uses on streams that capture stay, and the answer is NOT_READY.
     cdef Use** link = &block.uses
-    cdef Use* use
     cdef int code, answer = 0
     while link[0] != NULL:
-        use = link[0]
-        code = record_use(pool, block, use)
+        code = queue_use(pool.table, &pool.queues, &pool.uses, link, block, &block.events)
         if code == NOT_READY:
             answer = code
-            link = &use.next
-            continue
-        if code and meaning_of(code) != GONE:
+            link = &link[0].next
+        elif code:
             return code
-        link[0] = use.next
-        recycle_use(pool, use)
     return answer
 
 
@@ -118,21 +103,20 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
     # Queues an event of the pool's own behind the caller's event, which the caller may record again at any time.
     # The watch stream takes part in a capture only where it waited for a captured event, so one look tells: unlike a
     # caller's stream it need not be left alone beside captures that end meanwhile.
-    cdef Entry* entry
-    cdef int code = take_entry(pool.table, pool.device, &pool.spare_entries, &entry)
+    cdef PooledEvent* own
+    cdef int code = take_event(pool.table, pool.device, EVENT_DISABLE_TIMING, &own)
     if code:
         return code
     code = pool.table.stream_wait_event(pool.device, pool.watch, event)
     if code == 0 and is_capturing(pool.table, pool.device, pool.watch, &code):
         code = CAPTURED_EVENT
     if code == 0:
-        code = pool.table.event_record(pool.device, entry.event, pool.watch)
+        code = pool.table.event_record(pool.device, own.handle, pool.watch)
     if code:
-        put_entry(&pool.spare_entries, entry)
+        return_event(own)
         return code
-    push(&pool.queues, queue, entry, block)
+    push(&pool.queues, queue, own, block)
     block.events += 1
-    pool.pending += 1
     return 0
 
 
@@ -168,12 +152,10 @@ cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexc
 
 
 cdef void drop_claimant(Pool* pool, const Offer* found, Use** link) noexcept nogil:
-    cdef Use* claimant = link[0]
     cdef Heap* heap
-    link[0] = claimant.next
-    if heap_of(pool, NULL, claimant.stream, found.block.heap.kind, &heap) == 0:
+    if heap_of(pool, NULL, link[0].stream, found.block.heap.kind, &heap) == 0:
         heap.offered -= 1
-    recycle_use(pool, claimant)
+    drop_use(&pool.uses, link)
 
 
 cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
@@ -203,7 +185,7 @@ cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil
         if found.record == record and found.block.heap.owner == NULL and not has_use(found.claimants, pool.device, stream):
             code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
             if code == 0:
-                code = add_use(pool, &found.claimants, pool.device, stream)
+                code = add_use(&pool.uses, &found.claimants, pool.device, stream)
             if code:
                 return code
             heap.offered += 1
@@ -232,7 +214,7 @@ cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     if best == NULL:
         return NULL
     block = best.block
-    drop_entry(pool, take_of(&pool.queues, queue_of(&pool.queues, pool.device, pool.watch), block))
+    drop_event(pool, take_of(&pool.queues, queue_of(&pool.queues, pool.device, pool.watch), block))
     withdraw(pool, block)
     return block
 
@@ -269,24 +251,6 @@ cdef void record_all_events(Pool* pool) noexcept nogil:
             complete(pool, block)
 
 
-cdef void hand_on_uses_of(Pool* pool, Block* block, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
-    cdef Use** link = &block.uses
-    cdef Use* use
-    cdef bint known = heir == 0 or has_use(block.uses, device, heir)
-    while link[0] != NULL:
-        use = link[0]
-        if use.stream == stream and use.device == device:
-            if not known:
-                known = True
-                use.stream = heir
-                link = &use.next
-                continue
-            link[0] = use.next
-            recycle_use(pool, use)
-        else:
-            link = &use.next
-
-
 cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     # Live blocks have uses by the stream if they were recorded, borrowed or claimed for it.  What it could still claim, a
     # later stream of the same handle may not.
@@ -306,72 +270,54 @@ cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir)
         found = found.next
     while link[0] != NULL:
         block = link[0]
-        hand_on_uses_of(pool, block, device, stream, heir)
+        hand_on(&pool.uses, &block.uses, device, stream, heir)
         if block.uses != NULL:
             link = &block.left
             continue
         link[0] = block.left
         if block.events == 0:
             complete(pool, block)
-    while heap != NULL and pool.uses:
+    while heap != NULL and pool.uses.count:
         for index in range(heap.blocks.capacity):
             block = <Block*>heap.blocks.slots[index].value
             if block != NULL and block.state == LIVE:
-                hand_on_uses_of(pool, block, device, stream, heir)
+                hand_on(&pool.uses, &block.uses, device, stream, heir)
         heap = heap.next
 
 
-cdef int poll_queue(Pool* pool, Queue* queue) noexcept nogil:
-    # Frees what the complete events of one queue release.  In relaxed capture mode.
-    cdef Block* block
-    cdef bint last
-    cdef int code
-    cdef Entry* entry = take_complete(pool.table, &pool.queues, queue, &code)
-    while entry != NULL:
-        block = <Block*>entry.block
-        last = drop_entry(pool, entry)
-        if queue.stream == pool.watch:
-            withdraw(pool, block)
-        if last:
-            complete(pool, block)
-        entry = take_complete(pool.table, &pool.queues, queue, &code)
-    return code
+cdef void complete_event(const Queue* queue, PooledEvent* event, void* owner) noexcept nogil:
+    # For poll_queues.
+    cdef Pool* pool = <Pool*>owner
+    cdef Block* block = <Block*>event.block
+    cdef bint last = drop_event(pool, event)
+    if queue.stream == pool.watch:
+        withdraw(pool, block)
+    if last:
+        complete(pool, block)
 
 
 cdef int poll(Pool* pool) noexcept nogil:
-    # A query of an event breaks a global-mode capture of any thread, unless the thread that queries is in relaxed mode.
-    cdef Queue* queue = next_filled(&pool.queues, 0)
-    cdef int mode
     cdef int code = record_events(pool)
-    if code or pool.pending == 0:
-        return code
-    code = go_relaxed(pool.table, &mode)
-    if code:
-        return code
-    while queue != NULL and code == 0:
-        code = poll_queue(pool, queue)
-        queue = next_filled(&pool.queues, queue.number + 1)
-    restore_mode(pool.table, mode)
-    return code
+    return poll_queues(pool.table, &pool.queues, complete_event, pool) if code == 0 and pool.queues.pending else code
 
 
-cdef int await_event(Pool* pool, void* entry) noexcept nogil:
-    # An UnlockedCall (heaps.pxd): waits for an Entry's event.
-    return pool.table.event_synchronize((<Entry*>entry).device, (<Entry*>entry).event)
+cdef int await_event(Pool* pool, void* event) noexcept nogil:
+    # An UnlockedCall (heaps.pxd).
+    return pool.table.event_synchronize((<PooledEvent*>event).device, (<PooledEvent*>event).handle)
 
 
-cdef int wait_oldest(Pool* pool, Entry* entry) noexcept nogil:
+cdef int wait_oldest(Pool* pool, PooledEvent* event) noexcept nogil:
     # Waits outside the exclusive section: the work before the event may be a host function that frees memory.  While it
     # is pool.awaited no thread records the event again, so it cannot join a capture, which the wait would break.  The
     # poll that follows handles events that were captured and those of destroyed streams.
     cdef int code
-    pool.awaited = entry
-    code = call_unlocked(pool, await_event, entry)
+    pool.awaited = event
+    code = call_unlocked(pool, await_event, event)
     pool.awaited = NULL
-    if entry.block == NULL:
-        put_entry(&pool.spare_entries, entry)
+    if event.block == NULL:
+        return_event(event)
     elif is_captured_event(code):
-        entry.lost = True
+        event.captured = True
     return 0 if is_captured_event(code) or meaning_of(code) == GONE else code
 
 
@@ -379,7 +325,7 @@ cdef int wait_all(Pool* pool) noexcept nogil:
     # Waits for as many events as are queued now; blocks that are freed later are not waited for.
     cdef Queue* queue
     cdef int code = record_events(pool)
-    cdef unsigned long long left = pool.pending
+    cdef long left = pool.queues.pending
     while left and code == 0:
         left -= 1
         queue = busy_queue(&pool.queues)
@@ -429,7 +375,7 @@ cdef int give(Pool* pool, Request* request, Block* block, uintptr_t* out_address
     if code:
         return code
     if request.stream == PER_THREAD or block.heap != request.heap:
-        code = add_use(pool, &use, pool.device, heap_stream(request.stream))
+        code = add_use(&pool.uses, &use, pool.device, heap_stream(request.stream))
         if code:
             return code
     hand_out(pool, block, request.size, request.requested, keeps_rest(block, request.size))
@@ -613,18 +559,18 @@ cdef int await_device(Pool* pool, void* about) noexcept nogil:
 cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
     # Waits for a replay by its progress event, outside the exclusive section.  The event is taken out of the record
     # first: the record may be freed meanwhile, and the stream may begin to capture.
-    cdef Entry* entry
+    cdef PooledEvent* event
     cdef int code
     found.waited = True
     if not found.recorded:
         mark_replay(pool, found)
     if not found.recorded:  # it captures, or it is the legacy default stream and a stream that it waits for captures
         return 0
-    entry = <Entry*>found.progress_event
+    event = found.progress_event
     found.progress_event = NULL
     found.recorded = False
-    code = call_unlocked(pool, await_event, entry)
-    put_entry(&pool.spare_entries, entry)
+    code = call_unlocked(pool, await_event, event)
+    return_event(event)
     if code == 0 or is_device_lost(code):
         drop_waited(pool, found)
         return 0
@@ -634,12 +580,12 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
 cdef int wait_progress(Pool* pool, Heap* heap) noexcept nogil:
     # Waits for a heap's progress event, outside the exclusive section.  The event is taken out of the heap first, so
     # that no other thread records it again, perhaps into a capture.
-    cdef Entry* entry = heap.progress_event
+    cdef PooledEvent* event = heap.progress_event
     cdef unsigned int progress_epoch = heap.progress_epoch
     cdef int code
     heap.progress_event = NULL
-    code = call_unlocked(pool, await_event, entry)
-    put_entry(&pool.spare_entries, entry)
+    code = call_unlocked(pool, await_event, event)
+    return_event(event)
     if code == 0 and <int>(progress_epoch - heap.quiescent_epoch) > 0:
         heap.quiescent_epoch = progress_epoch
     return code if meaning_of(code) == FAILED and not is_captured_event(code) else 0
@@ -750,12 +696,12 @@ cdef int release_ended(Pool* pool) noexcept nogil:
     # Gives back the idle memory of private pools without a use, once the device was waited for, after which the events of
     # all pending blocks are complete; beside a capture nothing.  Blocks that become free only then are not known to be
     # quiescent before the device was waited for once more.
-    cdef uint64_t pending
+    cdef long pending
     cdef int code = wait_device(pool)
     if code == 0:
-        pending = pool.pending
+        pending = pool.queues.pending
         code = poll(pool)
-        if code == 0 and pool.pending < pending:
+        if code == 0 and pool.queues.pending < pending:
             code = wait_device(pool)
     if code:
         return code

@@ -5,9 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.allocator.history_types cimport HistorySettings
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.types cimport Pool
-
-cdef enum:
-    MAX_DEVICES = 64
+from accelrt.uses.events cimport MAX_DEVICES
 
 cdef extern from *:
     """

@@ -9,7 +9,6 @@ from accelrt.allocator.backing.pages cimport (
     join_peers, keep_file, kept_file, make_pages_shareable, pages_are_shareable, slot_index,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
-from accelrt.allocator.event_queue cimport destroy_entries
 from accelrt.allocator.event_ring cimport (
     describe, drop_stack, ensure_history, Freed, new_ring, record_allocation, record_free, replace_ring,
     take_first_stack, take_stack,
@@ -19,9 +18,9 @@ from accelrt.allocator.external.external_pool cimport (
     external_set_limit, external_use_on,
 )
 from accelrt.allocator.heaps cimport (
-    PER_THREAD, add_use, count_freed, count_splits, entered_pool, find_private, gone, hand_over, has_use, heap_of,
-    heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, new_use, note_peaks, pool_for, recycle_use,
-    try_lock_to_read, unlock_after_read, unlock_all,
+    PER_THREAD, count_freed, count_splits, entered_pool, find_private, gone, hand_over, heap_of,
+    heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, note_peaks, pool_for, try_lock_to_read,
+    unlock_after_read, unlock_all,
 )
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
@@ -32,7 +31,7 @@ from accelrt.allocator.miss cimport (
 from accelrt.allocator.pool_settings cimport limit_of_fraction, load_flag, load_routed, rounded, store_flag, store_steps
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
-from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN, Block, Heap, Page, Pool, Segment, Use
+from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN, Block, Heap, Page, Pool, Segment
 from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
     spin_try, spin_unlock,
@@ -44,6 +43,7 @@ from accelrt.status cimport (
     BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
     SLEEPING,
 )
+from accelrt.uses.events cimport Use, add_use, destroy_spare, drop_use, has_use
 
 
 # --- device pools -----------------------------------------------------------------------------------------------------
@@ -771,16 +771,14 @@ cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) 
 cdef int take_offer(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # Allocates by claiming an offered block; address 0 if none suits.  The claimant is recorded as a use, so the block
     # returns to its heap behind the claimant's work.  In the exclusive section.
-    cdef Use* use = new_use(pool)
+    cdef Use* use = NULL
     cdef Block* block
-    if use == NULL:
+    if add_use(&pool.uses, &use, pool.device, request.stream):
         return NO_HOST_MEMORY
     block = claim(pool, request.heap, request.size)
     if block == NULL:
-        recycle_use(pool, use)
+        drop_use(&pool.uses, &use)
         return 0
-    use.stream = request.stream
-    use.device = pool.device
     use.next = block.uses
     block.uses = use
     block.heap.pending -= 1
@@ -892,7 +890,7 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
     elif code == 0:
         code = release_own(pool, find_private(pool, name[0], name[1]))
     if code == 0:
-        code = destroy_entries(pool.table, &pool.spare_entries)
+        code = destroy_spare(pool.table, device)
     if pool.heaps != NULL:
         count_splits(pool, pool.heaps)
     code = inspected(pool, code)
@@ -958,9 +956,7 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     if block == NULL:
         code = NOT_ALLOCATED
     elif block.heap.stream != stream or stream_on != device:
-        stream = heap_stream(stream)
-        if not has_use(block.uses, stream_on, stream):
-            code = add_use(pool, &block.uses, stream_on, stream)
+        code = add_use(&pool.uses, &block.uses, stream_on, heap_stream(stream))
     unlock_all(pool, NULL)
     if code == NOT_ALLOCATED:  # it may be another process's
         code = use_imported(address, stream_on, heap_stream(stream))
@@ -971,7 +967,7 @@ cdef void record_deferred_of(Pool* pool, int stream_on, uintptr_t stream, uintpt
     # A failure to record leaves the block deferred: the next poll tries again, and its caller is told.
     cdef bint any_use
     pthread_mutex_lock(&pool.lock)
-    any_use = pool.deferred != NULL or goes and pool.uses
+    any_use = pool.deferred != NULL or goes and pool.uses.count
     pthread_mutex_unlock(&pool.lock)
     if not any_use:
         return

@@ -5,7 +5,6 @@ from libc.string cimport memset
 
 from accelrt.allocator.audit cimport audit_between
 from accelrt.allocator.backing.stitching cimport restart_budget_count
-from accelrt.allocator.event_queue cimport Entry, next_filled, Queue
 from accelrt.allocator.event_ring cimport record_event, reset_tag_peaks
 from accelrt.allocator.external.external_pool cimport (
     external_audit, external_limit, external_reset_accumulated, external_reset_peaks, external_stats,
@@ -29,6 +28,7 @@ from accelrt.allocator.stats cimport (
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment, Slot
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.uses.events cimport PooledEvent, Queue, next_filled
 
 
 # --- read stats -------------------------------------------------------------------------------------------------------
@@ -656,7 +656,7 @@ cdef bint list_pools(Pool* pool, Holdings* answer) noexcept nogil:
 cdef bint list_queues(Pool* pool, Holdings* answer) noexcept nogil:
     # As list_heaps.
     cdef const Queue* queue
-    cdef const Entry* entry
+    cdef const PooledEvent* event
     cdef EventHolding* into
     answer.queues = <EventHolding*>calloc(pool.queues.count + 1, sizeof(EventHolding))
     if answer.queues == NULL:
@@ -667,12 +667,12 @@ cdef bint list_queues(Pool* pool, Holdings* answer) noexcept nogil:
         answer.queue_count += 1
         into.stream, into.device = queue.stream, queue.device
         into.offers = pool.watch != 0 and queue.stream == pool.watch
-        entry = queue.head
-        while entry != NULL:
+        event = queue.head
+        while event != NULL:
             into.events += 1
-            if entry.block != NULL:
-                into.bytes += (<const Block*>entry.block).size
-            entry = entry.next
+            if event.block != NULL:
+                into.bytes += (<const Block*>event.block).size
+            event = event.next
         queue = next_filled(&pool.queues, queue.number + 1)
     return True
 

@@ -10,12 +10,12 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.driver.table cimport Table
-from accelrt.allocator.event_queue cimport Entry, Queues
 from accelrt.allocator.history_types cimport History
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.private.private_types cimport PrivatePool, Route, Source
 from accelrt.allocator.stats cimport PER_HEAP, HeapStats, Stats
 from accelrt.allocator.external.external_types cimport ExternalPool
+from accelrt.uses.events cimport PooledEvent, Queues, Use, UseStore
 
 cdef enum:  # Block.state
     FREE = 0     # in a free list of its heap
@@ -38,12 +38,6 @@ cdef enum:
     CLASSES = 1600  # size classes of free blocks; see free_list.pxd
     WORDS = 25      # words of a bit set with one bit a class
 
-# A stream other than the block's own that was recorded as using it.
-cdef struct Use:
-    uintptr_t stream
-    int device  # the stream's: default streams of all devices have the same handles
-    Use* next
-
 # A run of a segment.  size is a multiple of UNIT; the sizes of a segment's blocks add up to the segment's size.  Two cache
 # lines: the first has all that the last-freed cache needs, and most of what the fast path reads.
 cdef struct Block:
@@ -51,7 +45,7 @@ cdef struct Block:
     size_t size
     size_t requested    # bytes requested; 0 while free
     Heap* heap          # the segment's; fixed for the record's life
-    Use* uses           # while LIVE, or PENDING and deferred
+    Use* uses           # by other streams than its own, while LIVE, or PENDING and deferred
     Segment* segment
     short state
     short kind          # SMALL or LARGE, by the size that was handed out
@@ -62,7 +56,7 @@ cdef struct Block:
     Block* right        # in the free list's tree
     uint64_t order      # serial of the segment << 32 | offset / UNIT; breaks ties among equal sizes
     uint32_t weight     # priority in the free list's tree; fixed for the record's life
-    uint32_t events     # entries of the pending queues that name it
+    uint32_t events     # queued ones that name it
     int index           # the class of the free list that it is in, while it is in one
     uint32_t stack      # of the allocation, while LIVE or PENDING (event_ring.pxd); 0: not taken
     uint32_t tag        # likewise
@@ -156,7 +150,7 @@ cdef struct Heap:
     uint32_t waited               # the last epoch that ended before the wait for the device began
     uint32_t quiescent_epoch      # no work of its stream uses blocks freed up to this epoch
     uint32_t progress_epoch       # becomes the quiescent epoch when progress_event is complete
-    Entry* progress_event         # an event recorded on the stream, or NULL
+    PooledEvent* progress_event   # recorded on the stream, or NULL
     bint awake                    # else its statistics are in Pool.asleep, and neither the fast path nor lock_all uses it
     Heap* next_awake              # of those that are awake
     bint stale                    # update_headroom has to follow: a limit changed, or what is pending
@@ -260,14 +254,11 @@ cdef struct Pool:
     uint64_t captures                # routes that are captures
     uint64_t routed                  # routes that are threads; read without a lock
     Queues queues                    # one for each stream on which events were recorded
-    uint64_t pending                 # entries in the queues
     Offer* offers
     uintptr_t watch                  # a stream of the pool that waits for the events of offers; 0 before the first
     Block* deferred                  # PENDING, with events still to be recorded, chained by left
-    Entry* spare_entries             # records to reuse; their events are created and idle
-    Entry* awaited                   # a thread waits for its event, unlocked: not to be reused or recorded again; or NULL
-    Use* spare_uses
-    size_t uses                      # Use records of blocks and of offers
+    PooledEvent* awaited             # a thread waits for its event, unlocked: not to be reused or recorded again; or NULL
+    UseStore uses                    # of blocks and of offers
     const char* failed_identity      # the identity that a debug audit found to fail; NULL: none
     uint64_t audited_hits            # calls that took the fast path and were audited; 0 at level 0
     uint64_t audited_cached          # those of them that the last-freed cache served

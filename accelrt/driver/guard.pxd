@@ -9,11 +9,8 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.core.locks cimport load_count, pthread_mutex_t
 from accelrt.core.slots cimport Slot
+from accelrt.core.threads cimport pthread_cond_t
 from accelrt.driver.table cimport Table
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_cond_t:
-        pass
 
 ctypedef int (*question)(int device, uintptr_t handle) noexcept nogil  # NOT_READY while work is left
 

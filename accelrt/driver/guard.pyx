@@ -9,6 +9,7 @@ from accelrt.core.locks cimport (
 from accelrt.core.process cimport FORK_GATE, FORK_THREAD_STATES, at_fork
 from accelrt.core.process import call_at_fork
 from accelrt.core.slots cimport my_slot, Slot
+from accelrt.core.threads cimport now, pause, pthread_cond_broadcast, pthread_cond_init, pthread_cond_wait, spin, wait_on
 from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, host_fn
 from accelrt.status cimport (
     ASSERT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT, DEINITIALIZED,
@@ -24,8 +25,6 @@ from accelrt.status cimport (
 
 cdef extern from *:
     """
-    #include <pthread.h>
-    #include <time.h>
     static __thread int accelrt_listening;         /* brackets open, on the main thread only */
     static __thread int accelrt_sleeps;
     static __thread int accelrt_slicing;           /* a wait under a lock, which is to end soon */
@@ -33,34 +32,6 @@ cdef extern from *:
     static int accelrt_abandoned;
     #define is_abandoned() __atomic_load_n(&accelrt_abandoned, __ATOMIC_ACQUIRE)
     #define set_abandoned() __atomic_store_n(&accelrt_abandoned, 1, __ATOMIC_RELEASE)
-
-    static inline long long accelrt_now(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1000000000LL + now.tv_nsec;
-    }
-    /* Nonzero where a signal came. */
-    static inline int accelrt_sleep(long ns) {
-        struct timespec rest = {0, ns};
-        return nanosleep(&rest, NULL);
-    }
-    static inline void accelrt_spin(long long until) {
-        while (accelrt_now() < until) {
-    #if defined(__x86_64__)
-            __builtin_ia32_pause();
-    #elif defined(__aarch64__)
-            __asm__ volatile("yield");
-    #endif
-        }
-    }
-    static int accelrt_wait(pthread_cond_t* wake, pthread_mutex_t* mutex, long ns) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += ns;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        return pthread_cond_timedwait(wake, mutex, &until);
-    }
     """
     int listening "accelrt_listening"
     int wants_sleep "accelrt_sleeps"
@@ -68,10 +39,6 @@ cdef extern from *:
     long long look_at "accelrt_look_at"
     bint is_abandoned() noexcept nogil
     void set_abandoned() noexcept nogil
-    long long now_ns "accelrt_now" () noexcept nogil
-    bint sleep_ns "accelrt_sleep" (long ns) noexcept nogil
-    void spin "accelrt_spin" (long long until) noexcept nogil
-    int wait_ns "accelrt_wait" (pthread_cond_t* wake, pthread_mutex_t* mutex, long ns) noexcept nogil
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
 cdef enum:
@@ -137,7 +104,7 @@ cdef bint is_to_end() noexcept nogil:
         return True
     with gil:
         found = handle_signals()
-    look_at = now_ns() + LOOK_NS
+    look_at = now() + LOOK_NS
     return found
 
 
@@ -157,7 +124,7 @@ cdef void begin_slice(long long ns) noexcept nogil:
     global slicing, wants_sleep, look_at
     slicing = True
     wants_sleep = False
-    look_at = now_ns() + ns
+    look_at = now() + ns
 
 
 cdef void end_slice() noexcept nogil:
@@ -170,9 +137,9 @@ cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:
     cdef bint found
     if not is_abandoned():
         if look_at == 0:
-            look_at = now_ns() + LOOK_NS
-        wait_ns(wake, mutex, LOOK_NS)
-        if now_ns() < look_at:
+            look_at = now() + LOOK_NS
+        wait_on(wake, mutex, LOOK_NS)
+        if now() < look_at:
             return False
     pthread_mutex_unlock(mutex)
     found = is_to_end()
@@ -189,21 +156,22 @@ cdef long long gap_after(long long waited) noexcept nogil:
 
 cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
     global look_at
-    cdef long long begun, now, gap
+    cdef long long begun, asked, gap
     cdef int code = ask(device, handle)
     if code != NOT_READY:
         return code
-    begun = now_ns()
+    begun = now()
     if look_at == 0:
         look_at = begun + LOOK_NS
     while code == NOT_READY:
-        now = now_ns()
-        if (now >= look_at or is_abandoned()) and is_to_end():
+        asked = now()
+        if (asked >= look_at or is_abandoned()) and is_to_end():
             return INTERRUPTED
-        gap = gap_after(now - begun)
+        gap = gap_after(asked - begun)
         if gap < SLEEP_NS:
-            spin(now + gap)
-        elif sleep_ns(gap - OVERSLEEP_NS) and is_to_end():
+            while now() < asked + gap:
+                spin()
+        elif pause(gap - OVERSLEEP_NS) and is_to_end():
             return INTERRUPTED
         code = ask(device, handle)
     return code
@@ -213,8 +181,8 @@ cdef int poll_briefly(question ask, int device, uintptr_t handle) noexcept nogil
     cdef long long end
     cdef int code = ask(device, handle)
     if code == NOT_READY:
-        end = now_ns() + SPIN_NS
-        while code == NOT_READY and now_ns() < end:
+        end = now() + SPIN_NS
+        while code == NOT_READY and now() < end:
             code = ask(device, handle)
     return code
 
@@ -292,23 +260,6 @@ at_fork("driver.guard", FORK_THREAD_STATES, &before_fork, &after_fork, &after_fo
 # Two counts, each written before the other is read, so that of a capture that begins and a thread that enters one
 # always sees the other.  The mutex is only for sleeping, and the last in the lock order.
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_cond_t:
-        pass
-    int pthread_cond_init(pthread_cond_t* condition, void* attributes)
-    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
-    int pthread_cond_broadcast(pthread_cond_t* condition)
-
-cdef extern from *:
-    """
-    #if defined(__x86_64__) || defined(__i386__)
-    #define accelrt_pause() __builtin_ia32_pause()
-    #else
-    #define accelrt_pause() __asm__ volatile("" ::: "memory")
-    #endif
-    """
-    void pause "accelrt_pause" () noexcept nogil
-
 cdef enum:
     CONTEXT_IS_DESTROYED = 709
     LEGACY_LAST = 1  # 0 and 1 are the legacy default stream
@@ -330,7 +281,7 @@ cdef void expect_capture() noexcept nogil:
     for _round in range(SPINS):
         if load_count(&waits) == 0:
             return
-        pause()
+        spin()
     pthread_mutex_lock(&gate)
     while load_count(&waits) > 0:
         pthread_cond_wait(&none_inside, &gate)
@@ -384,8 +335,6 @@ cdef extern from *:
     """
     #include <limits.h>
     #include <linux/futex.h>
-    #include <sched.h>
-    #include <time.h>
     #define accelrt_patience_ns 1000000000LL     /* with a call that waits for nothing */
     #define accelrt_waiting_ns 10000000LL        /* with one that may wait within the driver, whose slot is marked */
     enum { accelrt_ends = 1, accelrt_needs_fence = 2 };
@@ -398,7 +347,7 @@ cdef extern from *:
         int held;
         for (int round = 0; round < 200; round++) {
             if (!(accelrt_load_held() & accelrt_ends)) return;
-            if (round < 100) accelrt_pause();
+            if (round < 100) accelrt_spin();
             else sched_yield();
         }
         __atomic_add_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
@@ -435,20 +384,15 @@ cdef extern from *:
         accelrt_slot *me = accelrt_my_slot;
         return (me != NULL || (me = accelrt_take_slot()) != NULL) && accelrt_enter_slowly(me, 0);
     }
-    static long long accelrt_clock(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1000000000LL + now.tv_nsec;
-    }
     static void accelrt_await_asker(accelrt_slot *asker) {
         uint64_t section = accelrt_section_of(asker);
         long long patience = section & accelrt_slot_mark ? accelrt_waiting_ns : accelrt_patience_ns, begun = 0, waited;
         for (int round = 0; section && !accelrt_has_left(asker, section); round++) {
             if (round < 200) continue;
-            if (begun == 0) begun = accelrt_clock();
-            waited = accelrt_clock() - begun;
+            if (begun == 0) begun = accelrt_now();
+            waited = accelrt_now() - begun;
             if (waited > patience) return;
-            if (waited > 1000000) usleep(50);
+            if (waited > 1000000) accelrt_pause(50000);
             else sched_yield();
         }
     }

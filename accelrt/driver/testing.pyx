@@ -17,7 +17,9 @@ One thread parks at a time; the others pass.
 """
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.core.process cimport FORK_DRIVER, at_fork
+from accelrt.core.threads cimport now, pause, pthread_cond_broadcast, pthread_cond_init, pthread_cond_t, wait_on
 from accelrt.driver.registry cimport begin_table, offer_over, table_named
 from accelrt.driver.table cimport Table, host_fn
 
@@ -29,9 +31,6 @@ cdef extern from "<stdatomic.h>" nogil:
     long long atomic_load(counter* object)
     void atomic_store(counter* object, long long value)
     bint atomic_compare_exchange_strong(counter* object, long long* expected, long long desired)
-
-cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned int microseconds)
 
 cdef enum:
     OFF = 0
@@ -76,7 +75,7 @@ cdef int intercept(int row, long long* out_point) noexcept nogil:
     if armed == LATE and number == trigger:
         atomic_store(&owed, 1)
     if armed == SLOW and number % 3 == 0:
-        usleep(<unsigned int>(number * 7919 % failure))
+        pause(number * 7919 % failure * 1000)
     return 0
 
 
@@ -156,40 +155,7 @@ def reset_call_counts():
 
 # Watched is whether a point is set or calls are traced: while neither is, a call reads that one word.  The mutex is held
 # for no call of a driver's and without the GIL.
-cdef extern from *:
-    """
-    #include <pthread.h>
-    #include <time.h>
-    static pthread_mutex_t accelrt_parking = PTHREAD_MUTEX_INITIALIZER;
-    static pthread_cond_t accelrt_moved;  /* a thread parked, or is told to go on */
-    static void accelrt_begin_parking(void) {
-        pthread_condattr_t monotonic;
-        pthread_condattr_init(&monotonic);
-        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-        pthread_mutex_init(&accelrt_parking, NULL);
-        pthread_cond_init(&accelrt_moved, &monotonic);
-        pthread_condattr_destroy(&monotonic);
-    }
-    static void accelrt_lock_parking(void) { pthread_mutex_lock(&accelrt_parking); }
-    static void accelrt_unlock_parking(void) { pthread_mutex_unlock(&accelrt_parking); }
-    static void accelrt_tell_moved(void) { pthread_cond_broadcast(&accelrt_moved); }
-    static long long accelrt_parking_ns(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1000000000LL + now.tv_nsec;
-    }
-    /* Nonzero once the time is past. */
-    static int accelrt_await_moved(long long until) {
-        struct timespec end = {until / 1000000000, until % 1000000000};
-        return pthread_cond_timedwait(&accelrt_moved, &accelrt_parking, &end);
-    }
-    """
-    void begin_parking "accelrt_begin_parking" () noexcept nogil
-    void lock_parking "accelrt_lock_parking" () noexcept nogil
-    void unlock_parking "accelrt_unlock_parking" () noexcept nogil
-    void tell_moved "accelrt_tell_moved" () noexcept nogil
-    bint await_moved "accelrt_await_moved" (long long until) noexcept nogil
-    long long parking_ns "accelrt_parking_ns" () noexcept nogil
+cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
     bint PyGILState_Check() noexcept nogil
 
@@ -208,6 +174,8 @@ cdef enum Place:  # what became of the point that was set
     OVERDUE     # it went on by itself, at its limit
     UNPARKABLE  # it held the GIL, so that nobody could have told it to go on
 
+cdef pthread_mutex_t parking
+cdef pthread_cond_t moved        # a thread parked, or is told to go on
 cdef counter watched             # a point is set, or calls are traced
 cdef bint tracing = False
 # The rest under the mutex.
@@ -226,12 +194,12 @@ cdef int traced_count = 0
 cdef void watch(int row, long long* out_point) noexcept nogil:
     cdef unsigned long thread = PyThread_get_thread_ident()
     cdef bint holds_gil = PyGILState_Check()
-    lock_parking()
+    pthread_mutex_lock(&parking)
     if tracing and traced_count < TRACED_CALLS:
         note_call(row, thread, holds_gil)
     if place == EXPECTED and point_row in (-1, row) and point_thread in (0, thread):
         meet_point(row, holds_gil, out_point)
-    unlock_parking()
+    pthread_mutex_unlock(&parking)
 
 
 cdef void note_call(int row, unsigned long thread, bint holds_gil) noexcept nogil:
@@ -250,7 +218,7 @@ cdef void meet_point(int row, bint holds_gil, long long* out_point) noexcept nog
     parked_row = row
     if holds_gil:
         place = UNPARKABLE
-        tell_moved()
+        pthread_cond_broadcast(&moved)
     elif point_after:
         out_point[0] = point
     else:
@@ -260,34 +228,34 @@ cdef void meet_point(int row, bint holds_gil, long long* out_point) noexcept nog
 cdef void stay(long long number) noexcept nogil:
     # Under the mutex, which is open while the thread waits.
     global place
-    cdef long long until = parking_ns() + point_ns
+    cdef long long until = now() + point_ns
     place = PARKED
-    tell_moved()
+    pthread_cond_broadcast(&moved)
     while place == PARKED and point == number:
-        if await_moved(until) and place == PARKED and point == number:
+        if wait_on(&moved, &parking, until - now()) and place == PARKED and point == number:
             place = OVERDUE
-    tell_moved()
+    pthread_cond_broadcast(&moved)
 
 
 cdef void park_at(long long number) noexcept nogil:
-    lock_parking()
+    pthread_mutex_lock(&parking)
     if place == EXPECTED and point == number:
         stay(number)
-    unlock_parking()
+    pthread_mutex_unlock(&parking)
 
 
-cdef Place set_point(Place now, int row, long long number, bint after, unsigned long thread, long long ns) noexcept nogil:
+cdef Place set_point(Place new, int row, long long number, bint after, unsigned long thread, long long ns) noexcept nogil:
     # What became of the point before; a thread that stands there goes on.
     global place, point, point_row, point_calls, point_after, point_thread, point_ns
     cdef Place before
-    lock_parking()
+    pthread_mutex_lock(&parking)
     before = place
-    place = now
+    place = new
     point += 1
     point_row, point_calls, point_after, point_thread, point_ns = row, number, after, thread, ns
-    atomic_store(&watched, tracing or now == EXPECTED)
-    tell_moved()
-    unlock_parking()
+    atomic_store(&watched, tracing or new == EXPECTED)
+    pthread_cond_broadcast(&moved)
+    pthread_mutex_unlock(&parking)
     return before
 
 
@@ -328,16 +296,16 @@ def await_parked(double timeout):
     Raises:
         RuntimeError: no point is set; the thread held the GIL there, so did not stop; or it went on at its limit.
     """
-    cdef long long until = parking_ns() + <long long>(min(max(timeout, 0), 1e6) * 1e9)
+    cdef long long until = now() + <long long>(min(max(timeout, 0), 1e6) * 1e9)
     cdef Place found
     cdef int row
     with nogil:
-        lock_parking()
+        pthread_mutex_lock(&parking)
         while place == EXPECTED:
-            if await_moved(until):
+            if wait_on(&moved, &parking, until - now()):
                 break
         found, row = place, parked_row
-        unlock_parking()
+        pthread_mutex_unlock(&parking)
     if found == NO_POINT:
         raise RuntimeError("no point is set; call park first")
     refuse_missed(found, row)
@@ -376,12 +344,12 @@ def end_trace():
 
 cdef void set_trace(bint on) noexcept nogil:
     global tracing, traced_count
-    lock_parking()
+    pthread_mutex_lock(&parking)
     if on:
         traced_count = 0
     tracing = on
     atomic_store(&watched, on or place == EXPECTED)
-    unlock_parking()
+    pthread_mutex_unlock(&parking)
 
 
 def traced_calls(thread=None):
@@ -394,9 +362,9 @@ def traced_calls(thread=None):
     cdef unsigned long ident = 0 if thread is None else thread
     cdef int index, count
     with nogil:
-        lock_parking()
+        pthread_mutex_lock(&parking)
         count = traced_count
-        unlock_parking()
+        pthread_mutex_unlock(&parking)
     return [
         (ROW_NAMES[traced[index].row], bool(traced[index].holds_gil))
         for index in range(count) if ident in (0, traced[index].thread)
@@ -406,7 +374,8 @@ def traced_calls(thread=None):
 cdef void forget_parking() noexcept nogil:
     # In a forked child, whose parent's threads are not here; and at import.
     global place, tracing, traced_count
-    begin_parking()
+    pthread_mutex_init(&parking, NULL)
+    pthread_cond_init(&moved, NULL)
     place = NO_POINT
     tracing = False
     traced_count = 0

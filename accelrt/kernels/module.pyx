@@ -7,6 +7,7 @@ from libc.stdlib cimport calloc, free
 
 from accelrt.core import files
 from accelrt.core.integers cimport checked_address_int, checked_int
+from accelrt.core.threads cimport sleep_ns
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
@@ -356,17 +357,6 @@ def host_kernel(function, signature, *, str name=None, device=None):
 
 # --- sleep ------------------------------------------------------------------------------------------------------------
 # sleep: a kernel that takes a given time.
-
-cdef extern from *:
-    """
-    #include <errno.h>
-    #include <time.h>
-    static void accelrt_sleep_ns(long long ns) {
-        struct timespec rest = {ns / 1000000000, ns % 1000000000};
-        while (nanosleep(&rest, &rest) == -1 && errno == EINTR) {}
-    }
-    """
-    void sleep_ns "accelrt_sleep_ns"(long long ns) noexcept nogil
 
 PTX = b"""
 .version 6.4

@@ -28,6 +28,7 @@ from accelrt.core.dtypes import DTYPES
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process import call_at_fork
 from accelrt.core.procfs import status_of
+from accelrt.core.threads cimport pause
 from accelrt.errors import CudaError
 from accelrt.nccl.codes import AVG, MAX, MIN, OPERATIONS, PARTS, PROD, SUM, BackendError
 from accelrt.runtime.lifetimes cimport enqueue_callback
@@ -35,7 +36,6 @@ from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport Stream
 
 cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned int us)
     int close(int file)
     int getpid()
 
@@ -64,8 +64,8 @@ cdef enum:
     MOST_RANKS = 16
     CHUNK = 1 << 15      # bytes
     LABEL = 128          # bytes
-    PAUSE_US = 50        # the shortest pause of who waits for others
-    LONG_PAUSE_US = 1000
+    PAUSE_NS = 50000     # the shortest pause of who waits for others
+    LONG_PAUSE_NS = 1000000
 
 cdef struct Slot:              # where one rank shows chunks, one after the other, to one other rank or to all
     long[MOST_RANKS] unread    # 1 for each rank that has still to take the chunk
@@ -221,18 +221,18 @@ cdef class Rank:
     cdef int perform(self, list passing) except -1:
         # Until all is done, something is wrong, or others did nothing for too long.
         cdef double idle = 0, now, looked = time.monotonic()
-        cdef unsigned int pause = PAUSE_US
+        cdef long long rest = PAUSE_NS
         while passing:
             if self.state(self.rank) != JOINED:
                 raise BackendError(INVALID_USAGE, "the communicator was aborted")
             if self.steps and self.advance(passing):
                 self.steps -= self.steps > 0
-                idle, pause = 0, PAUSE_US
+                idle, rest = 0, PAUSE_NS
                 continue
             now = time.monotonic()
             with nogil:
-                usleep(pause)
-            pause = min(2 * pause, <unsigned int>LONG_PAUSE_US)
+                pause(rest)
+            rest = min(2 * rest, <long long>LONG_PAUSE_NS)
             if self.steps == 0:  # what is held up waits for nobody
                 continue
             # A second at most, for this process may have been stopped itself.

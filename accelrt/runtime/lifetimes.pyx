@@ -16,6 +16,7 @@ from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_reserv
 from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
+from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
     GONE, INTERRUPTED, abandon_waits, as_refusal, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait,
     go_relaxed, is_captured_event, is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll,
@@ -565,12 +566,9 @@ at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_waiting)
 # finds its work complete: the first function_errors with their tracebacks, the rest counted.  What no call has
 # raised by the interpreter's exit goes to sys.unraisablehook.
 
-cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned int us)
-
 cdef enum:
-    MOST_ERRORS = 32   # that are kept; a traceback holds the variables of all its frames
-    REFUSAL_US = 1000  # so that a thread which tries again and again leaves the GIL to the functions under way
+    MOST_ERRORS = 32      # that are kept; a traceback holds the variables of all its frames
+    REFUSAL_NS = 1000000  # so that a thread which tries again and again leaves the GIL to the functions under way
     UNCOUNTED = -1
 
 SHORT_TURN = 5e-5  # seconds
@@ -689,7 +687,7 @@ cdef void take_back_runs(list nodes) noexcept:
 
 cdef int refuse_at_exit(str call, tuple arguments) except -1:
     with nogil:
-        usleep(REFUSAL_US)
+        pause(REFUSAL_NS)
     return raise_status(DEINITIALIZED, call, arguments)
 
 

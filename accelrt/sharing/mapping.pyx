@@ -16,6 +16,7 @@ from accelrt.allocator.pool cimport (
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
 from accelrt.core.process cimport Descriptor, own, own_all
 from accelrt.core.process import call_at_fork
+from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
     DONE, LATER, ask_stream, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of,
     record_behind, restore_mode,
@@ -159,7 +160,6 @@ cdef extern from *:
     int receive_packet "accelrt_receive_packet" (
         int file, char* data, size_t size, size_t* out_size, int* files, int* out_count) noexcept nogil
     int shut_down "shutdown" (int file, int how) noexcept nogil
-    int usleep(unsigned int microseconds) noexcept nogil
     int ETIMEDOUT, ETOOMANYREFS, SHUT_RDWR
     short POLLIN, POLLOUT
 
@@ -325,7 +325,7 @@ cdef class Connection(Endpoint):
                     code = await_file(self.file.number, POLLOUT, until)
                     code = code if code else EAGAIN
                 elif code == ETOOMANYREFS and clock_now() < until:  # descriptors under way that nobody took yet
-                    usleep(1000)
+                    pause(1000000)
                     code = EINTR
             self.check_wait(code, "nothing could be sent")
         return None
@@ -390,7 +390,7 @@ def connect(str name, double deadline):
         with nogil:
             code = connect_to(made.file.number, data, length)
             if code == EAGAIN:
-                usleep(2000)
+                pause(2000000)
                 code = ETIMEDOUT if clock_now() >= deadline else EINTR
         made.check_wait(code, f"nobody answered at {name!r}")
     return made

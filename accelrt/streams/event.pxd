@@ -1,17 +1,10 @@
-# Events: points in a stream's work; and the pool of driver events, for Events and for nogil code, on any thread.
+# Events: points in a stream's work; and driver events of the pool (uses/events.pxd) by their handles, for nogil code.
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.streams.stream cimport Stream, Waitable
+from accelrt.uses.events cimport PooledEvent
 
-cdef struct PooledEvent:   # of one driver event
-    uintptr_t handle
-    int device
-    unsigned int flags
-    bint captured          # by nogil code, which has it; under the pool's lock
-    PooledEvent* next      # in the pool
-
-
-cdef long events_in_use() noexcept nogil  # taken and not returned, on all devices
+cdef long events_in_use() noexcept nogil  # by Events and by nogil code, on all devices
 
 # For nogil code, by handles.
 cdef int take_event_handle(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil

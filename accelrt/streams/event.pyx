@@ -1,112 +1,51 @@
-"""Events: points in a stream's work that others can wait for, ask about and time; and the pool of driver events.
+"""Events: points in a stream's work that others can wait for, ask about and time.
 
-The driver's event is taken from the pool at the first record.  Events without the interprocess flag are handed out again
-once their holder returns them; to have one costs no driver call then.  An event that was captured belongs to the graph: a
-driver crashed when such an event was recorded anew while the graph was destroyed.  Python's graphs keep the Events that
-they captured.  What nogil code captured is destroyed when it is returned.
+The driver's event is taken from the pool (uses/events.pxd) at the first record.  Events without the interprocess flag go
+back to it once their holder returns them.
 """
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
+from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.guard cimport begin_wait, captures_open, end_wait, is_capturing
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.allocator.pool cimport MAX_DEVICES, stream_waits
+from accelrt.allocator.pool cimport stream_waits
 from accelrt.runtime.lifetimes cimport EVENT, UNCAPTURED, dispose, drain, keep_where_captured, raise_callback_errors
 cimport accelrt.uses.access as watch
-from accelrt.status cimport INVALID_HANDLE, NOT_READY, NO_HOST_MEMORY, raise_status, refuse_copy, refuse_unmade
+from accelrt.uses.events cimport destroy_event, make_event, return_event, take_event, take_spare
+from accelrt.status cimport INVALID_HANDLE, NOT_READY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport stream_of
 from accelrt.streams.stream import provide_event_type
 
 cdef enum:
     IPC_BYTES = 64
-    KINDS = 4  # EVENT_BLOCKING_SYNC and EVENT_DISABLE_TIMING, in every combination
 
-cdef PooledEvent* returned[MAX_DEVICES][KINDS]  # the one returned last first; under the lock
 cdef AddressMap by_handle                       # handle -> PooledEvent, of those that nogil code has; under the lock
 cdef int lock = 0                               # held for no call of the driver's
-cdef long existing = 0                          # records that exist, in the pool or not; atomic
+cdef long in_use = 0                            # pooled events that Events have; guarded by the GIL
 cdef uint64_t records = <uint64_t>1 << 63       # numbers that are no driver's handles; guarded by the GIL
 
 
-# --- the pool ------------------------------------------------------------------------------------------------
+# --- what is taken -------------------------------------------------------------------------------------------
 
 cdef void forget_events() noexcept nogil:
     # In a forked child: the parent's events, and a lock that another of its threads may have held.
-    global lock
+    global lock, in_use
     lock = 0
-    store_count(&existing, 0)
-    memset(returned, 0, sizeof(returned))
+    in_use = 0
     memset(&by_handle, 0, sizeof(by_handle))
 
 
-cdef PooledEvent* take_event(int device, unsigned int flags) noexcept nogil:
-    cdef PooledEvent* found = NULL
-    if flags >= KINDS:
-        return NULL
-    spin_lock(&lock)
-    found = returned[device][flags]
-    if found != NULL:
-        returned[device][flags] = found.next
-    spin_unlock(&lock)
-    return found
-
-
-cdef int make_event(int device, unsigned int flags, PooledEvent** out_event) noexcept nogil:
-    # A new one.
-    # Needs no lock; the driver's call may wait.
-    cdef PooledEvent* event = <PooledEvent*>calloc(1, sizeof(PooledEvent))
-    cdef int code
-    if event == NULL:
-        return NO_HOST_MEMORY
-    event.device = device
-    event.flags = flags
-    code = registry.active().event_create(device, flags, &event.handle)
-    if code:
-        free(event)
-        return code
-    add_count(&existing, 1)
-    out_event[0] = event
-    return 0
-
-
-cdef void forget_event(PooledEvent* event) noexcept nogil:
-    # The driver's event is destroyed.
-    add_count(&existing, -1)
-    free(event)
-
-
 cdef long events_in_use() noexcept nogil:
-    # Takes the lock.
-    cdef const PooledEvent* event
-    cdef long count = load_count(&existing)
-    cdef int device, kind
-    spin_lock(&lock)
-    for device in range(MAX_DEVICES):
-        for kind in range(KINDS):
-            event = returned[device][kind]
-            while event != NULL:
-                count -= 1
-                event = event.next
-    spin_unlock(&lock)
-    return count
+    return in_use + <long>by_handle.count
 
 
-cdef void return_event(PooledEvent* event) noexcept nogil:
-    # An event that was returned, or NULL where there is none with these flags.  It may still be pending: recording it
-    # anew leaves those who wait for its last record alone. no graph has it any more.
-    spin_lock(&lock)
-    event.next = returned[event.device][event.flags]
-    returned[event.device][event.flags] = event
-    spin_unlock(&lock)
-
-
-# --- the pool, by handles, for nogil code ----------------------------------------------------------------------
+# --- by handles, for nogil code -----------------------------------------------------------------------------------
 
 cdef int lend(PooledEvent* event) noexcept nogil:
     # Takes the lock.
@@ -121,11 +60,9 @@ cdef int lend(PooledEvent* event) noexcept nogil:
 
 cdef int take_event_handle(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
     # Takes the lock, but not for the driver's call.
-    cdef PooledEvent* event = take_event(device, flags)
-    cdef int code = 0
+    cdef PooledEvent* event
+    cdef int code = take_event(registry.active(), device, flags, &event)
     out_event[0] = 0
-    if event == NULL:
-        code = make_event(device, flags, &event)
     if code:
         return code
     code = lend(event)
@@ -149,8 +86,7 @@ cdef int return_event_handle(int device, uintptr_t event) noexcept nogil:
     if found == NULL:
         return INVALID_HANDLE
     if found.captured:
-        registry.active().event_destroy(device, event)
-        forget_event(found)
+        destroy_event(registry.active(), found)
     else:
         return_event(found)
     return 0
@@ -175,7 +111,7 @@ cdef PooledEvent* make(int ordinal, unsigned int flags) except NULL:
     cdef PooledEvent* made = NULL
     cdef int code
     with nogil:
-        code = make_event(ordinal, flags, &made)
+        code = make_event(registry.active(), ordinal, flags, &made)
     if code:
         raise_status(code, "event_create", ("device", ordinal, "flags", flags))
     return made
@@ -183,9 +119,11 @@ cdef PooledEvent* make(int ordinal, unsigned int flags) except NULL:
 
 cdef void leave(PooledEvent* event) noexcept:
     # An interprocess event is destroyed: what another process did with it is unknown.
+    global in_use
+    in_use -= 1
     if event.flags & EVENT_INTERPROCESS:
         dispose(EVENT, event.device, event.handle)
-        forget_event(event)
+        free(event)
     else:
         return_event(event)
 
@@ -279,12 +217,14 @@ cdef class Event(Waitable):
 
     cdef int ensure_handle(self, int ordinal, bint fresh=False) except -1:
         # fresh: a capture refuses to wait for an event of the pool that was captured last.
+        global in_use
         cdef PooledEvent* taken = NULL
         if self.handle == 0:
             if not fresh:
-                taken = take_event(ordinal, self.flags)
+                taken = take_spare(ordinal, self.flags)
             if taken == NULL:
                 taken = make(ordinal, self.flags)
+            in_use += 1
             if self.handle:  # another thread was faster, while the GIL was released
                 leave(taken)
                 return self.ensure_handle(ordinal)

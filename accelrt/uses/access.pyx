@@ -14,6 +14,7 @@ from accelrt.core.slots cimport (
     enter_inner, enter_outermost, fence_slots, first_slot, has_left, my_slot, open_slots, section_of, Slot,
     slots_fenced, take_slot,
 )
+from accelrt.core.threads cimport pause, sched_yield
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
 from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
@@ -180,12 +181,6 @@ call_at_fork("uses.access", "runtime", child=stop)
 cdef extern from "Python.h":
     int PyErr_CheckSignals() except -1
 
-cdef extern from "<unistd.h>" nogil:
-    int usleep(unsigned int us)
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield()
-
 cdef extern from *:
     """
     #define pass_barrier() __atomic_thread_fence(__ATOMIC_SEQ_CST)
@@ -193,9 +188,9 @@ cdef extern from *:
     void pass_barrier() noexcept nogil
 
 cdef enum:
-    PAUSE_US = 50  # most uses end within microseconds; what waits for a stream takes as long as that
-    SHORT = 100    # looks at a section before the thread yields
-    LONG = 10000   # looks before it sleeps between them
+    PAUSE_NS = 50000  # most uses end within microseconds; what waits for a stream takes as long as that
+    SHORT = 100       # looks at a section before the thread yields
+    LONG = 10000      # looks before it sleeps between them
 
 cdef Deferral waiting = None  # the first of those that wait
 cdef Export* first_export = NULL
@@ -325,7 +320,7 @@ cdef void await_sections() noexcept nogil:
         while section and not has_left(slot, section):
             rounds += 1
             if rounds > LONG:
-                usleep(PAUSE_US)
+                pause(PAUSE_NS)
             elif rounds > SHORT:
                 sched_yield()
         slot = slot.next
@@ -339,7 +334,7 @@ cdef int await_uses(str call) except -1:
         await_sections()
     while is_under_way(last):
         with nogil:
-            usleep(PAUSE_US)
+            pause(PAUSE_NS)
         PyErr_CheckSignals()
     return 0
 

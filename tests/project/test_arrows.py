@@ -24,6 +24,7 @@ FLOORS = (
         "devices.attributes",
         "devices.versions",
     ),  # asked before a driver is open
+    ("uses.events",),
     ("allocator",),
     ("uses",),
     ("runtime", "profiler"),

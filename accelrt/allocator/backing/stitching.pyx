@@ -6,7 +6,6 @@ from accelrt.allocator.backing.pages cimport (
     add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
     reserve_addresses, slot_index, unmap_slot,
 )
-from accelrt.allocator.event_queue cimport Entry, put_entry, take_entry
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
     RANKED, count_splits, drop_replay, ensure_blocks, file_heap, file_heaps, first_ending, first_ranked,
@@ -23,7 +22,9 @@ from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, 
 from accelrt.driver.guard cimport (
     enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, record_behind, restore_mode,
 )
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.status cimport NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY
+from accelrt.uses.events cimport mark_behind, return_event, take_event
 
 
 # --- stream epochs ----------------------------------------------------------------------------------------------------
@@ -42,12 +43,7 @@ cdef void mark_quiescent(Heap* heap) noexcept nogil:
 cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
     # Records a progress event behind the work of a busy stream.  A failure is harmless: other streams get the heap's
     # pages later.
-    if take_entry(pool.table, pool.device, &pool.spare_entries, &heap.progress_event):
-        heap.progress_event = NULL
-    elif record_behind(pool.table, pool.device, heap.progress_event.event, heap.stream):
-        put_entry(&pool.spare_entries, heap.progress_event)
-        heap.progress_event = NULL
-    else:
+    if mark_behind(pool.table, pool.device, heap.stream, &heap.progress_event) == 0:
         heap.progress_epoch = heap.epoch
         heap.epoch += 1
 
@@ -58,12 +54,12 @@ cdef void query_progress(Pool* pool, Heap* heap) noexcept nogil:
     cdef int code
     if heap.progress_event == NULL:
         return
-    code = pool.table.event_query(pool.device, heap.progress_event.event)
+    code = pool.table.event_query(pool.device, heap.progress_event.handle)
     if code == NOT_READY:
         return
     if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # else the device was waited for since
         heap.quiescent_epoch = heap.progress_epoch
-    put_entry(&pool.spare_entries, heap.progress_event)
+    return_event(heap.progress_event)
     heap.progress_event = NULL
 
 
@@ -152,18 +148,17 @@ cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
     cdef int code
     if not found.recorded:
         return False
-    code = pool.table.event_query(pool.device, (<Entry*>found.progress_event).event)
+    code = pool.table.event_query(pool.device, found.progress_event.handle)
     found.recorded = not is_captured_event(code)
     return code == 0
 
 
 cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
     # Records a progress event behind the work of the replay's stream; recorded says whether that succeeded.
-    cdef Entry** place = <Entry**>&found.progress_event
-    if found.progress_event == NULL and take_entry(pool.table, pool.device, &pool.spare_entries, place):
-        found.progress_event = NULL
+    if found.progress_event == NULL and take_event(
+            pool.table, pool.device, EVENT_DISABLE_TIMING, &found.progress_event):
         return
-    found.recorded = record_behind(pool.table, pool.device, (<Entry*>found.progress_event).event, found.stream) == 0
+    found.recorded = record_behind(pool.table, pool.device, found.progress_event.handle, found.stream) == 0
 
 
 cdef void query_replays(Pool* pool, PrivatePool* owner, bint may_query_streams) noexcept nogil:
@@ -247,14 +242,14 @@ cdef void drop_progress_events(Pool* pool) noexcept nogil:
     cdef Replay* found
     while heap != NULL:
         if heap.progress_event != NULL:
-            put_entry(&pool.spare_entries, heap.progress_event)
+            return_event(heap.progress_event)
             heap.progress_event = NULL
         heap = heap.next
     while owner != NULL:
         found = owner.replays
         while found != NULL:
             if found.progress_event != NULL:
-                put_entry(&pool.spare_entries, <Entry*>found.progress_event)
+                return_event(found.progress_event)
                 found.progress_event = NULL
                 found.recorded = False
             found = found.next

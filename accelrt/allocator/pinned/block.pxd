@@ -1,12 +1,12 @@
 # What the cache of page-locked memory is made of: sizes, figures, records.  One such pool a process: the memory is
 # portable, every device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t
-from accelrt.allocator.event_queue cimport Entry, Queues
 from accelrt.allocator.sizes cimport round_up
+from accelrt.uses.events cimport Queues, Use, UseStore
 
 cdef enum:
     STEP = 64               # every block is a multiple; the class step up to 512 bytes
@@ -105,20 +105,11 @@ cdef inline void reset_timing(Timing* timing) noexcept nogil:
 # What the cache of page-locked memory is made of.  One such pool a process: the memory is portable, every
 # device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
 
-cdef enum:
-    DEVICES = 64  # ordinals that may have spare events
-
 cdef enum:  # PinnedBlock.state
     FREE = 0      # in one free list
     LIVE = 1      # in the address map
     PENDING = 2   # given back, in the address map until no stream uses it any more
     LEAVING = 3   # a whole segment on its way back to the driver, in no list
-
-# A stream that was said to use a live block.
-cdef struct PinnedUse:
-    int device
-    uintptr_t stream
-    PinnedUse* next
 
 # A run of a segment.  size is a multiple of STEP; the sizes of a segment's blocks add up to the segment's.
 cdef struct PinnedBlock:
@@ -129,8 +120,8 @@ cdef struct PinnedBlock:
     PinnedBlock* after    # neighbour above, NULL at the segment's end
     PinnedBlock* left     # in its free list; in the deferred list left is NULL
     PinnedBlock* right    # in its free list, the deferred list or the spare records
-    PinnedUse* uses       # of a live block; of a pending one those whose events are not recorded yet
-    long events           # entries that name it; guarded by order
+    Use* uses             # of a live block; of a pending one those whose events are not recorded yet
+    uint32_t events       # queued ones that name it; guarded by order
     int state
 
 # Memory of one driver call.  starts has a bit for each unit of bytes at which a block starts.
@@ -165,12 +156,10 @@ cdef struct PinnedPool:
     size_t segment_room       # how many segments has room for
     PinnedSegment* doomed     # uncached and free, to be given back
     PinnedBlock* spare_blocks
-    PinnedUse* spare_uses
+    UseStore uses             # of blocks
     PinnedStats stats
     PinnedSettings settings
     pthread_mutex_t order     # taken before lock; held around events, never while something is waited for
-    Queues queues             # guarded by order, with their entries
+    Queues queues             # guarded by order
     PinnedBlock* deferred     # pending, with uses whose events are not recorded yet
-    Entry* spare[DEVICES]     # by device
-    long pending              # entries in the queues
-    long awaited              # entries that some thread took out to wait for them
+    long awaited              # events that some thread took out to wait for them

@@ -3,26 +3,29 @@ from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
 
-from accelrt.allocator.event_queue cimport (
-    busy_queue, destroy_entries, enqueue, Entry, next_filled, put_back, put_entry, Queue, take_complete, take_oldest,
-)
 from accelrt.allocator.heaps cimport heap_stream
 from accelrt.allocator.pinned.block cimport (
-    CLASSES, DEVICES, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
-    class_size, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, PinnedUse, reset_peak, reset_sums,
+    CLASSES, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
+    class_size, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, reset_peak, reset_sums,
     reset_timing, round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
-from accelrt.core.locks cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock,
-)
+from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.core.threads cimport (
+    now, pthread_cond_init, pthread_cond_signal, pthread_cond_t, pthread_cond_wait, pthread_create, pthread_join,
+    pthread_t, wait_on,
+)
 from accelrt.driver.guard cimport (
     GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, is_device_lost, leave_wait, meaning_of,
     restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
+from accelrt.uses.events cimport (
+    MAX_DEVICES, PooledEvent, Queue, Use, UseStore, add_use, busy_queue, destroy_spare, drop_use, hand_on, next_filled,
+    poll_queues, put_back, queue_use, return_event, take_oldest,
+)
 
 
 # --- heap -------------------------------------------------------------------------------------------------------------
@@ -218,27 +221,11 @@ cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil:
 
 # segments: the driver's memory, taken and given back
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef unsigned long pthread_t
-    int pthread_create(pthread_t* thread, void* attributes, void* (*run)(void*) noexcept, void* argument)
-    int pthread_join(pthread_t thread, void** result)
-
 cdef extern from "<sys/mman.h>" nogil:
     enum: PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS
     void* MAP_FAILED
     void* mmap(void* address, size_t length, int protection, int flags, int file, long offset)
     int munmap(void* address, size_t length)
-
-cdef extern from *:
-    """
-    #include <time.h>
-    static inline long long accelrt_microseconds(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
-    }
-    """
-    long long microseconds "accelrt_microseconds" () noexcept nogil
 
 cdef enum:
     MAX_THREADS = 128
@@ -333,7 +320,7 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
     segment = new_segment(0, size, kind)  # first: with the memory in hand nothing may fail
     if segment == NULL:
         return NO_HOST_MEMORY
-    start = microseconds()
+    start = now()
     code = take_relaxed(device, size, &settings, &address)
     if code:
         drop_segment(segment)
@@ -342,7 +329,7 @@ cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, Pinned
     segment.device = device
     segment.registered = settings.use_register
     spin_lock(&pool.lock)
-    time_call(&pool.stats.take, microseconds() - start)
+    time_call(&pool.stats.take, (now() - start) // 1000)
     spin_unlock(&pool.lock)
     out_segment[0] = segment
     return 0
@@ -393,12 +380,12 @@ cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noe
     while segments != NULL:
         segment = segments
         segments = segment.next
-        start = microseconds()
+        start = now()
         if code == 0:
             code = give_relaxed(segment, used)
             if code == 0:
                 spin_lock(&pool.lock)
-                time_call(&pool.stats.give, microseconds() - start)
+                time_call(&pool.stats.give, (now() - start) // 1000)
                 spin_unlock(&pool.lock)
                 drop_segment(segment)
                 continue
@@ -409,34 +396,6 @@ cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noe
 
 
 # blocks that were given back while a stream may still use them
-
-cdef int drop_spare_events(PinnedPool* pool) noexcept nogil:
-    # Gives the idle events back to the driver.
-    cdef int device, code = 0
-    for device in range(DEVICES):
-        if code == 0:
-            code = destroy_entries(registry.active(), &pool.spare[device])
-    return code
-
-
-cdef int record_use(PinnedPool* pool, PinnedBlock* block, const PinnedUse* use) noexcept nogil:
-    cdef int code = enqueue(
-        registry.active(), &pool.queues, &pool.spare[use.device], use.device, use.stream, block,
-    )
-    if code == 0:
-        block.events += 1
-        pool.pending += 1
-    return 0 if meaning_of(code) == GONE else code  # a stream that is gone uses nothing more
-
-
-cdef void drop_use(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
-    cdef PinnedUse* use = block.uses
-    spin_lock(&pool.lock)
-    block.uses = use.next
-    use.next = pool.spare_uses
-    pool.spare_uses = use
-    spin_unlock(&pool.lock)
-
 
 cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     # Of a PENDING block: no stream uses it any more.
@@ -449,6 +408,18 @@ cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     spin_unlock(&pool.lock)
 
 
+cdef void take_back_uses(PinnedPool* pool, UseStore* dropped) noexcept nogil:
+    # Records that were dropped under order alone, into a store of their own: under lock they go to the pool's.
+    cdef Use** end = &dropped.spare
+    while end[0] != NULL:
+        end = &end[0].next
+    spin_lock(&pool.lock)
+    end[0] = pool.uses.spare
+    pool.uses.spare = dropped.spare
+    pool.uses.count += dropped.count  # which is below 0
+    spin_unlock(&pool.lock)
+
+
 cdef void put_deferred(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     block.right = pool.deferred
     pool.deferred = block
@@ -457,8 +428,11 @@ cdef void put_deferred(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
 cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     # A PENDING block with uses.
     # A block whose events cannot be recorded now waits with the rest of its uses, and is tried again.
-    while block.uses != NULL and record_use(pool, block, block.uses) == 0:
-        drop_use(pool, block)
+    cdef UseStore dropped = UseStore(NULL, 0)
+    while block.uses != NULL:
+        if queue_use(registry.active(), &pool.queues, &dropped, &block.uses, block, &block.events):
+            break
+    take_back_uses(pool, &dropped)
     if block.uses != NULL:
         put_deferred(pool, block)
     elif block.events == 0:
@@ -476,44 +450,21 @@ cdef void record_all_events(PinnedPool* pool) noexcept nogil:
         defer(pool, block)
 
 
-cdef void complete(PinnedPool* pool, Entry* entry) noexcept nogil:
-    # Of an entry in no queue any more.
-    cdef PinnedBlock* block = <PinnedBlock*>entry.block
-    put_entry(&pool.spare[entry.device], entry)
+cdef void complete(const Queue* queue, PooledEvent* event, void* owner) noexcept nogil:
+    # For poll_queues.
+    cdef PinnedPool* pool = <PinnedPool*>owner
+    cdef PinnedBlock* block = <PinnedBlock*>event.block
+    return_event(event)
     block.events -= 1
     if block.events == 0 and block.uses == NULL:
         finish(pool, block)
 
 
-cdef int poll_queue(PinnedPool* pool, Queue* queue) noexcept nogil:
-    cdef int code
-    cdef Entry* entry = take_complete(registry.active(), &pool.queues, queue, &code)
-    while entry != NULL:
-        pool.pending -= 1
-        complete(pool, entry)
-        entry = take_complete(registry.active(), &pool.queues, queue, &code)
-    return code
-
-
 cdef int poll(PinnedPool* pool) noexcept nogil:
     # Frees what is complete; never waits.
-    # Asking for an event breaks a global-mode capture of any thread, unless the requester is relaxed.
-    cdef Queue* queue
-    cdef int mode
-    cdef int code
     if pool.deferred != NULL:
         record_all_events(pool)
-    if pool.pending == 0:
-        return 0
-    code = go_relaxed(registry.active(), &mode)
-    if code:
-        return code
-    queue = next_filled(&pool.queues, 0)
-    while queue != NULL and code == 0:
-        code = poll_queue(pool, queue)
-        queue = next_filled(&pool.queues, queue.number + 1)
-    restore_mode(registry.active(), mode)
-    return code
+    return poll_queues(registry.active(), &pool.queues, complete, pool) if pool.queues.pending else 0
 
 
 cdef int synchronize(int device, uintptr_t event) noexcept nogil:
@@ -526,30 +477,28 @@ cdef int synchronize(int device, uintptr_t event) noexcept nogil:
 
 
 cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
-    # The entry is this thread's alone while it waits; order is open, for the work before the event may be a host
+    # The event is this thread's alone while it waits; order is open, for the work before the event may be a host
     # function that gives memory back.
-    cdef Entry* entry = take_oldest(&pool.queues, queue)
+    cdef PooledEvent* event = take_oldest(&pool.queues, queue)
     cdef int code
-    pool.pending -= 1
     pool.awaited += 1
     pthread_mutex_unlock(&pool.order)
-    code = synchronize(entry.device, entry.event)
+    code = synchronize(event.device, event.handle)
     pthread_mutex_lock(&pool.order)
     pool.awaited -= 1
     if code == 0 or is_device_lost(code):
-        complete(pool, entry)
+        complete(queue, event, pool)
         return 0
     if is_captured_event(code) or meaning_of(code) == GONE:  # the next poll records it anew
-        entry.lost = True
+        event.captured = True
         code = 0
-    put_back(&pool.queues, queue, entry)
-    pool.pending += 1
+    put_back(&pool.queues, queue, event)
     return code
 
 
 cdef int wait_unrecorded(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     # No event can be recorded: the whole device's work is waited for instead.  Meanwhile the use may go with its stream.
-    cdef const PinnedUse* use
+    cdef const Use* use
     cdef int device, code = 0
     while block.uses != NULL and code == 0:
         use = block.uses
@@ -560,7 +509,9 @@ cdef int wait_unrecorded(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
         code = registry.active().device_synchronize(device)
         pthread_mutex_lock(&pool.order)
         if code == 0 and block.uses == use:
-            drop_use(pool, block)
+            spin_lock(&pool.lock)
+            drop_use(&pool.uses, &block.uses)
+            spin_unlock(&pool.lock)
     return code
 
 
@@ -592,7 +543,7 @@ cdef int wait_all(PinnedPool* pool) noexcept nogil:
     cdef Queue* queue
     cdef long left
     cdef int code = poll(pool)
-    left = pool.pending
+    left = pool.queues.pending
     while left and code == 0:
         left -= 1
         queue = busy_queue(&pool.queues)
@@ -605,21 +556,6 @@ cdef int wait_all(PinnedPool* pool) noexcept nogil:
 
 
 # --- the thread that polls page-locked blocks in use, so that no allocation has to ------------------------
-
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    enum: CLOCK_REALTIME
-    int clock_gettime(int clock, timespec* out_now)
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_cond_t:
-        pass
-    int pthread_cond_init(pthread_cond_t* condition, void* attributes)
-    int pthread_cond_signal(pthread_cond_t* condition)
-    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
-    int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until)
 
 cdef enum:
     PERIOD = 100000  # nanoseconds between two polls
@@ -634,16 +570,6 @@ cdef struct Watch:
     bint closed    # the process ends: no thread is started any more
 
 cdef Watch* it = NULL
-
-
-cdef void sleep_a_period(PinnedPool* pool) noexcept nogil:
-    cdef timespec until
-    clock_gettime(CLOCK_REALTIME, &until)
-    until.tv_nsec += PERIOD
-    if until.tv_nsec >= 1000000000:
-        until.tv_sec += 1
-        until.tv_nsec -= 1000000000
-    pthread_cond_timedwait(&it.changed, &pool.order, &until)
 
 
 cdef void give_doomed_back(PinnedPool* pool) noexcept nogil:
@@ -666,13 +592,13 @@ cdef void* run(void* data) noexcept nogil:
     cdef PinnedPool* pool = <PinnedPool*>data
     pthread_mutex_lock(&pool.order)
     while not it.stopping:
-        if pool.pending == 0 and pool.deferred == NULL:
+        if pool.queues.pending == 0 and pool.deferred == NULL:
             pthread_cond_wait(&it.changed, &pool.order)
             continue
         poll(pool)
         give_doomed_back(pool)
         if not it.stopping:
-            sleep_a_period(pool)
+            wait_on(&it.changed, &pool.order, PERIOD)
     pthread_mutex_unlock(&pool.order)
     return NULL
 
@@ -820,24 +746,6 @@ cdef int tidy_pinned() noexcept nogil:
     return code if code else give_back(False)
 
 
-cdef void hand_on_uses_of(PinnedBlock* block, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
-    # Under lock.  A block that several streams of one heir's used has several uses by it, which is no harm.
-    cdef PinnedUse** link = &block.uses
-    cdef PinnedUse* use
-    while link[0] != NULL:
-        use = link[0]
-        if use.stream == stream and use.device == device:
-            if heir:
-                use.stream = heir
-                link = &use.next
-                continue
-            link[0] = use.next
-            use.next = pool.spare_uses
-            pool.spare_uses = use
-        else:
-            link = &use.next
-
-
 cdef void hand_on_uses(int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     # Under order.
     cdef PinnedBlock** link = &pool.deferred
@@ -847,7 +755,7 @@ cdef void hand_on_uses(int device, uintptr_t stream, uintptr_t heir) noexcept no
     for index in range(pool.live.capacity):
         block = <PinnedBlock*>pool.live.slots[index].value
         if block != NULL:
-            hand_on_uses_of(block, device, stream, heir)
+            hand_on(&pool.uses, &block.uses, device, stream, heir)
     spin_unlock(&pool.lock)
     while link[0] != NULL:
         block = link[0]
@@ -969,39 +877,15 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
     return 0
 
 
-cdef PinnedUse* new_use() noexcept nogil:
-    cdef PinnedUse* use = pool.spare_uses
-    if use == NULL:
-        return <PinnedUse*>calloc(1, sizeof(PinnedUse))
-    pool.spare_uses = use.next
-    return use
-
-
-cdef int note(PinnedBlock* block, int device, uintptr_t stream) noexcept nogil:
-    cdef PinnedUse* use = block.uses
-    while use != NULL:
-        if use.stream == stream and use.device == device:
-            return 0
-        use = use.next
-    use = new_use()
-    if use == NULL:
-        return NO_HOST_MEMORY
-    use.device = device
-    use.stream = stream
-    use.next = block.uses
-    block.uses = use
-    return 0
-
-
 cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
     cdef PinnedBlock* block
     cdef int code = FORKED if forked else NOT_ALLOCATED
-    if device < 0 or device >= DEVICES:
+    if device < 0 or device >= MAX_DEVICES:
         return INVALID_DEVICE
     spin_lock(&pool.lock)
     block = block_of(&pool, address)
     if block != NULL:
-        code = note(block, device, heap_stream(stream))
+        code = add_use(&pool.uses, &block.uses, device, heap_stream(stream))
     spin_unlock(&pool.lock)
     return code
 
@@ -1015,16 +899,15 @@ cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
 
 
 cdef int empty_pinned() noexcept nogil:
-    cdef int code
+    cdef int code, device
     pthread_mutex_lock(&pool.order)
     code = wait_all(&pool)
     pthread_mutex_unlock(&pool.order)
     if code == 0:
         code = give_back(True)
     if code == 0:
-        pthread_mutex_lock(&pool.order)
-        code = drop_spare_events(&pool)
-        pthread_mutex_unlock(&pool.order)
+        for device in range(MAX_DEVICES):
+            code = destroy_spare(registry.active(), device) if code == 0 else code
     return code
 
 
@@ -1196,22 +1079,22 @@ cdef const char* check_lists(PinnedPool* pool, size_t expected) noexcept nogil:
 
 cdef const char* check_queues(PinnedPool* pool, long events) noexcept nogil:
     cdef Queue* queue = next_filled(&pool.queues, 0)
-    cdef Entry* entry
+    cdef const PooledEvent* event
     cdef PinnedBlock* block = pool.deferred
     cdef long entries = 0
     while queue != NULL:
-        entry = queue.head
-        while entry != NULL:
+        event = queue.head
+        while event != NULL:
             entries += 1
-            if (<PinnedBlock*>entry.block).state != PENDING:
+            if (<PinnedBlock*>event.block).state != PENDING:
                 return "a pinned block is waited for that is not pending"
-            entry = entry.next
+            event = event.next
         queue = next_filled(&pool.queues, queue.number + 1)
     while block != NULL:
         if block.state != PENDING or block.uses == NULL:
             return "a deferred pinned block has nothing to wait for"
         block = block.right
-    if entries != pool.pending or (pool.awaited == 0 and entries != events):
+    if entries != pool.queues.pending or (pool.awaited == 0 and entries != events):
         return "the pinned blocks' events are not those of the queues"
     return NULL
 

@@ -6,13 +6,14 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.allocator.stats cimport STATS
+from accelrt.uses.events cimport PooledEvent
 
 # A stream on which graphs were replayed that are destroyed now: their last replay may still be running.
 cdef struct Replay:
     uintptr_t stream
-    bint waited           # the wait under way has waited for it already, or cannot
-    void* progress_event  # an Entry of event_queue.pxd, for an event behind the last replay; NULL: none
-    bint recorded         # whether that event is recorded
+    bint waited                  # the wait under way has waited for it already, or cannot
+    PooledEvent* progress_event  # behind the last replay; NULL: none
+    bint recorded                # whether that event is recorded
     Replay* next
 
 # Live memory of a suspended pool whose contents the host keeps, and where: offset bytes from the start of its chunks.

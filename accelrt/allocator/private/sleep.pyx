@@ -2,7 +2,6 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from accelrt.allocator.address_table cimport block_at
 from accelrt.allocator.audit cimport audit_pool
@@ -20,12 +19,14 @@ from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.private_types cimport Kept, PrivatePool, Range, Suspension
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport ACTIVE, RESERVED_BYTES
-from accelrt.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Segment, Slot, Use
+from accelrt.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Segment, Slot
 from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.core.threads cimport now
 from accelrt.driver.guard cimport DONE, GONE, enter_wait, is_device_lost, leave_wait, meaning_of
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING, raise_status
+from accelrt.uses.events cimport Use
 
 
 # --- suspended --------------------------------------------------------------------------------------------------------
@@ -269,14 +270,6 @@ cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) n
     made.chunk_count = (made.kept_bytes + CHUNK - 1) // CHUNK
     made.chunks = <uintptr_t*>calloc(made.chunk_count + 1, sizeof(uintptr_t))
     return 0 if made.chunks != NULL else NO_HOST_MEMORY
-
-
-cdef int64_t now() noexcept nogil:
-    # Outside of it: page-locked memory for what was noted; the copies to it (out) or back, which are waited for.
-    # nanoseconds of the monotonic clock.
-    cdef timespec read
-    clock_gettime(CLOCK_MONOTONIC, &read)
-    return <int64_t>read.tv_sec * 1000000000 + read.tv_nsec
 
 
 cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil:

@@ -1,8 +1,8 @@
 """How many heaps and queues searches and polls go by, for tests of what they cost."""
 from accelrt.allocator.heaps cimport BUSY, RANKED, UNSEARCHED
 from accelrt.allocator.pool cimport pool_if_made
-from accelrt.allocator.event_queue cimport Queue, next_filled
 from accelrt.allocator.types cimport Heap, Pool
+from accelrt.uses.events cimport Queue, next_filled
 
 
 def filed(int device=0):
