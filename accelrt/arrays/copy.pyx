@@ -870,7 +870,7 @@ def use(memory, nbytes=None, stream=None, str mode="rw"):
     if isinstance(stream, str):
         if stream != "host":
             raise ValueError(f"stream is {stream!r}; pass a Stream, a handle, None, or 'host'")
-        watch.note_host_access(address, size, mode, "use")
+        watch.note_host_work("use", [(address, size, mode)])
         return
     worker = stream_of(stream, ordinal_of(None))
     watch.note_access(worker.device_index, worker.handle, address, size, mode, "use")

@@ -1,7 +1,7 @@
 # Who watches, and what it is told: sync debug mode and the race detector; and the door for uses of memory.
 #
-# A function that waits for the device calls before_wait first.  The note_ functions say to the race detector what happens;
-# one branch is all that they cost while it is off.  They need the GIL.
+# A function that waits for the device calls before_wait first.  The note_ functions tell the race detector what happens,
+# with the GIL; on hot paths one branch is all that they cost while it is off.
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
@@ -17,10 +17,8 @@ cdef extern from * nogil:
     bint likely_true(bint condition) noexcept
     bint unlikely_true(bint condition) noexcept
 
-# Written by access.pyx alone:
-cdef object detector  # accelrt.sanitizer's Detector that is on, or was on last
-cdef int sanitizing   # 1 while the race detector is on
-cdef int sync_mode    # 0 default, 1 warn, 2 error
+cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
+cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
 
 
 cdef inline int before_wait(str call) except -1:
@@ -30,13 +28,6 @@ cdef inline int before_wait(str call) except -1:
     return 0
 
 cdef int before_wait_slow(str call) except -1
-# What hot paths tell stays out of them.
-cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
-cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
-cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1
-cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1
-cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept
-cdef void note_freed_slow(uintptr_t address) noexcept
 
 
 cdef inline bint detects_races() noexcept nogil:
@@ -44,46 +35,50 @@ cdef inline bint detects_races() noexcept nogil:
     return unlikely_true(sanitizing)
 
 
+# What is rare is told by functions that ask themselves.
 # --- work; raises RaceError before it is put into its stream ---
+cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1
+# --- order ---
+cdef int note_stream(int ordinal, uintptr_t stream) except -1  # it has a new holder
+cdef int note_device_reached(int ordinal) except -1  # RaceError
+cdef object note_host_function(int ordinal, uintptr_t stream)  # what note_run takes
+cdef void note_run(object mark, bint begins) noexcept  # on the thread that runs it, before and after
+# --- graphs ---
+cdef int note_captured(uint64_t capture) except -1
+cdef void note_dropped(uint64_t capture) noexcept
+# --- memory ---
+cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1
+cdef int note_emptied() except -1
+cdef int note_forgotten(uintptr_t address, size_t size) except -1
 
-cdef inline int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1:
-    # uses are (address, bytes, "r" or "w")
-    if detects_races():
-        detector.work(ordinal, stream, call, uses)
-    return 0
+# What hot paths tell stays out of them.
+cdef int note_access_slow(
+    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
+) except -1
+cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
+cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
+cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1
+cdef int note_event_reached_slow(uintptr_t event) except -1
+cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept
+cdef void note_freed_slow(uintptr_t address) noexcept
+cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1
+
+
+# For callers that asked detects_races.  Uses are (address, bytes, "r" or "w").
+cdef int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1
+cdef int note_host_work(str call, list uses) except -1
+# A kernel node: what it launched, (name, addresses that its arguments held), and what it launches now, with uses behind.
+cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1
 
 
 cdef inline int note_access(
     int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
 ) except -1:
-    if detects_races():
-        detector.work(ordinal, stream, call, [(address, size, mode)])
-    return 0
-
-
-cdef inline int note_host_access(uintptr_t address, size_t size, str mode, str call) except -1:
-    if detects_races():
-        detector.host_work(call, [(address, size, mode)])
-    return 0
-
-
-cdef inline int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1:
-    if detects_races():
-        detector.replayed(capture, ordinal, stream)
-    return 0
-
-
-# --- order; what follows raises only where it says so ---
-
-cdef inline int note_stream(int ordinal, uintptr_t stream) except -1:
-    # The stream has a new holder.
-    if detects_races():
-        detector.made_stream(ordinal, stream)
-    return 0
+    return note_access_slow(ordinal, stream, address, size, mode, call) if detects_races() else 0
 
 
 cdef inline int note_record(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
-    # is_node, here and below: the record is a node of a capture's.
+    # is_node, here and below: it is a node of a capture's.
     return note_record_slow(ordinal, stream, event, is_node) if detects_races() else 0
 
 
@@ -92,57 +87,16 @@ cdef inline int note_wait(int ordinal, uintptr_t stream, uintptr_t event, bint i
 
 
 cdef inline int note_reached(int ordinal, uintptr_t stream) except -1:
-    # The host knows that it is past all work.  RaceError, as the next two.
+    # The host knows that it is past all work; RaceError, as the next one.
     return note_reached_slow(ordinal, stream) if detects_races() else 0
 
 
 cdef inline int note_event_reached(uintptr_t event) except -1:
-    if detects_races():
-        detector.reached_event(event)
-    return 0
+    return note_event_reached_slow(event) if detects_races() else 0
 
-
-cdef inline int note_device_reached(int ordinal) except -1:
-    if detects_races():
-        detector.reached_device(ordinal)
-    return 0
-
-
-cdef inline object note_host_function(int ordinal, uintptr_t stream):
-    # Answers what note_run takes.
-    return detector.host_function(ordinal, stream) if detects_races() else None
-
-
-cdef inline void note_run(object mark, bint begins) noexcept:
-    # On the thread that runs the host function.
-    if mark is not None:
-        detector.runs(mark if begins else None)
-
-
-# --- graphs ---
-
-cdef inline int note_captured(uint64_t capture) except -1:
-    if detects_races():
-        detector.captured(capture)
-    return 0
-
-
-cdef inline int note_changed(uint64_t capture, tuple old, tuple new) except -1:
-    # A kernel node: what it launched, (name, addresses that its arguments held), and what it launches now, with uses as
-    # of note_work behind.
-    if detects_races():
-        detector.changed(capture, old, new)
-    return 0
-
-
-cdef inline void note_dropped(uint64_t capture) noexcept:
-    if detects_races():
-        detector.dropped(capture)
-
-
-# --- memory; an ordinal of -1 is page-locked memory ---
 
 cdef inline void note_allocated(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
+    # An ordinal of -1 is page-locked memory.
     if detects_races():
         note_allocated_slow(ordinal, stream, address, size)
 
@@ -152,26 +106,8 @@ cdef inline void note_freed(uintptr_t address) noexcept:
         note_freed_slow(address)
 
 
-cdef inline int note_freed_after(uintptr_t address, uintptr_t event) except -1:
-    if detects_races():
-        detector.freed_after(address, event)
-    return 0
-
-
 cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) except -1:
     return note_use_on_slow(address, ordinal, stream) if detects_races() else 0
-
-
-cdef inline int note_emptied() except -1:
-    if detects_races():
-        detector.emptied()
-    return 0
-
-
-cdef inline int note_forgotten(uintptr_t address, size_t size) except -1:
-    if detects_races():
-        detector.forget(address, address + size)
-    return 0
 
 
 # The door for uses of memory.  A use goes from the looks that permit it (live? awake?) to the driver's answer:

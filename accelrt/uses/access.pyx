@@ -28,6 +28,7 @@ from accelrt.status cimport CAPTURE_IMPLICIT
 
 SYNC_MODES = ("default", "warn", "error")
 
+cdef object detector = None  # accelrt.sanitizer's Detector that is on, or was on last
 cdef object crc32 = None  # zlib's, from the first start on
 
 
@@ -127,6 +128,27 @@ def is_watching():
     return sanitizing != 0
 
 
+cdef int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1:
+    detector.work(ordinal, stream, call, uses)
+    return 0
+
+
+cdef int note_host_work(str call, list uses) except -1:
+    detector.host_work(call, uses)
+    return 0
+
+
+cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1:
+    detector.changed(capture, old, new)
+    return 0
+
+
+cdef int note_access_slow(
+    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
+) except -1:
+    return note_work(ordinal, stream, call, [(address, size, mode)])
+
+
 cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
     if is_node:
         detector.captured_point(ordinal, stream, event, False)
@@ -148,6 +170,11 @@ cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1:
     return 0
 
 
+cdef int note_event_reached_slow(uintptr_t event) except -1:
+    detector.reached_event(event)
+    return 0
+
+
 cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1:
     detector.recorded_use(address, ordinal, stream)
     return 0
@@ -161,6 +188,62 @@ cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, 
 cdef void note_freed_slow(uintptr_t address) noexcept:
     if address:
         detector.freed(address)
+
+
+cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1:
+    if detects_races():
+        detector.replayed(capture, ordinal, stream)
+    return 0
+
+
+cdef int note_stream(int ordinal, uintptr_t stream) except -1:
+    if detects_races():
+        detector.made_stream(ordinal, stream)
+    return 0
+
+
+cdef int note_device_reached(int ordinal) except -1:
+    if detects_races():
+        detector.reached_device(ordinal)
+    return 0
+
+
+cdef object note_host_function(int ordinal, uintptr_t stream):
+    return detector.host_function(ordinal, stream) if detects_races() else None
+
+
+cdef void note_run(object mark, bint begins) noexcept:
+    if mark is not None:
+        detector.runs(mark if begins else None)
+
+
+cdef int note_captured(uint64_t capture) except -1:
+    if detects_races():
+        detector.captured(capture)
+    return 0
+
+
+cdef void note_dropped(uint64_t capture) noexcept:
+    if detects_races():
+        detector.dropped(capture)
+
+
+cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1:
+    if detects_races():
+        detector.freed_after(address, event)
+    return 0
+
+
+cdef int note_emptied() except -1:
+    if detects_races():
+        detector.emptied()
+    return 0
+
+
+cdef int note_forgotten(uintptr_t address, size_t size) except -1:
+    if detects_races():
+        detector.forget(address, address + size)
+    return 0
 
 
 def finish():
