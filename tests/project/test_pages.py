@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ PAGES = sorted(
         "SECURITY.md",
         "tests/*.md",
         "docs/decisions/*.md",
+        "docs/floors.md",
     )
     for path in TOP.glob(pattern)
 )
@@ -73,3 +75,15 @@ PACKAGES = sorted(path.parent.relative_to(TOP) for path in ROOT.rglob("__init__.
 def test_modules_that_a_package_lists_are_there(package):
     there = {path.name.partition(".")[0] for path in (TOP / package).iterdir()}
     assert [name for name in listed_in(TOP / package) if name.strip("/") not in there] == []
+
+
+def test_the_picture_of_the_floors_is_that_of_the_test_that_holds_them():
+    script = runpy.run_path(str(TOP / "docs" / "floors.py"))
+    text = script["page"](runpy.run_path(str(script["ARROWS"])))
+    assert script["PAGE"].read_text() == text, "python docs/floors.py --write"
+
+
+def test_the_picture_leaves_out_what_follows_from_the_rest():
+    needed = runpy.run_path(str(TOP / "docs" / "floors.py"))["needed"]
+    assert needed([set(), {0}, {0, 1}, {0, 2}]) == [set(), {0}, {1}, {2}]
+    assert needed([set(), set(), {0, 1}]) == [set(), set(), {0, 1}]
