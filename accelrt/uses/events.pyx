@@ -77,9 +77,12 @@ cdef void return_event(PooledEvent* event) noexcept nogil:
     spin_unlock(&lock)
 
 
-cdef void destroy_event(Table* table, PooledEvent* event) noexcept nogil:
-    table.event_destroy(event.device, event.handle)
-    free(event)
+cdef void release_event(Table* table, PooledEvent* event) noexcept nogil:
+    if event.captured:
+        table.event_destroy(event.device, event.handle)
+        free(event)
+    else:
+        return_event(event)
 
 
 cdef int destroy_spare(Table* table, int device) noexcept nogil:
@@ -130,11 +133,9 @@ cdef int mark_use(Table* table, Use* use) noexcept nogil:
 
 
 cdef void unmark_use(Table* table, Use* use) noexcept nogil:
-    if use.event != NULL and use.event.captured:
-        destroy_event(table, use.event)
-    elif use.event != NULL:
-        return_event(use.event)
-    use.event = NULL
+    if use.event != NULL:
+        release_event(table, use.event)
+        use.event = NULL
 
 
 cdef int ask_use(Table* table, Use* use, bint wait) noexcept nogil:
@@ -150,8 +151,7 @@ cdef int ask_use(Table* table, Use* use, bint wait) noexcept nogil:
     restore_mode(table, mode)
     if code == 0 or is_device_lost(code):
         unmark_use(table, use)
-        return 0
-    if is_captured_event(code) or meaning_of(code) == GONE:
+    elif is_captured_event(code) or meaning_of(code) == GONE:
         use.event.captured = True
         unmark_use(table, use)
         return NOT_READY
