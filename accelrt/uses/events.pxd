@@ -30,9 +30,19 @@ cdef int take_event(Table* table, int device, unsigned int flags, PooledEvent** 
 # last record alone.
 cdef void return_event(PooledEvent* event) noexcept nogil
 cdef void release_event(Table* table, PooledEvent* event) noexcept nogil  # the same; destroys one that was captured
+# In relaxed mode asks for an event, or waits for it; the driver's answer.
+cdef int ask_event(Table* table, const PooledEvent* event, bint wait) noexcept nogil
 cdef int destroy_spare(Table* table, int device) noexcept nogil  # those that keep no time; stops at the first failure
 # Takes one and records it behind the stream's work; NULL where the answer, of record_behind (driver/guard.pxd), is not 0.
 cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** out_event) noexcept nogil
+
+
+cdef inline void unmark(PooledEvent** event) noexcept nogil:
+    # Returns it, if there is one.
+    if event[0] != NULL:
+        return_event(event[0])
+        event[0] = NULL
+
 
 # --- uses ---
 cdef struct Use:

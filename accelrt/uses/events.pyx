@@ -108,6 +108,16 @@ cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** o
     return code
 
 
+cdef int ask_event(Table* table, const PooledEvent* event, bint wait) noexcept nogil:
+    # A query breaks a global-mode capture of any thread, unless the thread that asks is in relaxed mode.
+    cdef int mode
+    cdef int code = go_relaxed(table, &mode)
+    if code == 0:
+        code = (table.event_synchronize if wait else table.event_query)(event.device, event.handle)
+        restore_mode(table, mode)
+    return code
+
+
 # --- uses ----------------------------------------------------------------------------------------------------
 
 cdef void hand_on(UseStore* store, Use** uses, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
@@ -139,16 +149,7 @@ cdef void unmark_use(Table* table, Use* use) noexcept nogil:
 
 
 cdef int ask_use(Table* table, Use* use, bint wait) noexcept nogil:
-    # A query breaks a global-mode capture of any thread, unless the thread that asks is in relaxed mode.
-    cdef int mode
-    cdef int code = go_relaxed(table, &mode)
-    if code:
-        return code
-    if wait:
-        code = table.event_synchronize(use.device, use.event.handle)
-    else:
-        code = table.event_query(use.device, use.event.handle)
-    restore_mode(table, mode)
+    cdef int code = ask_event(table, use.event, wait)
     if code == 0 or is_device_lost(code):
         unmark_use(table, use)
     elif is_captured_event(code) or meaning_of(code) == GONE:
@@ -323,7 +324,7 @@ cdef int poll_queue(Table* table, Queues* queues, Queue* queue, completing compl
 
 
 cdef int poll_queues(Table* table, Queues* queues, completing complete, void* owner) noexcept nogil:
-    # In relaxed mode, as ask_use.
+    # In relaxed mode, as ask_event.
     cdef Queue* queue = next_filled(queues, 0)
     cdef int mode
     cdef int code = go_relaxed(table, &mode)
