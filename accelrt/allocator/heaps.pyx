@@ -28,7 +28,7 @@ from accelrt.core.zero_pages cimport take_fresh
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
-from accelrt.uses.events cimport return_event
+from accelrt.uses.events cimport unmark
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
@@ -536,7 +536,8 @@ cdef void note_replay(PrivatePool* owner, uintptr_t stream) noexcept nogil:
     while found != NULL and found.stream != stream:
         found = found.next
     if found != NULL:
-        found.waited = found.recorded = False
+        found.waited = False
+        unmark(&found.progress_event)
         return
     found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
     if found == NULL:
@@ -556,8 +557,7 @@ cdef void forget_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
 cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
     cdef Replay* found = link[0]
     link[0] = found.next
-    if found.progress_event != NULL:
-        return_event(found.progress_event)
+    unmark(&found.progress_event)
     free(found)
 
 
@@ -737,9 +737,7 @@ cdef void recycle_heaps(Pool* pool, PrivatePool* owner) noexcept nogil:
     cdef Heap* after
     while heap != NULL:
         after = heap.sibling
-        if heap.progress_event != NULL:
-            return_event(heap.progress_event)
-            heap.progress_event = NULL
+        unmark(&heap.progress_event)
         retire_heap(pool, heap)
         heap = after
     owner.heaps = NULL

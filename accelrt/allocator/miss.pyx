@@ -10,7 +10,7 @@ from accelrt.allocator.backing.pages cimport (
 from accelrt.allocator.backing.stitching cimport (
     cancel_device_wait, close_epochs, drop_idle_stitched, drop_progress_events, drop_waited, find_pages,
     forget_missing, Found, free_block, has_too_many_stitched, is_over_budget, mark_all_quiescent, mark_leaving,
-    mark_replay, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
+    next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )
 from accelrt.allocator.event_ring cimport record_event
 from accelrt.allocator.heaps cimport (
@@ -35,8 +35,8 @@ from accelrt.status cimport (
     SLEEPING,
 )
 from accelrt.uses.events cimport (
-    PooledEvent, Queue, Use, add_use, busy_queue, drop_use, hand_on, has_use, poll_queues, push, queue_of, queue_use,
-    return_event, take_event, take_of,
+    PooledEvent, Queue, Use, add_use, busy_queue, drop_use, hand_on, has_use, mark_behind, poll_queues, push, queue_of,
+    queue_use, return_event, take_event, take_of,
 )
 
 
@@ -562,13 +562,13 @@ cdef int await_replay(Pool* pool, Replay* found) noexcept nogil:
     cdef PooledEvent* event
     cdef int code
     found.waited = True
-    if not found.recorded:
-        mark_replay(pool, found)
-    if not found.recorded:  # it captures, or it is the legacy default stream and a stream that it waits for captures
+    if found.progress_event == NULL:
+        mark_behind(pool.table, pool.device, found.stream, &found.progress_event)
+    # It captures, or it is the legacy default stream and a stream that it waits for captures.
+    if found.progress_event == NULL:
         return 0
     event = found.progress_event
     found.progress_event = NULL
-    found.recorded = False
     code = call_unlocked(pool, await_event, event)
     return_event(event)
     if code == 0 or is_device_lost(code):

@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.allocator.history_types cimport HistorySettings
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.types cimport Pool
-from accelrt.uses.events cimport MAX_DEVICES
+from accelrt.uses.events cimport MAX_DEVICES, Use, UseStore
 
 cdef extern from *:
     """
@@ -78,15 +78,10 @@ cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept n
 
 # --- other processes' memory, which no pool has: any thread, under no lock or any lock but this module's own ---
 
-cdef struct StreamUse:
-    int device
-    uintptr_t stream
-    StreamUse* next
-
 cdef int add_imported(uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef void drop_imported(uintptr_t address) noexcept nogil
-# The recorded uses, which the caller frees one by one; 0 or NO_HOST_MEMORY, with some of them.
-cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil
+# Adds the recorded uses to a list of the caller's; 0 or NO_HOST_MEMORY, with some of them.
+cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogil
 
 
 # One device's caching allocator: the entry points.  A device is a valid ordinal; its pool is made at the first use.

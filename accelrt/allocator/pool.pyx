@@ -43,7 +43,7 @@ from accelrt.status cimport (
     BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
     SLEEPING,
 )
-from accelrt.uses.events cimport Use, add_use, destroy_spare, drop_use, has_use
+from accelrt.uses.events cimport Use, UseStore, add_use, destroy_spare, drop_use, has_use
 
 
 # --- device pools -----------------------------------------------------------------------------------------------------
@@ -281,11 +281,12 @@ prepare_pools()
 cdef struct Imported:
     uintptr_t address
     size_t size
-    StreamUse* uses
+    Use* uses
     Imported* next
 
 cdef int lock = 0
 cdef Imported* imported = NULL  # the latest first; under the lock
+cdef UseStore imported_uses
 
 
 # --- this process's memory -------------------------------------------------------------------------------------
@@ -403,6 +404,7 @@ cdef void forget_imported() noexcept nogil:
     global lock, imported
     lock = 0
     imported = NULL
+    memset(&imported_uses, 0, sizeof(UseStore))
 
 
 cdef Imported* around(uintptr_t address) noexcept nogil:
@@ -426,14 +428,6 @@ cdef int add_imported(uintptr_t address, size_t size) noexcept nogil:
     return 0
 
 
-cdef void free_uses(StreamUse* uses) noexcept nogil:
-    cdef StreamUse* next_use
-    while uses != NULL:
-        next_use = uses.next
-        free(uses)
-        uses = next_use
-
-
 cdef void drop_imported(uintptr_t address) noexcept nogil:
     cdef Imported** link
     cdef Imported* found
@@ -444,59 +438,35 @@ cdef void drop_imported(uintptr_t address) noexcept nogil:
     found = link[0]
     if found != NULL:
         link[0] = found.next
+        while found.uses != NULL:
+            drop_use(&imported_uses, &found.uses)
     spin_unlock(&lock)
-    if found != NULL:
-        free_uses(found.uses)
-        free(found)
+    free(found)
 
 
 cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
     # NOT_ALLOCATED: it is none of these.
-    cdef StreamUse* made = NULL
-    cdef StreamUse* use
     cdef Imported* found
     cdef int code = NOT_ALLOCATED
     if imported == NULL:
         return code
-    made = <StreamUse*>calloc(1, sizeof(StreamUse))
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made.device = device
-    made.stream = stream
     spin_lock(&lock)
     found = around(address)
     if found != NULL:
-        code = 0
-        use = found.uses
-        while use != NULL and (use.stream != stream or use.device != device):
-            use = use.next
-        if use == NULL:
-            made.next = found.uses
-            found.uses = made
-            made = NULL
+        code = add_use(&imported_uses, &found.uses, device, stream)
     spin_unlock(&lock)
-    free(made)
     return code
 
 
-cdef int copy_uses(uintptr_t address, StreamUse** out_uses) noexcept nogil:
+cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogil:
     cdef Imported* found
-    cdef const StreamUse* use
-    cdef StreamUse* made
+    cdef const Use* use
     cdef int code = 0
-    out_uses[0] = NULL
     spin_lock(&lock)
     found = around(address)
     use = found.uses if found != NULL else NULL
     while use != NULL and code == 0:
-        made = <StreamUse*>calloc(1, sizeof(StreamUse))
-        if made == NULL:
-            code = NO_HOST_MEMORY
-        else:
-            made.device = use.device
-            made.stream = use.stream
-            made.next = out_uses[0]
-            out_uses[0] = made
+        code = add_use(store, uses, use.device, use.stream)
         use = use.next
     spin_unlock(&lock)
     return code

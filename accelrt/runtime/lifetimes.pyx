@@ -18,19 +18,19 @@ from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
-    GONE, INTERRUPTED, abandon_waits, as_refusal, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait,
-    go_relaxed, is_captured_event, is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll,
-    record_behind, restore_mode,
+    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait, go_relaxed,
+    is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll, restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE, EVENT_DISABLE_TIMING,
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE,
 )
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status,
 )
 from accelrt.status import status_error, watch_errors
 cimport accelrt.uses.access as watch
+from accelrt.uses.events cimport Use, ask_use, mark_use
 
 
 # --- capture record ---------------------------------------------------------------------------------------------------
@@ -309,8 +309,8 @@ cdef struct Waiting:
     int device
     uintptr_t handle
     uint64_t capture  # of a CAPTURE
-    uintptr_t event   # of REPLAYS: behind them, or 0 where the stream could not take one yet
-    PyObject* kept    # of REPLAYS: a reference
+    Use use           # of REPLAYS: the stream's
+    PyObject* kept    # likewise, a reference
     Waiting* next
 
 cdef Waiting* waiting = NULL  # guarded by the GIL
@@ -453,63 +453,41 @@ cdef Waiting* wait(int kind, int device, uintptr_t handle) noexcept:
 
 # --- what replays use ----------------------------------------------------------------------------------------
 
-cdef int mark(int device, uintptr_t stream, uintptr_t* out_event) noexcept nogil:
+cdef int mark(Use* use) noexcept nogil:
     # Puts an event behind the stream's work, unless there is none.
-    cdef int code = ask_stream(registry.active(), device, stream)
-    if meaning_of(code) == GONE and not is_device_lost(code) and not is_idle_or_gone(registry.active(), device, stream):
+    cdef int code = ask_stream(registry.active(), use.device, use.stream)
+    if meaning_of(code) == GONE and not is_device_lost(code) and not is_idle_or_gone(
+            registry.active(), use.device, use.stream):
         code = NOT_READY
-    if code != NOT_READY:
-        return code
-    code = as_refusal(registry.active().event_create(device, EVENT_DISABLE_TIMING, out_event))
-    if code:
-        return code
-    code = record_behind(registry.active(), device, out_event[0], stream)
-    if code:
-        registry.active().event_destroy(device, out_event[0])
-        out_event[0] = 0
-    return code if code else NOT_READY
+    if code == NOT_READY:
+        code = mark_use(registry.active(), use)
+        return code if code else NOT_READY
+    return code
 
 
-cdef int look(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
-    # 0 where the work is complete.
-    cdef int mode, code
-    if event[0] == 0:
-        return mark(device, stream, event)
-    code = go_relaxed(registry.active(), &mode)
-    if code:
-        return code
-    code = registry.active().event_query(device, event[0])
-    restore_mode(registry.active(), mode)
-    if is_device_lost(code) or not (is_captured_event(code) or meaning_of(code) == GONE):
-        return code
-    registry.active().event_destroy(device, event[0])
-    event[0] = 0
-    return mark(device, stream, event)
-
-
-cdef bint passed(int device, uintptr_t stream, uintptr_t* event) noexcept nogil:
+cdef bint passed(Use* use) noexcept nogil:
     # A stream that is gone, or whose device failed, uses nothing more; and what cannot be asked now is asked again.
-    cdef int code = look(device, stream, event)
-    if code and meaning_of(code) != GONE and not is_device_lost(code):
-        return False
-    if event[0]:
-        registry.active().event_destroy(device, event[0])
-    return True
+    cdef int code = NOT_READY
+    if use.event != NULL:
+        code = ask_use(registry.active(), use, False)
+    if code == NOT_READY and use.event == NULL:
+        code = mark(use)
+    return code == 0 or meaning_of(code) == GONE or is_device_lost(code)
 
 
 cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept:
-    cdef uintptr_t event = 0
+    cdef Use use = Use(stream, device, 0, 0, NULL, NULL)
     cdef Waiting* entry
     cdef bint over = False
     if not in_host_function:
         with nogil:
-            over = passed(device, stream, &event)
+            over = passed(&use)
     if over:
         return
     Py_INCREF(thing)  # for good, where there is no memory for the note
     entry = wait(REPLAYS, device, stream)
     if entry != NULL:
-        entry.event = event
+        entry.use = use
         entry.kept = <PyObject*>thing
 
 
@@ -542,7 +520,7 @@ cdef void retry_replays(Waiting* entry) noexcept:
     global waiting
     cdef bint over
     with nogil:
-        over = passed(entry.device, entry.handle, &entry.event)
+        over = passed(&entry.use)
     if not over:
         entry.next = waiting
         waiting = entry

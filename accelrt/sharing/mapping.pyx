@@ -5,34 +5,31 @@ import weakref
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from posix.unistd cimport getpid
 from queue import Empty, SimpleQueue
 
 from accelrt.allocator.pool cimport (
     add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, share_new_pages,
-    StreamUse,
 )
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
 from accelrt.core.process cimport Descriptor, own, own_all
 from accelrt.core.process import call_at_fork
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
-    DONE, LATER, ask_stream, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of,
-    record_behind, restore_mode,
+    LATER, ask_stream, enter_wait, go_relaxed, is_capturing, is_device_lost, leave_wait, meaning_of, record_behind,
+    restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.lifetimes cimport drain
-from accelrt.status cimport (
-    ASSERT, DEINITIALIZED, HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES,
-    LAUNCH_TIMEOUT, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy,
-)
-from accelrt.streams.event cimport Event, return_event_handle, take_event_handle
+from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy
+from accelrt.streams.event cimport Event
 from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
 cimport accelrt.uses.access as watch
+from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
 
 
 # --- packets ----------------------------------------------------------------------------------------------------------
@@ -413,7 +410,6 @@ call_at_fork("sharing.mapping", "connections", child=forget_sockets)
 cdef enum:
     UUID_BYTES = 16
     IPC_BYTES = 64
-    CONTEXT_IS_DESTROYED = 709
     CONFIRMED = 2  # answers in a row that the device is lost
 
 
@@ -736,7 +732,7 @@ cdef class Mapping:
             return 0
         with nogil:
             code = close_segment(self.device_index, self.base) if self.plain else self.close_pages()
-        self.lost = self.lost + 1 if is_lost(code) else 0
+        self.lost = self.lost + 1 if is_device_lost(code) else 0
         if code and self.lost < CONFIRMED:
             return NOT_READY
         if self.noted:
@@ -786,7 +782,7 @@ def close_left():
             break
         with nogil:
             code = registry.active().physical_release(handle)
-        if code and not is_lost(code):
+        if code and not is_device_lost(code):
             _unreleased.append(handle)
     for _ in range(len(_left)):
         try:
@@ -795,13 +791,6 @@ def close_left():
             break
         del one  # comes back to the list where it is refused again
     return len(_left) + len(_unreleased)
-
-
-cdef bint is_lost(int code) noexcept nogil:
-    # Only such a code, or success, says that nothing uses the device's memory any more; any other means: later.
-    # Whether the device runs nothing any more, and never will: it was lost to a fault, or its context or driver is gone.
-    return (code == DEINITIALIZED or code == CONTEXT_IS_DESTROYED or ILLEGAL_ADDRESS <= code <= LAUNCH_TIMEOUT
-            and code != LAUNCH_OUT_OF_RESOURCES or code == ASSERT or HARDWARE_STACK_ERROR <= code <= LAUNCH_FAILED)
 
 
 cdef int close_segment(int device, uintptr_t base) noexcept nogil:
@@ -882,46 +871,19 @@ def local_buffer(SharedBytes memory not None, Stream stream not None):
 cdef enum:
     DOUBTFUL = 4   # refusals in a row until the whole device is waited for instead of a stream
 
-cdef struct Awaited:    # the work of one stream
-    int device
-    uintptr_t stream
-    uintptr_t event     # behind the work; 0: not recorded yet
-    int lost            # answers in a row that the device is lost
-    int refused         # refusals in a row, whichever
-    Awaited* next
-
+cdef UseStore works     # of Endings; guarded by the GIL
 cdef dict _mapped = {}  # what is mapped -> Mapping that may be used
 
 
 # --- work to wait for ----------------------------------------------------------------------------------------------
 
-cdef int record(Awaited* work) noexcept nogil:
-    cdef uintptr_t event = 0
-    cdef uintptr_t stream = 0 if work.stream == PER_THREAD else work.stream  # another thread's: the legacy one follows it
-    cdef int code = take_event_handle(work.device, EVENT_DISABLE_TIMING, &event)
-    if code:
-        return code
-    code = record_behind(registry.active(), work.device, event, stream)
-    if meaning_of(code) == DONE:
-        work.event = event
-    else:
-        return_event_handle(work.device, event)
-    return code
-
-
-cdef int query(Awaited* work) noexcept nogil:
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
+cdef int record(Use* work) noexcept nogil:
+    cdef int code = take_event(registry.active(), work.device, EVENT_DISABLE_TIMING, &work.event)
     if code == 0:
-        code = registry.active().event_query(work.device, work.event)
-        restore_mode(registry.active(), mode)
+        code = record_behind(registry.active(), work.device, work.event.handle, work.stream)
+        if code:
+            unmark_use(registry.active(), work)
     return code
-
-
-cdef void drop_event(Awaited* work) noexcept nogil:
-    if work.event:
-        return_event_handle(work.device, work.event)
-        work.event = 0
 
 
 cdef int wait_for_device(int device) noexcept nogil:
@@ -936,41 +898,31 @@ cdef int wait_for_device(int device) noexcept nogil:
     return code
 
 
-cdef int look_otherwise(Awaited* work, int code) noexcept nogil:
+cdef int look_otherwise(Use* work, int code) noexcept nogil:
     # After a refusal that may mean anything.  A stream that is idle needs no event; where it cannot be asked either, as one
     # of another library's that is destroyed, the whole device is waited for.
     if meaning_of(code) == LATER:
         return code
     work.refused += 1
-    code = ask_stream(registry.active(), work.device, 0 if work.stream == PER_THREAD else work.stream)
+    code = ask_stream(registry.active(), work.device, work.stream)
     if code and meaning_of(code) != LATER and work.refused >= DOUBTFUL:
         code = wait_for_device(work.device)
     return code
 
 
-cdef bint is_done(Awaited* work) noexcept nogil:
+cdef bint is_done(Use* work) noexcept nogil:
     # Only success means it, or a device that is lost, which says so whatever it is asked.
-    cdef int code
-    if work.event == 0:
+    cdef int code = 0
+    if work.event == NULL:
         code = record(work)
         if code:
             code = look_otherwise(work, code)
-            if code == 0:
-                return True
-        else:
-            code = query(work)
-    else:
-        code = query(work)
-    if code == 0 and work.event:
-        drop_event(work)
-        return True
-    if meaning_of(code) != LATER or is_captured_event(code):
-        drop_event(work)  # it is recorded anew
-    work.lost = work.lost + 1 if is_lost(code) else 0
-    if work.lost >= CONFIRMED:
-        drop_event(work)
-        return True
-    return False
+    if work.event != NULL:
+        code = ask_use(registry.active(), work, False)
+    if meaning_of(code) != LATER:
+        unmark_use(registry.active(), work)  # it is recorded anew
+    work.lost = work.lost + 1 if is_device_lost(code) else 0
+    return code == 0 or work.lost >= CONFIRMED
 
 
 @cython.no_gc
@@ -1003,7 +955,7 @@ cdef class Ending:
     cdef Stream stream
     cdef Tally tally
     cdef object key
-    cdef Awaited* works
+    cdef Use* works        # by streams whose work is waited for
     cdef bint listed       # works has what was under way when the lease ended
     cdef bint counted      # among the memory's users
     cdef bint ended        # the lease is dead
@@ -1016,12 +968,9 @@ cdef class Ending:
         self.tally = tally
 
     def __dealloc__(self):
-        cdef Awaited* work
         while self.works != NULL:
-            work = self.works
-            self.works = work.next
-            drop_event(work)
-            free(work)
+            unmark_use(registry.active(), self.works)
+            drop_use(&works, &self.works)
 
     def attach(self, key):
         """Has the lease use what is mapped already.
@@ -1052,42 +1001,20 @@ cdef class Ending:
         return 0
 
     cdef int list_works(self) except -1:
-        cdef StreamUse* use = NULL
-        cdef StreamUse* next_use
-        cdef int code = self.add_work(self.stream.device_index, self.stream.handle)
+        # The per-thread default stream is another thread's: the legacy one follows it.
+        cdef uintptr_t stream = 0 if self.stream.handle == PER_THREAD else self.stream.handle
+        cdef int code = add_use(&works, &self.works, self.stream.device_index, stream)
         if code == 0:
-            code = copy_uses(self.memory.base, &use)
-        while use != NULL:
-            next_use = use.next
-            if code == 0 and (use.device != self.stream.device_index or use.stream != self.stream.handle):
-                code = self.add_work(use.device, use.stream)
-            free(use)
-            use = next_use
+            code = copy_uses(self.memory.base, &works, &self.works)
         if code:
             raise MemoryError("the streams that use another process's memory could not be listed")
         self.listed = True
         return 0
 
-    cdef int add_work(self, int device, uintptr_t stream) noexcept:
-        cdef Awaited* work = self.works
-        while work != NULL:
-            if work.device == device and work.stream == stream:
-                return 0
-            work = work.next
-        work = <Awaited*>calloc(1, sizeof(Awaited))
-        if work == NULL:
-            return -1
-        work.device = device
-        work.stream = stream
-        work.next = self.works
-        self.works = work
-        return 0
-
     def is_idle(self):
         """Whether no stream's work uses the memory any more.  Waits for nothing, but for a device that answers neither for
         its streams nor for events behind their work."""
-        cdef Awaited** link
-        cdef Awaited* work
+        cdef Use** link
         cdef bint done
         if self.memory is None:
             return True
@@ -1095,14 +1022,12 @@ cdef class Ending:
             self.list_works()
         link = &self.works
         while link[0] != NULL:
-            work = link[0]
             with nogil:
-                done = is_done(work)
+                done = is_done(link[0])
             if done:
-                link[0] = work.next
-                free(work)
+                drop_use(&works, link)
             else:
-                link = &work.next
+                link = &link[0].next
         return self.works == NULL
 
     def let_go(self):

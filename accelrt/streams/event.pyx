@@ -17,7 +17,7 @@ from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.allocator.pool cimport stream_waits
 from accelrt.runtime.lifetimes cimport EVENT, UNCAPTURED, dispose, drain, keep_where_captured, raise_callback_errors
 cimport accelrt.uses.access as watch
-from accelrt.uses.events cimport destroy_event, make_event, return_event, take_event, take_spare
+from accelrt.uses.events cimport make_event, release_event, return_event, take_event, take_spare
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport stream_of
 from accelrt.streams.stream import provide_event_type
@@ -85,10 +85,7 @@ cdef int return_event_handle(int device, uintptr_t event) noexcept nogil:
     spin_unlock(&lock)
     if found == NULL:
         return INVALID_HANDLE
-    if found.captured:
-        destroy_event(registry.active(), found)
-    else:
-        return_event(found)
+    release_event(registry.active(), found)
     return 0
 
 

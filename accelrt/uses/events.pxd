@@ -29,16 +29,29 @@ cdef int take_event(Table* table, int device, unsigned int flags, PooledEvent** 
 # To the pool; not one that other processes have.  It may still be pending: recording it anew leaves those who wait for its
 # last record alone.
 cdef void return_event(PooledEvent* event) noexcept nogil
-cdef void destroy_event(Table* table, PooledEvent* event) noexcept nogil  # one that may belong to a graph
+cdef void release_event(Table* table, PooledEvent* event) noexcept nogil  # the same; destroys one that was captured
+# In relaxed mode asks for an event, or waits for it; the driver's answer.
+cdef int ask_event(Table* table, const PooledEvent* event, bint wait) noexcept nogil
 cdef int destroy_spare(Table* table, int device) noexcept nogil  # those that keep no time; stops at the first failure
 # Takes one and records it behind the stream's work; NULL where the answer, of record_behind (driver/guard.pxd), is not 0.
 cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** out_event) noexcept nogil
+
+
+cdef inline void unmark(PooledEvent** event) noexcept nogil:
+    # Returns it, if there is one.
+    if event[0] != NULL:
+        return_event(event[0])
+        event[0] = NULL
+
 
 # --- uses ---
 cdef struct Use:
     uintptr_t stream
     int device            # the stream's: default streams of all devices have the same handles
-    PooledEvent* event    # behind the work that counts; NULL: none yet, all of the stream's work counts
+    # For owners that ask for their uses one by one, rather than queue events:
+    short lost            # answers in a row that the device is lost
+    short refused         # refusals in a row, whichever
+    PooledEvent* event    # behind the work that counts; NULL: none yet
     Use* next
 
 cdef struct UseStore:     # of one owner
@@ -66,6 +79,7 @@ cdef inline int add_use(UseStore* store, Use** uses, int device, uintptr_t strea
     store.count += 1
     use.stream = stream
     use.device = device
+    use.lost = use.refused = 0
     use.next = uses[0]
     uses[0] = use
     return 0
@@ -83,8 +97,8 @@ cdef inline void drop_use(UseStore* store, Use** link) noexcept nogil:
 # no such work.  A use with an event names its stream no more.
 cdef void hand_on(UseStore* store, Use** uses, int device, uintptr_t stream, uintptr_t heir) noexcept nogil
 cdef int mark_use(Table* table, Use* use) noexcept nogil  # as of mark_behind; 0 where it has its event already
-# Asks for the event of a use, or waits for it: 0 once the stream is past it, or its device is lost.  Where the event says
-# nothing any more it is dropped, and the answer is NOT_READY.
+# Asks for the event of a use, or waits for it.  The event is dropped where the stream is past it (0), where the device is
+# lost (is_device_lost), and where it says nothing any more (NOT_READY): then the use is to be marked anew.
 cdef int ask_use(Table* table, Use* use, bint wait) noexcept nogil
 cdef void unmark_use(Table* table, Use* use) noexcept nogil  # its event goes back; the use may be marked anew
 

@@ -77,9 +77,12 @@ cdef void return_event(PooledEvent* event) noexcept nogil:
     spin_unlock(&lock)
 
 
-cdef void destroy_event(Table* table, PooledEvent* event) noexcept nogil:
-    table.event_destroy(event.device, event.handle)
-    free(event)
+cdef void release_event(Table* table, PooledEvent* event) noexcept nogil:
+    if event.captured:
+        table.event_destroy(event.device, event.handle)
+        free(event)
+    else:
+        return_event(event)
 
 
 cdef int destroy_spare(Table* table, int device) noexcept nogil:
@@ -102,6 +105,16 @@ cdef int mark_behind(Table* table, int device, uintptr_t stream, PooledEvent** o
         if code:
             return_event(out_event[0])
             out_event[0] = NULL
+    return code
+
+
+cdef int ask_event(Table* table, const PooledEvent* event, bint wait) noexcept nogil:
+    # A query breaks a global-mode capture of any thread, unless the thread that asks is in relaxed mode.
+    cdef int mode
+    cdef int code = go_relaxed(table, &mode)
+    if code == 0:
+        code = (table.event_synchronize if wait else table.event_query)(event.device, event.handle)
+        restore_mode(table, mode)
     return code
 
 
@@ -130,28 +143,16 @@ cdef int mark_use(Table* table, Use* use) noexcept nogil:
 
 
 cdef void unmark_use(Table* table, Use* use) noexcept nogil:
-    if use.event != NULL and use.event.captured:
-        destroy_event(table, use.event)
-    elif use.event != NULL:
-        return_event(use.event)
-    use.event = NULL
+    if use.event != NULL:
+        release_event(table, use.event)
+        use.event = NULL
 
 
 cdef int ask_use(Table* table, Use* use, bint wait) noexcept nogil:
-    # A query breaks a global-mode capture of any thread, unless the thread that asks is in relaxed mode.
-    cdef int mode
-    cdef int code = go_relaxed(table, &mode)
-    if code:
-        return code
-    if wait:
-        code = table.event_synchronize(use.device, use.event.handle)
-    else:
-        code = table.event_query(use.device, use.event.handle)
-    restore_mode(table, mode)
+    cdef int code = ask_event(table, use.event, wait)
     if code == 0 or is_device_lost(code):
         unmark_use(table, use)
-        return 0
-    if is_captured_event(code) or meaning_of(code) == GONE:
+    elif is_captured_event(code) or meaning_of(code) == GONE:
         use.event.captured = True
         unmark_use(table, use)
         return NOT_READY
@@ -323,7 +324,7 @@ cdef int poll_queue(Table* table, Queues* queues, Queue* queue, completing compl
 
 
 cdef int poll_queues(Table* table, Queues* queues, completing complete, void* owner) noexcept nogil:
-    # In relaxed mode, as ask_use.
+    # In relaxed mode, as ask_event.
     cdef Queue* queue = next_filled(queues, 0)
     cdef int mode
     cdef int code = go_relaxed(table, &mode)

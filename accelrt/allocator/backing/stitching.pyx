@@ -20,11 +20,10 @@ from accelrt.allocator.sizes cimport LARGE, SMALL
 from accelrt.allocator.stats cimport ALLOCATION
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
 from accelrt.driver.guard cimport (
-    enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, record_behind, restore_mode,
+    enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, restore_mode,
 )
-from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.status cimport NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY
-from accelrt.uses.events cimport mark_behind, return_event, take_event
+from accelrt.uses.events cimport mark_behind, unmark
 
 
 # --- stream epochs ----------------------------------------------------------------------------------------------------
@@ -59,8 +58,7 @@ cdef void query_progress(Pool* pool, Heap* heap) noexcept nogil:
         return
     if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # else the device was waited for since
         heap.quiescent_epoch = heap.progress_epoch
-    return_event(heap.progress_event)
-    heap.progress_event = NULL
+    unmark(&heap.progress_event)
 
 
 cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
@@ -146,19 +144,12 @@ cdef bint is_past(Pool* pool, Replay* found) noexcept nogil:
     # Whether a replay's progress event is complete.  An event may be queried at any time, the stream only inside
     # enter_wait.  An event that was captured has to be recorded again.
     cdef int code
-    if not found.recorded:
+    if found.progress_event == NULL:
         return False
     code = pool.table.event_query(pool.device, found.progress_event.handle)
-    found.recorded = not is_captured_event(code)
+    if is_captured_event(code):
+        unmark(&found.progress_event)
     return code == 0
-
-
-cdef void mark_replay(Pool* pool, Replay* found) noexcept nogil:
-    # Records a progress event behind the work of the replay's stream; recorded says whether that succeeded.
-    if found.progress_event == NULL and take_event(
-            pool.table, pool.device, EVENT_DISABLE_TIMING, &found.progress_event):
-        return
-    found.recorded = record_behind(pool.table, pool.device, found.progress_event.handle, found.stream) == 0
 
 
 cdef void query_replays(Pool* pool, PrivatePool* owner, bint may_query_streams) noexcept nogil:
@@ -172,12 +163,12 @@ cdef void query_replays(Pool* pool, PrivatePool* owner, bint may_query_streams) 
         if is_past(pool, found):
             drop_replay(pool, link)
             continue
-        if may_query_streams and not found.recorded:
+        if may_query_streams and found.progress_event == NULL:
             if not is_capturing(pool.table, pool.device, found.stream, &code) and code == 0 and (
                     pool.table.stream_query(pool.device, found.stream) == 0):
                 drop_replay(pool, link)
                 continue
-            mark_replay(pool, found)
+            mark_behind(pool.table, pool.device, found.stream, &found.progress_event)
         link = &found.next
 
 
@@ -241,17 +232,12 @@ cdef void drop_progress_events(Pool* pool) noexcept nogil:
     cdef PrivatePool* owner = first_ending(pool)
     cdef Replay* found
     while heap != NULL:
-        if heap.progress_event != NULL:
-            return_event(heap.progress_event)
-            heap.progress_event = NULL
+        unmark(&heap.progress_event)
         heap = heap.next
     while owner != NULL:
         found = owner.replays
         while found != NULL:
-            if found.progress_event != NULL:
-                return_event(found.progress_event)
-                found.progress_event = NULL
-                found.recorded = False
+            unmark(&found.progress_event)
             found = found.next
         owner = owner.next_ending
 

@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 
 from accelrt.allocator.external.external_pool cimport cuda_malloc_async_backend
-from accelrt.allocator.external.external_types cimport ExternalPool, Record, Sharer
+from accelrt.allocator.external.external_types cimport ExternalPool, Record, lock_external, unlock_external
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.allocator.pinned.cache cimport record_deferred_pinned
@@ -34,16 +34,17 @@ from accelrt.core.locks cimport (
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport (
-    GONE, as_refusal, count_out_told_capture, drop_with_gil, expect_told_capture, go_relaxed, is_captured_event,
-    is_device_lost, make_thread_state, meaning_of, record_behind, restore_mode,
+    GONE, count_out_told_capture, drop_with_gil, expect_told_capture, go_relaxed, is_device_lost, make_thread_state,
+    meaning_of, restore_mode,
 )
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE, EVENT_DISABLE_TIMING
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.errors import ArgumentTypeError, NotSupportedError
 from accelrt.status cimport (
     CAP_REACHED, DEINITIALIZED, FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY,
     NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED, UNKNOWN, refuse_copy, refuse_unmade, status_name, status_text,
 )
+from accelrt.uses.events cimport Use as StreamUse, ask_use, drop_use, mark_use
 
 
 # --- backend ----------------------------------------------------------------------------------------------------------
@@ -100,70 +101,31 @@ cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
     return 0
 
 
-cdef int mark(ExternalPool* pool, Sharer* sharer) noexcept nogil:
-    # The event after which the stream does not use the memory any more.
-    cdef uintptr_t event = 0
-    cdef int code = as_refusal(pool.table.event_create(sharer.device, EVENT_DISABLE_TIMING, &event))
-    if code == 0:
-        code = record_behind(pool.table, sharer.device, event, sharer.stream)
-        if code:
-            pool.table.event_destroy(sharer.device, event)
-    if code == 0:
-        sharer.event = event
-    return code
-
-
-cdef int mark_all(ExternalPool* pool, Record* record) noexcept nogil:
-    # The work that counts is what is there now; a stream that is gone uses nothing more.
-    cdef Sharer** link = &record.sharers
-    cdef Sharer* sharer
-    cdef int code
-    while link[0] != NULL:
-        sharer = link[0]
-        code = mark(pool, sharer) if sharer.event == 0 else 0
-        if meaning_of(code) == GONE:
-            link[0] = sharer.next
-            free(sharer)
-        elif code:
-            return code
-        else:
-            link = &sharer.next
-    return 0
-
-
-cdef int drop_done(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
-    cdef Sharer* sharer
-    cdef int code = 0
-    while record.sharers != NULL and code == 0:
-        sharer = record.sharers
-        if wait:
-            code = pool.table.event_synchronize(sharer.device, sharer.event)
-        else:
-            code = pool.table.event_query(sharer.device, sharer.event)
-        if not is_device_lost(code) and (is_captured_event(code) or meaning_of(code) == GONE):
-            # It says nothing: recorded anew next time.
-            pool.table.event_destroy(sharer.device, sharer.event)
-            sharer.event = 0
-            return NOT_READY
-        if code == 0 or is_device_lost(code):
-            code = pool.table.event_destroy(sharer.device, sharer.event)
-        if code == 0:
-            record.sharers = sharer.next
-            free(sharer)
-    return code
+cdef void drop(ExternalPool* pool, StreamUse** link) noexcept nogil:
+    lock_external(pool)
+    drop_use(&pool.uses, link)
+    unlock_external(pool)
 
 
 cdef int part(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
-    # All events are recorded before one is asked for.
-    cdef int mode
-    cdef int code = mark_all(pool, record)
-    if code == 0:
-        code = go_relaxed(pool.table, &mode)
-    if code:
-        return code
-    code = drop_done(pool, record, wait)
-    restore_mode(pool.table, mode)
-    return code
+    # The work that counts is what is there now, so all events are recorded before one is asked for; a stream that is gone
+    # uses nothing more.
+    cdef StreamUse** link = &record.uses
+    cdef int code
+    while link[0] != NULL:
+        code = mark_use(pool.table, link[0])
+        if meaning_of(code) == GONE:
+            drop(pool, link)
+        elif code:
+            return code
+        else:
+            link = &link[0].next
+    while record.uses != NULL:
+        code = ask_use(pool.table, record.uses, wait)
+        if code and not is_device_lost(code):
+            return code
+        drop(pool, &record.uses)
+    return 0
 
 
 cdef int trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:

@@ -14,10 +14,9 @@ from accelrt.core.locks cimport (
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport (
-    FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, record_behind,
-    restore_mode,
+    FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, restore_mode,
 )
-from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
+from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.allocator.heaps cimport heap_stream, is_trusted
 from accelrt.allocator.miss cimport on_refusal
 from accelrt.allocator.sizes cimport LARGE, kind_of
@@ -25,11 +24,12 @@ from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
     clear_counts, current_of, decrease, increase,
 )
-from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Record, Sharer, lock_external, unlock_external
+from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Record, lock_external, unlock_external
 from accelrt.status cimport (
     BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
     NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY,
 )
+from accelrt.uses.events cimport PooledEvent, add_use, drop_use, hand_on, mark_behind, release_event
 
 cdef extern from *:
     """
@@ -203,7 +203,7 @@ cdef int give(ExternalPool* pool, const Record* record) noexcept nogil:
 cdef int depart(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
     # Without the lock: no other thread can reach the record.  What cannot go yet joins the leaving records.
     cdef int code = 0
-    if record.sharers != NULL:
+    if record.uses != NULL:
         code = pool.backend.part(pool, record, wait)
     if code == 0:
         code = give(pool, record)
@@ -276,48 +276,23 @@ cdef int external_release(ExternalPool* pool, uintptr_t address) noexcept nogil:
 
 cdef int external_use_on(ExternalPool* pool, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     cdef Record* record
-    cdef Sharer* sharer
     cdef int code = 0
     lock_external(pool)
     record = <Record*>map_find(&pool.live, address)
     if record == NULL:
         code = NOT_ALLOCATED
     elif record.stream != stream or stream_on != pool.device:
-        stream = heap_stream(stream)
-        sharer = record.sharers
-        while sharer != NULL and not (sharer.stream == stream and sharer.device == stream_on):
-            sharer = sharer.next
-        if sharer == NULL:
-            sharer = <Sharer*>calloc(1, sizeof(Sharer))
-            if sharer == NULL:
-                code = NO_HOST_MEMORY
-            else:
-                sharer.stream = stream
-                sharer.device = stream_on
-                sharer.next = record.sharers
-                record.sharers = sharer
+        code = add_use(&pool.uses, &record.uses, stream_on, heap_stream(stream))
     unlock_external(pool)
     return code
 
 
 cdef void replace_stream(
-    Record* record, int device, uintptr_t stream, uintptr_t heir, uintptr_t owner, int home,
+    ExternalPool* pool, Record* record, int device, uintptr_t stream, uintptr_t heir, uintptr_t owner,
 ) noexcept nogil:
-    # A sharer with an event names its stream no more.
-    cdef Sharer** link = &record.sharers
-    cdef Sharer* sharer
-    if device == home and record.stream == stream:
+    if device == pool.device and record.stream == stream:
         record.stream = owner
-    while link[0] != NULL:
-        sharer = link[0]
-        if sharer.stream == stream and sharer.device == device and sharer.event == 0:
-            if heir:
-                sharer.stream = heir
-                continue
-            link[0] = sharer.next
-            free(sharer)
-        else:
-            link = &sharer.next
+    hand_on(&pool.uses, &record.uses, device, stream, heir)
 
 
 cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
@@ -333,10 +308,10 @@ cdef void external_forget_stream(ExternalPool* pool, int device, uintptr_t strea
     for index in range(pool.live.capacity):
         record = <Record*>pool.live.slots[index].value
         if record != NULL:
-            replace_stream(record, device, stream, heir, owner, pool.device)
+            replace_stream(pool, record, device, stream, heir, owner)
     record = pool.oldest
     while record != NULL:
-        replace_stream(record, device, stream, heir, owner, pool.device)
+        replace_stream(pool, record, device, stream, heir, owner)
         record = record.next
     unlock_external(pool)
 
@@ -617,54 +592,36 @@ cdef int ordered_give(ExternalPool* pool, const Record* record) noexcept nogil:
 
 
 cdef int open_outlet(ExternalPool* pool) noexcept nogil:
-    cdef int code = 0
-    if pool.outlet == 0:
-        code = pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &pool.outlet)
-    if code == 0 and pool.event == 0:
-        code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &pool.event)
-    return code
-
-
-cdef int follow_event(ExternalPool* pool, int device, uintptr_t event, uintptr_t stream) noexcept nogil:
-    # To wait for a capturing stream would draw the outlet into the capture; to wait for an event of a capture that is
-    # over is refused.  A stream that is gone is not followed.
-    cdef int code = record_behind(pool.table, device, event, stream)
-    if meaning_of(code) == GONE:
-        return 0
-    if code == 0:
-        code = pool.table.stream_wait_event(pool.device, pool.outlet, event)
-    return NOT_READY if is_captured_event(code) else code
+    return 0 if pool.outlet else pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, &pool.outlet)
 
 
 cdef int follow(ExternalPool* pool, int device, uintptr_t stream) noexcept nogil:
-    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for, so one event serves
-    # all streams of the device.  A stream of another device takes an event of its own device's.
-    cdef uintptr_t event = 0
-    cdef int code
-    if device == pool.device:
-        return follow_event(pool, device, pool.event, stream)
-    code = pool.table.event_create(device, EVENT_DISABLE_TIMING, &event)
+    # The outlet waits for what is in the stream now; a wait keeps what its event was recorded for.  To wait for a capturing
+    # stream would draw the outlet into the capture; to wait for an event of a capture that is over is refused.  A stream
+    # that is gone is not followed.
+    cdef PooledEvent* event
+    cdef int code = mark_behind(pool.table, device, stream, &event)
     if code == 0:
-        code = follow_event(pool, device, event, stream)
-        pool.table.event_destroy(device, event)
-    return code
+        code = pool.table.stream_wait_event(pool.device, pool.outlet, event.handle)
+        event.captured = is_captured_event(code)
+        release_event(pool.table, event)
+    elif meaning_of(code) == GONE:
+        return 0
+    return NOT_READY if is_captured_event(code) else code
 
 
 cdef int ordered_part(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
     # A failure half way is taken up where it was left.
-    cdef Sharer* sharer
     lock_external(pool)
     cdef int code = open_outlet(pool)
     if code == 0 and record.stream != pool.outlet:
         code = follow(pool, pool.device, record.stream)
         if code == 0:
             record.stream = pool.outlet
-    while code == 0 and record.sharers != NULL:
-        sharer = record.sharers
-        code = follow(pool, sharer.device, sharer.stream)
+    while code == 0 and record.uses != NULL:
+        code = follow(pool, record.uses.device, record.uses.stream)
         if code == 0:
-            record.sharers = sharer.next
-            free(sharer)
+            drop_use(&pool.uses, &record.uses)
     unlock_external(pool)
     return code
 
@@ -672,21 +629,21 @@ cdef int ordered_part(ExternalPool* pool, Record* record, bint wait) noexcept no
 cdef int trim_behind(ExternalPool* pool, uintptr_t stream) noexcept nogil:
     # Once the stream's work so far is done; at once where it is gone, or captures.  In relaxed mode: to wait breaks a
     # global-mode capture of any thread otherwise.
-    cdef uintptr_t event = 0
+    cdef PooledEvent* event
     cdef int mode
     cdef int code = go_relaxed(pool.table, &mode)
     if code:
         return code
-    code = pool.table.event_create(pool.device, EVENT_DISABLE_TIMING, &event)
+    code = mark_behind(pool.table, pool.device, stream, &event)
     if code == 0:
-        code = record_behind(pool.table, pool.device, event, stream)
-        if code == 0:
-            code = pool.table.event_synchronize(pool.device, event)
-        if code == 0:
-            code = pool.table.async_trim(pool.device, event, 0)
-        elif meaning_of(code) != FAILED or is_captured_event(code):
-            code = pool.table.async_trim(pool.device, 0, 0)
-        pool.table.event_destroy(pool.device, event)
+        code = pool.table.event_synchronize(pool.device, event.handle)
+        event.captured = is_captured_event(code)
+    if code == 0:
+        code = pool.table.async_trim(pool.device, event.handle, 0)
+    elif meaning_of(code) != FAILED or is_captured_event(code):
+        code = pool.table.async_trim(pool.device, 0, 0)
+    if event != NULL:
+        release_event(pool.table, event)
     restore_mode(pool.table, mode)
     return code
 

@@ -5,20 +5,14 @@ from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.table cimport Table
 from accelrt.allocator.stats cimport Stats
-
-# A stream other than the record's own that was said to use it.
-cdef struct Sharer:
-    uintptr_t stream
-    int device         # the stream's
-    uintptr_t event    # recorded when the memory was given back, where the backend waits for events; else 0
-    Sharer* next
+from accelrt.uses.events cimport Use, UseStore
 
 # Bytes that were handed out, and are live or leaving.
 cdef struct Record:
     uintptr_t address
     size_t size        # bytes asked for, exactly what the backend was asked for
     uintptr_t stream   # in whose order they go back: the one that they were asked for on
-    Sharer* sharers
+    Use* uses          # by other streams; with an event once it was given back, where the backend waits for events
     Record* next       # while leaving: the one given back after it
 
 # Where memory comes from.  No row is called under a pool's lock, some under its relief; every one may be called by any
@@ -29,7 +23,7 @@ cdef struct Backend:
     int (*open)(ExternalPool* pool) noexcept nogil
     # Fills record.address from its size and stream; OUT_OF_MEMORY where there is none.
     int (*take)(ExternalPool* pool, Record* record) noexcept nogil
-    # Before a record with sharers is given: puts its going back after their work, and drops them.  NOT_READY: ask
+    # Before a record with uses is given: puts its going back after their work, and drops them.  NOT_READY: ask
     # again later, which with wait it never answers because of work that is under way.
     int (*part)(ExternalPool* pool, Record* record, bint wait) noexcept nogil
     int (*give)(ExternalPool* pool, const Record* record) noexcept nogil
@@ -57,7 +51,7 @@ cdef struct ExternalPool:
     size_t departing         # records that a thread is sending off
     size_t departing_bytes
     uintptr_t outlet         # the backend's own stream, made when it needs one
-    uintptr_t event          # the backend's own event, likewise
+    UseStore uses            # of records
     AddressMap givers        # streams, alive as long as the process, on which memory went back since it was last trimmed
     const char* audit_failure  # the identity that a debug audit found untrue
     Stats stats

@@ -23,8 +23,8 @@ from accelrt.driver.guard cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
 from accelrt.uses.events cimport (
-    MAX_DEVICES, PooledEvent, Queue, Use, UseStore, add_use, busy_queue, destroy_spare, drop_use, hand_on, next_filled,
-    poll_queues, put_back, queue_use, return_event, take_oldest,
+    MAX_DEVICES, PooledEvent, Queue, Use, UseStore, add_use, ask_event, busy_queue, destroy_spare, drop_use, hand_on,
+    next_filled, poll_queues, put_back, queue_use, return_event, take_oldest,
 )
 
 
@@ -467,15 +467,6 @@ cdef int poll(PinnedPool* pool) noexcept nogil:
     return poll_queues(registry.active(), &pool.queues, complete, pool) if pool.queues.pending else 0
 
 
-cdef int synchronize(int device, uintptr_t event) noexcept nogil:
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = registry.active().event_synchronize(device, event)
-        restore_mode(registry.active(), mode)
-    return code
-
-
 cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
     # The event is this thread's alone while it waits; order is open, for the work before the event may be a host
     # function that gives memory back.
@@ -483,7 +474,7 @@ cdef int wait_oldest(PinnedPool* pool, Queue* queue) noexcept nogil:
     cdef int code
     pool.awaited += 1
     pthread_mutex_unlock(&pool.order)
-    code = synchronize(event.device, event.handle)
+    code = ask_event(registry.active(), event, True)
     pthread_mutex_lock(&pool.order)
     pool.awaited -= 1
     if code == 0 or is_device_lost(code):

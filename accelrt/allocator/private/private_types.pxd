@@ -12,8 +12,7 @@ from accelrt.uses.events cimport PooledEvent
 cdef struct Replay:
     uintptr_t stream
     bint waited                  # the wait under way has waited for it already, or cannot
-    PooledEvent* progress_event  # behind the last replay; NULL: none
-    bint recorded                # whether that event is recorded
+    PooledEvent* progress_event  # recorded behind the last replay; NULL: none
     Replay* next
 
 # Live memory of a suspended pool whose contents the host keeps, and where: offset bytes from the start of its chunks.
