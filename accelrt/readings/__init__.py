@@ -9,7 +9,7 @@ nvml_calls     which device a reading is of, and NVML's calls by the shape of th
 other_vendors  devices that are not NVIDIA's, the host device among them
 amd            AMD's, and which of all these answers for a device
 usage          utilization, memory and its errors, clocks
-power, thermal, links, processes
+power, thermal, links, processes  what their names say
 records        what readings of several figures answer
 reading        what readings share
 """

@@ -64,8 +64,9 @@ def is_initialized() -> bool:
 
 def count_unopened() -> int:
     """How many devices there are, found without a driver call: a process that only asks this may fork."""
-    if chosen_driver() == "host":
-        return int(later("accelrt.driver.host.driver").read_settings()["devices"])
+    name = chosen_driver()
+    if name in env.DRIVERS and name != "cuda":
+        return int(later(registry.DRIVERS[name]).read_settings()["devices"])
     return int(later("accelrt.devices.discovery").count())
 
 
@@ -151,10 +152,8 @@ def driver_wanted(driver: str | None) -> str:
 
 def open_driver(name: str) -> None:
     global _opened, _warned_of_old
-    if name == "host":
-        from accelrt.driver.host import driver as host
-
-        host.read_settings()  # a malformed setting is named here, before the driver refuses it
+    if name in env.DRIVERS and name != "cuda":
+        later(registry.DRIVERS[name]).read_settings()  # names a malformed one, before the driver refuses it
     from accelrt.allocator.settings import apply
 
     env.value("ACCELRT_PUBLISH")  # malformed ones are named before the driver is opened
@@ -181,13 +180,11 @@ def when_opened(call: Callable[[], object]) -> None:
 
 
 def reason(name: str, code: int) -> str:
+    cause = later(registry.DRIVERS[name]).open_error() if name in env.DRIVERS else ""
     if name != "cuda":
-        cause = later("accelrt.driver.host.driver").open_error() if name == "host" else ""
         return f"the {name} driver did not open: {cause or text_of(code)}"
-    from accelrt.driver.cuda import driver as cuda
-
     advice = later("accelrt.devices.versions").advice_to_upgrade()
-    return f"no NVIDIA device can be used: {cuda.open_error() or text_of(code)}{advice}; {HOST_ADVICE}"
+    return f"no NVIDIA device can be used: {cause or text_of(code)}{advice}; {HOST_ADVICE}"
 
 
 def run_queued() -> None:

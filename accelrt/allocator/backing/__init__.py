@@ -1,8 +1,7 @@
 """How a pool takes device memory and gives it back.
 
 pages      plain segments, one allocation of the driver each; physical pages, their slots and which devices
-           may use
-           them; expandable segments, which grow page by page
-stitching  which free memory no work uses any more; stitched segments, which map its pages a second time in
-           a row
+           may use them; expandable segments, which grow page by page
+stitching  which free memory no work uses any more; stitched segments, which map its pages a second time in a
+           row
 """

@@ -7,7 +7,7 @@ snapshots       the state and the events as torch's dict
 compact_form    a history as a streamed file of sections with checksums, and back
 torch_form      the same as a pickle that torch's viewers open, and back
 plain_pickle    pickles of plain data alone, read without running anything of them
-snapshot_checks the types of what a snapshot's dict holds, for all who read one
+snapshot_checks  the types of what a snapshot's dict holds, for all who read one
 snapshot_file   dump_snapshot and load_snapshot
 flame_svg       flame graphs of a snapshot (torch's _save_memory_usage and _save_segment_usage)
 drain           a program's events, written to a file while it runs (ACCELRT_RECORD)

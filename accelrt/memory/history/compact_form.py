@@ -21,6 +21,7 @@ from accelrt.memory.history.memory_history import (
     ACTIONS,
     EVENT,
     EVENT_BYTES,
+    FORMAT,
     NO_EVENTS,
     History,
     add_names,
@@ -52,7 +53,6 @@ __all__ = [
 Parts = list[bytes]  # of a file, one after the other
 
 MAGIC = b"\x89ACRT\r\n\x1a"  # as PNG's: a transfer that changes line ends or strips a bit is seen at once
-FORMAT = 1
 SNAPSHOT, RECORDING = 1, 2
 HEADER = struct.Struct("<8sHHI")  # magic, format, kind, checksum of what is before it
 SECTION = struct.Struct("<4sQII")  # name, bytes that follow, their checksum, checksum of what is before it

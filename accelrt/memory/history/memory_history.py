@@ -19,7 +19,9 @@ __all__ = [
     "ACTIONS",
     "EVENT",
     "EVENT_BYTES",
+    "FORMAT",
     "NO_EVENTS",
+    "NUMBERS",
     "OOM",
     "VERSION",
     "History",
@@ -53,7 +55,9 @@ EVENT = np.dtype(
         ("device", "<u2"),
     ]
 )
-EVENT_BYTES = 64
+EVENT_BYTES = EVENT.itemsize
+FORMAT = 1  # of compact files; another number for other columns of EVENT
+NUMBERS = ("thread",)  # columns that dicts of events have as they are, beyond torch's keys
 NO_EVENTS = np.empty(0, EVENT)
 ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map"),
@@ -134,20 +138,21 @@ class History:
                 "time_us": time,
                 "frames": frames,
                 "tag": tag,
-                "thread": thread,
                 "pool": pool,
                 "pool_id": pool,
             }
-            for action, address, size, stream, time, frames, tag, thread, pool in zip(
+            for action, address, size, stream, time, frames, tag, pool in zip(
                 *(events[name].tolist() for name in ("action", "address", "size", "stream")),
                 (events["time_ns"] // 1000).tolist(),
                 [self.frames[number] for number in events["stack"].tolist()],
                 [self.tags[number] for number in np.where(noted, 0, events["tag"]).tolist()],
-                events["thread"].tolist(),
                 [pools.setdefault(pool, pool) for pool in map(tuple, events["pool"].tolist())],
                 strict=True,
             )
         ]
+        for name in NUMBERS:
+            for entry, number in zip(found, events[name].tolist(), strict=True):
+                entry[name] = number
         for index in np.flatnonzero(events["action"] == OOM).tolist():
             found[index] = {
                 ("device_free" if key == "addr" else key): value for key, value in found[index].items()

@@ -17,6 +17,7 @@ import numpy as np
 from accelrt.memory.history import plain_pickle
 from accelrt.memory.history.memory_history import (
     ACTIONS,
+    NUMBERS,
     OOM,
     are_annotations,
     gc_paused,
@@ -42,7 +43,7 @@ SHARED = "shared"
 BATCH = 1000  # objects of one APPENDS, as Python's own pickler has it
 KEYS = (
     *("addr", "device_free", "action", "size", "stream", "time_us", "frames"),
-    *("tag", "thread", "pool", "pool_id", "name"),
+    *("tag", *NUMBERS, "pool", "pool_id", "name"),
 )
 
 
@@ -111,7 +112,7 @@ class EventPickler:
             *(*self.key("size"), *integers(events["size"])),
             *(*self.key("stream"), *integers(events["stream"])),
             *(*self.key("time_us"), *integers(events["time_ns"] // 1000)),
-            *(*self.key("thread"), *integers(events["thread"])),
+            *(part for name in NUMBERS for part in (*self.key(name), *integers(events[name]))),
             *(*self.key("frames"), *references(looked_up(self.stacks, events["stack"]))),
             *(*self.key("tag"), *references(looked_up(self.tags, np.where(noted, 0, events["tag"])))),
             *(*self.key("pool"), *of_pool, *self.key("pool_id"), *of_pool),  # the latter is torch's word

@@ -4,6 +4,7 @@ Each module of commands/ is a command: its name, its first line, the command's h
 add_arguments(parser), and run(), which gets the arguments by their names and returns the exit status.  The
 rest is what commands share or are made of.
 
+commands/   the commands, a module each
 main        the arguments, the commands by name, and how they end
 options     arguments that several commands have
 choice      which driver a command runs on, and the packages that some need
