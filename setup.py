@@ -34,6 +34,7 @@ DIRECTIVES = {
     "initializedcheck": False,
     "embedsignature": False,  # inspect.signature reads the functions themselves
     "freethreading_compatible": False,
+    "annotation_typing": False,  # annotations are for the stubs; types of C are declared as such
     "auto_pickle": False,  # a copy made field by field would own what the original owns
 }
 
@@ -163,6 +164,7 @@ def extensions():
     load_generator("driver", "rowgen").write_all()
     load_generator("include", "headergen").write_all()
     write_stubs()
+    load_generator("core", "stubgen").write_all()
     made = [extension(path, kind) for path in sorted((ROOT / "accelrt").rglob("*.pyx"))]
     directives = {**DIRECTIVES, **KINDS[kind][1]}
     compiled = cythonize(

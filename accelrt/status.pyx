@@ -1,6 +1,8 @@
 """Status codes and the one converter from them to exceptions."""
 from accelrt import errors
 
+# stub: FORK_TEXT: str
+
 cdef struct Entry:
     int code
     const char* name
@@ -180,14 +182,14 @@ cdef int refuse_unmade(object thing) except -1:
     )
 
 
-def watch_errors(function):
+def watch_errors(function: Callable[[Exception], object]) -> None:
     """Sets what is shown every CudaError just before it is raised: the captures under way, one of which it may
     have broken."""
     global watcher
     watcher = function
 
 
-def explain_faults(function):
+def explain_faults(function: Callable[[], str]) -> None:
     """Sets what says, as text to append, which kernels may have failed: called for errors that only kernels cause,
     and which a call of the driver answers after them."""
     global fault_cause
@@ -199,7 +201,8 @@ cdef bint is_fault(int code) noexcept:
             or HARDWARE_STACK_ERROR <= code <= LAUNCH_FAILED)
 
 
-def status_error(int code, str call="", tuple arguments=(), str meaning=""):
+# stub: def status_error(code: int, call: str = "", arguments: tuple[object, ...] = (), meaning: str = "" ) -> Exception: ...
+def status_error(int code, str call="", tuple arguments=(), str meaning="") -> Exception:
     """The exception that a status code stands for.
 
     Arguments:
@@ -245,17 +248,17 @@ cdef str show(object value):
     return repr(value)
 
 
-def name_of(int code):
+def name_of(int code) -> str:
     """The name of a status code: name_of(1) is "INVALID_VALUE"; "UNKNOWN" for a number not listed."""
     return status_name(code).decode()
 
 
-def text_of(int code):
+def text_of(int code) -> str:
     """The sentence for a status code, as str."""
     return status_text(code).decode()
 
 
-def describe(int code):
+def describe(int code) -> tuple[str, str]:
     """(name, sentence) of a status code."""
     return name_of(code), text_of(code)
 

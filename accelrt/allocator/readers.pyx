@@ -407,7 +407,7 @@ cdef list segments_of(int device, const View* views, size_t count):
     return segments
 
 
-def record_snapshot(int device):
+def record_snapshot(int device) -> None:
     """Notes in a device's history that a snapshot was made, which has its events: as torch's, with the active bytes."""
     cdef Pool* pool = pool_if_made(device)
     if pool == NULL or pool.external != NULL or pool.history == NULL:
@@ -418,7 +418,7 @@ def record_snapshot(int device):
         unlock_all(pool, NULL)
 
 
-def segments(int device):
+def segments(int device) -> tuple[list[dict[str, Any]], int]:
     """The segments of one device's pool, in the order in which they were taken.
 
     Arguments:
@@ -845,7 +845,7 @@ def bytes_of(entry):
     return entry[1]
 
 
-def holdings(int device):
+def holdings(int device) -> dict[str, Any] | None:
     """What the pool of a device holds, all of it at one moment.
 
     Arguments:
@@ -895,7 +895,7 @@ cdef dict holdings_dict(int device, const Holdings* found, bint whole):
     }
 
 
-def rounded_request(int device, size_t size):
+def rounded_request(int device, size_t size) -> int:
     """The bytes that a request takes of a device's pool, by the settings in force there; size where there is no pool."""
     cdef Pool* pool = pool_if_made(device)
     if pool == NULL or pool.external != NULL or size == 0 or size >> ROUND_LIMIT:

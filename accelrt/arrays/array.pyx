@@ -214,7 +214,7 @@ cdef class Buffer:
         ValueError, TypeError: an argument is out of range, or of the wrong kind.
     """
 
-    def __init__(self, nbytes, device=None, stream=None):
+    def __init__(self, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None) -> None:
         cdef size_t size
         cdef int ordinal
         cdef Stream order
@@ -235,7 +235,7 @@ cdef class Buffer:
         if not self.kept:
             release_bytes(self.device_index, self.ptr)
 
-    def free(self):
+    def free(self) -> None:
         """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.  Bytes that other processes
         have (share()) go back once those have let go of them; those that another thread is just putting work on into a
         stream, once the work is there.
@@ -258,7 +258,7 @@ cdef class Buffer:
         else:
             release_bytes(self.device_index, address)
 
-    def share(self, stream=None):
+    def share(self, stream: Stream | int | None = None) -> MemoryHandle:
         """A handle by which other processes open the same bytes, see accelrt.sharing: queue.put(buffer.share()).
 
         Arguments:
@@ -273,7 +273,7 @@ cdef class Buffer:
         """
         return share_memory(self, stream)
 
-    def record_stream(self, stream):
+    def record_stream(self, stream: Stream | int) -> None:
         """Says that another stream uses the bytes: once freed, they are not reused before that work is done.
 
         Arguments:
@@ -295,7 +295,10 @@ cdef class Buffer:
             raise_status(code, "record_stream", ("ptr", address, "stream", chosen.handle))
         watch.note_use_on(address, chosen.device_index, chosen.handle)
 
-    def copy_from(self, src, nbytes=None, *, offset=0, src_offset=0, stream=None, blocking=True):
+    def copy_from(
+        self, src: Memory, nbytes: int | None = None, *, offset: int = 0, src_offset: int = 0,
+        stream: Stream | int | None = None, blocking: bool = True,
+    ) -> None:
         """Copies into the buffer; see accelrt.copy.
 
         Arguments:
@@ -305,7 +308,10 @@ cdef class Buffer:
         """
         copy(self, src, nbytes, dst_offset=offset, src_offset=src_offset, stream=stream, blocking=blocking)
 
-    def copy_to(self, dst, nbytes=None, *, offset=0, dst_offset=0, stream=None, blocking=True):
+    def copy_to(
+        self, dst: Memory, nbytes: int | None = None, *, offset: int = 0, dst_offset: int = 0,
+        stream: Stream | int | None = None, blocking: bool = True,
+    ) -> None:
         """Copies out of the buffer; see accelrt.copy.
 
         Arguments:
@@ -315,17 +321,20 @@ cdef class Buffer:
         """
         copy(dst, self, nbytes, dst_offset=dst_offset, src_offset=offset, stream=stream, blocking=blocking)
 
-    def fill(self, value=0, count=None, *, width=1, offset=0, stream=None, blocking=False):
+    def fill(
+        self, value: int = 0, count: int | None = None, *, width: int = 1, offset: int = 0,
+        stream: Stream | int | None = None, blocking: bool = False,
+    ) -> None:
         """Sets every element to one value; see accelrt.fill."""
         fill(self, value, count, width=width, offset=offset, stream=stream, blocking=blocking)
 
     @property
-    def device(self):
+    def device(self) -> Device:
         """The device object of the device that holds the bytes."""
         return device_at(self.device_index)
 
     @property
-    def __cuda_array_interface__(self):
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         """The bytes as a one-dimensional array of uint8 (CUDA Array Interface, version 3), on a GPU only."""
         if init.chosen_driver() == "host":
             raise AttributeError("a buffer of the host device is no CUDA array; numpy reads it through copy_to")
@@ -337,17 +346,17 @@ cdef class Buffer:
             "strides": None, "stream": self.stream.handle or 1,
         }
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         """Raises TypeError: NumPy would make an array of one object of it."""
         raise TypeError(
             "a Buffer is device memory, which NumPy cannot read; copy it: array = numpy.empty(n, dtype); "
             "buffer.copy_to(array)"
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.nbytes
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Index) -> Array:
         """Some of the bytes as an Array of uint8, which keeps the Buffer alive: buffer[16:32].
 
         Raises:
@@ -356,7 +365,7 @@ cdef class Buffer:
         """
         return Array(self)[key]
 
-    def __iter__(self):
+    def __iter__(self) -> NoReturn:
         raise TypeError("a Buffer is device memory, whose bytes are not read one by one; copy it out with copy_to()")
 
     def __reduce__(self):
@@ -365,10 +374,10 @@ cdef class Buffer:
         refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to(); "
                     "another process can open the same memory by share(), or where accelrt.sharing was imported")
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
         return False
 
@@ -402,8 +411,9 @@ cdef class PinnedBuffer:
     The memory goes back to the cache with the object.  A copy of accelrt's in flight still finds it, for it is not
     handed out before that is done; work of others has to be recorded (record_host_stream).
     """
+    # stub: def __buffer__(self, flags: int, /) -> memoryview: ...
 
-    def __init__(self, nbytes, device=None):
+    def __init__(self, nbytes: int, device: DeviceArgument | None = None) -> None:
         cdef size_t size = checked_host_size(nbytes, "nbytes")
         if self.ptr:
             raise RuntimeError("a PinnedBuffer is initialised once")
@@ -416,7 +426,7 @@ cdef class PinnedBuffer:
     def __dealloc__(self):
         release_host_bytes(self.ptr)
 
-    def free(self):
+    def free(self) -> None:
         """Gives the memory back to the cache now; doing it again does nothing.
 
         Raises:
@@ -443,16 +453,16 @@ cdef class PinnedBuffer:
     def __releasebuffer__(self, Py_buffer* view):
         self.exports -= 1
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.nbytes
 
     def __reduce__(self):
         refuse_copy(self, "it owns its memory; copy the bytes into another one, or send bytes(memoryview(this))")
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
         return False
 
@@ -476,31 +486,31 @@ cdef int raise_freed(object owner, str name) except -1:
 cdef object sharing = None
 
 
-def provide_sharing(function):
+def provide_sharing(function: Callable[[], ModuleType]) -> None:
     """Sets what gives accelrt.sharing.handles, which is imported when memory is first shared: it imports buffers."""
     global sharing
     sharing = function
 
 
-def feeds_queue():
+def feeds_queue() -> bool:
     """Whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the Queue
     would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
     return "multiprocessing.queues" in sys.modules and threading.current_thread().name == "QueueFeederThread"
 
 
-def reduce_memory(memory):
+def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., object], tuple[object, ...]]:
     """What such a thread pickles a Buffer or Array by."""
     return sharing().reduce_memory(memory)
 
 
-def share_memory(memory, stream):
+def share_memory(memory: Buffer | Array, stream: Stream | int | None) -> MemoryHandle:
     """A handle by which other processes open a Buffer, or an Array on one."""
     return sharing().share(memory, stream)
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
 
-def pinned_empty(shape, dtype=float):
+def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
     """A NumPy array on page-locked memory of the cache; its contents are not set.  The memory goes back when the
     last view of it dies.
 
@@ -550,7 +560,7 @@ cdef uintptr_t address_of(object memory, str name) except? 0:
     return address
 
 
-def record_host_stream(memory, stream):
+def record_host_stream(memory: Memory, stream: Stream | int) -> None:
     """Says that work on a stream uses page-locked memory: once given back, it is not handed out before that work is
     done.  accelrt's own copies say so themselves.
 
@@ -582,7 +592,7 @@ def record_host_stream(memory, stream):
     watch.note_use_on(address, worker.device_index, worker.handle)
 
 
-def is_pinned(memory):
+def is_pinned(memory: Memory) -> bool:
     """Whether host memory is page-locked, by accelrt or by others who use the same driver.
 
     Arguments:
@@ -639,7 +649,7 @@ cdef class RegisteredMemory:
     is the caller's to wait for.
     """
 
-    def __init__(self, memory, device=None):
+    def __init__(self, memory: Memory, device: DeviceArgument | None = None) -> None:
         cdef int ordinal = ordinal_of(device)
         cdef uintptr_t address
         cdef int code
@@ -676,7 +686,7 @@ cdef class RegisteredMemory:
             PyBuffer_Release(&self.view)
         end_wait(code)
 
-    def unregister(self):
+    def unregister(self) -> None:
         """Unlocks the pages, after the device's work; doing it again does nothing.
 
         Raises:
@@ -703,13 +713,13 @@ cdef class RegisteredMemory:
     def __reduce__(self):
         refuse_copy(self, "it unlocks the pages when it dies; register_host() each memory once")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.nbytes
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.unregister()
         return False
 
@@ -717,7 +727,7 @@ cdef class RegisteredMemory:
         return f"<accelrt.RegisteredMemory {self.nbytes} bytes at {self.ptr:#x}>"
 
 
-def register_host(memory, device=None):
+def register_host(memory: Memory, device: DeviceArgument | None = None) -> RegisteredMemory:
     """Page-locks memory of your own, so that copies read and write it without a stage and asynchronously.
 
     Arguments:
@@ -747,7 +757,7 @@ cdef object fill = None
 cdef object copies = None
 
 
-def provide_methods(copy_function, fill_function, module):
+def provide_methods(copy_function: Callable[..., None], fill_function: Callable[..., None], module: ModuleType) -> None:
     """Sets what a Buffer's methods copy and fill with, and the module whose functions an Array's do: they import arrays."""
     global copy, fill, copies
     copy, fill, copies = copy_function, fill_function, module
@@ -901,8 +911,15 @@ cdef class Array:
     Indexing with ints, slices, Ellipsis and None makes views, as do reshape, permute, T and view.  There is no
     arithmetic; elements on a device are read by numpy().  The memory is freed with the last object that uses it.
     """
+    # stub: dtype: np.dtype[np.generic]
+    # stub: stream: Stream | None
+    # stub: def __delitem__(self, key: Index, /) -> None: ...
+    # stub: __dlpack_c_exchange_api__: ClassVar[object]
 
-    def __init__(self, memory, shape=None, dtype="uint8", *, strides=None, offset=0, bint readonly=False):
+    def __init__(
+        self, memory: Buffer | PinnedBuffer | Array, shape: Shape | None = None, dtype: DTypeLike = "uint8", *,
+        strides: tuple[int, ...] | None = None, offset: int = 0, bint readonly=False,
+    ) -> None:
         cdef Extents extents
         cdef Py_ssize_t ndim, low, high
         cdef size_t nbytes
@@ -946,31 +963,31 @@ cdef class Array:
     # --- what it looks like ---
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """tuple of int: the elements along each axis."""
         return tuple([self.extents[axis] for axis in range(self.ndim)])
 
     @property
-    def strides(self):
+    def strides(self) -> tuple[int, ...]:
         """tuple of int: bytes from an element to the next along each axis, as NumPy's."""
         return tuple([self.extents[self.ndim + axis] for axis in range(self.ndim)])
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """int: the elements' bytes, whatever lies between them."""
         return self.size * self.itemsize
 
     @property
-    def device(self):
+    def device(self) -> Device | Literal["cpu"]:
         """The device object of the device that holds the memory, or "cpu" for host memory."""
         return device_at(self.device_index) if self.device_index >= 0 else "cpu"
 
     @property
-    def is_contiguous(self):
+    def is_contiguous(self) -> bool:
         """bool: whether the elements lie one behind the other in C order."""
         return bool(self.dense())
 
-    def __len__(self):
+    def __len__(self) -> int:
         if self.ndim == 0:
             raise TypeError("an Array of no axes has no length")
         return self.extents[0]
@@ -986,7 +1003,7 @@ cdef class Array:
 
     # --- views ---
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Index) -> Array:
         """A view of some of the elements: ints, slices, Ellipsis and None, as NumPy's basic indexing.
 
         Raises:
@@ -996,7 +1013,7 @@ cdef class Array:
         check_live(self, "this")
         return index(self, key)
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: Index, value: object) -> None:
         """Copies into those elements, as copy_() does, or fills them with a number.
 
         Elements that do not lie together take several steps in the stream, each of which reads what the last one wrote; what
@@ -1005,7 +1022,7 @@ cdef class Array:
         check_live(self, "this")
         copies.assign(index(self, key), value)
 
-    def reshape(self, *shape):
+    def reshape(self, *shape: Shape) -> Array:
         """A view of the same elements in C order with another shape; never a copy.
 
         Arguments:
@@ -1030,7 +1047,7 @@ cdef class Array:
         finish_array(view)
         return view
 
-    def permute(self, *axes):
+    def permute(self, *axes: Shape) -> Array:
         """A view with the axes in another order.
 
         Arguments:
@@ -1052,14 +1069,14 @@ cdef class Array:
         finish_array(view)
         return view
 
-    def transpose(self, *axes):
+    def transpose(self, *axes: Shape | None) -> Array:
         """permute(axes); with no axes given, the axes in reverse."""
         if not axes or (len(axes) == 1 and axes[0] is None):
             return self.permute(tuple(range(self.ndim - 1, -1, -1)))
         return self.permute(*axes)
 
     @property
-    def T(self):
+    def T(self) -> Array:
         """A view with the axes in reverse."""
         cdef Py_ssize_t axis
         cdef Array view
@@ -1071,7 +1088,7 @@ cdef class Array:
         finish_array(view)
         return view
 
-    def view(self, dtype):
+    def view(self, dtype: DTypeLike) -> Array:
         """A view of the same bytes as elements of another type; nothing is converted.
 
         Arguments:
@@ -1103,7 +1120,7 @@ cdef class Array:
 
     # --- elements ---
 
-    def copy_(self, src, non_blocking=False, *, stream=None):
+    def copy_(self, src: object, non_blocking: bool = False, *, stream: Stream | int | None = None) -> Array:
         """Copies elements into this Array, and returns it.
 
         Arguments:
@@ -1125,17 +1142,17 @@ cdef class Array:
         """
         return copies.copy_into(self, src, non_blocking, stream)
 
-    def fill_(self, value, *, stream=None):
+    def fill_(self, value: object, *, stream: Stream | int | None = None) -> Array:
         """Sets all elements to one number, converted to their dtype, in the stream's order; returns the Array."""
         copies.fill_into(self, value, stream)
         return self
 
-    def copy(self, *, stream=None):
+    def copy(self, *, stream: Stream | int | None = None) -> Array:
         """A C-contiguous Array with the same elements, on the same device or in page-locked memory."""
         check_live(self, "this")
         return copies.copied(self, stream)
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order
         of its current stream and waited for."""
         check_live(self, "this")
@@ -1145,7 +1162,9 @@ cdef class Array:
             return numpy_module().empty(self.shape, self.dtype)
         return numpy_module().asarray(expose(self)).view(self.dtype)  # the interface has no ml_dtypes
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None,
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         """Raises TypeError for device memory, of which NumPy would make an array of objects."""
         if self.device_index >= 0:
             raise TypeError("an Array on a device is read by NumPy only through a copy: array.numpy()")
@@ -1154,7 +1173,7 @@ cdef class Array:
     # --- other libraries ---
 
     @property
-    def __cuda_array_interface__(self):
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         """The CUDA Array Interface, version 3, of memory of a GPU only.  It names the Array's stream, after whose work the
         reader orders its own."""
         if self.device_index < 0 or init.chosen_driver() == "host":
@@ -1166,7 +1185,10 @@ cdef class Array:
             "strides": None if self.dense() else self.strides, "stream": self.stream.handle or 1,
         }
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> object:
         """The Array as a DLPack capsule, which keeps the memory alive (DLPack 1.3; Python array API standard, 2024.12).
 
         Arguments:
@@ -1185,7 +1207,7 @@ cdef class Array:
         check_live(self, "this")
         return export_dlpack(self, stream, max_version, dl_device, copy)
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> tuple[int, int]:
         """(type, id) of the device, by DLPack's numbers: 2 is a GPU, 3 page-locked memory there, 1 any other host memory.
         The host device's memory is that of the CPU."""
         check_live(self, "this")
@@ -1195,7 +1217,7 @@ cdef class Array:
 
     # --- its memory ---
 
-    def free(self):
+    def free(self) -> None:
         """Frees the memory now, for every view of it, or lets go of another library's; doing it again does nothing.
 
         Raises:
@@ -1224,7 +1246,7 @@ cdef class Array:
         if deferral is not None:
             defer_release(deferral, NULL, 0, 0, base)
 
-    def record_stream(self, stream):
+    def record_stream(self, stream: Stream | int) -> None:
         """Says that another stream uses the memory: once freed, it is not reused before that work is done.
 
         Arguments:
@@ -1241,7 +1263,7 @@ cdef class Array:
             raise ValueError(f"the memory is of a {type(self.base).__name__} of another library, which frees it; tell that "
                              "library which stream uses it, or keep this Array until the work is done")
 
-    def share(self, stream=None):
+    def share(self, stream: Stream | int | None = None) -> MemoryHandle:
         """A handle by which other processes open an Array on the same memory; see Buffer.share() and accelrt.sharing.
 
         Raises:
@@ -1257,10 +1279,10 @@ cdef class Array:
         refuse_copy(self, "it stands for memory; copy the elements with copy(), or send those of numpy(); another process "
                           "can open the same memory by share(), or where accelrt.sharing was imported")
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
         return False
 

@@ -40,6 +40,7 @@ cdef enum:
 cdef uintptr_t ANY = ~<uintptr_t>0  # which no stream has
 
 
+# stub: class View:
 cdef class View:
     """A buffer of Python's that a side of a copy borrows, and the object that it is of."""
 
@@ -235,7 +236,7 @@ cdef class MemoryUse:
     cdef Access access
     cdef bint entered
 
-    def __init__(self, str call not None, memory):
+    def __init__(self, str call not None, memory: Iterable[object]) -> None:
         if self.entered:
             raise RuntimeError("a MemoryUse is entered; make another one")
         self.call = call
@@ -244,7 +245,7 @@ cdef class MemoryUse:
     def __dealloc__(self):
         self.leave()  # where an interrupt came between __enter__ and the block
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if self.entered or self.memory is None:
             raise RuntimeError("a MemoryUse is entered once at a time")
         for each in self.memory:
@@ -260,7 +261,9 @@ cdef class MemoryUse:
             raise
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> Literal[False]:
         self.leave()
         return False
 
@@ -374,7 +377,7 @@ cdef str NO_ACCESS = (
 )
 
 
-def device_span(source, str name="flag"):
+def device_span(source: object, str name="flag") -> tuple[int, int, int]:
     """(ordinal, address, bytes) of device memory: a Buffer, or an object with __cuda_array_interface__.
 
     Arguments:
@@ -628,7 +631,10 @@ cdef int check_types(object dst, object src) except -1:
     return 0
 
 
-def copy(dst, src, nbytes=None, *, dst_offset=0, src_offset=0, stream=None, bint blocking=True):
+def copy(
+    dst: Memory, src: Memory, nbytes: int | None = None, *, dst_offset: int = 0, src_offset: int = 0,
+    stream: Stream | int | None = None, bint blocking=True,
+) -> None:
     """Copies bytes between any two of host, device and another device.
 
     Arguments:
@@ -740,7 +746,10 @@ cdef int put_fill_in(Stream worker, uintptr_t dst, unsigned int element, int wid
     return 0
 
 
-def fill(dst, value=0, count=None, *, width=1, offset=0, stream=None, bint blocking=False):
+def fill(
+    dst: Memory, value: int = 0, count: int | None = None, *, width: int = 1, offset: int = 0,
+    stream: Stream | int | None = None, bint blocking=False,
+) -> None:
     """Sets elements of device memory to one value (cuMemsetD8Async and its kin).
 
     Arguments:
@@ -832,7 +841,10 @@ cdef int read_memory(object memory, uintptr_t* out_address, size_t* out_size) ex
     return 1
 
 
-def use(memory, nbytes=None, stream=None, str mode="rw"):
+# stub: def use(memory: Memory, nbytes: int | None = None, stream: Stream | int | Literal["host"] | None = None, mode: Literal["r", "w", "rw"] = "rw") -> None: ...  # no-cython-lint
+def use(
+    memory: Memory, nbytes: int | None = None, stream: Stream | int | Literal["host"] | None = None, str mode="rw",
+) -> None:
     """Tells the race detector of work that accelrt does not see: a kernel, say, or the host's own hands.
 
         accelrt.use(pointer, 4096, stream, "r")      # before the kernel that reads it is launched

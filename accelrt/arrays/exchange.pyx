@@ -672,7 +672,10 @@ cdef Array allocate_shaped(object shape, object dtype, object device, object str
     return allocate(ndim, extents, kind, device, stream, pinned)
 
 
-def empty(shape, dtype=float, device=None, stream=None, *, bint pin_memory=False):
+def empty(
+    shape: Shape, dtype: DTypeLike = float, device: DeviceArgument | None = None, stream: Stream | int | None = None,
+    *, bint pin_memory=False,
+) -> Array:
     """An Array with memory of its own, whose contents are not set.
 
     Arguments:
@@ -690,7 +693,9 @@ def empty(shape, dtype=float, device=None, stream=None, *, bint pin_memory=False
     return allocate_shaped(shape, dtype, device, stream, pin_memory)
 
 
-def zeros(shape, dtype=float, device=None, stream=None):
+def zeros(
+    shape: Shape, dtype: DTypeLike = float, device: DeviceArgument | None = None, stream: Stream | int | None = None,
+) -> Array:
     """An Array of zero bytes, which are set in its stream's order; see empty()."""
     cdef Array made = allocate_shaped(shape, dtype, device, stream, False)
     made.base.fill(0, stream=made.stream)
@@ -723,7 +728,10 @@ cdef bint fills_memory(Array other) except -1:
     return is_c_contiguous(other.ndim, sorted_, other.itemsize)
 
 
-def empty_like(Array other not None, dtype=None, device=None, stream=None):
+def empty_like(
+    Array other not None, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
+    stream: Stream | int | None = None,
+) -> Array:
     """An Array of another one's shape, whose contents are not set.
 
     Arguments:
@@ -736,7 +744,10 @@ def empty_like(Array other not None, dtype=None, device=None, stream=None):
     return allocate_like(other, dtype, device, stream)
 
 
-def zeros_like(Array other not None, dtype=None, device=None, stream=None):
+def zeros_like(
+    Array other not None, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
+    stream: Stream | int | None = None,
+) -> Array:
     """An Array of zero bytes of another one's shape, on a device; see empty_like()."""
     cdef Array made
     check_live(other, "other")
@@ -747,7 +758,10 @@ def zeros_like(Array other not None, dtype=None, device=None, stream=None):
     return made
 
 
-def full(shape, value, dtype=None, device=None, stream=None):
+def full(
+    shape: Shape, value: object, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
+    stream: Stream | int | None = None,
+) -> Array:
     """An Array of which every element is one number, set in its stream's order; see empty().
 
     Arguments:
@@ -761,7 +775,10 @@ def full(shape, value, dtype=None, device=None, stream=None):
     return made
 
 
-def full_like(Array other not None, value, dtype=None, device=None, stream=None):
+def full_like(
+    Array other not None, value: object, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
+    stream: Stream | int | None = None,
+) -> Array:
     """An Array of another one's shape, of which every element is one number; see empty_like() and full()."""
     cdef Array made = allocate_like(other, dtype, device, stream)
     fill_array(made, value, made.stream)
@@ -824,7 +841,10 @@ cdef Array wrap_any(object source, object dtype, object stream):
     return found
 
 
-def asarray(source, dtype=None, device=None, stream=None, *, copy=None):
+def asarray(
+    source: object, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
+    stream: Stream | int | None = None, *, copy: bool | None = None,
+) -> Array:
     """An Array of what is given: without a copy where it is on the device, else a copy there.
 
     Arguments:
@@ -875,7 +895,7 @@ cdef Array pinned_like(Array other):
     return allocate(other.ndim, extents, other.dtype, None if other.device_index < 0 else other.device_index, None, True)
 
 
-def from_dlpack(source, device=None, *, copy=None):
+def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: bool | None = None) -> Array:
     """An Array of another library's array, by DLPack and without a copy where it can be.
 
     Arguments:
@@ -899,7 +919,7 @@ def from_dlpack(source, device=None, *, copy=None):
 
 # --- what an Array's methods do with memory ----------------------------------------------------------------------
 
-def copy_into(Array dst, src, bint non_blocking, stream):
+def copy_into(Array dst, src: object, bint non_blocking, stream: Stream | int | None) -> Array:
     cdef Array source
     check_live(dst, "this")
     source = src if isinstance(src, Array) else wrap_any(src, None if is_foreign(src) else dst.dtype, stream)
@@ -907,18 +927,18 @@ def copy_into(Array dst, src, bint non_blocking, stream):
     return dst
 
 
-def fill_into(Array dst, value, stream):
+def fill_into(Array dst, value: object, stream: Stream | int | None) -> None:
     fill_array(dst, value, stream)
 
 
-def assign(Array dst, value):
+def assign(Array dst, value: object) -> None:
     if isinstance(value, (int, float, complex)) or isinstance(value, numpy_module().generic):
         fill_array(dst, value, None)
     else:
         copy_into(dst, value, False, None)
 
 
-def copied(Array array, stream):
+def copied(Array array, stream: Stream | int | None) -> Array:
     cdef Array made
     if array.device_index < 0:
         made = pinned_like(array)
@@ -928,7 +948,7 @@ def copied(Array array, stream):
     return made
 
 
-def to_numpy(Array array):
+def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     made = numpy_module().empty(array.shape, array.dtype)
     copy_array(wrap_numpy(made), array, True, None)
     return made

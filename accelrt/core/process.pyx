@@ -15,6 +15,11 @@ from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_t, pthread_mut
 from accelrt.status cimport refuse_copy
 
 
+# stub: FORK_ORDER: tuple[tuple[str, str], ...]
+# stub: EXIT_ORDER: tuple[tuple[str, str], ...]
+# stub: NAMES: dict[str, tuple[str, str]]
+# stub: _T = TypeVar("_T")
+
 # --- process ----------------------------------------------------------------------------------------------------------
 
 cdef extern from *:
@@ -98,14 +103,14 @@ cdef void trace(const char* phase, const char* name) noexcept nogil:
         step_count += 1
 
 
-def begin_trace():
+def begin_trace() -> None:
     """Begins to write down what runs around forks and at the exit; forgets what was written before."""
     global tracing, step_count
     step_count = 0
     tracing = True
 
 
-def traced():
+def traced() -> list[tuple[str, str]]:
     """What ran since begin_trace: list of (phase, name), the first 512."""
     return [(steps[index].phase.decode(), steps[index].name.decode()) for index in range(step_count)]
 
@@ -244,7 +249,10 @@ cdef void run(PythonFunctions entry, object function, const char* phase) noexcep
         PyErr_WriteUnraisable(function)
 
 
-def call_at_fork(str name, str rank, before=None, parent=None, child=None):
+def call_at_fork(
+    str name, str rank, before: Callable[[], object] | None = None, parent: Callable[[], object] | None = None,
+    child: Callable[[], object] | None = None,
+) -> None:
     """Has Python functions called around each os.fork(): before it, with ranks in reverse, then in both processes.
 
     What they raise goes to sys.unraisablehook, and the others still run; parent runs also where its before was
@@ -287,7 +295,7 @@ cdef list exit_functions = []  # by rank, then by name; replaced and never chang
 cdef int placed_in = 0         # the process whose atexit has _run_at_exit
 
 
-def call_at_exit(str name, str rank, function):
+def call_at_exit(str name, str rank, function: Callable[[], object]) -> None:
     """Has a function called at the interpreter's exit, at its rank, once a process.
 
     A child of a fork ends by itself, and calls them too.  What they raise goes to sys.unraisablehook, and the others still
@@ -305,7 +313,7 @@ def call_at_exit(str name, str rank, function):
         come_first_at_exit()
 
 
-def come_first_at_exit():
+def come_first_at_exit() -> None:
     """Has the exit's functions called before all that atexit knows until now: when a driver was opened.
 
     So the program's own functions find the driver open if they were registered after its first use.  What registers here
@@ -338,7 +346,7 @@ def _run_at_exit():
 
 # --- who is registered ------------------------------------------------------------------------------------------------
 
-def registered_at_fork():
+def registered_at_fork() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """What runs around a fork: list of (rank, name, "C" or "Python", phases) in the order in which a child runs it."""
     cdef PythonFunctions entry
     cdef ForkFunctions[MOST_FUNCTIONS] copied
@@ -361,7 +369,7 @@ cdef tuple phases_of(tuple hooks):
     return tuple([phase for phase, there in zip(("prepare", "parent", "child"), hooks) if there])
 
 
-def registered_at_exit():
+def registered_at_exit() -> list[tuple[str, str]]:
     """What runs at the exit: list of (rank, name), in that order."""
     cdef PythonFunctions entry
     return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in exit_functions]
@@ -460,13 +468,13 @@ cdef str shown(object value):
     return "not set" if value is None else repr(value)
 
 
-def check():
+def check() -> None:
     """Says once that a change of these variables since init has no effect."""
     if changed():
         warn()
 
 
-def remember(str driver):
+def remember(str driver) -> None:
     """Notes what the variables are, as of now, for a driver that has just opened: "cuda" or "host"."""
     global names, values_at_init, is_watching
     names = NAMES.get(driver, NAMES["host"])
@@ -475,7 +483,7 @@ def remember(str driver):
     is_watching = True
 
 
-def at_init():
+def at_init() -> tuple[str | None, str | None]:
     """CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as the driver read them; None for one that was not set.  After init."""
     return values_at_init if names == NAMES["cuda"] else (None, None)
 
@@ -515,24 +523,24 @@ cdef class Descriptor:
             close_number(number)
         return 0
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it owns a file descriptor; duplicate() makes another one of the same file")
 
     def __repr__(self):
         return f"<accelrt.core.process.Descriptor {'closed' if self.number < 0 else self.number}>"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         """Whether it was closed or detached."""
         return self.number < 0
 
-    def fileno(self):
+    def fileno(self) -> int:
         """The number.
 
         Raises:
@@ -542,7 +550,7 @@ cdef class Descriptor:
             raise ValueError("the file descriptor is closed")
         return self.number
 
-    def detach(self):
+    def detach(self) -> int:
         """The number, which is the caller's from now on; for a call that takes it over in the same expression.
 
         Raises:
@@ -552,7 +560,7 @@ cdef class Descriptor:
         self.number = -1
         return number
 
-    def close(self):
+    def close(self) -> None:
         """Closes it; does nothing where that was done before.
 
         Raises:
@@ -563,7 +571,7 @@ cdef class Descriptor:
         if number >= 0:
             os.close(number)
 
-    def duplicate(self):
+    def duplicate(self) -> Descriptor:
         """Another Descriptor of the same open file.
 
         Raises:
@@ -592,7 +600,7 @@ cdef int own_all(list taken, const int* numbers, size_t count) except -1:
     return 0
 
 
-def take_over(int number):
+def take_over(int number) -> Descriptor:
     """An open descriptor as a Descriptor, whose it is from now on.
 
     Arguments:
@@ -601,7 +609,7 @@ def take_over(int number):
     return own(number)
 
 
-def open_descriptor(path, int flags, int mode=0o666):
+def open_descriptor(path: str | bytes | PathLike[str], int flags, int mode=0o666) -> Descriptor:
     """os.open with O_CLOEXEC, as a Descriptor.
 
     Arguments:
@@ -614,7 +622,7 @@ def open_descriptor(path, int flags, int mode=0o666):
     return own(os.open(path, flags | os.O_CLOEXEC, mode))
 
 
-def open_pidfd(int pid):
+def open_pidfd(int pid) -> Descriptor:
     """os.pidfd_open as a Descriptor, which can be read once the process has ended.
 
     Raises:
@@ -624,7 +632,7 @@ def open_pidfd(int pid):
     return own(os.pidfd_open(pid))
 
 
-def pipe():
+def pipe() -> tuple[Descriptor, Descriptor]:
     """os.pipe as two Descriptors: the end to read from, and the one to write to.
 
     Raises:
@@ -634,7 +642,7 @@ def pipe():
     return own(reading), own(writing)
 
 
-def receive(sock, size_t size, int count, int flags=0):
+def receive(sock: socket.socket, size_t size, int count, int flags=0) -> tuple[bytes, list[Descriptor], int]:
     """socket.recv_fds as Descriptors, which are closed on exec.
 
     Arguments:
@@ -676,13 +684,14 @@ cdef class Opener:
     cdef int mode
     cdef bint replace
 
-    def __init__(self, int flags, int mode=0o666, bint replace=False):
+    def __init__(self, int flags, int mode=0o666, bint replace=False) -> None:
         self.flags, self.mode, self.replace = flags, mode, replace
 
-    def __call__(self, path, int flags):
+    def __call__(self, path: str, int flags) -> int:
         return os.open(path, (0 if self.replace else flags) | self.flags | os.O_CLOEXEC, self.mode)
 
 
+# stub: class Owned(Generic[_T]):
 cdef class Owned:
     """What a function answers, given back by another function once, at the latest when the object goes.
 
@@ -707,25 +716,28 @@ cdef class Owned:
     cdef int pid
     cdef object __weakref__
 
-    def __init__(self, take, tuple arguments, release, keep=None):
+    # stub: def __init__(self, take: Callable[..., _T], arguments: tuple[object, ...], release: Callable[[_T], object], keep: object = None) -> None: ...  # no-cython-lint
+    def __init__(
+        self, take: Callable[..., _T], tuple arguments, release: Callable[[_T], object], keep: object = None,
+    ) -> None:
         self.close()
         self.keep = keep
         self.pid = getpid()
         self.taken = take(*arguments)
         self.release = release
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.close()
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "what it owns is given back once")
 
     @property
-    def value(self):
+    def value(self) -> _T | None:
         """What take answered; None once it was given back."""
         return self.taken
 
-    def close(self):
+    def close(self) -> None:
         """Gives it back; does nothing where that was done before, or in a forked child.
 
         Raises:
@@ -737,6 +749,7 @@ cdef class Owned:
             release(taken)
 
 
+# stub: class Taker(Generic[_T]):
 cdef class Taker:
     """A function for other libraries to call, of which the last step alone takes something, and is a compiled one.
 
@@ -753,13 +766,13 @@ cdef class Taker:
     cdef object take
     cdef object __weakref__
 
-    def __init__(self, prepare, take):
+    def __init__(self, prepare: Callable[..., tuple[object, ...]], take: Callable[..., _T]) -> None:
         self.prepare, self.take = prepare, take
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: object) -> _T:
         return self.take(*self.prepare(*arguments))
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it takes what is this process's; make another one")
 
 
@@ -778,10 +791,13 @@ cdef class Releaser:
     cdef object report
     cdef object __weakref__
 
-    def __init__(self, prepare, release, report=None):
+    def __init__(
+        self, prepare: Callable[..., tuple[object, ...]], release: Callable[..., object],
+        report: Callable[[BaseException, object], object] | None = None,
+    ) -> None:
         self.prepare, self.release, self.report = prepare, release, report
 
-    def __call__(self, *arguments, **named):
+    def __call__(self, *arguments: object, **named: object) -> None:
         cdef bint interrupted = False
         prepared = None
         try:
@@ -799,5 +815,5 @@ cdef class Releaser:
             if interrupted:
                 PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), KeyboardInterrupt)
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it gives back what is this process's; make another one")

@@ -196,7 +196,7 @@ cdef class device:
         ValueError, TypeError: it names no device.
     """
 
-    def __init__(self, device):
+    def __init__(self, device: DeviceArgument | None) -> None:
         cdef int ordinal = plain_ordinal(device)
         if ordinal < 0 and not is_nowhere(device):
             ordinal = ordinal_of_slow(device)
@@ -206,16 +206,16 @@ cdef class device:
         self.made = True
 
     @property
-    def idx(self):
+    def idx(self) -> int:
         """The ordinal, by the name that torch.cuda.device has for it."""
         return self.index
 
     @property
-    def type(self):
+    def type(self) -> str:
         """"cuda" or "host"."""
         return init.chosen_driver()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         cdef int before
         if not self.made:
             refuse_unmade(self)
@@ -227,7 +227,9 @@ cdef class device:
             self.before = before
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(
+        self, kind: builtins.type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
         cdef int before = self.before
         if self.again is None or not self.leave_again(&before):
             if self.entered != this_thread():
@@ -257,15 +259,15 @@ cdef class device:
             refuse_unmade(self)
         return device, (self.index,)
 
-    def __index__(self):
+    def __index__(self) -> int:
         if not self.made:
             refuse_unmade(self)
         return self.index
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, device) and (<device>other).index == self.index
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(("accelrt.devices.device", self.index))
 
     def __repr__(self):
@@ -280,7 +282,7 @@ class device_of(device):
             a device of another type, as numpy's arrays do with "cpu".
     """
 
-    def __init__(self, obj):
+    def __init__(self, obj: object) -> None:
         found = getattr(obj, "device", None)
         kind = found.partition(":")[0] if isinstance(found, str) else getattr(found, "type", None)
         super().__init__(None if isinstance(kind, str) and kind not in TYPES else found)
@@ -320,7 +322,7 @@ cdef int switch_back(int before) except -1:
     return 0
 
 
-def device_count():
+def device_count() -> int:
     """How many devices are visible.
 
     Before init the count comes from the kernel's list of cards or from NVML (or from ACCELRT_HOST_DEVICES)
@@ -340,12 +342,12 @@ def device_count():
     return init.count_unopened()
 
 
-def current_device():
+def current_device() -> int:
     """The ordinal of the calling thread's current device (CUDA driver API, cuCtxGetDevice)."""
     return current()
 
 
-def set_device(device):
+def set_device(device: DeviceArgument | None) -> None:
     """Makes a device the current one of the calling thread, for accelrt and every other user of CUDA on it.
 
     Arguments:
@@ -366,7 +368,7 @@ def set_device(device):
     switch_to(ordinal)
 
 
-def synchronize(device=None):
+def synchronize(device: DeviceArgument | None = None) -> None:
     """Waits until all work of a device is complete (cuCtxSynchronize).
 
     Arguments:
@@ -407,7 +409,7 @@ cdef int await_device(int ordinal) except -1:
     return 0
 
 
-def mem_get_info(device=None):
+def mem_get_info(device: DeviceArgument | None = None) -> tuple[int, int]:
     """Free and total memory of a device, in bytes (cuMemGetInfo).
 
     Returns:
@@ -423,7 +425,7 @@ def mem_get_info(device=None):
     return free, total
 
 
-def can_device_access_peer(device, peer_device):
+def can_device_access_peer(device: DeviceArgument | None, peer_device: DeviceArgument | None) -> bool:
     """Whether one device can read and write another's memory (cuDeviceCanAccessPeer).
 
     Arguments:
@@ -451,7 +453,7 @@ def can_device_access_peer(device, peer_device):
     return can != 0
 
 
-def get_device_properties(device=None):
+def get_device_properties(device: DeviceArgument | None = None) -> DeviceProperties:
     """A device's constants.
 
     Arguments:
@@ -474,12 +476,12 @@ def get_device_properties(device=None):
     return found
 
 
-def get_device_name(device=None):
+def get_device_name(device: DeviceArgument | None = None) -> str:
     """A device's name, such as "NVIDIA H200" (cuDeviceGetName); arguments as get_device_properties."""
     return get_device_properties(device).name
 
 
-def get_device_capability(device=None):
+def get_device_capability(device: DeviceArgument | None = None) -> tuple[int, int]:
     """A device's compute capability, (major, minor); (0, 0) for the host device."""
     found = get_device_properties(device)
     return found.major, found.minor

@@ -620,11 +620,11 @@ cdef void restore_mode(Table* table, int before) noexcept nogil:
         owed = before + 1
 
 
-def has_open_captures():
+def has_open_captures() -> bool:
     """Whether a capture of this process's is open or about to begin, on any thread."""
     return captures_open()
 
 
-def is_capture_ending():
+def is_capture_ending() -> bool:
     """Whether a thread of this process's ends a capture just now, so that what is about streams has to wait."""
     return is_ending()

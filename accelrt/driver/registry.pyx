@@ -19,6 +19,11 @@ include "registry_rows.pxi"
 
 DRIVERS = {**{name: f"accelrt.driver.{name}.driver" for name in env.DRIVERS}, "faults": "accelrt.driver.testing"}
 
+# stub: DRIVERS: dict[str, str]
+# stub: ROW_NAMES: tuple[str, ...]
+# stub: class RowCalls:
+# stub:     def __getattr__(self, name: str) -> Any: ...
+
 cdef Table sentinel_table
 cdef Table forked_table
 cdef Table* in_use = &sentinel_table
@@ -78,24 +83,24 @@ cdef int activate(Table* table) except -1:
     return 0
 
 
-def on_first_use(function):
+def on_first_use(function: Callable[[], object]) -> None:
     """Sets what the sentinel's rows call, with the GIL, before they call again: lazy's init."""
     global first_use
     first_use = function
 
 
-def explain_refusals(function):
+def explain_refusals(function: Callable[[], str]) -> None:
     """Sets what tells why the calling thread's last request for memory was refused, where it was not for memory."""
     global refusal_cause
     refusal_cause = function
 
 
-def cause_of_refusal():
+def cause_of_refusal() -> str:
     """Why a driver refused the calling thread memory that the device has, as str; empty where it told nothing."""
     return "" if refusal_cause is None else refusal_cause()
 
 
-def open_and_activate(str name):
+def open_and_activate(str name) -> int:
     """Opens a driver and makes it the active one; returns its status code, and activates nothing unless 0.
 
     Raises what interrupted it.
@@ -113,22 +118,22 @@ def open_and_activate(str name):
     return code
 
 
-def wrapped_driver():
+def wrapped_driver() -> str:
     """The driver that the table "faults" forwards to: "host" or "cuda"; "" where it forwards to none."""
     return "" if inner == NULL or inner[0] == NULL else inner[0].name.decode()
 
 
-def set_aside():
+def set_aside() -> None:
     """After an initialisation that failed once its driver was open: the next call of a row initialises again."""
     store_table(&in_use, &sentinel_table)
 
 
-def opened_name():
+def opened_name() -> str:
     """The name of the driver that is open, though perhaps set aside; "sentinel" where none is."""
     return (active() if opened == NULL or active() == &forked_table else opened).name.decode()
 
 
-def close_active():
+def close_active() -> int:
     """The end of the process: waits for what still runs.  Returns the driver's status code.
 
     Raises what a signal's handler raises; the driver is closed all the same.
@@ -143,7 +148,7 @@ def close_active():
     return code
 
 
-def active_device_count():
+def active_device_count() -> int:
     """How many devices the active driver has; before init this initialises.
 
     Raises what the driver answers.
@@ -155,7 +160,7 @@ def active_device_count():
     return count
 
 
-def driver_name():
+def driver_name() -> str:
     """The name of the active table: "sentinel" before init, "forked" in a child forked after it."""
     return active().name.decode()
 
@@ -194,6 +199,8 @@ cdef class Rows(RowCalls):
     A method takes the arguments that its row reads and returns its status code, or a tuple of the code and what the row
     wrote.  Nothing is checked: these are the rows themselves.
     """
+    # stub: names: tuple[str, ...]
+    # stub: def __new__(cls, driver: str | None = None) -> Self: ...
 
     names = ROW_NAMES
 
@@ -204,12 +211,12 @@ cdef class Rows(RowCalls):
         refuse_copy(self, "it is a driver's table of this process; make another one with Rows(name)")
 
     @property
-    def filled(self):
+    def filled(self) -> int:
         """How many rows the driver fills; the others answer NOT_SUPPORTED."""
         return self.table.rows
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The name that the table bears."""
         return self.table.name.decode()
 

@@ -25,6 +25,7 @@ from accelrt.driver.table cimport Table, host_fn
 
 from accelrt.driver.registry import ROW_NAMES
 
+# stub: from accelrt.driver.registry import ROW_NAMES as ROW_NAMES
 cdef extern from "<stdatomic.h>" nogil:
     ctypedef long long counter "atomic_llong"
     long long atomic_fetch_add(counter* object, long long value)
@@ -79,7 +80,7 @@ cdef int intercept(int row, long long* out_point) noexcept nogil:
     return 0
 
 
-def wrap(str driver, bint posing=False):
+def wrap(str driver, bint posing=False) -> None:
     """Wraps the table of a driver; the table "faults" then forwards to it.  Before accelrt is initialised.
 
     Arguments:
@@ -95,7 +96,7 @@ def wrap(str driver, bint posing=False):
         fault_table.name = wrapped.name
 
 
-def arm(long long call, int code, str mode="once", rows=None):
+def arm(long long call, int code, str mode="once", rows: Iterable[str] | None = None) -> None:
     """Makes a call fail.
 
     Arguments:
@@ -128,24 +129,24 @@ cdef void set_mode(long long value) noexcept nogil:
     atomic_store(&mode, value)
 
 
-def disarm():
+def disarm() -> None:
     """Lets every call through again and forgets a late failure that is still owed."""
     atomic_store(&mode, OFF)
     atomic_store(&owed, 0)
     atomic_store(&total, 0)
 
 
-def fired():
+def fired() -> int:
     """How many counted calls were made since arm or disarm."""
     return atomic_load(&total)
 
 
-def call_counts():
+def call_counts() -> dict[str, int]:
     """Row name -> calls since the module was loaded or reset_call_counts."""
     return {name: atomic_load(&calls[index]) for index, name in enumerate(ROW_NAMES)}
 
 
-def reset_call_counts():
+def reset_call_counts() -> None:
     """Sets every row's count of calls to 0."""
     for index in range(len(ROW_NAMES)):
         atomic_store(&calls[index], 0)
@@ -259,7 +260,10 @@ cdef Place set_point(Place new, int row, long long number, bint after, unsigned 
     return before
 
 
-def park(row=None, long long number=1, str when="before", thread=None, double limit=10.0):
+# stub: def park(row: str | None = None, number: int = 1, when: Literal["before", "after"] = "before", thread: int | None = None, limit: float = 10.0) -> None: ...  # no-cython-lint
+def park(
+    row: str | None = None, long long number=1, str when="before", thread: int | None = None, double limit=10.0,
+) -> None:
     """Has a thread stop at a call of the table "faults" until go_on; the other threads' calls pass.
 
     A point that was set before is forgotten, and a thread that stands there goes on.  A call with the GIL held cannot
@@ -287,7 +291,7 @@ def park(row=None, long long number=1, str when="before", thread=None, double li
     set_point(EXPECTED, index, number, when == "after", ident, <long long>(limit * 1e9))
 
 
-def await_parked(double timeout):
+def await_parked(double timeout) -> str | None:
     """Waits until a thread has come to the point that park set, without the GIL.
 
     Arguments:
@@ -320,7 +324,7 @@ cdef int refuse_missed(Place found, int row) except -1:
     return 0
 
 
-def go_on():
+def go_on() -> bool:
     """Lets the parked thread go on, and forgets the point.
 
     Returns: whether a thread stood there; False where none came, or no point is set.
@@ -332,12 +336,12 @@ def go_on():
     return found == PARKED
 
 
-def begin_trace():
+def begin_trace() -> None:
     """Begins to write down which thread calls which row of the table "faults"; forgets what was written before."""
     set_trace(True)
 
 
-def end_trace():
+def end_trace() -> None:
     """Ends what begin_trace began; traced_calls still answers."""
     set_trace(False)
 
@@ -352,7 +356,7 @@ cdef void set_trace(bint on) noexcept nogil:
     pthread_mutex_unlock(&parking)
 
 
-def traced_calls(thread=None):
+def traced_calls(thread: int | None = None) -> list[tuple[str, bool]]:
     """The calls since begin_trace, in their order: those of one thread, or of all.  The first 65,536 are kept.
 
     Arguments:

@@ -52,7 +52,7 @@ cdef enum:
     LEGACY = 1  # 0 and 1 are the legacy default stream
 
 
-def graph_pool_handle():
+def graph_pool_handle() -> tuple[int, int]:
     """A handle of a new memory pool for graphs, to pass to several captures that share memory.
 
     Returns:
@@ -109,7 +109,7 @@ cdef class CUDAGraph:
         self.capture_hooks = self.replay_hooks = NO_HOOKS
         self.registered = ()
 
-    def __init__(self, bint keep_graph=False):
+    def __init__(self, bint keep_graph=False) -> None:
         self.keep_graph = keep_graph
 
     def __dealloc__(self):
@@ -225,7 +225,9 @@ cdef class CUDAGraph:
             raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
         return 0
 
-    def capture_begin(self, pool=None, capture_error_mode="global"):
+    def capture_begin(
+        self, pool: tuple[int, int] | CUDAGraph | MemPool | None = None, capture_error_mode: str = "global",
+    ) -> None:
         """Begins to capture the current stream (cuStreamBeginCapture).
 
         Arguments:
@@ -299,7 +301,7 @@ cdef class CUDAGraph:
         self.record.random = self.registered
         return 0
 
-    def capture_end(self):
+    def capture_end(self) -> None:
         """Ends the capture (cuStreamEndCapture) and makes it ready to replay, unless the graph is to be kept.
 
         Raises:
@@ -412,7 +414,7 @@ cdef class CUDAGraph:
         if self.exec_:
             self.rare &= ~UNREADY
 
-    def instantiate(self):
+    def instantiate(self) -> None:
         """Makes a graph that was kept ready to replay (cuGraphInstantiate); anew, where it was ready already.
 
         Raises:
@@ -423,7 +425,7 @@ cdef class CUDAGraph:
         self.raw_cuda_graph()
         self.make_exec()
 
-    def upload(self, stream=None):
+    def upload(self, stream: Stream | int | None = None) -> None:
         """Puts what replays need onto the device now rather than with the first replay (cuGraphUpload).
 
         Arguments:
@@ -445,7 +447,7 @@ cdef class CUDAGraph:
         if code:
             raise_status(code, "graph_upload", ("graph_exec", self.exec_, "stream", chosen.handle))
 
-    def replay(self):
+    def replay(self) -> None:
         """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
 
         Raises:
@@ -563,7 +565,7 @@ cdef class CUDAGraph:
         self.last_stream = handle
         return 0
 
-    def update(self, other):
+    def update(self, other: CUDAGraph) -> None:
         """Gives the instantiated graph the parameters of another capture of the same shape (cuGraphExecUpdate).
 
         Arguments:
@@ -631,7 +633,7 @@ cdef class CUDAGraph:
         self.changes = changes
         return 0
 
-    def reset(self):
+    def reset(self) -> None:
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
 
         Raises:
@@ -659,7 +661,7 @@ cdef class CUDAGraph:
         self.shown = False
         return made
 
-    def register_generator_state(self, generator):
+    def register_generator_state(self, generator: object) -> None:
         """Lets captures of this graph draw from a generator; each replay goes on where the generator is then, and moves it
         on.  A device's default generator needs no registration.
 
@@ -679,7 +681,7 @@ cdef class CUDAGraph:
         if state not in self.registered:
             self.registered += (state,)
 
-    def pool(self):
+    def pool(self) -> tuple[int, int]:
         """The handle of the graph's memory pool, to pass to other captures.
 
         Raises:
@@ -693,7 +695,7 @@ cdef class CUDAGraph:
             )
         return self.pool_id[0], self.pool_id[1]
 
-    def memory_stats(self):
+    def memory_stats(self) -> dict[str, int]:
         """What the graph's pool holds, in the words of MemPool.stats: "reserved_bytes.current" is what it keeps from
         others.  Graphs that share a pool all count all of it."""
         cdef PrivateStats stats
@@ -701,7 +703,7 @@ cdef class CUDAGraph:
             stats = read_private(self.ordinal, self.pool_id[0], self.pool_id[1], False)
         return figures_of(stats)
 
-    def raw_cuda_graph(self):
+    def raw_cuda_graph(self) -> int:
         """The driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
 
         Raises:
@@ -716,7 +718,7 @@ cdef class CUDAGraph:
             raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
         raise RuntimeError("no graph is kept: capture first; what update() replaced is gone")
 
-    def raw_cuda_graph_exec(self):
+    def raw_cuda_graph_exec(self) -> int:
         """The driver's instantiated graph (CUgraphExec) as int; valid until reset() or instantiate(), and no longer
         than this object.
 
@@ -728,7 +730,7 @@ cdef class CUDAGraph:
         self.shown = True
         return self.exec_
 
-    def nodes(self):
+    def nodes(self) -> list[GraphNode]:
         """The nodes of a graph that was kept, as a list of GraphNode, in the order that the driver gives.
 
         Raises:
@@ -741,7 +743,7 @@ cdef class CUDAGraph:
         finally:
             self.uses -= 1
 
-    def kernel_node_params(self, node):
+    def kernel_node_params(self, node: GraphNode | int) -> KernelParams:
         """What a kernel node of a graph that was kept launches (cuGraphKernelNodeGetParams).
 
         Arguments:
@@ -761,7 +763,10 @@ cdef class CUDAGraph:
         finally:
             self.busy -= 1
 
-    def set_kernel_node_params(self, node, *, kernel=None, grid=None, block=None, shared=None, args=None):
+    def set_kernel_node_params(
+        self, node: GraphNode | int, *, kernel: Kernel | None = None, grid: int | Sequence[int] | None = None,
+        block: int | Sequence[int] | None = None, shared: int | None = None, args: Sequence[object] | None = None,
+    ) -> None:
         """Changes what a kernel node launches, in the graph and, where it is instantiated, in the instance, without a new
         capture (cuGraphKernelNodeSetParams, cuGraphExecKernelNodeSetParams).
 
@@ -841,7 +846,7 @@ cdef class CUDAGraph:
             keep_until_passed(self.ordinal, stream, found)
         return len(found) > 0
 
-    def edges(self):
+    def edges(self) -> list[tuple[int, int]]:
         """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).
 
         Raises:
@@ -854,11 +859,11 @@ cdef class CUDAGraph:
         finally:
             self.uses -= 1
 
-    def enable_debug_mode(self):
+    def enable_debug_mode(self) -> None:
         """Lets the next capture keep its graph, as keep_graph=True would, so that it can be dumped."""
         self.keep_graph = True
 
-    def debug_dump(self, debug_path, bint verbose=False):
+    def debug_dump(self, debug_path: str | os.PathLike[str], bint verbose=False) -> None:
         """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
 
         Arguments:
@@ -875,7 +880,7 @@ cdef class CUDAGraph:
         finally:
             self.uses -= 1
 
-    def if_(self, flag):
+    def if_(self, flag: Memory) -> AbstractContextManager[None, None]:
         """The context in which work is captured that replays do only if an integer in device memory is not 0.
 
             with accelrt.graph(g):
@@ -895,12 +900,12 @@ cdef class CUDAGraph:
         """
         return Branch(self, flag, CONDITION_IF)
 
-    def while_(self, flag):
+    def while_(self, flag: Memory) -> AbstractContextManager[None, None]:
         """The same as if_, but replays repeat the work while the integer is not 0: it is read before the first time
         and at the end of each, so the captured work has to change it."""
         return Branch(self, flag, CONDITION_WHILE)
 
-    def register_capture_pre_hook(self, hook):
+    def register_capture_pre_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
         """Has a function called before each capture of this graph, while no stream captures for it yet.
 
         Arguments:
@@ -915,7 +920,7 @@ cdef class CUDAGraph:
         """
         return add_hook(self.own_capture_hooks(), hook, True)
 
-    def register_capture_hook(self, hook):
+    def register_capture_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
         """Has a function called after each capture of this graph that succeeded, when it can be replayed.
 
         Arguments:
@@ -925,7 +930,7 @@ cdef class CUDAGraph:
         """
         return add_hook(self.own_capture_hooks(), hook, False)
 
-    def register_replay_pre_hook(self, hook):
+    def register_replay_pre_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
         """Has a function called before each replay() of this graph.
 
         Arguments:
@@ -936,7 +941,7 @@ cdef class CUDAGraph:
         """
         return add_hook(self.own_replay_hooks(), hook, True)
 
-    def register_replay_hook(self, hook):
+    def register_replay_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
         """Has a function called after each replay() of this graph was put into its stream, where it may still run.
 
         Arguments:
@@ -958,12 +963,12 @@ cdef class CUDAGraph:
         return self.replay_hooks
 
     @property
-    def is_captured(self):
+    def is_captured(self) -> bool:
         """Whether it holds a capture, instantiated or kept."""
         return self.record is None and (self.exec_ != 0 or self.graph != 0)
 
     @property
-    def is_capturing(self):
+    def is_capturing(self) -> bool:
         """Whether this graph's capture is under way."""
         return self.record is not None
 
@@ -986,7 +991,7 @@ cdef enum:
     FLAG_BYTES = 4  # of a condition
 
 
-def is_current_stream_capturing():
+def is_current_stream_capturing() -> bool:
     """Whether the calling thread's current stream is captured, by accelrt or by another library.
 
     The driver is asked (cuStreamIsCapturing).
@@ -1027,8 +1032,11 @@ cdef class graph:
     cdef StreamContext context
     cdef object __weakref__
 
-    def __init__(self, cuda_graph, pool=None, stream=None, str capture_error_mode="global", *, bint synchronize=False,
-                 bint empty_cache=False):
+    def __init__(
+        self, cuda_graph: CUDAGraph, pool: tuple[int, int] | CUDAGraph | MemPool | None = None,
+        stream: Stream | None = None, str capture_error_mode="global", *, bint synchronize=False,
+        bint empty_cache=False,
+    ) -> None:
         if not isinstance(cuda_graph, CUDAGraph):
             raise TypeError(f"cuda_graph is {cuda_graph!r} of type {type(cuda_graph).__name__}; pass a CUDAGraph")
         if self.context is not None and self.context.open:
@@ -1043,7 +1051,7 @@ cdef class graph:
     def __reduce__(self):
         refuse_copy(self, "the capture belongs to one context; make another one of the same CUDAGraph")
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         if self.context is None:
             refuse_unmade(self)
         self.context.__enter__()
@@ -1057,7 +1065,7 @@ cdef class graph:
             self.context.__exit__(None, None, None)
             raise
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.context is None or not self.context.open:
             raise RuntimeError("this graph context is not entered, or was left already; its CUDAGraph is as it was")
         try:

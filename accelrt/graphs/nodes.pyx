@@ -66,6 +66,13 @@ class KernelParams(namedtuple("KernelParams", "kernel name function grid block s
         arguments: tuple of bytes, the values as they lie in memory; None where the driver does not tell their sizes
             (before CUDA 12.4).  To change them pass what a launch takes, or bytes.
     """
+    # stub: kernel: Kernel | None
+    # stub: name: str
+    # stub: function: int
+    # stub: grid: tuple[int, int, int]
+    # stub: block: tuple[int, int, int]
+    # stub: shared: int
+    # stub: arguments: tuple[object, ...] | None
 
     __slots__ = ()
 
@@ -81,6 +88,9 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
         params: KernelParams of a kernel node, as CUDAGraph.kernel_node_params reads them; to assign it changes the node
             as CUDAGraph.set_kernel_node_params does.
     """
+    # stub: id: int
+    # stub: type: str
+    # stub: dependencies: tuple[int, ...]
 
     _owner = None  # a weak reference to the CUDAGraph that listed it; a copy has none
 
@@ -94,12 +104,12 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
         return found
 
     @property
-    def params(self):
+    def params(self) -> KernelParams:
         """What a kernel node launches: KernelParams, or None of another node."""
         return self._graph().kernel_node_params(self)
 
     @params.setter
-    def params(self, params):
+    def params(self, params: KernelParams) -> None:
         self._graph().set_kernel_node_params(
             self, kernel=params.kernel, grid=params.grid, block=params.block, shared=params.shared, args=params.arguments)
 
@@ -134,7 +144,7 @@ cdef list node_handles(uintptr_t graph):
     return [found.array[index] for index in range(count)] if room else []
 
 
-def list_edges(uintptr_t graph):
+def list_edges(uintptr_t graph) -> list[tuple[int, int]]:
     """Pairs (id, id of the node after it) of a driver's graph, in the driver's order."""
     cdef size_t room = 0, count = 0, index
     cdef Handles origins, targets
@@ -155,7 +165,7 @@ cdef str type_of(uintptr_t graph, uintptr_t node):
     return type_name(type_)
 
 
-def list_nodes(uintptr_t graph, owner=None):
+def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNode]:
     """The GraphNodes of a driver's graph, in the driver's order.
 
     Arguments:
@@ -172,6 +182,7 @@ def list_nodes(uintptr_t graph, owner=None):
 
 # --- kernel nodes ----------------------------------------------------------------------------------------------
 
+# stub: class NodeChange:
 cdef class NodeChange:
     """What a kernel node launches since it was changed, and what that uses."""
 
@@ -306,7 +317,7 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     return 0
 
 
-def write_dot(uintptr_t graph, path, bint verbose):
+def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose) -> None:
     """Writes a driver's graph as text for Graphviz to a file."""
     cdef bytes place = os.fsencode(path)
     if b"\0" in place:  # the driver would write to what stands before it

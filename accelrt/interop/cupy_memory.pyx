@@ -72,7 +72,11 @@ cdef DeviceFunction device_of_thread = NULL
 cdef StreamFunction stream_of_thread = NULL
 
 
-def connect(classes, functions, translate, device_api, stream_api):
+def connect(
+    classes: tuple[object, object, object], functions: tuple[Callable[[], int], Callable[[int], int]],
+    translate: Callable[[OutOfMemoryError], Exception], device_api: Mapping[str, object],
+    stream_api: Mapping[str, object],
+) -> bool:
     """Learns what the two functions below hand out, and how CuPy is asked for its device and stream.
 
     Arguments:
@@ -117,6 +121,7 @@ cdef bint ask_user(int device, uintptr_t* out_stream) noexcept:
     return True
 
 
+# stub: class DeviceBlock:
 cdef class DeviceBlock:
     """Device memory that goes back to the cache with the object."""
 
@@ -139,6 +144,7 @@ cdef class DeviceBlock:
         refuse_copy(self, "it owns its memory; copy the CuPy array")
 
 
+# stub: class HostBlock:
 cdef class HostBlock:
     """Page-locked memory that goes back to the cache with the object, behind the work of CuPy's current stream.
 
@@ -164,7 +170,7 @@ cdef class HostBlock:
         refuse_copy(self, "it owns its memory; copy the array on it")
 
 
-def allocate(size):
+def allocate(size: int) -> object:
     """What CuPy's set_allocator takes: device memory of CuPy's current device, in the order of its current stream.
 
     Arguments:
@@ -188,7 +194,7 @@ def allocate(size):
     return device_pointer(device_memory(block.address, wanted, block, device), 0)
 
 
-def allocate_pinned(size):
+def allocate_pinned(size: int) -> object:
     """What CuPy's set_pinned_memory_allocator takes: page-locked host memory.
 
     Arguments:
@@ -264,7 +270,7 @@ cdef bint find_heir(int device, uintptr_t stream, uintptr_t* out_heir) noexcept 
     return is_idle_or_gone(table, device, stream)
 
 
-def stream_goes(int device, uintptr_t stream):
+def stream_goes(int device, uintptr_t stream) -> bool:
     """A stream of CuPy's is about to be destroyed, perhaps with work under way: its handle is not used any more afterwards,
     and memory that its work uses waits for that.
 
@@ -303,6 +309,8 @@ cdef class ExternalCapture:
     The graph's memory serves others once the object is dropped, which has to live as long as the graph does, and once
     the device is known to be past its replays.  Dropping it ends what begun() began.
     """
+    # stub: @property
+    # stub: def kept(self) -> list[object] | None: ...
 
     cdef int ordinal
     cdef uintptr_t stream
@@ -314,7 +322,7 @@ cdef class ExternalCapture:
     cdef Record record         # from begun() to over()
     cdef object __weakref__
 
-    def __init__(self, device, uintptr_t stream):
+    def __init__(self, device: DeviceArgument, uintptr_t stream) -> None:
         cdef int code
         cdef int ordinal = ordinal_of(device)
         if self.retains_pool:
@@ -356,7 +364,7 @@ cdef class ExternalCapture:
             close_capture(record)
         return 0
 
-    def begun(self):
+    def begun(self) -> None:
         """Sends what is allocated on the capturing streams to the private pool.
 
         Raises:
@@ -372,7 +380,7 @@ cdef class ExternalCapture:
             raise_status(code, "capture_begin", ("device", self.ordinal, "stream", self.stream))
         self.record = open_capture(self.ordinal, self.stream, self.capture, self.kept, None)
 
-    def over(self):
+    def over(self) -> None:
         """The library has ended the capture, or given it up.  Doing it again does nothing."""
         self.leave()
 

@@ -21,6 +21,8 @@ from accelrt.kernels import elementwise_plan as decisions
 from accelrt.kernels.kernel cimport Dimensions, Kernel
 from accelrt.streams.stream cimport current_of, exchange_current, put_back, Stream, stream_of
 
+# stub: _Results: TypeAlias = Any  # an Array, or a tuple of them, as the kernel declares
+
 cdef extern from "Python.h":
     void* Py_TYPE(PyObject* thing) noexcept  # borrowed
 
@@ -258,7 +260,10 @@ cdef class ElementwiseKernel:
     cdef Py_ssize_t kept         # how many Calls are in it
     cdef object __weakref__
 
-    def __init__(self, inputs, outputs, operation, name="elementwise", preamble="", options=()):
+    def __init__(
+        self, inputs: str, outputs: str, operation: str, name: str = "elementwise", preamble: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
         self.declared = decisions.Declared(inputs, outputs, operation, name, preamble, options)
         self.inputs_ = len(self.declared.inputs)
         self.count = len(self.declared.every)
@@ -266,27 +271,27 @@ cdef class ElementwiseKernel:
         self.last = None
 
     @property
-    def inputs(self):
+    def inputs(self) -> tuple[Parameter, ...]:
         return self.declared.inputs
 
     @property
-    def outputs(self):
+    def outputs(self) -> tuple[Parameter, ...]:
         return self.declared.outputs
 
     @property
-    def operation(self):
+    def operation(self) -> str:
         return self.declared.operation
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self.declared.name
 
     @property
-    def preamble(self):
+    def preamble(self) -> str:
         return self.declared.preamble
 
     @property
-    def options(self):
+    def options(self) -> tuple[str, ...]:
         return self.declared.options
 
     def __repr__(self):
@@ -296,14 +301,17 @@ cdef class ElementwiseKernel:
     def __reduce_ex__(self, protocol):
         return type(self), (*self.declared.texts(), self.operation, self.name, self.preamble, self.options)
 
-    def unload(self):
+    def unload(self) -> None:
         """Gives up what was compiled; the next call takes it from the cache."""
         self.last = None
         self.calls.clear()
         self.kept = 0
         self.declared.unload()
 
-    def __call__(self, *arguments, out=None, dtypes=None, stream=None, size=None):
+    def __call__(
+        self, *arguments: object, out: object = None, dtypes: Mapping[str, object] | None = None,
+        stream: Stream | int | None = None, size: int | None = None,
+    ) -> _Results:
         """Computes the operation on a device's stream; the call does not wait for it.
 
         Arguments:
@@ -468,7 +476,10 @@ cdef object checked_size(object size):
     return number
 
 
-def elementwise(inputs, outputs, operation, *, name="elementwise", preamble="", options=()):
+def elementwise(
+    inputs: str, outputs: str, operation: str, *, name: str = "elementwise", preamble: str = "",
+    options: Sequence[str] = (),
+) -> ElementwiseKernel:
     """A kernel that computes an operation for every element of arrays.
 
         axpy = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")

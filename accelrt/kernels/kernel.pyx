@@ -35,6 +35,19 @@ from accelrt.uses.access cimport Access, begin_use, end_use
 cimport accelrt.uses.access as watch
 
 
+# stub: _Size = int | Sequence[int]
+# stub: _Stream = Stream | int | None
+# stub: class KernelAttributes(NamedTuple):
+# stub:     max_threads_per_block: int
+# stub:     shared_size_bytes: int
+# stub:     const_size_bytes: int
+# stub:     local_size_bytes: int
+# stub:     num_regs: int
+# stub:     ptx_version: int
+# stub:     binary_version: int
+# stub:     cache_mode_ca: int
+# stub:     max_dynamic_shared_size_bytes: int
+
 # --- packing ----------------------------------------------------------------------------------------------------------
 # Arguments: what a launch passes is checked against the kernel's parameters and laid out for the driver.
 #
@@ -583,7 +596,7 @@ cdef void note_name_slow(str name, Stream stream) noexcept:
     Py_XDECREF(before)
 
 
-def latest_kernels():
+def latest_kernels() -> list[tuple[str, int, int]]:
     """(name, device, handle of the stream) of the kernels that were launched last, the newest first, each once; for
     errors that do not name theirs."""
     cdef unsigned int back
@@ -596,7 +609,7 @@ def latest_kernels():
     return list(found)
 
 
-def name_suspects():
+def name_suspects() -> str:
     """What an error says of the kernels that may have caused it, and of what is left: text to append."""
     names = ", ".join([f"{name!r} on device {device}, stream {stream:#x}" for name, device, stream in latest_kernels()])
     text = f"; the kernels launched last, the newest first: {names}" if names else ""
@@ -691,7 +704,7 @@ cdef class Kernel:
     graph keeps alive.  The module stays loaded as long as the kernel, a graph or a launch needs it.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a Kernel is made by Module.function() or host_kernel()")
 
     def __dealloc__(self):
@@ -705,7 +718,9 @@ cdef class Kernel:
     cdef int require_made(self) except -1:
         return 0 if self.handle else refuse_unmade(self)
 
-    def __getitem__(self, sizes):
+    def __getitem__(
+        self, sizes: tuple[_Size, _Size] | tuple[_Size, _Size, _Stream] | tuple[_Size, _Size, _Stream, int],
+    ) -> Launcher:
         """kernel[grid, block], kernel[grid, block, stream] or kernel[grid, block, stream, shared]: a Launcher.
 
         Arguments:
@@ -731,8 +746,10 @@ cdef class Kernel:
             made.size.shared = read_shared((<tuple>sizes)[3])
         return made
 
-    def launch(self, grid, block, args=(), *, stream=None, shared=0, bint cooperative=False, cluster=None,
-               bint programmatic=False):
+    def launch(
+        self, grid: _Size, block: _Size, args: Sequence[object] = (), *, stream: _Stream = None, shared: int = 0,
+        bint cooperative=False, cluster: _Size | None = None, bint programmatic=False,
+    ) -> None:
         """Puts the kernel into a stream (cuLaunchKernelEx).
 
         Arguments:
@@ -867,7 +884,7 @@ cdef class Kernel:
         return 0
 
     @property
-    def parameters(self):
+    def parameters(self) -> tuple[int, ...] | None:
         """Bytes of each parameter, as a tuple of ints; None where neither a signature nor the driver tells."""
         self.require_made()
         if self.takes.count < 0:
@@ -875,14 +892,14 @@ cdef class Kernel:
         return tuple([self.takes.each[index].size for index in range(self.takes.count)])
 
     @property
-    def attributes(self):
+    def attributes(self) -> KernelAttributes:
         """What the compiler made of the kernel, as KernelAttributes (cuFuncGetAttribute): registers of a thread, bytes
         of static shared, constant and local memory, the threads that a block may have, versions as 90 for 9.0, and the
         bytes of dynamic shared memory that it is permitted."""
         self.require_made()
         return KernelAttributes(*[ask_attribute(self, number) for number in range(len(KernelAttributes._fields))])
 
-    def occupancy(self, block, shared=0):
+    def occupancy(self, block: _Size, shared: int = 0) -> int:
         """How many blocks a multiprocessor holds at a time (cuOccupancyMaxActiveBlocksPerMultiprocessor).
 
         Arguments:
@@ -900,7 +917,7 @@ cdef class Kernel:
             raise_status(code, "occupancy_blocks", ("kernel", self.name, "block", block, "shared", shared))
         return blocks
 
-    def max_potential_block_size(self, shared=0, limit=0):
+    def max_potential_block_size(self, shared: int = 0, limit: int = 0) -> tuple[int, int]:
         """The block that fills the device best, and the blocks of it that do (cuOccupancyMaxPotentialBlockSize).
 
         Arguments:
@@ -918,7 +935,7 @@ cdef class Kernel:
             raise_status(code, "occupancy_block_size", ("kernel", self.name, "shared", shared, "limit", limit))
         return grid, threads
 
-    def max_active_clusters(self, grid, block, cluster, shared=0):
+    def max_active_clusters(self, grid: _Size, block: _Size, cluster: _Size, shared: int = 0) -> int:
         """How many clusters the device holds at a time (cuOccupancyMaxActiveClusters).
 
         Arguments:
@@ -981,13 +998,13 @@ cdef class Launcher:
     A kernel with the size of its launches: what kernel[grid, block] is.  Calling it launches; it may be kept, and
     called by several threads."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a Launcher is made by kernel[grid, block]")
 
     def __reduce__(self):
         refuse_copy(self, "it belongs to a module that is loaded in this process; load that again")
 
-    def __call__(self, *args):
+    def __call__(self, *args: object) -> None:
         """Puts the kernel into the stream; see Kernel.launch for what it raises.
 
         Arguments:
@@ -999,22 +1016,22 @@ cdef class Launcher:
         kernel.launch_on(&self.size, NULL, self.chosen if self.chosen is not None else current_of(kernel.device_index), args)
 
     @property
-    def grid(self):
+    def grid(self) -> tuple[int, int, int]:
         """Blocks, (x, y, z)."""
         return triple(self.size.grid)
 
     @property
-    def block(self):
+    def block(self) -> tuple[int, int, int]:
         """Threads of a block, (x, y, z)."""
         return triple(self.size.block)
 
     @property
-    def shared(self):
+    def shared(self) -> int:
         """Bytes of dynamic shared memory for a block."""
         return self.size.shared
 
     @property
-    def stream(self):
+    def stream(self) -> Stream | None:
         """The Stream that it launches on, or None for the current one of each call."""
         return self.chosen
 

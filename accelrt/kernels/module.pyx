@@ -23,6 +23,10 @@ from accelrt.status cimport INVALID_IMAGE, NOT_FOUND, raise_status, refuse_copy,
 from accelrt.streams.stream cimport Stream, stream_of
 
 
+# stub: _Image = str | os.PathLike[str] | bytes | bytearray | memoryview | SupportsBytes
+# stub: PTX: bytes
+# stub: def _sleep(cycles: int, stream: Stream | int | None = None) -> None: ...
+
 # --- module -----------------------------------------------------------------------------------------------------------
 # Modules: code that is loaded onto a device, with the kernels in it; and kernels of the host device by pointer.
 
@@ -93,7 +97,7 @@ cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
     return function
 
 
-def check_image(bytes data):
+def check_image(bytes data) -> None:
     """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says, is not what
     accelrt compiled any more, or has tables that the host's dynamic linker would follow out of it."""
     if data[:4] != b"\x7fELF":
@@ -157,7 +161,7 @@ cdef class Module:
     cdef dict names                  # what a compiler calls them -> what the driver does
     cdef object __weakref__
 
-    def __init__(self, image, device=None):
+    def __init__(self, image: _Image, device: DeviceArgument | None = None) -> None:
         if self.loaded is not None:
             raise RuntimeError("a Module is initialised once")
         ordinal = ordinal_of(device)
@@ -168,7 +172,7 @@ cdef class Module:
         self.loaded = loaded
 
     @classmethod
-    def load(cls, image, device=None):
+    def load(cls, image: _Image, device: DeviceArgument | None = None) -> Module:
         """Module(image, device), by the name that other libraries have for it."""
         return cls(image, device)
 
@@ -182,7 +186,7 @@ cdef class Module:
             raise ValueError("this Module was unloaded; load the image again")
         return self.loaded
 
-    def function(self, str name, signature=None):
+    def function(self, str name, signature: str | Iterable[str] | None = None) -> Kernel:
         """A kernel of the module.
 
         Arguments:
@@ -202,7 +206,7 @@ cdef class Module:
         meaning = NOT_HERE if driver_name() == "cuda" else NOT_HERE_ON_HOST.format(found)
         return make_kernel(loaded, function_of(loaded, found, meaning), self.device_index, name, signature)
 
-    def global_address(self, str name):
+    def global_address(self, str name) -> tuple[int, int]:
         """Where a __device__ or __constant__ variable of the module lies (cuModuleGetGlobal).
 
         Returns:
@@ -222,17 +226,17 @@ cdef class Module:
             raise_status(code, "module_global", ("name", name))
         return address, size
 
-    def unload(self):
+    def unload(self) -> None:
         """Gives the module up: its kernels go on to work, and the code goes when the last of them, and what was
         launched and captured of it, is gone.  Unloading it again does nothing."""
         self.loaded = None
         drain()
 
-    def __enter__(self):
+    def __enter__(self) -> Module:
         self.held()
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc) -> None:
         self.unload()
 
     def __repr__(self):
@@ -304,7 +308,9 @@ cdef object wrap_plain(object function, uintptr_t address, str name, object sign
     return make_kernel(loaded, function_of(loaded, called, ""), ordinal, name, signature)
 
 
-def host_kernel(function, signature, *, str name=None, device=None):
+def host_kernel(
+    function: object, signature: str | Iterable[str], *, str name=None, device: DeviceArgument | None = None,
+) -> Kernel:
     """A kernel of the host device that is a C function of this process, or the text of one.
 
         @numba.cfunc(types.void(types.voidptr, types.CPointer(types.voidptr)))
@@ -384,7 +390,7 @@ cdef void sleep_block(const void* where, void** arguments) noexcept nogil:
     sleep_ns((<int64_t*>arguments[0])[0])
 
 
-def forget_kernels():
+def forget_kernels() -> None:
     """Unloads what sleep loaded; it is loaded again when it is needed."""
     kernels.clear()
 
@@ -400,7 +406,7 @@ cdef Kernel kernel_for(int ordinal):
     return made
 
 
-def sleep(cycles, stream=None):
+def sleep(cycles: int, stream: Stream | int | None = None) -> None:
     """Puts a kernel into a stream that takes so many cycles of the device's clock (torch.cuda._sleep).
 
     Arguments:

@@ -223,7 +223,7 @@ cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) exc
 cdef object process_source = None  # from an ordinal to what NVML lists of its processes
 
 
-def ask_processes(function):
+def ask_processes(function: Callable[[int], object]) -> None:
     """Sets what lists a device's processes for the out of memory error: that is above this package."""
     global process_source
     process_source = function
@@ -283,7 +283,7 @@ cdef inline bint is_known(int ordinal, object stream, uintptr_t* out_handle) noe
     return False
 
 
-def caching_allocator_alloc(size, device=None, stream=None):
+def caching_allocator_alloc(size: int, device: DeviceArgument | None = None, stream: Stream | int | None = None) -> int:
     """Allocates device memory from the cache.
 
     Arguments:
@@ -314,7 +314,7 @@ def caching_allocator_alloc(size, device=None, stream=None):
     return allocate_bytes(ordinal, bytes_, handle)
 
 
-def caching_allocator_delete(mem_ptr):
+def caching_allocator_delete(mem_ptr: int) -> None:
     """Gives memory back to the cache it came from.
 
     Arguments:
@@ -368,7 +368,7 @@ cdef int raise_for_address(int code, str call, uintptr_t address) except -1:
     return 0
 
 
-def free_on(mem_ptr, device, stream):
+def free_on(mem_ptr: int, device: int, stream: int) -> None:
     """Gives memory back for a library that names the stream behind whose work it is free: another one than the memory
     was allocated on counts as one that used it.
 
@@ -395,7 +395,7 @@ def free_on(mem_ptr, device, stream):
     raise_for_address(code, "free_on", address)
 
 
-def record_stream(mem_ptr, stream):
+def record_stream(mem_ptr: int, stream: Stream | int) -> None:
     """Says that another stream uses memory: once given back, it is not reused before that work is done.
 
     Arguments:
@@ -419,7 +419,7 @@ def record_stream(mem_ptr, stream):
     watch.note_use_on(address, chosen.device_index, chosen.handle)
 
 
-def free_after(mem_ptr, event):
+def free_after(mem_ptr: int, event: Event) -> None:
     """Gives memory back as of an event: it is free once the event is complete, and a stream that waits for the
     event (Stream.wait_event) may take it at once, without a wait for the work before it.
 
@@ -461,7 +461,7 @@ def free_after(mem_ptr, event):
     watch.note_freed_after(address, chosen.handle)
 
 
-def enable_peer_access():
+def enable_peer_access() -> None:
     """Lets every device read and write the memory of the others, for the rest of the process.
 
     As far as can_device_access_peer says so, kernels of a device may use memory that the allocator has on another,
@@ -485,7 +485,7 @@ cdef int connect_devices(int device, int other) noexcept nogil:
     return connect_two(registry.active(), device, other)
 
 
-def empty_cache():
+def empty_cache() -> None:
     """Gives every idle segment of every device back to the driver, after waiting for memory in use on other
     streams.  Memory that is live stays, and so does what a graph holds or a MemPool keeps; inside use_mem_pool
     the pool's idle memory goes back too.  Beside a capture what streams may still use stays.
@@ -532,7 +532,7 @@ cdef int empty_pool(int ordinal, const uint64_t* name, str call) except -1:
     return 0
 
 
-def set_per_process_memory_fraction(fraction, device=None):
+def set_per_process_memory_fraction(fraction: float, device: DeviceArgument | None = None) -> None:
     """Limits what the allocator reserves of a device; a request beyond it is retried in the same steps as one that
     the device refuses, and then raises OutOfMemoryError.
 
@@ -563,7 +563,7 @@ def set_per_process_memory_fraction(fraction, device=None):
         raise_status(code, "set_per_process_memory_fraction", ("fraction", share, "device", ordinal))
 
 
-def get_per_process_memory_fraction(device=None):
+def get_per_process_memory_fraction(device: DeviceArgument | None = None) -> float:
     """The part of a device's memory that the allocator may reserve, as set_per_process_memory_fraction or the setting
     per_process_memory_fraction limits it.
 
@@ -616,7 +616,7 @@ cdef class FreeMemoryCallback:
     def __reduce__(self):
         refuse_copy(self, "it is one registration; register the function again")
 
-    def remove(self):
+    def remove(self) -> None:
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""
         global registered
         registered = tuple([other for other in registered if other is not self])
@@ -665,7 +665,7 @@ cdef int ask(int device, size_t size) noexcept nogil:
     return freed
 
 
-def register_free_memory_callback(fn):
+def register_free_memory_callback(fn: Callable[[int, int], object]) -> FreeMemoryCallback:
     """Has a function asked for memory whenever a request would else have to wait for the cache to be given back.
 
         handle = accelrt.memory.register_free_memory_callback(lambda device, nbytes: my_cache.shrink(nbytes))
@@ -757,7 +757,7 @@ cdef void release_host_bytes(uintptr_t address) noexcept:
         dispose(HOST_BYTES, 0, address)
 
 
-def caching_host_allocator_alloc(size):
+def caching_host_allocator_alloc(size: int) -> int:
     """Allocates page-locked host memory from the cache; copies read and write it asynchronously.
 
     Arguments:
@@ -775,7 +775,7 @@ cdef uintptr_t checked_host_address(object mem_ptr) except? 0:
     return checked_address_int(mem_ptr, "mem_ptr")
 
 
-def caching_host_allocator_delete(mem_ptr):
+def caching_host_allocator_delete(mem_ptr: int) -> None:
     """Gives page-locked memory back to the cache.  Work on a stream that was recorded for it may still be under
     way: the memory is handed out again when that is done.
 
@@ -801,7 +801,7 @@ def caching_host_allocator_delete(mem_ptr):
         raise_status(code, "caching_host_allocator_delete", ("mem_ptr", address))
 
 
-def host_empty_cache():
+def host_empty_cache() -> None:
     """Gives the idle page-locked memory back to the driver, after waiting for memory in use on streams.  While a
     capture is under way nothing goes back.
 
@@ -844,7 +844,7 @@ cdef int add_timing(dict answer, str name, Timing timing) except -1:
     return 0
 
 
-def host_memory_stats():
+def host_memory_stats() -> dict[str, int]:
     """The figures of the page-locked memory, with torch's keys (torch.cuda.host_memory_stats).
 
     Returns:
@@ -869,18 +869,18 @@ def host_memory_stats():
     return dict(sorted(answer.items()))
 
 
-def reset_peak_host_memory_stats():
+def reset_peak_host_memory_stats() -> None:
     """Sets every peak of the page-locked memory to the current figure."""
     reset_pinned_peaks()
 
 
-def reset_accumulated_host_memory_stats():
+def reset_accumulated_host_memory_stats() -> None:
     """Sets the "allocated" and "freed" figures of the page-locked memory, its counts of driver calls and their times
     to 0."""
     reset_pinned_sums()
 
 
-def host_audit():
+def host_audit() -> None:
     """Walks every identity of the page-locked memory (accelrt/memory/DESIGN.md).
 
     Raises:
@@ -914,7 +914,7 @@ cdef Pool* pool_at(object device) except? NULL:
     return pool_if_made(ordinal)
 
 
-def ordinal_for_figures(device=None):
+def ordinal_for_figures(device: DeviceArgument | None = None) -> int | None:
     """The ordinal that a report is of; None before first use, which it is not."""
     if is_unused():
         pool_at(device)
@@ -938,18 +938,18 @@ cdef int64_t read_peak(Pool* pool, int figure) noexcept:
     return answer
 
 
-def memory_allocated(device=None):
+def memory_allocated(device: DeviceArgument | None = None) -> int:
     """Bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend."""
     return current_of_pool(pool_at(device), ALLOCATED_BYTES)
 
 
-def memory_reserved(device=None):
+def memory_reserved(device: DeviceArgument | None = None) -> int:
     """Bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend
     cudaMallocAsync, what the driver's pool holds for everybody in the process."""
     return current_of_pool(pool_at(device), RESERVED_BYTES)
 
 
-def sleeping(device=None):
+def sleeping(device: DeviceArgument | None = None) -> int:
     """Bytes of pools that sleep: live or idle, they keep their addresses, and the device has the memory back."""
     cdef Pool* pool = pool_at(device)
     cdef Stats stats
@@ -958,12 +958,12 @@ def sleeping(device=None):
     return stats.sleeping_bytes
 
 
-def max_memory_allocated(device=None):
+def max_memory_allocated(device: DeviceArgument | None = None) -> int:
     """The most that memory_allocated was since the start or reset_peak_memory_stats."""
     return read_peak(pool_at(device), ALLOCATED_BYTES)
 
 
-def max_memory_reserved(device=None):
+def max_memory_reserved(device: DeviceArgument | None = None) -> int:
     """The most that memory_reserved was since the start or reset_peak_memory_stats."""
     return read_peak(pool_at(device), RESERVED_BYTES)
 
@@ -1043,7 +1043,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
     }
 
 
-def memory_stats(device=None):
+def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
     """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
 
     Arguments:
@@ -1086,7 +1086,7 @@ def memory_stats(device=None):
     return dict(sorted(answer.items()))
 
 
-def memory_stat(key, device=None):
+def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
     """One figure of memory_stats, without the others.
 
     Arguments:
@@ -1116,7 +1116,10 @@ def memory_stat(key, device=None):
     raise KeyError(f"{key!r} is no key of memory_stats")
 
 
-def memory_snapshot(device=None, include_traces=True, *, mempool_id=None):
+def memory_snapshot(
+    device: DeviceArgument | tuple[int, int] | None = None, include_traces: bool = True, *,
+    mempool_id: tuple[int, int] | None = None,
+) -> list[dict[str, Any]]:
     """The segments and blocks that the allocator holds.
 
     Arguments:
@@ -1141,7 +1144,7 @@ def memory_snapshot(device=None, include_traces=True, *, mempool_id=None):
     return [segment for segment in found if segment["segment_pool_id"] == tuple(mempool_id)]
 
 
-def read_states(device, call):
+def read_states(device: DeviceArgument | None, call: str) -> list[tuple[int, list[dict[str, Any]], int]]:
     """What a device's pool holds, or every device's.
 
     Returns:
@@ -1157,21 +1160,21 @@ def read_states(device, call):
     return [(ordinal, name_all(held), mark) for ordinal, (held, mark) in states]
 
 
-def reset_peak_memory_stats(device=None):
+def reset_peak_memory_stats(device: DeviceArgument | None = None) -> None:
     """Sets every peak of a device to the current figure."""
     cdef Pool* pool = pool_at(device)
     with nogil:
         reset_peaks(pool)
 
 
-def reset_accumulated_memory_stats(device=None):
+def reset_accumulated_memory_stats(device: DeviceArgument | None = None) -> None:
     """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0."""
     cdef Pool* pool = pool_at(device)
     with nogil:
         reset_accumulated(pool)
 
 
-def audited_hits(device=None):
+def audited_hits(device: DeviceArgument | None = None) -> tuple[int, int]:
     """What took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
     those among them that freed or allocated a block by turns.  (0, 0) at level 0, where nothing is counted."""
     cdef Pool* pool = pool_at(device)
@@ -1180,7 +1183,7 @@ def audited_hits(device=None):
     return pool.audited_hits, pool.audited_cached
 
 
-def audit(device=None):
+def audit(device: DeviceArgument | None = None) -> None:
     """Walks every identity of the allocator (accelrt/allocator/DESIGN.md).
 
     Arguments:

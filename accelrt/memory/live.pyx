@@ -131,7 +131,9 @@ cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str c
 
 # --- the errors ------------------------------------------------------------------------------------------------
 
-def explained(int ordinal, size, uintptr_t stream, int code, str cause, source):
+def explained(
+    int ordinal, size: int, uintptr_t stream, int code, str cause, source: Callable[[int], object],
+) -> OutOfMemoryError:
     """The error of a refused request of device memory.
 
     Arguments:
@@ -147,7 +149,10 @@ def explained(int ordinal, size, uintptr_t stream, int code, str cause, source):
     return error_of(read_facts(ordinal, size, stream, code, cause, source), code, "allocate")
 
 
-def explained_wake(int ordinal, tuple pool, size, int code, str call, str waking, source):
+# stub: def explained_wake(ordinal: int, pool: tuple[int, int], size: int, code: int, call: str, waking: str, source: Callable[[int], object]) -> OutOfMemoryError: ...  # no-cython-lint
+def explained_wake(
+    int ordinal, tuple pool, size: int, int code, str call, str waking, source: Callable[[int], object],
+) -> OutOfMemoryError:
     """The error of a pool's pages that the device does not give again.
 
     Arguments:
@@ -192,7 +197,7 @@ cdef object available_bytes():
     return None
 
 
-def explained_pinned(size, str cause):
+def explained_pinned(size: int, str cause) -> OutOfMemoryError:
     """The error of a refused request of page-locked memory; size in bytes, cause as above."""
     cdef PinnedStats stats
     cdef int ordinal
@@ -228,7 +233,7 @@ cdef class OutOfMemoryObserver:
     def __reduce__(self):
         refuse_copy(self, "it is one registration; attach the function again")
 
-    def remove(self):
+    def remove(self) -> None:
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""
         global observers
         observers = tuple([other for other in observers if other is not self])
@@ -238,7 +243,7 @@ cdef class OutOfMemoryObserver:
         return f"<accelrt.memory.OutOfMemoryObserver {self.function!r}{state}>"
 
 
-def attach_out_of_memory_observer(fn):
+def attach_out_of_memory_observer(fn: Callable[[int, int, int, int], object]) -> OutOfMemoryObserver:
     """Has a function called whenever a request of device memory is refused, before OutOfMemoryError is raised
     (torch._C._cuda_attach_out_of_memory_observer).
 
@@ -270,7 +275,7 @@ def attach_out_of_memory_observer(fn):
     return observer
 
 
-def tell(error, int ordinal):
+def tell(error: OutOfMemoryError, int ordinal) -> None:
     """Calls the observers of an error that is about to be raised."""
     global telling
     if telling:
@@ -341,7 +346,7 @@ cdef int note(uintptr_t address, str text) except -1:
     return 0
 
 
-def write_down():
+def write_down() -> None:
     """Keeps what is known of the blocks that are live now, for the report that this process asked for."""
     global reachable_blocks, reachable_bytes
     cdef int ordinal
@@ -360,7 +365,7 @@ def write_down():
                 note(block["address"], ", ".join([*([owner] if owner else []), *described(named(block))]))
 
 
-def start():
+def start() -> None:
     """Has the process report what is live when it ends, and records the stacks of what is allocated from now on, unless
     more is recorded already."""
     global owner_process

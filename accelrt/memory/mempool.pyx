@@ -37,6 +37,10 @@ from accelrt.uses.access cimport await_uses, exported_from
 cimport accelrt.uses.access as watch
 
 
+# stub: class Restored(NamedTuple):
+# stub:     became_live: list[int]
+# stub:     freed: list[int]
+
 # --- sleep mode -------------------------------------------------------------------------------------------------------
 # Sleep and wake of memory pools: what the calls answer, and the errors that they raise.
 #
@@ -59,6 +63,11 @@ class SleepResult(namedtuple("SleepResult", ("bytes", "copied", "seconds", "copy
         copy_seconds: float, from the first copy to the end of the last: copied / copy_seconds is the link's rate.
         host_seconds: float, to get page-locked memory; near 0 where the cache had it, as from the second sleep on.
     """
+    # stub: bytes: int
+    # stub: copied: int
+    # stub: seconds: float
+    # stub: copy_seconds: float
+    # stub: host_seconds: float
 
     __slots__ = ()
 
@@ -296,7 +305,10 @@ cdef class MemPool:
     no context and no graph uses the pool, every empty_cache() does.  What is live stays valid until it is given back.
     """
 
-    def __init__(self, allocator=None, bint use_on_oom=False, bint no_split=False, *, limit=None, device=None):
+    def __init__(
+        self, allocator: Allocator | None = None, bint use_on_oom=False, bint no_split=False, *,
+        limit: int | None = None, device: DeviceArgument | None = None,
+    ) -> None:
         if self.number:
             raise RuntimeError("this MemPool is made already")
         self.source = NULL if allocator is None else source_of(allocator)
@@ -347,27 +359,27 @@ cdef class MemPool:
         return stats
 
     @property
-    def id(self):
+    def id(self) -> tuple[int, int]:
         """(int, int), unique in the process: what graph(..., pool=) takes, and snapshots call segment_pool_id."""
         if self.number == 0:
             refuse_unmade(self)
         return 0, self.number
 
     @property
-    def allocator(self):
+    def allocator(self) -> Allocator | None:
         """What was given: the CUDAPluggableAllocator that its memory comes from; None for the device."""
         return self.plugged
 
     @property
-    def limit(self):
+    def limit(self) -> int | None:
         """The most bytes that it reserves from a device; None is no limit of its own."""
         return None if self.most == SIZE_MAX else self.most
 
-    def use_count(self, device=None):
+    def use_count(self, device: DeviceArgument | None = None) -> int:
         """How many hold the pool on a device, None being its own: this object, contexts and graphs."""
         return self.read(device, False).uses
 
-    def stats(self, device=None):
+    def stats(self, device: DeviceArgument | None = None) -> dict[str, int]:
         """What the pool holds, exact at one moment.
 
         Arguments:
@@ -380,11 +392,11 @@ cdef class MemPool:
         """
         return figures_of(self.read(device, False))
 
-    def reset_peak_stats(self, device=None):
+    def reset_peak_stats(self, device: DeviceArgument | None = None) -> None:
         """Sets the pool's peaks on a device, None being its own, to the current figures."""
         self.read(device, True)
 
-    def empty_cache(self, device=None):
+    def empty_cache(self, device: DeviceArgument | None = None) -> None:
         """Gives the pool's idle memory back to its device, or to its allocator, after waiting for what other streams use of
         it.  What is live stays, and where a graph uses the pool all of it does.
 
@@ -399,7 +411,7 @@ cdef class MemPool:
             refuse_unmade(self)
         empty_pool(self.device if device is None else ordinal_of(device), name, "MemPool.empty_cache")
 
-    def sleep(self, keep="host", device=None, *, exports="refuse"):
+    def sleep(self, keep: str = "host", device: DeviceArgument | None = None, *, exports: str = "refuse") -> SleepResult:
         """Gives the pool's memory back to its device, until wake(); addresses stay, so that pointers, Buffers, Arrays and
         captured graphs over it are valid again then.
 
@@ -441,7 +453,7 @@ cdef class MemPool:
         return put_to_sleep("MemPool.sleep", self.device if device is None else ordinal_of(device), 0, self.number, keep,
                             exports)
 
-    def wake(self, device=None):
+    def wake(self, device: DeviceArgument | None = None) -> SleepResult:
         """Takes memory from the device for a pool that sleeps, at the same addresses, and copies the contents back.
 
         Arguments:
@@ -459,13 +471,13 @@ cdef class MemPool:
             refuse_unmade(self)
         return wake_up("MemPool.wake", self.device if device is None else ordinal_of(device), 0, self.number)
 
-    def is_asleep(self, device=None):
+    def is_asleep(self, device: DeviceArgument | None = None) -> bool:
         """Whether the pool's part on a device, None being its own, sleeps."""
         if self.number == 0:
             refuse_unmade(self)
         return bool(is_pool_suspended(self.device if device is None else ordinal_of(device), 0, self.number))
 
-    def snapshot(self, include_traces=True, *, device=None):
+    def snapshot(self, include_traces: bool = True, *, device: DeviceArgument | None = None) -> list[dict[str, Any]]:
         """The pool's segments on a device, as memory_snapshot gives them.
 
         Arguments:
@@ -516,7 +528,7 @@ cdef class use_mem_pool:
     cdef uint64_t thread  # that entered it; 0: none
     cdef object __weakref__
 
-    def __init__(self, pool, device=None):
+    def __init__(self, pool: MemPool | tuple[int, int], device: DeviceArgument | None = None) -> None:
         if not isinstance(pool, (MemPool, tuple)):
             raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool or its id")
         if self.thread:
@@ -538,7 +550,7 @@ cdef class use_mem_pool:
     def __reduce__(self):
         refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         cdef int code
         if not self.made:
             refuse_unmade(self)
@@ -553,7 +565,7 @@ cdef class use_mem_pool:
             raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
         self.thread = thread_number()
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         cdef uint64_t thread = self.thread
         cdef int code
         if thread == 0:
@@ -581,7 +593,7 @@ cdef enum:
 cdef dict tag_pools = {}
 
 
-def tag_pool(name):
+def tag_pool(name: str) -> MemPool:
     """The MemPool of a tag, made when it is first asked for: what is allocated inside use_mem_pool of it shares no page with
     other memory, so that sleep(name) can give all of it back.
 
@@ -617,7 +629,7 @@ cdef class sleepable(use_mem_pool):
 
     cdef object tag
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         super().__init__(tag_pool(name))
         self.tag = tag(name)
 
@@ -666,7 +678,7 @@ cdef int sleeper_device(object pool, object device) except -1:
     return (<MemPool>pool).device if device is None and isinstance(pool, MemPool) else ordinal_of(device)
 
 
-def sleep(pool, keep="host", device=None, *, exports="refuse"):
+def sleep(pool: object, keep: str = "host", device: DeviceArgument | None = None, *, exports: str = "refuse") -> SleepResult:
     """Gives a memory pool's memory back to its device, until wake(); see MemPool.sleep.
 
     Arguments:
@@ -687,7 +699,7 @@ def sleep(pool, keep="host", device=None, *, exports="refuse"):
     return put_to_sleep("memory.sleep", ordinal, name[0], name[1], keep, exports)
 
 
-def wake(pool, device=None):
+def wake(pool: object, device: DeviceArgument | None = None) -> SleepResult:
     """Wakes a memory pool that sleeps, also one whose MemPool is gone and in which memory is live; see MemPool.wake.
 
     Arguments:
@@ -760,17 +772,17 @@ cdef class PoolCheckpoint:
         refuse_copy(self, "it is a state of one pool of this process; take another one with get_checkpoint_state()")
 
     @property
-    def device(self):
+    def device(self) -> int:
         """The ordinal of the pool's device."""
         return self.saved.device
 
     @property
-    def pool_id(self):
+    def pool_id(self) -> tuple[int, int]:
         """(int, int), the pool's id."""
         return self.saved.id[0], self.saved.id[1]
 
     @property
-    def live_addresses(self):
+    def live_addresses(self) -> list[int]:
         """The addresses that are live in this state, in the order of the segments."""
         cdef size_t index
         return [
@@ -779,7 +791,7 @@ cdef class PoolCheckpoint:
         ]
 
     @property
-    def segments(self):
+    def segments(self) -> list[dict[str, Any]]:
         """list of dicts, one a segment: address, total_size, stream, segment_type, is_expandable, serial, and its blocks,
         each with address, size, requested_size (bytes) and state ("active_allocated" or "inactive").  Addresses
         whose pages were mapped elsewhere are no blocks."""
@@ -821,7 +833,7 @@ cdef tuple pool_and_device(object pool, object device):
     return (device, pool) if swapped else (pool, device)
 
 
-def get_checkpoint_state(pool_id, device=None):
+def get_checkpoint_state(pool_id: tuple[int, int] | MemPool, device: DeviceArgument | None = None) -> PoolCheckpoint:
     """Takes down the state of a memory pool (torch._C._cuda_getCheckpointState, whose order of arguments is taken too).
 
     Arguments:
@@ -841,7 +853,7 @@ def get_checkpoint_state(pool_id, device=None):
     return state
 
 
-def set_checkpoint_state(state):
+def set_checkpoint_state(state: PoolCheckpoint) -> Restored:
     """Makes a pool what it was: block for block, what was live is live and what was free is free
     (torch._C._cuda_setCheckpointPoolState).  What the pool took from the device since stays with it, as free memory.
 
@@ -882,7 +894,9 @@ def set_checkpoint_state(state):
         forget_turned(&turned)
 
 
-def check_pool_live_allocations(pool_id, expected_addresses, device=None):
+def check_pool_live_allocations(
+    pool_id: tuple[int, int] | MemPool, expected_addresses: Iterable[int], device: DeviceArgument | None = None,
+) -> bool:
     """Whether exactly these addresses are live in a pool (torch._C._cuda_checkPoolLiveAllocations, whose order of arguments,
     the device, the pool and the addresses, is taken too).
 

@@ -25,6 +25,8 @@ cimport accelrt.uses.access as watch
 from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport exchange_current, put_back, Stream, stream_for
 
+# stub: groups: Groups
+
 cdef enum:
     INVALID_USAGE = 5  # ncclResult_t
 
@@ -33,7 +35,7 @@ cdef str ended = None  # why nothing is entered any more: the process ends
 
 # --- arrays --------------------------------------------------------------------------------------------------------
 
-def stream_on(stream, int ordinal):
+def stream_on(stream: object, int ordinal) -> Stream:
     """The Stream that an argument stands for; None is the device's current one.
 
     Raises:
@@ -42,7 +44,7 @@ def stream_on(stream, int ordinal):
     return stream_for(stream, ordinal, "the communicator")
 
 
-def checked_number(value, str name not None, long least, long most):
+def checked_number(value: object, str name not None, long least, long most) -> int:
     """An int argument from least to most.
 
     Raises:
@@ -51,7 +53,7 @@ def checked_number(value, str name not None, long least, long most):
     return checked_int(value, name, least, most, "an int")
 
 
-def as_array(source, str refusal=None):
+def as_array(source: object, str refusal=None) -> Array:
     """An Array of what is given, on a device or the host, without a copy.
 
     Arguments:
@@ -86,7 +88,7 @@ cdef Array import_array(object source, Stream stream, str name):
         switch_back(device)
 
 
-def read(source, Stream stream, str name, bint writable):
+def read(source: object, Stream stream, str name, bint writable) -> Array:
     """An Array of what a collective reads or writes, without a copy.
 
     Arguments:
@@ -116,7 +118,8 @@ def read(source, Stream stream, str name, bint writable):
     return array
 
 
-def announce(Stream stream not None, str call not None, tuple reads not None, tuple writes not None):
+# stub: def announce(stream: Stream, call: str, reads: tuple[Array, ...], writes: tuple[Array, ...]) -> None: ...
+def announce(Stream stream not None, str call not None, tuple reads not None, tuple writes not None) -> None:
     """Tells the race detector of a collective, before its use of the memory begins.
 
     Raises:
@@ -128,8 +131,11 @@ def announce(Stream stream not None, str call not None, tuple reads not None, tu
         watch.note_work(stream.device_index, stream.handle, call, [use for use in uses if use[1]])
 
 
-def begin(Stream stream not None, str call not None, tuple reads not None, tuple writes not None, Array source, Array target,
-          token not None):
+# stub: def begin(stream: Stream, call: str, reads: tuple[Array, ...], writes: tuple[Array, ...], source: Array | None, target: Array | None, token: object) -> tuple[bool, int, int]: ...  # no-cython-lint
+def begin(
+    Stream stream not None, str call not None, tuple reads not None, tuple writes not None, Array source,
+    Array target, token: object,
+) -> tuple[bool, int, int]:
     """What comes before a collective is put into its stream, within the use of its memory (MemoryUse).
 
     Where the stream captures for a graph of accelrt's, the graph keeps the arrays and the token alive.  The allocators learn
@@ -168,6 +174,8 @@ cdef class Hold:
     Attributes:
         why: str, why there is no handle, where there is none.
     """
+    # stub: order: RLock
+    # stub: calling: RLock
 
     cdef object handle    # None where it was not made, or was taken
     cdef readonly str why
@@ -184,39 +192,39 @@ cdef class Hold:
         self.order = threading.RLock()
         self.calling = threading.RLock()
 
-    def __init__(self, str why not None):
+    def __init__(self, str why not None) -> None:
         self.why = why
 
     def __reduce__(self):
         refuse_copy(self, "it is of a communicator")
 
     @property
-    def is_open(self):
+    def is_open(self) -> bool:
         """bool, whether calls are let in."""
         return self.handle is not None and ended is None
 
     @property
-    def has_handle(self):
+    def has_handle(self) -> bool:
         """bool, whether there is a handle to free."""
         return self.handle is not None
 
     @property
-    def is_mine(self):
+    def is_mine(self) -> bool:
         """bool, whether this thread is inside: it would wait for itself."""
         return PyThread_get_thread_ident() in self.inside
 
     @property
-    def is_busy(self):
+    def is_busy(self) -> bool:
         """bool, whether any thread is inside."""
         return bool(self.inside)
 
-    def give(self, handle not None):
+    def give(self, handle: object) -> None:
         """Lets calls in, with a handle."""
         self.handle = handle
         self.owes_free = False
         self.why = ""
 
-    def take(self, str why not None):
+    def take(self, str why not None) -> object:
         """The handle, or None; whoever gets it frees it, once nobody is inside."""
         handle = self.handle
         self.handle = None
@@ -225,7 +233,7 @@ cdef class Hold:
             self.owes_free = True
         return handle
 
-    def free(self, function not None):
+    def free(self, function: Callable[[], object]) -> None:
         """Calls a function that frees the handle which was taken: now, or where a thread is inside, as the last one
         leaves.  It is called once: who was interrupted may ask for it again."""
         if self.inside:
@@ -234,7 +242,7 @@ cdef class Hold:
             self.owes_free = False
             function()
 
-    def refuse(self):
+    def refuse(self) -> NcclError:
         """The error that calls get."""
         text = f"the communicator cannot be used: {ended or self.why}; make another one"
         return NcclError(text, INVALID_USAGE, "INVALID_USAGE", "check")
@@ -280,14 +288,15 @@ cdef class Turn:
     cdef int entered  # holds
     cdef object __weakref__
 
-    def __init__(self, list holds not None, list locks not None):
+    # stub: def __init__(self, holds: list[Hold], locks: list[RLock]) -> None: ...
+    def __init__(self, list holds not None, list locks not None) -> None:
         self.holds = holds
         self.locks = locks
 
     def __reduce__(self):
         refuse_copy(self, "it is what a thread does now")
 
-    def __enter__(self):
+    def __enter__(self) -> list[object]:
         cdef Hold hold
         cdef list handles = []
         if self.locks is None:
@@ -305,7 +314,7 @@ cdef class Turn:
             raise
         return handles
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.end()
 
     cdef int end(self) except -1:
@@ -322,23 +331,25 @@ cdef class Turn:
         return 0
 
 
-def turn_of(list holds not None):
+# stub: def turn_of(holds: list[Hold]) -> Turn: ...
+def turn_of(list holds not None) -> Turn:
     """A Turn with these communicators' handles that takes turns with others that put operations into streams."""
     return Turn(holds, [(<Hold>hold).order for hold in sorted(holds, key=id)])
 
 
-def calls_of(list holds not None):
+# stub: def calls_of(holds: list[Hold]) -> Turn: ...
+def calls_of(list holds not None) -> Turn:
     """A Turn for a call of the backend with these communicators: NCCL lets one thread at a time in."""
     return Turn([], [(<Hold>hold).calling for hold in sorted(holds, key=id)])
 
 
-def end_all(str why not None):
+def end_all(str why not None) -> None:
     """Has all later calls refused, of all communicators."""
     global ended
     ended = why
 
 
-def has_ended():
+def has_ended() -> str | None:
     """str, why all calls are refused, or None."""
     return ended
 
@@ -347,8 +358,11 @@ def has_ended():
 
 class Groups(threading.local):
     """A thread's open groups, and what was called in them, with the function that performs it."""
+    # stub: depth: int
+    # stub: pending: list[object]
+    # stub: perform: Callable[..., None] | None
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.depth = 0
         self.pending = []
         self.perform = None
@@ -357,7 +371,7 @@ class Groups(threading.local):
 groups = Groups()
 
 
-def put(operation not None, perform not None):
+def put(operation: object, perform: Callable[..., None]) -> None:
     """Has an operation performed: at once, or with the others of the thread's open group at its end.
 
     Arguments:
@@ -370,13 +384,13 @@ def put(operation not None, perform not None):
         perform([operation])
 
 
-def group_start():
+def group_start() -> None:
     """Opens a group on this thread: what is called until group_end() is put into the streams there, all at
     once (ncclGroupStart).  Groups may be nested; the outermost counts."""
     groups.depth += 1
 
 
-def group_end():
+def group_end() -> None:
     """Ends the group, and puts into the streams what was called in it.
 
     Raises:
@@ -407,10 +421,10 @@ cdef class group:
     def __reduce__(self):
         refuse_copy(self, "it is of a thread")
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         groups.depth += 1
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             group_end()
         elif groups.depth:
@@ -418,7 +432,7 @@ cdef class group:
             groups.pending.clear()
 
 
-def forget_in_child():
+def forget_in_child() -> None:
     groups.depth = 0
     groups.pending = []
 

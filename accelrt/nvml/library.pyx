@@ -13,6 +13,8 @@ from accelrt.core.process cimport FORK_READINGS, at_fork
 from accelrt.core.procfs import pci_bus_id
 from accelrt.errors import ReadingError
 
+# stub: CODES: dict[int, tuple[str, str]]
+
 cdef extern from "<dlfcn.h>" nogil:
     enum:
         RTLD_NOW
@@ -92,7 +94,7 @@ cdef int function(str names) except -1:
     return number
 
 
-def function_number(str names):
+def function_number(str names) -> int:
     """The number by which the readings name a function of NVML; several names, by blanks, are tried in turn."""
     return function(names)
 
@@ -178,7 +180,7 @@ cdef void forget_in_child() noexcept nogil:
     pthread_rwlock_init(&lock, NULL)
 
 
-def open_code():
+def open_code() -> int:
     """Opens the session where there is none; 0, or the nvmlReturn_t that says why not."""
     cdef int code
     with nogil:
@@ -188,17 +190,17 @@ def open_code():
     return code
 
 
-def session_number():
+def session_number() -> int:
     """The number of this process's session; 0 where it has none.  A child of a fork starts without."""
     return sessions if is_open else 0
 
 
-def code_name(int code):
+def code_name(int code) -> str:
     """The name of an nvmlReturn_t without its prefix: code_name(3) is "NOT_SUPPORTED"."""
     return CODES.get(code, ("UNKNOWN", ""))[0]
 
 
-def code_text(int code):
+def code_text(int code) -> str:
     """What an nvmlReturn_t means, as a part of a sentence."""
     return CODES.get(code, CODES[999])[1]
 
@@ -261,6 +263,7 @@ cdef int GPU_INSTANCE = function("nvmlDeviceGetGpuInstanceId")
 cdef int COMPUTE_INSTANCE = function("nvmlDeviceGetComputeInstanceId")
 
 
+# stub: class Card:
 @dataclass(frozen=True)
 class Card:
     """What NVML says of a card or of a MIG device.
@@ -282,16 +285,16 @@ class Card:
     name: str
     memory: int
     mig_mode: bool = False
-    parent: object = None
-    instance: object = None
+    parent: str | None = None
+    instance: tuple[int, int] | None = None
 
 
-def cards():
+def cards() -> list[Card]:
     """Every card in the order of NVML's indices, its MIG devices after it: the first of listing()."""
     return listing()[0]
 
 
-def listing():
+def listing() -> tuple[list[Card], int]:
     """The cards, and how many there are besides that NVML cannot read.
 
     Returns:

@@ -17,16 +17,16 @@ cdef class State:
     cdef readonly uint64_t offset
     cdef object __weakref__
 
-    def __init__(self, uint64_t seed, uint64_t offset=0):
+    def __init__(self, uint64_t seed, uint64_t offset=0) -> None:
         self.seed = seed
         self.offset = offset
 
-    def put(self, uint64_t seed, uint64_t offset):
+    def put(self, uint64_t seed, uint64_t offset) -> None:
         """Sets both."""
         self.seed = seed
         self.offset = offset
 
-    def take(self, uint64_t words):
+    def take(self, uint64_t words) -> tuple[int, int]:
         """(seed, offset) for a launch that uses so many words of each sequence, a multiple of 4; the next one is behind
         them."""
         cdef uint64_t offset = self.offset

@@ -24,6 +24,11 @@ from accelrt.runtime import init
 from accelrt.status cimport refuse_unmade
 from accelrt import identity
 
+# stub: PREFIXES: tuple[str, ...]
+# stub: DRIVER_NOT_LOADED: int
+# stub: DEPRECATED: int
+# stub: NONE: int
+
 cdef extern from *:
     """
     #define accelrt_take(from) __atomic_load_n(from, __ATOMIC_ACQUIRE)
@@ -55,8 +60,9 @@ cdef void forget_table() noexcept nogil:
 
 cdef class Target:
     """A device of NVML's, by its UUID."""
+    # stub: parent: str | None
 
-    def __init__(self, str uuid, str name, parent):
+    def __init__(self, str uuid, str name, parent: str | None) -> None:
         self.uuid, self.name, self.parent = uuid, name, parent
         self.key = uuid.encode()
         self.letters = self.key
@@ -66,7 +72,7 @@ cdef class Target:
         return f"{self.name} ({self.uuid})"
 
 
-def target_for(device=None):
+def target_for(device: DeviceArgument | Target | None = None) -> Any:
     """The Target that a device's readings are of, or the OtherVendor that answers for it."""
     return target_of(device)
 
@@ -179,7 +185,7 @@ cdef bint again(str reading, Target target, int code, int* tries) except -1:
     raise reading_error(reading, target, code)
 
 
-def reading_error(str reading, Target target, int code):
+def reading_error(str reading, Target target, int code) -> Exception:
     """The exception that a code of NVML's stands for.
 
     Arguments:
@@ -281,17 +287,17 @@ cdef object read_unsigned(str reading, int number, object device, int kind, int 
         again(reading, target, code, &tries)
 
 
-def read_number(str reading, int number, device, int kind=NONE):
+def read_number(str reading, int number, device: DeviceArgument | Target | None, int kind=NONE) -> int:
     """An unsigned int: f(device, out), or f(device, kind, out)."""
     return read_unsigned(reading, number, device, kind, 0)
 
 
-def read_pair(str reading, int number, device, int which):
+def read_pair(str reading, int number, device: DeviceArgument | Target | None, int which) -> int:
     """One of the two unsigned ints of a structure: f(device, out)."""
     return read_unsigned(reading, number, device, NONE, which)
 
 
-def read_large(str reading, int number, Target target, int kind=NONE, int sort=NONE):
+def read_large(str reading, int number, Target target, int kind=NONE, int sort=NONE) -> int:
     """An unsigned long long: f(device, out), or f(device, kind, sort, out)."""
     cdef unsigned long long value = 0
     cdef int code, tries = 0
@@ -312,7 +318,7 @@ def read_large(str reading, int number, Target target, int kind=NONE, int sort=N
         again(reading, target, code, &tries)
 
 
-def read_several(str reading, int number, Target target, int count):
+def read_several(str reading, int number, Target target, int count) -> tuple[int, ...]:
     """Two or four unsigned ints, each by a pointer of its own; a tuple."""
     cdef unsigned int[4] values
     cdef int code, tries = 0
@@ -347,7 +353,7 @@ cdef int ask_memory(Device handle, MemoryV2* out) noexcept nogil:
     return code
 
 
-def read_memory(str reading, device, bint whole):
+def read_memory(str reading, device: DeviceArgument | Target | None, bint whole) -> Any:
     """Bytes: used, or where the whole is wanted (total, reserved, free, used)."""
     cdef MemoryV2 memory
     cdef int code, tries = 0
@@ -370,7 +376,7 @@ def read_memory(str reading, device, bint whole):
         again(reading, target, code, &tries)
 
 
-def read_fields(str reading, Target target, fields):
+def read_fields(str reading, Target target, fields: Sequence[tuple[int, int]]) -> list[int | float | None]:
     """Field values (NVML API Reference Guide, "Field Value Enums").
 
     Arguments:
@@ -415,7 +421,7 @@ cdef object field_value(Field* field):
     return field.value.large
 
 
-def read_processes(str reading, int number, Target target):
+def read_processes(str reading, int number, Target target) -> list[tuple[int, int | None, int | None, int | None]]:
     """Processes of one kind: a list of (pid, bytes or None, GPU instance or None, compute instance or None)."""
     cdef unsigned int room = 32, count, index
     cdef int code, tries = 0

@@ -43,14 +43,17 @@ cdef Record latest = None  # that began and is not over
 Breakage = namedtuple("Breakage", "text call place scene")
 
 
+# stub: class Side:
 cdef class Side:
     """Memory that a captured node reads or writes; kept with what keeps it alive."""
 
 
+# stub: class PoolUse:
 cdef class PoolUse:
     """A private pool, memory of which a captured node reads or writes."""
 
 
+# stub: class Record:
 cdef class Record:
     """One capture, while it is under way."""
 
@@ -142,7 +145,7 @@ cdef int keep_where_captured(int device, uintptr_t stream, object thing) except 
     return KEPT
 
 
-def capture_of(int device, uintptr_t stream):
+def capture_of(int device, uintptr_t stream) -> tuple[bool, Record | None]:
     """Whether a stream captures, and the Record of the graph of accelrt's that it captures for, or None."""
     cdef bint captured = False
     cdef Record record = ask_driver(device, stream, &captured)
@@ -240,7 +243,7 @@ cdef object cause_of(Record record):
     )
 
 
-def note_error(error):
+def note_error(error: BaseException) -> None:
     """Sees every error of a driver call before it is raised: notes which captures it broke, and lets an error that
     an earlier one is the cause of say so."""
     cdef Record record

@@ -32,6 +32,9 @@ cimport accelrt.uses.access as watch
 from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
 
 
+# stub: FILES_AT_ONCE: int
+# stub: FOREVER: float
+
 # --- packets ----------------------------------------------------------------------------------------------------------
 # Sockets of packets with file descriptors, whose waits all have a limit.
 #
@@ -187,7 +190,7 @@ cdef class Endpoint:
     def __reduce__(self):
         refuse_copy(self, "it owns a socket of this process")
 
-    def fileno(self):
+    def fileno(self) -> int:
         return self.file.number
 
     cdef int adopt(self, int file) except -1:
@@ -201,10 +204,10 @@ cdef class Endpoint:
             raise_errno(code, "no socket could be made")
         return self.adopt(file)
 
-    def close(self):
+    def close(self) -> None:
         self.file.release()
 
-    def abandon(self):
+    def abandon(self) -> None:
         """Forgets the socket: its number is another file's by now."""
         self.file.number = -1
 
@@ -212,7 +215,7 @@ cdef class Endpoint:
 cdef class Listener(Endpoint):
     """A socket in the abstract namespace that other processes connect to."""
 
-    def __init__(self, str name, int backlog=128):
+    def __init__(self, str name, int backlog=128) -> None:
         cdef bytes text = name.encode()
         cdef int code
         if not 0 < len(text) <= LONGEST_NAME:
@@ -223,7 +226,7 @@ cdef class Listener(Endpoint):
             self.close()
             raise_errno(code, f"nothing can listen at {name!r}")
 
-    def accept(self):
+    def accept(self) -> Connection | None:
         """The next connection; None where nobody waits for one.
 
         Raises:
@@ -255,11 +258,11 @@ cdef class Connection(Endpoint):
     def __cinit__(self):
         self.deadline = FOREVER
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a Connection is made by connect() or Listener.accept()")
 
     @property
-    def peer(self):
+    def peer(self) -> tuple[int, int]:
         """The process at the other end, (pid, uid): that which connected, or which listens."""
         cdef int pid = 0, uid = 0
         cdef int code = peer_of(self.file.number, &pid, &uid)
@@ -267,12 +270,12 @@ cdef class Connection(Endpoint):
             raise_errno(code, "the process at the other end is not known")
         return pid, uid
 
-    def open_life(self):
+    def open_life(self) -> Descriptor | None:
         """A Descriptor that can be read once the process at the other end has ended; None where the system has none."""
         cdef int life = pidfd_of_peer(self.file.number)
         return own(life) if life >= 0 else None
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         """Ends the connection for both ends; whoever waits in a call of this object's is told."""
         if self.file.number >= 0:
             shut_down(self.file.number, SHUT_RDWR)
@@ -287,7 +290,7 @@ cdef class Connection(Endpoint):
             raise_errno(code, what)
         return 0
 
-    def wait_readable(self, double deadline):
+    def wait_readable(self, double deadline) -> bool:
         """Whether a packet came, or the other end was closed, by the deadline."""
         cdef int code = EAGAIN
         while code:
@@ -298,7 +301,7 @@ cdef class Connection(Endpoint):
             self.check_wait(code, "nothing came")
         return True
 
-    def send(self, bytes packet not None, files=(), deadline=None):
+    def send(self, bytes packet not None, files: Sequence[int] = (), deadline: float | None = None) -> None:
         """Sends a packet with at most FILES_AT_ONCE descriptors, which stay the caller's.
 
         Raises:
@@ -327,7 +330,7 @@ cdef class Connection(Endpoint):
             self.check_wait(code, "nothing could be sent")
         return None
 
-    def receive(self, deadline=None):
+    def receive(self, deadline: float | None = None) -> tuple[bytes, list[Descriptor]]:
         """The next packet, and its descriptors.
 
         Returns:
@@ -354,10 +357,10 @@ cdef class Connection(Endpoint):
 
     # --- as multiprocessing's challenges call it ---
 
-    def send_bytes(self, packet):
+    def send_bytes(self, packet: bytes) -> None:
         self.send(packet)
 
-    def recv_bytes(self, maxlength=LARGEST):
+    def recv_bytes(self, maxlength: int = LARGEST) -> bytes:
         packet, files = self.receive()
         files.clear()  # which a challenge has none of
         if not packet:
@@ -367,7 +370,7 @@ cdef class Connection(Endpoint):
         return packet
 
 
-def connect(str name, double deadline):
+def connect(str name, double deadline) -> Connection:
     """A connection to the process that listens by that name.
 
     Raises:
@@ -393,7 +396,7 @@ def connect(str name, double deadline):
     return made
 
 
-def forget_sockets():
+def forget_sockets() -> None:
     """In a forked child, which has none of the sockets that its parent opened: closes what it inherited."""
     cdef Descriptor file
     for file in _open:
@@ -413,12 +416,12 @@ cdef enum:
     CONFIRMED = 2  # answers in a row that the device is lost
 
 
-def share_pages():
+def share_pages() -> None:
     """Pages that any pool makes from now on can be mapped by other processes."""
     share_new_pages()
 
 
-def relax():
+def relax() -> int:
     """Has the calling thread break no capture of another thread by what it asks of the driver; what restore() takes."""
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode)
@@ -427,14 +430,14 @@ def relax():
     return mode
 
 
-def restore(int mode):
+def restore(int mode) -> None:
     """Puts back the mode that the thread had before relax()."""
     restore_mode(registry.active(), mode)
 
 
 # --- devices -----------------------------------------------------------------------------------------------------
 
-def uuid_of(int ordinal):
+def uuid_of(int ordinal) -> bytes:
     """The device's 16 bytes, which name it in every process."""
     cdef char[UUID_BYTES] uuid
     cdef int code
@@ -445,7 +448,7 @@ def uuid_of(int ordinal):
     return uuid[:UUID_BYTES]
 
 
-def find_device(bytes uuid):
+def find_device(bytes uuid) -> int:
     """The ordinal that a device has in this process; -1 where this process does not see it."""
     cdef int count = 0, ordinal, code
     with nogil:
@@ -458,7 +461,7 @@ def find_device(bytes uuid):
     return -1
 
 
-def refuse_capture(Stream stream, str call):
+def refuse_capture(Stream stream, str call) -> None:
     """RuntimeError where the stream is capturing: events of other processes are no part of a graph."""
     cdef int code
     cdef bint capturing
@@ -477,6 +480,8 @@ def refuse_capture(Stream stream, str call):
 
 cdef class SharedBytes:
     """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this."""
+    # stub: serial: int | None
+    # stub: pages: tuple[tuple[int, int], ...]
 
     cdef readonly int device_index
     cdef readonly uintptr_t ptr
@@ -504,7 +509,7 @@ cdef class SharedBytes:
     def __reduce__(self):
         refuse_copy(self, "it owns memory of this process")
 
-    def export_page(self, index):
+    def export_page(self, index: int) -> tuple[int, Descriptor | None]:
         """A file descriptor of one page, and the Descriptor that owns it, with which it is closed; None where the page keeps
         it while it lives, for others that open it.
 
@@ -520,7 +525,7 @@ cdef class SharedBytes:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
         return file, None if kept else own(file)
 
-    def export_segment(self):
+    def export_segment(self) -> bytes:
         """The 64 bytes by which another process opens a plain segment (cuIpcGetMemHandle)."""
         cdef char[IPC_BYTES] handle
         cdef uintptr_t base = self.base
@@ -555,7 +560,7 @@ cdef int refuse_export(int code, Buffer buffer, const Exported* found) except -1
     return 0
 
 
-def share_bytes(Buffer buffer):
+def share_bytes(Buffer buffer) -> SharedBytes:
     """The SharedBytes of a Buffer, made at the first call: from then on they own the memory, and the Buffer keeps them.
     Callers take turns.
 
@@ -617,14 +622,14 @@ cdef int give_up(Buffer buffer, SharedBytes made) except -1:
     return 0
 
 
-def check_shareable(Buffer buffer):
+def check_shareable(Buffer buffer) -> None:
     """The errors of share_bytes that need no export: memory that was freed, or that sleeps."""
     if not buffer.live:
         raise_freed(buffer, "this")
     watch.refuse_sleeping(buffer.ptr, "this Buffer")
 
 
-def buffer_of(memory):
+def buffer_of(memory: Buffer | Array) -> Buffer:
     """The Buffer that holds a Buffer's or Array's memory.
 
     Raises:
@@ -644,7 +649,7 @@ def buffer_of(memory):
     return (<Array>memory).base
 
 
-def pick_stream(Buffer buffer, stream):
+def pick_stream(Buffer buffer, stream: Stream | int | None) -> Stream:
     """The stream after whose work the others use the bytes: one that was given, or the Buffer's own."""
     return buffer.stream if stream is None else stream_for(stream, buffer.device_index, "the memory")
 
@@ -660,11 +665,11 @@ cdef class Relaxed:
 
     cdef int mode
 
-    def __enter__(self):
+    def __enter__(self) -> Relaxed:
         self.mode = relax()
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         restore_mode(registry.active(), self.mode)
 
 
@@ -686,7 +691,7 @@ cdef class Mapping:
     def __reduce__(self):
         refuse_copy(self, "it owns addresses of this process")
 
-    def add_page(self, int file, size_t size):
+    def add_page(self, int file, size_t size) -> None:
         """Maps the next page, of a descriptor that stays the caller's."""
         cdef uintptr_t handle = 0, address = self.base + self.mapped
         cdef int device = self.device_index
@@ -707,7 +712,7 @@ cdef class Mapping:
         if code:
             raise_status(code, "memory_map", ("address", address, "size", size, "handle", handle))
 
-    def finish(self):
+    def finish(self) -> None:
         """Opens the pages for the device, and begins to note which streams use them."""
         cdef uintptr_t base = self.base
         cdef size_t size = self.size
@@ -752,12 +757,12 @@ cdef class Mapping:
             code = registry.active().address_free(self.base, self.size)
         return code
 
-    def close(self):
+    def close(self) -> bool:
         """Unmaps it; whether that was done: whatever a driver answers but that the device is lost, it is to be tried
         again."""
         return self.unmap() == 0
 
-    def buffer(self, size_t offset, size_t nbytes, Stream stream not None, keeper):
+    def buffer(self, size_t offset, size_t nbytes, Stream stream not None, keeper: object) -> Buffer:
         """A Buffer of some of the bytes, which keeps keeper alive."""
         cdef Buffer made = Buffer.__new__(Buffer)
         made.device_index = self.device_index
@@ -770,7 +775,7 @@ cdef class Mapping:
         return made
 
 
-def close_left():
+def close_left() -> int:
     """Tries again to close what nothing refers to any more and the driver refused to close; how many are left."""
     cdef Mapping one
     cdef uintptr_t handle
@@ -806,7 +811,7 @@ cdef int close_segment(int device, uintptr_t base) noexcept nogil:
     return code
 
 
-def reserve(int device, size_t size):
+def reserve(int device, size_t size) -> Mapping:
     """A Mapping with addresses for pages of so many bytes."""
     cdef Mapping made = Mapping.__new__(Mapping)
     cdef uintptr_t address = 0
@@ -826,7 +831,7 @@ def reserve(int device, size_t size):
     return made
 
 
-def open_segment(int device, bytes handle, size_t size):
+def open_segment(int device, bytes handle, size_t size) -> Mapping:
     """A Mapping of a plain segment of another process (cuIpcOpenMemHandle)."""
     cdef Mapping made = Mapping.__new__(Mapping)
     cdef uintptr_t address = 0
@@ -847,7 +852,7 @@ def open_segment(int device, bytes handle, size_t size):
     return made
 
 
-def local_buffer(SharedBytes memory not None, Stream stream not None):
+def local_buffer(SharedBytes memory not None, Stream stream not None) -> Buffer:
     """A second Buffer on bytes that this process shares."""
     cdef Buffer made = Buffer.__new__(Buffer)
     made.device_index = memory.device_index
@@ -925,6 +930,7 @@ cdef bint is_done(Use* work) noexcept nogil:
     return code == 0 or work.lost >= CONFIRMED
 
 
+# stub: class Tally:
 @cython.no_gc
 cdef class Tally:
     """What this process has of one owner, and what of it is over and not given back.
@@ -947,6 +953,7 @@ cdef class Ending:
         number: int, the name that this process gave to what it opened.
         connection: int, the number of the connection on which it asked for that; 0 where it did not.
     """
+    # stub: memory: Mapping | None
 
     cdef readonly long number
     cdef public long connection
@@ -961,7 +968,7 @@ cdef class Ending:
     cdef bint ended        # the lease is dead
     cdef readonly bint is_back
 
-    def __init__(self, long number, size_t nbytes, Stream stream not None, Tally tally not None):
+    def __init__(self, long number, size_t nbytes, Stream stream not None, Tally tally not None) -> None:
         self.number = number
         self.nbytes = nbytes
         self.stream = stream
@@ -972,7 +979,7 @@ cdef class Ending:
             unmark_use(registry.active(), self.works)
             drop_use(&works, &self.works)
 
-    def attach(self, key):
+    def attach(self, key: tuple[object, ...]) -> bool | None:
         """Has the lease use what is mapped already.
 
         Returns:
@@ -986,7 +993,7 @@ cdef class Ending:
         self.use(key, found)
         return True
 
-    def publish(self, key, Mapping made not None):
+    def publish(self, key: tuple[object, ...], Mapping made not None) -> None:
         """Has the lease use what it mapped, and others too; or another's mapping, which was faster."""
         cdef Mapping found = _mapped.get(key)
         if found is None or found.closing:
@@ -1011,7 +1018,7 @@ cdef class Ending:
         self.listed = True
         return 0
 
-    def is_idle(self):
+    def is_idle(self) -> bool:
         """Whether no stream's work uses the memory any more.  Waits for nothing, but for a device that answers neither for
         its streams nor for events behind their work."""
         cdef Use** link
@@ -1030,7 +1037,7 @@ cdef class Ending:
                 link = &link[0].next
         return self.works == NULL
 
-    def let_go(self):
+    def let_go(self) -> bool:
         """Unmaps what no other lease uses; False where the driver refuses, and it is to be called again."""
         cdef Mapping memory = self.memory
         cdef bint done
@@ -1050,7 +1057,7 @@ cdef class Ending:
         self.memory = None
         return True
 
-    def come_back(self):
+    def come_back(self) -> None:
         """The owner was told, or is gone."""
         if self.ended and not self.is_back:
             self.is_back = True
@@ -1067,7 +1074,7 @@ cdef class Lease:
     cdef readonly Ending ending
     cdef int pid
 
-    def __init__(self, queue, Ending ending not None):
+    def __init__(self, queue: object, Ending ending not None) -> None:
         self.pid = getpid()
         self.ending = ending
         ending.tally.leases += 1
@@ -1076,7 +1083,7 @@ cdef class Lease:
     def __dealloc__(self):
         self.end()
 
-    def end(self):
+    def end(self) -> None:
         """Gives the memory back; doing it again does nothing."""
         if self.queue is None or self.pid != getpid():  # never made, or a forked child's copy: its parent has it
             return
@@ -1101,24 +1108,24 @@ cdef class Claim:
     cdef object ticket
     cdef int pid
 
-    def __init__(self, str name, int pid, long loan):
+    def __init__(self, str name, int pid, long loan) -> None:
         self.pid = getpid()
         self.ticket = (name, pid, loan)
 
     def __dealloc__(self):
         self.decline()
 
-    def settle(self):
+    def settle(self) -> None:
         """It was used."""
         self.ticket = None
 
-    def decline(self):
+    def decline(self) -> None:
         ticket, self.ticket = self.ticket, None
         if ticket is not None and self.pid == getpid():
             _unclaimed.put(ticket)
 
 
-def next_unclaimed():
+def next_unclaimed() -> tuple[str, int, int] | None:
     """(name, pid, loan) of a ticket whose owner has to be told that it will not be used; None."""
     try:
         return _unclaimed.get_nowait()
@@ -1126,19 +1133,20 @@ def next_unclaimed():
         return None
 
 
-def provide_opening(function):
+def provide_opening(function: Callable[..., object]) -> None:
     """Sets what opens a ticket: it gets the values of a Place, the layout and the Claim."""
     global _open_ticket
     _open_ticket = function
 
 
-def rebuild(tuple values not None, layout):
+# stub: def rebuild(values: tuple[object, ...], layout: tuple[object, ...] | None) -> object: ...
+def rebuild(tuple values not None, layout: tuple[object, ...] | None) -> object:
     """What multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted."""
     claim = Claim(values[0], values[1], values[2])
     return _open_ticket(values, layout, claim)
 
 
-def statistics():
+def statistics() -> dict[str, int]:
     """How many Buffers of other processes this one has opened, and how many mappings they lie on."""
     cdef Mapping memory
     cdef long opened = 0
@@ -1147,7 +1155,7 @@ def statistics():
     return {"opened": opened, "mapped": len(_mapped)}
 
 
-def forget_leases():
+def forget_leases() -> object:
     """In a forked child: all of it is the parent's.
 
     Returns:
@@ -1185,6 +1193,8 @@ cdef class Loan:
         event: Event; None where the work was waited for.
         ticket: bool, opened once.
     """
+    # stub: memory: SharedBytes
+    # stub: event: Event | None
 
     cdef readonly long number
     cdef readonly object memory
@@ -1194,7 +1204,7 @@ cdef class Loan:
     cdef int pid
     cdef object __weakref__
 
-    def __init__(self, memory, bint ticket):
+    def __init__(self, memory: SharedBytes, bint ticket) -> None:
         global _last_number
         if not isinstance(memory, SharedBytes):
             raise TypeError(f"memory is of type {type(memory).__name__}; it has to be a SharedBytes")
@@ -1214,7 +1224,7 @@ cdef class Loan:
         if self.event is not None:
             _spare_events.setdefault(self.event_device, []).append(self.event)
 
-    def record(self, Stream stream not None):
+    def record(self, Stream stream not None) -> bool:
         """Records an event of the loan behind a stream's work; False where the process has too many of them."""
         global _event_count
         cdef list spare = _spare_events.setdefault(stream.device_index, [])
@@ -1230,31 +1240,31 @@ cdef class Loan:
         self.event.record(stream)
         return True
 
-    def offer(self):
+    def offer(self) -> None:
         """From now on others find it: a handle while somebody keeps the Loan, a ticket until it is taken."""
         if self.ticket:
             _tickets[self.number] = self
         else:
             _loans[self.number] = weakref.ref(self)
 
-    def withdraw(self):
+    def withdraw(self) -> None:
         """Nobody finds it any more."""
         _tickets.pop(self.number, None)
         _loans.pop(self.number, None)
 
 
-def find(long number):
+def find(long number) -> Loan | None:
     """The loan of that number, or None; who finds a ticket has taken it."""
     reference = _loans.get(number)
     return _tickets.pop(number, None) if reference is None else reference()
 
 
-def drop_ticket(long number):
+def drop_ticket(long number) -> Loan | None:
     """Takes back a ticket that will not be opened; the Loan, to be let go of, or None."""
     return _tickets.pop(number, None)
 
 
-def drop_tickets():
+def drop_tickets() -> list[Loan]:
     """Takes back all tickets.
 
     Returns:
@@ -1266,13 +1276,13 @@ def drop_tickets():
     return gone
 
 
-def live():
+def live() -> list[Loan]:
     """The loans that others may open: a list."""
     found = [reference() for reference in list(_loans.values())]
     return [loan for loan in found if loan is not None] + list(_tickets.values())
 
 
-def forget_loans():
+def forget_loans() -> object:
     """In a forked child, which may not use its parent's memory.
 
     Returns:

@@ -125,6 +125,7 @@ cdef void leave(PooledEvent* event) noexcept:
         return_event(event)
 
 
+# stub: class Event:
 cdef class Event(Waitable):
     """Event(enable_timing=False, blocking=False, interprocess=False, external=False)\n--\n\n\
     A point in a stream's work.
@@ -142,7 +143,7 @@ cdef class Event(Waitable):
     Making one makes no driver call: the driver's event is taken at the first record.
     """
 
-    def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False):
+    def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False) -> None:
         if interprocess and enable_timing:
             raise ArgumentError("an interprocess event cannot keep time; pass enable_timing=False")
         if interprocess and external:
@@ -156,7 +157,7 @@ cdef class Event(Waitable):
             self.flags |= EVENT_DISABLE_TIMING
 
     @staticmethod
-    def from_ipc_handle(device, handle):
+    def from_ipc_handle(device: DeviceArgument | None, handle: bytes) -> Event:
         """An event of another process (cuIpcOpenEventHandle): both record it, wait for it and ask about it.
 
         Arguments:
@@ -183,7 +184,7 @@ cdef class Event(Waitable):
         event.device_index = ordinal
         return event
 
-    def ipc_handle(self):
+    def ipc_handle(self) -> bytes:
         """The bytes by which another process opens this event (cuIpcGetEventHandle), see from_ipc_handle().
 
         An event that was not recorded yet gets its driver's event now, on the current device.
@@ -306,7 +307,7 @@ cdef class Event(Waitable):
         watch.note_wait(ordinal, waiter, self.handle, is_node)
         return 0
 
-    def record(self, stream=None):
+    def record(self, stream: Stream | int | None = None) -> None:
         """Marks the end of the work put into a stream so far (cuEventRecord); replaces the last record.
 
         Arguments:
@@ -317,7 +318,7 @@ cdef class Event(Waitable):
         """
         self.record_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
 
-    def wait(self, stream=None):
+    def wait(self, stream: Stream | int | None = None) -> None:
         """Makes later work of a stream wait for this event (cuStreamWaitEvent); the caller does not wait.
 
         Arguments:
@@ -325,7 +326,7 @@ cdef class Event(Waitable):
         """
         self.wait_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
 
-    def query(self):
+    def query(self) -> bool:
         """Whether the work before the last record is complete (cuEventQuery); True if never recorded.
 
         Raises:
@@ -345,7 +346,7 @@ cdef class Event(Waitable):
             raise_callback_errors()
         return code == 0
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Waits until the work before the last record is complete (cuEventSynchronize).
 
         Raises:
@@ -368,7 +369,7 @@ cdef class Event(Waitable):
         watch.note_event_reached(self.handle)
         raise_callback_errors()
 
-    def elapsed_time(self, end_event):
+    def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this event to a later one (cuEventElapsedTime), as float; about 0.5 us exact.
 
         Arguments:
@@ -410,24 +411,24 @@ cdef class Event(Waitable):
                     "Event(interprocess=True).ipc_handle() to Event.from_ipc_handle()")
 
     @property
-    def cuda_event(self):
+    def cuda_event(self) -> int:
         """The driver's handle, by torch's name for it: an int that fits a CUevent; 0 before the first record."""
         return self.handle
 
     @property
-    def event_id(self):
+    def event_id(self) -> int:
         """The driver's handle, by torch.Event's name for it; 0 before the first record."""
         return self.handle
 
     @property
-    def _as_parameter_(self):
+    def _as_parameter_(self) -> c_void_p:
         """What ctypes passes to a C function: the handle as a pointer."""
         import ctypes
 
         return ctypes.c_void_p(self.handle)
 
     @property
-    def device(self):
+    def device(self) -> Device | None:
         """The device object of the stream that it was first recorded on; None before."""
         return device_at(self.device_index) if self.device_index >= 0 else None
 

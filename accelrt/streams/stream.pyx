@@ -29,6 +29,10 @@ from accelrt.status cimport (
 cimport accelrt.uses.access as watch
 
 
+# stub: _Y = TypeVar("_Y")
+# stub: _S = TypeVar("_S")
+# stub: _R = TypeVar("_R")
+
 # --- stream pool ------------------------------------------------------------------------------------------------------
 # The pool of driver streams.
 #
@@ -436,7 +440,10 @@ cdef class Stream:
     that runs is done, host functions included.
     """
 
-    def __init__(self, device=None, priority=0, *, stream_id=None, device_index=None, device_type=None):
+    def __init__(
+        self, device: DeviceArgument | None = None, priority: int = 0, *, stream_id: int | None = None,
+        device_index: int | None = None, device_type: int | None = None,
+    ) -> None:
         cdef int ordinal = ordinal_of(device)
         cdef int least, greatest, level = 0
         if self.made:  # a second call would lose the driver stream that it has
@@ -479,7 +486,7 @@ cdef class Stream:
         return 0
 
     @staticmethod
-    def from_any(stream, device=None):
+    def from_any(stream: object, device: DeviceArgument | None = None) -> Stream:
         """A Stream of whatever stands for one: its own handle, kept alive with its owner.
 
         Arguments:
@@ -496,48 +503,48 @@ cdef class Stream:
         return stream_of(stream, ordinal_of(device))
 
     @staticmethod
-    def priority_range(device=None):
+    def priority_range(device: DeviceArgument | None = None) -> tuple[int, int]:
         """The least and the greatest priority of a device's streams, as (least, greatest): (0, -5), say."""
         return priority_range_of(ordinal_of(device))
 
     @property
-    def device(self):
+    def device(self) -> Device:
         """The device object of this stream's device."""
         return device_at(self.device_index)
 
     @property
-    def cuda_stream(self):
+    def cuda_stream(self) -> int:
         """The driver's handle, by torch's name for it: an int that fits a CUstream."""
         if not self.made:
             refuse_unmade(self)
         return self.handle
 
     @property
-    def stream_id(self):
+    def stream_id(self) -> int:
         """int: with device_index and device_type, what names this stream to Stream(stream_id=...); the driver's handle."""
         if not self.made:
             refuse_unmade(self)
         return self.handle
 
     @property
-    def native_handle(self):
+    def native_handle(self) -> int:
         """The driver's handle, by torch.Stream's name for it."""
         return self.cuda_stream
 
     @property
-    def device_type(self):
+    def device_type(self) -> int:
         """int, torch's number for CUDA, 1: it is the same for the host device, which "cuda" names too."""
         return CUDA_TYPE
 
     @property
-    def _as_parameter_(self):
+    def _as_parameter_(self) -> c_void_p:
         """What ctypes passes to a C function: the handle as a pointer."""
         import ctypes
 
         return ctypes.c_void_p(self.cuda_stream)
 
     @property
-    def priority(self):
+    def priority(self) -> int:
         """int; lower is more urgent."""
         if not self.made:
             refuse_unmade(self)
@@ -551,7 +558,9 @@ cdef class Stream:
             raise_status(code, "stream_priority", ("stream", self.handle))
         return priority
 
-    def set_access_policy_window(self, address, num_bytes, hit_ratio=1.0, hit="persisting", miss="streaming"):
+    def set_access_policy_window(
+        self, address: int, num_bytes: int, hit_ratio: float = 1.0, hit: str = "persisting", miss: str = "streaming",
+    ) -> None:
         """Says how the work put in from now on uses the L2 cache for a range of addresses (cuStreamSetAttribute).
 
         Arguments:
@@ -572,11 +581,11 @@ cdef class Stream:
         policy.write(self.device_index, self.cuda_stream, window)
         self.has_window = self.pooled != NULL
 
-    def get_access_policy_window(self):
+    def get_access_policy_window(self) -> AccessPolicyWindow | None:
         """The stream's access policy window, as (address, num_bytes, hit_ratio, hit, miss); None where it has none."""
         return init.later("accelrt.streams.access_policy").read(self.device_index, self.cuda_stream)
 
-    def reset_access_policy_window(self):
+    def reset_access_policy_window(self) -> None:
         """Ends the stream's access policy window.  What persists in the cache stays there until
         accelrt.reset_persisting_l2_cache()."""
         policy = init.later("accelrt.streams.access_policy")
@@ -584,7 +593,7 @@ cdef class Stream:
         policy.write(self.device_index, self.cuda_stream, none)
         self.has_window = False
 
-    def query(self):
+    def query(self) -> bool:
         """Whether all work put in so far is complete (cuStreamQuery).
 
         Raises:
@@ -604,7 +613,7 @@ cdef class Stream:
             raise_callback_errors()
         return code == 0
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Waits until all work put in so far is complete (cuStreamSynchronize).
 
         Raises:
@@ -627,7 +636,7 @@ cdef class Stream:
         watch.note_reached(self.device_index, self.handle)
         raise_callback_errors()
 
-    def wait_event(self, event):
+    def wait_event(self, event: Event) -> None:
         """Makes later work of this stream wait for an event (cuStreamWaitEvent); the caller does not wait.
 
         Arguments:
@@ -635,7 +644,7 @@ cdef class Stream:
         """
         event_of(event).wait_in(self)
 
-    def wait_stream(self, stream):
+    def wait_stream(self, stream: Stream) -> None:
         """Makes later work of this stream wait for everything put into another one so far.
 
         Arguments:
@@ -648,13 +657,13 @@ cdef class Stream:
         point.record_in(stream)
         point.wait_in(self)
 
-    def record_event(self, event=None):
+    def record_event(self, event: Event | None = None) -> Event:
         """Records an event here, one made for it by default, and returns it."""
         cdef Waitable point = event_type() if event is None else event_of(event)
         point.record_in(self)
         return point
 
-    def launch_host_func(self, function):
+    def launch_host_func(self, function: Callable[[], object]) -> None:
         """Calls a Python function when the work put in so far is complete (cuLaunchHostFunc).
 
         Arguments:
@@ -671,25 +680,25 @@ cdef class Stream:
             refuse_unmade(self)
         enqueue_callback(self.device_index, self.handle, function)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         enter_own(self)
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return leave_own(self)
 
-    def __cuda_stream__(self):
+    def __cuda_stream__(self) -> tuple[int, int]:
         """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
         if not self.made:
             refuse_unmade(self)
         return 0, self.handle
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stream):
             return NotImplemented
         return self.handle == (<Stream>other).handle and self.device_index == (<Stream>other).device_index
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.handle, self.device_index))
 
     def __reduce__(self):
@@ -700,7 +709,7 @@ cdef class Stream:
         return f"<accelrt.{kind} device={init.chosen_driver()}:{self.device_index} cuda_stream={self.handle:#x}>"
 
 
-def default_stream(device=None):
+def default_stream(device: DeviceArgument | None = None) -> Stream:
     """A device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0.
 
     Its work waits for all earlier work of the device's blocking streams, the threads' default streams among them,
@@ -710,7 +719,7 @@ def default_stream(device=None):
     return default_of(ordinal_of(device), LEGACY)
 
 
-def per_thread_stream(device=None):
+def per_thread_stream(device: DeviceArgument | None = None) -> Stream:
     """The per-thread default stream of a device (CU_STREAM_PER_THREAD), whose handle is 2.
 
     The one handle names another stream on every thread: that of whichever thread uses it.  It is a blocking
@@ -720,7 +729,7 @@ def per_thread_stream(device=None):
     return default_of(ordinal_of(device), PER_THREAD)
 
 
-def provide_event_type(kind):
+def provide_event_type(kind: type) -> None:
     """Sets the class of the events that streams make: events import streams, and streams do not import events."""
     global event_type
     event_type = kind
@@ -744,7 +753,7 @@ class ExternalStream(Stream):
     A handle is judged here, once.  That the stream lives on until its work is done is up to its owner.
     """
 
-    def __init__(self, stream_ptr, device=None, owner=None):
+    def __init__(self, stream_ptr: int, device: DeviceArgument | None = None, owner: object = None) -> None:
         cdef Stream self_ = self
         cdef uintptr_t handle
         cdef int ordinal, found
@@ -763,7 +772,7 @@ class ExternalStream(Stream):
         self_.made = True
 
 
-def get_stream_from_external(data_ptr, device=None):
+def get_stream_from_external(data_ptr: int, device: DeviceArgument | None = None) -> ExternalStream:
     """ExternalStream(data_ptr, device), by torch.cuda's name for it."""
     return ExternalStream(data_ptr, device)
 
@@ -916,7 +925,7 @@ cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
     )
 
 
-def current_stream(device=None):
+def current_stream(device: DeviceArgument | None = None) -> Stream:
     """The calling thread's current stream of a device.
 
     Makes no driver call where the device is given or is the only one; among several devices the driver
@@ -937,7 +946,7 @@ def current_stream(device=None):
     return current_of(ordinal)
 
 
-def set_stream(stream):
+def set_stream(stream: Stream | None) -> None:
     """Makes a stream the calling thread's current one, and its device the current one.
 
     Arguments:
@@ -952,7 +961,7 @@ def set_stream(stream):
     make_current(chosen)
 
 
-def _set_stream_by_id(stream_id, device_index, device_type):
+def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
     """set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))"""
     set_stream(Stream(stream_id=stream_id, device_index=device_index, device_type=device_type))
 
@@ -1064,8 +1073,15 @@ cdef int drop_inner(int index) except -1:
 cdef class StreamContext:
     """StreamContext(stream)\n--\n\n\
     The context in which a stream, and its device, are current; see stream()."""
+    # stub: stream: Stream | None
+    # stub: @overload
+    # stub: def follow(self, steps: Coroutine[_Y, _S, _R]) -> Coroutine[_Y, _S, _R]: ...
+    # stub: @overload
+    # stub: def follow(self, steps: Generator[_Y, _S, _R]) -> Generator[_Y, _S, _R]: ...
+    # stub: @overload
+    # stub: def follow(self, steps: AsyncGenerator[_Y, _S]) -> AsyncGenerator[_Y, _S]: ...
 
-    def __init__(self, stream):
+    def __init__(self, stream: Stream | None) -> None:
         if stream is not None and not isinstance(stream, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream or None")
         if stream is not None and not (<Stream>stream).made:
@@ -1077,13 +1093,13 @@ cdef class StreamContext:
     def __reduce__(self):
         refuse_copy(self, "what it returns to belongs to the thread that enters it; make another one")
 
-    def __enter__(self):
+    def __enter__(self) -> Stream | None:
         if self.stream is None:
             return None
         enter_context(self)
         return self.stream
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return False if self.stream is None else leave_context(self)
 
     def follow(self, steps):
@@ -1193,7 +1209,7 @@ cdef bint leave_own(Stream stream) except -1:
     raise RuntimeError(f"{stream!r} is not entered on this thread; nothing is changed")
 
 
-def stream(stream):
+def stream(stream: Stream | None) -> StreamContext:
     """The context in which a stream is the calling thread's current one, and its device the current one.
 
         with accelrt.stream(s):

@@ -21,6 +21,8 @@ from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, Syn
 from accelrt.status cimport CAPTURE_IMPLICIT
 
 
+# stub: SYNC_MODES: tuple[str, ...]
+
 # --- who watches ------------------------------------------------------------------------------------------------------
 # What is watched: every call that waits (sync debug mode), and every use of memory (the race detector).
 #
@@ -42,7 +44,7 @@ cdef int before_wait_slow(str call) except -1:
     return 0
 
 
-def set_sync_debug_mode(debug_mode):
+def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -> None:
     """What happens where a call of accelrt's waits for the device (torch.cuda.set_sync_debug_mode).
 
     Arguments:
@@ -68,14 +70,14 @@ def set_sync_debug_mode(debug_mode):
         raise ArgumentError(f"debug_mode is {debug_mode!r}; it may be 0, 1, 2, {', '.join(map(repr, SYNC_MODES))}")
 
 
-def get_sync_debug_mode():
+def get_sync_debug_mode() -> int:
     """The sync debug mode as int: 0 is default, 1 is warn, 2 is error."""
     return sync_mode
 
 
 # --- the race detector -------------------------------------------------------------------------------------
 
-def capture_of(int ordinal, uintptr_t stream):
+def capture_of(int ordinal, uintptr_t stream) -> int:
     """The driver's id of the capture that a stream is in, or 0; -1 where the driver does not say."""
     cdef uint64_t capture = 0
     cdef int status = CAPTURE_NONE
@@ -85,21 +87,21 @@ def capture_of(int ordinal, uintptr_t stream):
     return capture if code == 0 and status != CAPTURE_NONE else 0
 
 
-def is_blocking(int ordinal, uintptr_t stream):
+def is_blocking(int ordinal, uintptr_t stream) -> bool:
     """Whether a stream waits for the legacy default stream, and that one for it."""
     cdef unsigned int flags = 0
     cdef int code = registry.active().stream_flags(ordinal, stream, &flags)
     return code == 0 and flags == STREAM_BLOCKING
 
 
-def fingerprint(uintptr_t address, size_t size):
+def fingerprint(uintptr_t address, size_t size) -> int | None:
     """A sum of the content of page-locked memory of the cache's; None for all other memory."""
     if not is_cached_pinned(address) or not is_cached_pinned(address + size - 1):
         return None
     return crc32(PyMemoryView_FromMemory(<char*>address, size, PyBUF_READ))
 
 
-def start(found):
+def start(found: Detector) -> None:
     """Turns the race detector on; see accelrt.sanitizer.enable.
 
     Arguments:
@@ -112,18 +114,18 @@ def start(found):
     sanitizing = 1
 
 
-def stop():
+def stop() -> None:
     """Turns the race detector off; what it reported stays."""
     global sanitizing
     sanitizing = 0
 
 
-def watching():
+def watching() -> Detector | None:
     """The race detector that is on or was on last, or None."""
     return detector
 
 
-def is_watching():
+def is_watching() -> bool:
     """Whether the race detector is on."""
     return sanitizing != 0
 
@@ -246,7 +248,7 @@ cdef int note_forgotten(uintptr_t address, size_t size) except -1:
     return 0
 
 
-def finish():
+def finish() -> None:
     """The interpreter's exit: tells what was found and not told, and watches nothing any more."""
     if sanitizing:
         stop()

@@ -31,7 +31,7 @@ accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.process\.PythonFunctions
 .*\.copy\.Operand
 .*\.array\.HostMemory
-.*\.mapping\.(Mapping|SharedBytes)\.__init__
+.*\.mapping\.(Connection|Mapping|SharedBytes)\.__init__
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)
 .*\.exchange\.(ImportedTensor|fill_exchange_api)
 .*\.guard\.note_main_thread

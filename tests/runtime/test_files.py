@@ -19,6 +19,7 @@ from accelrt.tunable import results_file
 ROOT = Path(accelrt.__file__).parent
 OTHER_WRITERS = {
     "core/files.py",
+    "core/stubgen.py",  # when the package is built, as the next two
     "driver/rowgen.py",  # when the package is built
     "include/headergen.py",
     "tools/cli/main.py",  # /dev/null

@@ -47,6 +47,8 @@ from accelrt.status cimport (
 from accelrt.uses.events cimport Use as StreamUse, ask_use, drop_use, mark_use
 
 
+# stub: TORCH_MARK: int
+
 # --- backend ----------------------------------------------------------------------------------------------------------
 # Where the allocator's memory comes from: accelrt's own pool, the driver's, or a library's.
 #
@@ -185,7 +187,7 @@ cdef bint is_ours(str path) except -1:
 cdef class Allocator:
     """What change_current_allocator takes: the base of its kinds."""
 
-    def allocator(self):
+    def allocator(self) -> Self:
         """What MemPool(allocator=...) takes, as in torch: the object itself."""
         return self
 
@@ -218,7 +220,7 @@ cdef class CUDAPluggableAllocator(Allocator):
     cdef readonly str alloc_fn_name
     cdef readonly str free_fn_name
 
-    def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
+    def __init__(self, path_to_so_file: str | os.PathLike[str], alloc_fn_name: str, free_fn_name: str) -> None:
         self.path = os.fsdecode(path_to_so_file)
         if "\0" not in self.path and os.sep in self.path and is_ours(self.path):
             raise ValueError(f"{self.path} is accelrt's own allocator; it is in use without being plugged in")
@@ -255,7 +257,7 @@ cdef const Source* source_of(object allocator) except NULL:
     return (<Allocator>allocator).source
 
 
-def change_current_allocator(allocator):
+def change_current_allocator(allocator: Allocator) -> None:
     """Has a library allocate instead of accelrt, for the whole process and every device.
 
     Arguments:
@@ -280,7 +282,7 @@ def change_current_allocator(allocator):
     chosen_allocators.append(allocator)
 
 
-def select_backend(name):
+def select_backend(name: str) -> None:
     """Chooses the backend by its name, as the setting `backend` of ACCELRT_ALLOC_CONF does.
 
     Arguments:
@@ -305,7 +307,7 @@ cdef str backend_in_effect():
     return backend_to_come() or backend_name()
 
 
-def get_allocator_backend():
+def get_allocator_backend() -> str:
     """Where memory comes from, or will at first use: "native", "cudaMallocAsync", "pluggable", or the name of a
     CallbackAllocator, such as "rmm".
 
@@ -325,7 +327,7 @@ cdef int require_native(str feature) except -1:
     return 0
 
 
-def library_path():
+def library_path() -> str:
     """The file of a shared library that exports accelrt's pool in the ABI of CUDAPluggableAllocator.
 
     Returns:
@@ -557,7 +559,7 @@ cdef int take_from_callback(ExternalPool* pool, Record* record) noexcept nogil:
     return code
 
 
-def report(error, function):
+def report(error: BaseException, function: object) -> None:
     """Has sys.unraisablehook tell of an exception of a function that has no caller to raise it to."""
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(function)
@@ -619,8 +621,15 @@ cdef class CallbackAllocator(Allocator):
     other Exception a RuntimeError, whose __cause__ it is.  What free raises is reported by sys.unraisablehook; the
     memory counts as given back.  At the interpreter's exit neither is called any more.
     """
+    # stub: allocate: Callable[[int, int, int], int | None]
+    # stub: free: Callable[[int, int, int, int], object]
 
-    def __init__(self, allocate, free, name="callbacks"):  # no-cython-lint
+    def __init__(
+        self,
+        allocate: Callable[[int, int, int], int | None],
+        free: Callable[[int, int, int, int], object],  # no-cython-lint
+        name: str = "callbacks",
+    ) -> None:
         cdef Callbacks* made
         for function, use in ((allocate, "allocate(size, device, stream)"), (free, "free(address, size, device, stream)")):
             if not callable(function):
@@ -1150,7 +1159,7 @@ hooks.release_pool = hook_release_pool
 TORCH_MARK = <uint64_t>1 << MARK
 
 
-def prepare(library, stream_function):
+def prepare(library: bytes, stream_function: Callable[[int], int]) -> tuple[str | None, bool]:
     """Finds in torch what the functions above need.
 
     Arguments:
@@ -1173,7 +1182,7 @@ def prepare(library, stream_function):
     return None, bool(raises)
 
 
-def answer_cache_info(library):
+def answer_cache_info(library: bytes) -> bool:
     """Has torch's current allocator, which is this one, answer what cuDNN's benchmark mode asks: the largest block.
 
     Arguments:
@@ -1185,7 +1194,7 @@ def answer_cache_info(library):
     return opened != NULL and replace_cache_info(opened)
 
 
-def limit_fraction(int device):
+def limit_fraction(int device) -> float:
     """The part of a device's memory that may be reserved, 1.0 where there is no limit."""
     cdef Pool* pool = NULL if is_outside(device) else pool_if_made(device)
     cdef size_t total = 0, limit
@@ -1195,7 +1204,7 @@ def limit_fraction(int device):
     return 1.0 if limit == SIZE_MAX or total == 0 else <double>limit / <double>total
 
 
-def open_uses():
+def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
     """What torch uses of pools now, for tests: a list, of 64 at most, of (device, id, "capture" or "thread", state)."""
     # No object is made under the guard: a garbage collection may end uses.
     cdef Use[64] copies

@@ -18,6 +18,9 @@ from accelrt.allocator.pinned.cache cimport close_pinned, read_pinned_settings, 
 MAX_REGISTER_THREADS = 128
 UNCHANGED = object()
 
+# stub: MAX_REGISTER_THREADS: int
+# stub: UNCHANGED: object
+
 cdef object in_force = None  # Settings; None before the environment was read
 
 
@@ -152,7 +155,7 @@ cdef dict pinned_keys(object settings):
     }
 
 
-def read_environment():
+def read_environment() -> None:
     """Puts ACCELRT_ALLOC_CONF and ACCELRT_DEBUG into force; for the first use of a device, before a pool is made.
 
     Raises:
@@ -175,7 +178,7 @@ def read_environment():
                 want_settings(&wanted)
 
 
-def backend_to_come():
+def backend_to_come() -> str | None:
     """The backend that ACCELRT_ALLOC_CONF will choose at first use; None where it chooses none, or did already."""
     from accelrt.driver.registry import driver_name
     from accelrt.allocator.settings.settings import from_environment
@@ -192,7 +195,7 @@ cdef object present():
     return from_environment() if in_force is None else in_force
 
 
-def set_allocator_settings(settings):
+def set_allocator_settings(settings: str) -> None:
     """Replaces the keys that a text names, "key:value,key:value", and leaves the others as they are.
 
     Arguments:
@@ -212,7 +215,7 @@ def set_allocator_settings(settings):
     put_in_force(merged, keys_in(settings, "set_allocator_settings"), "set_allocator_settings")
 
 
-def allocator_settings():
+def allocator_settings() -> dict[str, object]:
     """The settings in force, with the keys that torch's snapshots give them ("allocator_settings").
 
     Returns:
@@ -227,13 +230,10 @@ def allocator_settings():
 
 
 def configure_pinned(
-    *,
-    pinned_use_cuda_host_register=UNCHANGED,
-    pinned_num_register_threads=UNCHANGED,
-    pinned_max_round_threshold_mb=UNCHANGED,
-    pinned_max_cached_size_mb=UNCHANGED,
-    pinned_use_background_threads=UNCHANGED,
-):
+    *, pinned_use_cuda_host_register: bool = UNCHANGED, pinned_num_register_threads: int = UNCHANGED,
+    pinned_max_round_threshold_mb: int | None = UNCHANGED, pinned_max_cached_size_mb: int | None = UNCHANGED,
+    pinned_use_background_threads: bool = UNCHANGED,
+) -> None:
     """Sets what is given and leaves the rest; the memory that is cached already stays as it is.
 
     Arguments:
@@ -264,7 +264,7 @@ cdef object in_mib(size_t limit):
     return None if limit == SIZE_MAX else limit >> 20
 
 
-def pinned_settings():
+def pinned_settings() -> dict[str, int | None]:
     """What configure_pinned set, or the defaults: name -> value, as dict."""
     cdef PinnedSettings settings = read_pinned_settings()
     return {
@@ -276,7 +276,7 @@ def pinned_settings():
     }
 
 
-def close():
+def close() -> None:
     """Before the driver is closed: ends the thread that polls for page-locked memory; none is started any more."""
     with nogil:
         close_pinned()

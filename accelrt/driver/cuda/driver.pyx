@@ -217,7 +217,7 @@ cdef int close_driver() noexcept nogil:
     return SUCCESS
 
 
-def open_error():
+def open_error() -> str:
     """Why open did not answer SUCCESS, as text; "" where it did or was not called yet."""
     return reason
 

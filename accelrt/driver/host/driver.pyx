@@ -171,7 +171,7 @@ cdef AddressMap execs
 include "driver_rows.pxi"
 
 
-def read_settings():
+def read_settings() -> dict[str, int]:
     """The host driver's settings, as the environment has them.
 
     Returns:
@@ -221,7 +221,7 @@ cdef int open_with_settings() noexcept:
     return code
 
 
-def open_error():
+def open_error() -> str:
     """Why the devices' memory could not be made, as str; empty where it could."""
     if open_errno == 0:
         return ""
@@ -236,7 +236,7 @@ cdef str limit_text(str which, str what, str command):
     return "" if soft == resource.RLIM_INFINITY else f"; this process is limited to {soft} bytes {what} ({command})"
 
 
-def cause_of_refusal():
+def cause_of_refusal() -> str:
     """What the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
     if not take_lack_of_addresses():
         return ""
@@ -1164,7 +1164,7 @@ cdef int kernel_node_set_locked(
 
 # --- what tests ask ----------------------------------------------------------------------------------------
 
-def live_objects():
+def live_objects() -> dict[str, int]:
     """What is alive on the host device, by kind: dict of counts; bytes are those held of every device.
 
     For tests: what was made has to be gone again.
@@ -1186,7 +1186,7 @@ def live_objects():
     }
 
 
-def calls_of_gone_streams():
+def calls_of_gone_streams() -> int:
     """How many calls named a stream that had been destroyed, or an object of another kind.
 
     For tests: where the host device answers INVALID_HANDLE, a GPU's driver may crash.
@@ -1194,7 +1194,7 @@ def calls_of_gone_streams():
     return read_count(&gone_calls)
 
 
-def calls_beside_ends():
+def calls_beside_ends() -> int:
     """How many calls were about a stream, or an event, of a capture that another thread was ending; with
     stream_is_capturing alone not counted.
 
@@ -1204,7 +1204,7 @@ def calls_beside_ends():
     return read_count(&beside_ends)
 
 
-def frees_under_work():
+def frees_under_work() -> int:
     """How many times memory was unmapped, unregistered or closed while queued work named it, or freed while work that the
     call does not wait for did; the arguments of kernels, and replays under way, count as their work.
 
@@ -1221,7 +1221,7 @@ cdef size_t read_count(const size_t* count) noexcept nogil:
     return answer
 
 
-def opened_to(uintptr_t address):
+def opened_to(uintptr_t address) -> list[int]:
     """The devices that may use a mapped page, as memory_access was told: list of ordinals, empty where there is none.
 
     For tests: kernels of the host device reach all memory.
@@ -1230,7 +1230,7 @@ def opened_to(uintptr_t address):
     return [device for device in range(64) if devices >> device & 1]
 
 
-def delay_capture_ends(long microseconds, bint hold=False):
+def delay_capture_ends(long microseconds, bint hold=False) -> None:
     """How long each end of a capture takes from now on, other threads' calls coming in between; for tests.
 
     Arguments:
@@ -1241,7 +1241,7 @@ def delay_capture_ends(long microseconds, bint hold=False):
     unlock()
 
 
-def held_capture_ends():
+def held_capture_ends() -> int:
     """How many threads are within the end of a capture just now; for tests."""
     return read_count(&held_ends)
 

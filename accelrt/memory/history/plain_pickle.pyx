@@ -67,6 +67,7 @@ cdef int read_table() except -1:
 read_table()
 
 
+# stub: class PickleScan:
 @final
 cdef class PickleScan:
     """One pickle that is looked through; `stack` and `memo` have the kinds of what pickle.Unpickler will have there."""
@@ -236,11 +237,11 @@ cdef class PickleScan:
 class PlainUnpickler(pickle.Unpickler):
     """Refuses what would import, whatever the scan has let pass.  Objects from outside it refuses anyway."""
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it would import {module}.{name}; {PLAIN}")
 
 
-def loads(content, name="the pickle"):
+def loads(content: bytes, name: str = "the pickle") -> object:
     """The object that a pickle of plain data holds.
 
     Arguments:

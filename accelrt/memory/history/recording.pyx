@@ -132,8 +132,11 @@ cdef int put_into_force(HistorySettings settings) except -1:
     return 0
 
 
-def record_history(enabled="all", context="all", stacks="python", max_entries=DEFAULT_ENTRIES, device=None,
-                   clear_history=False, skip_actions=None):
+def record_history(
+    enabled: Literal["all", "state"] | bool | None = "all", context: Literal["all", "alloc", "state"] | None = "all",
+    stacks: Literal["python", "all"] = "python", max_entries: int = DEFAULT_ENTRIES,
+    device: DeviceArgument | None = None, clear_history: bool = False, skip_actions: Sequence[str] | None = None,
+) -> None:
     """Records what happens to device memory: torch.cuda.memory._record_memory_history.
 
     Arguments:
@@ -200,7 +203,7 @@ cdef uint32_t bits_of(object actions) except? 0:
     return bits
 
 
-def is_recording(device=None):
+def is_recording(device: DeviceArgument | None = None) -> bool:
     """Whether record_history is on, for stacks or for events."""
     return is_on
 
@@ -236,7 +239,7 @@ cdef class tag:
     cdef uint32_t number
     cdef list before
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         global wanted
         cdef HistorySettings settings
         if not isinstance(name, str):
@@ -252,11 +255,11 @@ cdef class tag:
                 settings.tags = True
                 put_into_force(settings)
 
-    def __enter__(self):
+    def __enter__(self) -> tag:
         self.before.append((get_ident(), exchange_tag(self.number)))
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception) -> None:
         here = get_ident()
         for index in range(len(self.before) - 1, -1, -1):
             if self.before[index][0] == here:
@@ -288,18 +291,18 @@ cdef class annotate:
     cdef readonly str name
     cdef uint32_t number
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f"name is {name!r} of type {type(name).__name__}; pass the annotation's name as str")
         self.name = str(name)
         with turn:
             self.number = number_of(self.name, annotation_names, annotation_numbers, MOST_ANNOTATIONS, "annotation")
 
-    def __enter__(self):
+    def __enter__(self) -> annotate:
         mark(ANNOTATION_BEGIN, self.number)
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception) -> None:
         mark(ANNOTATION_END, self.number)
 
     def __reduce__(self):
@@ -324,7 +327,7 @@ cdef void mark(int action, uint32_t number) noexcept:
 
 # --- reading -----------------------------------------------------------------------------------------------------
 
-def copy_events(int device, uint64_t start, uint64_t count):
+def copy_events(int device, uint64_t start, uint64_t count) -> tuple[bytes, int, int]:
     """Copies events of a device.
 
     Arguments:
@@ -360,7 +363,7 @@ def copy_events(int device, uint64_t start, uint64_t count):
     return copied[: done * sizeof(Event)], first, first + done
 
 
-def event_range(int device):
+def event_range(int device) -> tuple[int, int]:
     """(number of the oldest event that is kept, number of the next); (0, 0) where nothing was recorded."""
     cdef History* history = history_of(device)
     cdef uint64_t first, end, begin
@@ -370,7 +373,7 @@ def event_range(int device):
     return first, end
 
 
-def history_begin(int device):
+def history_begin(int device) -> int:
     """The number of a device's first event since the history was cleared, whether it is kept or not."""
     cdef History* history = history_of(device)
     cdef uint64_t end, begin = 0
@@ -379,7 +382,7 @@ def history_begin(int device):
     return begin
 
 
-def dropped_events(device=None):
+def dropped_events(device: int | None = None) -> int:
     """Events that were recorded of a device, or of all, since the history was cleared, and are kept no longer."""
     ordinals = range(MAX_DEVICES) if device is None else (exact_int(device, "device", "an ordinal as int"),)
     return sum([max(event_range(ordinal)[0] - history_begin(ordinal), 0) for ordinal in ordinals])
@@ -484,7 +487,7 @@ cdef list read_frames(uint32_t number):
     return found + [read_frame(&frames[index]) for index in range(python, count)]
 
 
-def frames_of(number):
+def frames_of(number: int) -> list[dict[str, Any]]:
     """The frames of a stack, innermost first.
 
     Arguments:
@@ -498,12 +501,12 @@ def frames_of(number):
     return found
 
 
-def tag_name(number):
+def tag_name(number: int) -> str:
     """The name of a tag by its number; "" for 0."""
     return tag_names[number]
 
 
-def annotation_name(number):
+def annotation_name(number: int) -> str:
     """The name of an annotation by its number."""
     return annotation_names[number]
 
@@ -512,7 +515,7 @@ cdef dict tag_counter(int64_t now, int64_t peak, int64_t allocated):
     return {"current": now, "peak": peak, "allocated": allocated, "freed": allocated - now}
 
 
-def tag_stats(int device):
+def tag_stats(int device) -> dict[str, dict[str, dict[str, int]]]:
     """The figures of each tag that a device's memory has had.
 
     Returns:
@@ -535,7 +538,8 @@ def tag_stats(int device):
     return answer
 
 
-def name_all(list segments):
+# stub: def name_all(segments: list[dict[str, Any]]) -> list[dict[str, Any]]: ...
+def name_all(list segments) -> list[dict[str, Any]]:
     """Puts frames and names for the numbers of stacks and tags in segments of allocator/readers; the list."""
     cdef dict segment, block
     for segment in segments:

@@ -1,0 +1,280 @@
+"""Writes the stubs of the compiled modules from their sources: what type checkers and editors read of them.
+
+A stub has the functions whose results are annotated, and the classes that have such methods or a line of a
+stub before them, with their docstrings.  Types come from annotations, which Cython does not read, and from
+types of C that arguments and attributes are declared with.  What neither says stands in the source behind
+`# stub:`, a line of the stub each.  setup.py runs this; the tests check what comes out by mypy and stubtest.
+"""
+
+import ast
+import builtins
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+Classes = dict[str, str]  # name -> module
+# Where the names of annotations come from, beside the classes of the package.
+SOURCES = {
+    "typing": "Any ClassVar Generic Literal NamedTuple NoReturn Protocol Self SupportsBytes SupportsIndex "
+    "TypeAlias TypeVar final overload",
+    "collections.abc": "AsyncGenerator Callable Coroutine Generator Iterable Iterator Mapping Sequence",
+    "contextlib": "AbstractContextManager",
+    "types": "ModuleType TracebackType",
+    "ctypes": "c_void_p",
+    "os": "PathLike",
+    "dataclasses": "dataclass",
+    "numpy.typing": "DTypeLike NDArray",
+    "threading": "local",
+    "_thread": "RLock",
+    "accelrt.annotations": "DeviceArgument Index Memory Shape",
+}
+MODULES = {name: f"import {name}" for name in ("builtins", "os", "pickle", "socket", "threading")}
+MODULES["np"] = "import numpy as np"
+BY_HAND = {"accelrt.nvtx"}  # stubs that stand in the repository
+# Types of C, and of Python as Cython spells them, by what Python passes for them.
+TYPES = {
+    "bint": "bool",
+    "float": "float",
+    "double": "float",
+    "object": "object",
+    "str": "str",
+    "bytes": "bytes",
+    "list": "list[Any]",
+    "tuple": "tuple[Any, ...]",
+    "dict": "dict[Any, Any]",
+    "set": "set[Any]",
+}
+INSIDE = re.compile(r"\s|$|#(?! stub: )")  # how a line of a class's body begins
+
+
+def python_type(c_type: str | None, classes: Classes) -> str:
+    """The annotation for an argument or attribute that is declared with a type of C or of Cython."""
+    word = c_type.split()[-1] if c_type else "object"
+    if word in TYPES:
+        return TYPES[word]
+    return word if word in classes else "int"
+
+
+def split_top(text: str) -> list[str]:
+    """The parts of text between commas that no bracket or string encloses."""
+    parts, depth, quote, start = [], 0, "", 0
+    for index, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == "," and not depth:
+            parts.append(text[start:index])
+            start = index + 1
+    return [part.strip() for part in (*parts, text[start:]) if part.strip()]
+
+
+PARAMETER = re.compile(
+    r"(?P<stars>\*{0,2})(?:(?P<type>(?:const )?(?:unsigned )?(?:long )?\w+) \**)?(?P<name>\w+)"
+    r"(?: not None| or None)?(?:\s*:\s*(?P<annotation>[^=]+?))?(?:\s*=\s*(?P<default>.+))?$",
+    re.S,
+)
+
+
+def parameter(text: str, classes: Classes) -> str:
+    """One parameter of a signature as a stub has it."""
+    if text in ("*", "/", "self", "cls"):
+        return text
+    found = PARAMETER.match(text)
+    if found is None:
+        raise SystemExit(f"{text!r} is no parameter that stubgen.py reads")
+    annotation, default = found["annotation"], found["default"]
+    if annotation is None:
+        annotation = python_type(found["type"], classes)
+        if default == "None" and "None" not in annotation and annotation != "object":
+            annotation += " | None"
+    if default is None:
+        return f"{found['stars']}{found['name']}: {annotation}"
+    if not re.fullmatch(r"-?[\d.]+(e-?\d+)?|None|True|False|\(\)|\"[^\"]*\"|'[^']*'", default):
+        default = "..."
+    return f"{found['stars']}{found['name']}: {annotation} = {default}"
+
+
+class Source:
+    """A .pyx with what its .pxd declares, read for the stub."""
+
+    def __init__(self, path: Path, classes: Classes) -> None:
+        self.lines = [line.removesuffix("  # no-cython-lint") for line in path.read_text().splitlines()]
+        self.classes = classes
+        self.attributes: dict[str, dict[str, tuple[str, str]]] = {}  # class -> name -> (access, type)
+        declared = path.with_suffix(".pxd")
+        if declared.exists():
+            self.read_attributes(declared.read_text())
+        self.read_attributes("\n".join(self.lines))
+
+    def read_attributes(self, text: str) -> None:
+        """Notes the readonly and public attributes of each cdef class."""
+        name = None
+        for line in text.splitlines():
+            if found := re.match(r"cdef class (\w+)", line):
+                name = found[1]
+            elif line and not line[0].isspace() and not line.startswith("#"):
+                name = None
+            found = re.match(r"    cdef (readonly|public) ([\w ]*\w) +\**(\w+(?:, *\w+)*) *(?:#.*)?$", line)
+            if found and name:
+                for attribute in found[3].split(","):
+                    kind = python_type(found[2].strip(), self.classes)
+                    self.attributes.setdefault(name, {})[attribute.strip()] = (found[1], kind)
+
+    def signature(self, at: int) -> tuple[str, str, str | None, int]:
+        """(name, parameters, result or None, the line behind the signature) of the function at a line."""
+        text, end = self.lines[at], at + 1
+        while not re.search(r":\s*(#.*)?$", text) or text.count("(") > text.count(")"):
+            text += " " + self.lines[end].partition("  #")[0].strip()
+            end += 1
+        found = re.match(r"\s*(?:async )?def (\w+)\((.*)\)\s*(?:->\s*(.+?))?\s*:\s*(?:#.*)?$", text)
+        if found is None:
+            raise SystemExit(f"{text!r} is no signature that stubgen.py reads")
+        return found[1], found[2], found[3], end
+
+    def docstring(self, at: int, indent: str) -> list[str]:
+        """The lines of the docstring that begins at a line; empty where there is none."""
+        while at < len(self.lines) and not self.lines[at].strip():
+            at += 1
+        if at == len(self.lines) or not self.lines[at].startswith(indent + '"""'):
+            return []
+        end = at
+        while self.lines[end].count('"""') + (end != at) * 1 < 2:
+            end += 1
+        return self.lines[at : end + 1]
+
+    def function(self, at: int, indent: str, decorators: list[str]) -> list[str]:
+        """The stub of the function at a line, as lines; empty where it is left out."""
+        name, parameters, result, end = self.signature(at)
+        if result is None:
+            return []
+        taken = [parameter(part, self.classes) for part in split_top(parameters)]
+        if re.fullmatch(r"__(eq|contains|getitem|setitem|delitem)__", name) and "/" not in taken:
+            taken.append("/")
+        head = f"{indent}def {name}({', '.join(taken)}) -> {result}:"
+        if re.match(r"\s*async", self.lines[at]):
+            head = head.replace("def ", "async def ", 1)
+        doc = self.docstring(end, indent + "    ")
+        return [*decorators, *([head, *doc] if doc else [head + " ..."])]
+
+    def said_in_class(self, at: int) -> set[str]:
+        """The names that `# stub:` lines of the class at a line give."""
+        said: set[str] = set()
+        while at < len(self.lines) and INSIDE.match(self.lines[at]):
+            if found := re.match(r"    # stub: (?:def )?(\w+)", self.lines[at]):
+                said.add(found[1])
+            at += 1
+        return said
+
+    def class_body(self, at: int, name: str) -> tuple[list[str], int]:
+        """The stub of a class's members, and the line behind the class."""
+        made, decorators = self.docstring(at, "    "), list[str]()
+        said = self.said_in_class(at)
+        for attribute, (access, kind) in self.attributes.get(name, {}).items():
+            if attribute.startswith("_") or attribute in said:
+                continue
+            if access == "public":
+                made.append(f"    {attribute}: {kind}")
+            else:
+                made += ["    @property", f"    def {attribute}(self) -> {kind}: ..."]
+        while at < len(self.lines):
+            line = self.lines[at]
+            if not INSIDE.match(line):
+                break
+            if line.startswith("    # stub: "):
+                made.append("    " + line.partition("# stub: ")[2])
+            elif re.match(r"    @(property|staticmethod|classmethod|\w+\.setter)", line):
+                decorators.append(line)
+            elif found := re.match(r"    (?:async )?def (\w+)", line):
+                made += [] if found[1] in said else self.function(at, "    ", decorators)
+                decorators = []
+            elif re.match(r"    \w+: [^#]", line):
+                made.append(line)
+            elif re.match(r"    cdef ", line):
+                decorators = []
+            at += 1
+        return made, at
+
+    def body(self) -> list[str]:
+        """The stub's lines, without its imports."""
+        made, at, head = list[str](), 0, ""
+        said = {found[1] for line in self.lines if (found := re.match(r"# stub: def (\w+)", line))}
+        while at < len(self.lines):
+            line = self.lines[at]
+            if re.match(r"# stub: class ", line) and re.match(r"(cdef )?class |@", self.lines[at + 1]):
+                head = line.removeprefix("# stub: ")
+            elif line.startswith("# stub: "):
+                made.append(line.removeprefix("# stub: "))
+            elif found := re.match(r"(?:async )?def (\w+)", line):
+                made += [] if found[1] in said else self.function(at, "", [])
+            elif found := re.match(r"(cdef )?class (\w+)(\([^#]*\))?:", line):
+                bases = re.sub(r"namedtuple\(.*\)", "NamedTuple", (found[3] or "")[1:-1])
+                members, end = self.class_body(at + 1, found[2])
+                is_said = any(re.search(r"\) -> .*:$|# stub: ", each) for each in self.lines[at + 1 : end])
+                if head or is_said:
+                    made += [
+                        line for line in self.lines[at - 1 : at] if line.startswith(("@dataclass", "@final"))
+                    ]
+                    head = head or f"class {found[2]}" + (f"({bases})" if bases else "") + ":"
+                    made += [head, *members, ""] if members else [head + " ...", ""]
+                    head = ""
+                at = end - 1
+            at += 1
+        return made
+
+
+def classes_of_package() -> Classes:
+    """Class -> the module that defines it; of two that have the name, the compiled one."""
+    modules: dict[str, str] = {}
+    for suffix in (".pyx", ".py"):
+        for path in sorted((ROOT / "accelrt").rglob(f"*{suffix}")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for name in re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.M):
+                modules.setdefault(name, module)
+    return modules
+
+
+def imports_for(text: str, module: str, classes: Classes) -> list[str]:
+    """The import lines for the names that a stub's text uses and does not define."""
+    tree = ast.parse(text)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    own = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    own |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    known = {name: source for source, names in SOURCES.items() for name in names.split()}
+    lines = set()
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)} - set(re.findall(r"@(\w+)\.", text))
+    for name in sorted(used - own):
+        if name == "Device":
+            lines.add("from accelrt.devices.device import device as Device")
+        elif name in MODULES:
+            lines.add(MODULES[name])
+        elif name in known or classes.get(name, module) != module:
+            lines.add(f"from {known.get(name) or classes[name]} import {name}")
+        elif not hasattr(builtins, name):
+            raise SystemExit(f"{module}: where does {name} come from?  Say so in SOURCES of stubgen.py")
+    return sorted(lines, key=lambda line: (line.startswith("from accelrt"), line))
+
+
+def write_stub(path: Path, classes: Classes) -> None:
+    """Writes the stub beside a .pyx; leaves one that says the same as it is."""
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    if module in BY_HAND:
+        return
+    text = "\n".join(Source(path, classes).body())
+    if not text:
+        return
+    text = "\n".join(imports_for(text, module, classes)) + "\n\n" + text.strip() + "\n"
+    stub = path.with_suffix(".pyi")
+    if not stub.exists() or stub.read_text() != text:
+        stub.write_text(text)
+
+
+def write_all() -> None:
+    """Writes the stubs of all compiled modules."""
+    classes = classes_of_package()
+    for path in sorted((ROOT / "accelrt").rglob("*.pyx")):
+        write_stub(path, classes)
