@@ -18,7 +18,7 @@ cimport accelrt.status as status
 from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
 cimport accelrt.streams.stream as stream_pool
-from accelrt.uses.access cimport begin_nogil_use, end_nogil_use, is_awake
+from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use, is_awake
 
 
 cdef inline bint outside(int device) noexcept nogil:

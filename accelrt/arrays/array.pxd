@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.dlpack_abi cimport DLPackExchangeAPI
 from accelrt.streams.stream cimport Stream
-from accelrt.uses.access cimport Export
+from accelrt.runtime.access cimport Export
 
 cdef enum:
     MAX_NDIM = 64  # NumPy's limit

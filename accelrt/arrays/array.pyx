@@ -30,8 +30,8 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport HOST_REGISTRATION, dispose, drain
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream, stream_for, stream_of
-from accelrt.uses.access cimport Access, begin_use_of, defer_release, Deferral, deferral_for, end_use_of, refuse_sleeping
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport Access, begin_use_of, defer_release, Deferral, deferral_for, end_use_of, refuse_sleeping
+cimport accelrt.runtime.access as watch
 
 
 # --- layout -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from libc.stdint cimport uintptr_t
 from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
 from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
 from accelrt.streams.stream cimport Stream
-from accelrt.uses.access cimport Access, any_sleeps, begin_use_of, end_use_of
+from accelrt.runtime.access cimport Access, any_sleeps, begin_use_of, end_use_of
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address

@@ -27,8 +27,8 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
 from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, judge_handle, Stream, stream_for, stream_of, wrap
-from accelrt.uses.access cimport Access, begin_use, end_use, end_use_of, PyThread_get_thread_ident, refuse_sleeping
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, PyThread_get_thread_ident, refuse_sleeping
+cimport accelrt.runtime.access as watch
 
 
 # --- operand ----------------------------------------------------------------------------------------------------------

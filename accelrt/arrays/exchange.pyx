@@ -30,8 +30,8 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, record_on
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, wrap
-from accelrt.uses.access cimport link_export, refuse_sleeping, unlink_export
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport link_export, refuse_sleeping, unlink_export
+cimport accelrt.runtime.access as watch
 
 
 # --- dlpack -----------------------------------------------------------------------------------------------------------

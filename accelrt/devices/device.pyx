@@ -16,7 +16,7 @@ cimport accelrt.core.process as env_watch
 cimport accelrt.driver.registry as registry
 from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, is_main_thread, leave_wait
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, NO_DEVICE, raise_status, refuse_unmade
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object thing)

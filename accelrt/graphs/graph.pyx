@@ -34,8 +34,8 @@ from accelrt.runtime.lifetimes cimport (
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_handle, current_of, Stream, stream_of, StreamContext
 from accelrt.streams.stream import Stream as make_stream
-from accelrt.uses.access cimport Access, begin_use, defer_release, Deferral, deferral_for, end_use
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport Access, begin_use, defer_release, Deferral, deferral_for, end_use
+cimport accelrt.runtime.access as watch
 
 
 # --- graph ------------------------------------------------------------------------------------------------------------

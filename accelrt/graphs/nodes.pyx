@@ -26,8 +26,8 @@ from accelrt.status cimport (
     raise_status,
 )
 from accelrt.status import status_error
-from accelrt.uses.access cimport begin_nogil_use, end_nogil_use
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use
+cimport accelrt.runtime.access as watch
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from accelrt.memory.caching cimport (
 )
 from accelrt.allocator.pinned.cache cimport forget_stream_pinned, use_pinned_on
 from accelrt.runtime.lifetimes cimport close_capture, follow_capture, open_capture, Record
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 from accelrt.status cimport INVALID_DEVICE, raise_status, refuse_copy, refuse_unmade
 
 cdef extern from *:

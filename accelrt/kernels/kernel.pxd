@@ -4,7 +4,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.runtime.lifetimes cimport Record
 from accelrt.streams.stream cimport Stream
-from accelrt.uses.access cimport Access
+from accelrt.runtime.access cimport Access
 
 cdef enum Kind:    # signature.py has the same numbers
     ANY = 0        # the signature does not say

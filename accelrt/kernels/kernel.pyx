@@ -31,8 +31,8 @@ from accelrt.runtime.lifetimes cimport (
 from accelrt.status cimport INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade
 from accelrt.status import explain_faults
 from accelrt.streams.stream cimport current_of, Stream, stream_for
-from accelrt.uses.access cimport Access, begin_use, end_use
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport Access, begin_use, end_use
+cimport accelrt.runtime.access as watch
 
 
 # stub: _Size = int | Sequence[int]

@@ -51,7 +51,7 @@ from accelrt.status cimport (
 )
 from accelrt.streams.event cimport Event
 from accelrt.streams.stream cimport current_handle, Stream, stream_for, stream_of
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 
 
 # --- caching ----------------------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ from accelrt.memory.caching cimport empty_pool, out_of_memory_to_wake
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport CAP_REACHED, FORKED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade
-from accelrt.uses.access cimport await_uses, exported_from
-cimport accelrt.uses.access as watch
+from accelrt.runtime.access cimport await_uses, exported_from
+cimport accelrt.runtime.access as watch
 
 
 # stub: class Restored(NamedTuple):

@@ -21,7 +21,7 @@ from accelrt.core.process import call_at_fork
 from accelrt.devices.device cimport switch_back, switch_to
 from accelrt.errors import NcclError
 from accelrt.runtime.lifetimes cimport OTHERS, Record, any_capture, keep_where_captured
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport exchange_current, put_back, Stream, stream_for
 

@@ -29,7 +29,7 @@ from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status,
 )
 from accelrt.status import status_error, watch_errors
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 from accelrt.uses.events cimport Use, ask_use, mark_use
 
 

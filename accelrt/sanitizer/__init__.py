@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from accelrt import env
 from accelrt.arrays.copy import use
-from accelrt.uses.access import (
+from accelrt.runtime.access import (
     capture_of,
     fingerprint,
     is_blocking,

@@ -28,7 +28,7 @@ from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy
 from accelrt.streams.event cimport Event
 from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
 
 

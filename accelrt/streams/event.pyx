@@ -16,7 +16,7 @@ from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVE
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.allocator.pool cimport stream_waits
 from accelrt.runtime.lifetimes cimport EVENT, UNCAPTURED, dispose, drain, keep_where_captured, raise_callback_errors
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 from accelrt.uses.events cimport make_event, release_event, return_event, take_event, take_spare
 from accelrt.status cimport INVALID_HANDLE, NOT_READY, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport stream_of

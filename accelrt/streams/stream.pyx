@@ -26,7 +26,7 @@ from accelrt.status cimport (
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, raise_status,
     refuse_copy, refuse_unmade,
 )
-cimport accelrt.uses.access as watch
+cimport accelrt.runtime.access as watch
 
 
 # stub: _Y = TypeVar("_Y")

@@ -1,6 +1,7 @@
-"""The door that every use of memory goes through on its way to the driver; DESIGN.md says in which order.
+"""What streams use: the record that a stream uses bytes, and the driver's events that tell when it is over.
 
-access  uses under way, and what waits for their end; the memory that other libraries have by DLPack; sync
-        debug mode, and the calls that report to the race detector
-events  below the allocator: that a stream uses bytes, the pool of driver events, and queues of them
+events  the record, the pool of driver events, and queues of them; below all that keeps memory
+
+The door that every use of memory goes through is above the allocator, in `runtime/access.pyx`; DESIGN.md says
+in which order.
 """

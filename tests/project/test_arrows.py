@@ -24,9 +24,8 @@ FLOORS = (
         "devices.attributes",
         "devices.versions",
     ),  # asked before a driver is open
-    ("uses.events",),
-    ("allocator",),
     ("uses",),
+    ("allocator",),
     ("runtime", "profiler"),
     ("devices",),
     ("streams",),
@@ -241,7 +240,7 @@ def test_tools_use_public_names():
 
 # What one module asks for all: whether memory sleeps, and whether the race detector is on.
 ASKED_BY_ACCESS = re.compile(r"\b(sanitizing|has_suspended_pools|is_suspended|refuse_suspended)\b")
-OWN_THEM = {"accelrt.uses.access", "accelrt.allocator.private.sleep"}
+OWN_THEM = {"accelrt.runtime.access", "accelrt.allocator.private.sleep"}
 # Who has to find out first what it tells the detector, and who looks through a list; they ask access.
 PREDICATES = {
     "detects_races": {"arrays.copy", "graphs.graph", "graphs.nodes", "kernels.kernel", "nccl.operands"},
@@ -255,7 +254,7 @@ def test_access_alone_asks_whether_memory_sleeps_and_who_watches():
     assert askers == OWN_THEM
     for name, modules in PREDICATES.items():
         askers = {module.removeprefix("accelrt.") for module, text in texts.items() if name in text}
-        assert askers == modules | {"uses.access"}
+        assert askers == modules | {"runtime.access"}
 
 
 def test_a_use_is_seen_wherever_it_stands():

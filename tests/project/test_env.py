@@ -105,7 +105,7 @@ def test_publishing_is_on_or_off(text, publishes, tmp_path):
     ("text", "watches"), [("no", False), ("FALSE", False), ("on", True), ("Raise", True), ("warn", True)]
 )
 def test_the_race_detector_is_on_or_off(text, watches):
-    code = "import accelrt.uses.access as watch\nprint(watch.is_watching())"
+    code = "import accelrt.runtime.access as watch\nprint(watch.is_watching())"
     assert run_code(code, ACCELRT_SANITIZE=text) == f"{watches}\n"
 
 

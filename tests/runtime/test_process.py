@@ -387,7 +387,7 @@ ENDS = [
         "tools.publish",
     ),
     *(
-        "uses.access",
+        "runtime.access",
         "allocator.settings.apply",
         "driver.registry",
         "allocator.external.backends",

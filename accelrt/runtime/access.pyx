@@ -255,9 +255,9 @@ def finish() -> None:
         detector.finish()
 
 
-call_at_exit("uses.access", "race detector", finish)
+call_at_exit("runtime.access", "race detector", finish)
 # The child cannot use the device, and the detector may be in use.
-call_at_fork("uses.access", "runtime", child=stop)
+call_at_fork("runtime.access", "runtime", child=stop)
 
 
 # --- access -----------------------------------------------------------------------------------------------------------
@@ -481,4 +481,4 @@ cdef void forget_uses() noexcept nogil:
 
 
 open_slots()
-at_fork("uses.access", FORK_USES, NULL, NULL, &forget_uses)
+at_fork("runtime.access", FORK_USES, NULL, NULL, &forget_uses)
