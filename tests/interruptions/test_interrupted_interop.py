@@ -21,6 +21,8 @@ pytestmark = pytest.mark.host
 def for_any_driver(monkeypatch):
     accelrt.init()
     monkeypatch.setattr(peers, "prepare_memory", lambda call: None)
+    # It opens pools for good, and later tests of this process count the driver's calls.
+    monkeypatch.setattr(torch_interop.memory, "enable_peer_access", lambda: None)
 
 
 def in_and_out(interop):
