@@ -1,6 +1,7 @@
 """Ranks whose processes stop, die or never come: who needs them is told within a limit, others go on."""
 
 import contextlib
+import fcntl
 import glob
 import os
 import signal
@@ -193,12 +194,24 @@ def files():
     return set(glob.glob(host_for_tests.prefix() + "*"))
 
 
+def is_locked(path):
+    """Whether a rank has the file: it makes it first, and locks it then."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
 def test_the_file_of_ranks_that_were_killed_is_cleared_away(processes):
     name = nccl.unique_id()
     processes.running = [launched.start(wait_in_vain, 0, 1, 1, name)]
     assert processes.hear(0) == "False"
     path = host_for_tests.path_of(name)
-    while not os.path.exists(path):
+    while not is_locked(path):
         assert processes.running[0].poll() is None
     for each in nccl.init_all([0, 1]):  # one that is waited for stays
         each.close()
