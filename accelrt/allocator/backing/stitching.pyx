@@ -89,33 +89,65 @@ cdef void query_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
         query_progress(pool, heap)
 
 
-cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
+cdef struct Polls:  # of several heaps: the capture mode changes once for all of them, where one has to be asked
+    bint begun
+    bint failed
+    bint alone  # no capture of accelrt's is open
+    int mode    # the thread's before
+
+
+cdef inline void begin_polls(Polls* polls) noexcept nogil:
+    polls.begun = polls.failed = False
+
+
+cdef void poll_heap(Pool* pool, Heap* heap, Polls* polls) noexcept nogil:
     # A stream that accelrt does not keep alive (not trusted) is never queried.  In relaxed capture mode, so that a query
     # breaks no capture of another thread.
-    cdef int mode
-    if is_heap_quiescent(heap) or not heap.trusted or go_relaxed(pool.table, &mode):
+    if is_heap_quiescent(heap) or not heap.trusted or polls.failed:
         return
-    if enter_wait():
+    if not polls.begun:
+        polls.failed = go_relaxed(pool.table, &polls.mode) != 0
+        if polls.failed:
+            return
+        polls.begun = True
+        polls.alone = enter_wait()
+    if polls.alone:
         query_stream(pool, heap)
-        leave_wait()
     else:
         query_beside_capture(pool, heap)
-    restore_mode(pool.table, mode)
+
+
+cdef inline void end_polls(Pool* pool, const Polls* polls) noexcept nogil:
+    if not polls.begun:
+        return
+    if polls.alone:
+        leave_wait()
+    restore_mode(pool.table, polls.mode)
+
+
+cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
+    cdef Polls polls
+    begin_polls(&polls)
+    poll_heap(pool, heap, &polls)
+    end_polls(pool, &polls)
 
 
 cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil:
     # Polls the heaps whose pages it may take.
     # Of the heaps that are awake or busy (heaps.pxd), or, for a private pool's heap, of that pool.
     cdef Heap* other = <Heap*>heap.owner.heaps if heap.owner != NULL else pool.awake
+    cdef Polls polls
+    begin_polls(&polls)
     while other != NULL:
         if other != heap and has_pages(pool, other) and (other.owner == heap.owner or other.owner.uses == 0):
-            poll_progress(pool, other)
+            poll_heap(pool, other, &polls)
         other = other.sibling if heap.owner != NULL else other.next_awake
     if heap.owner == NULL:
-        poll_busy(pool, False)
+        poll_busy(pool, False, &polls)
+    end_polls(pool, &polls)
 
 
-cdef void poll_busy(Pool* pool, bint in_use) noexcept nogil:
+cdef void poll_busy(Pool* pool, bint in_use, Polls* polls) noexcept nogil:
     # Polls the sleeping heaps with free pages that are not quiescent, and files those that became so.  Heaps of private
     # pools in use only if in_use.
     cdef Heap* heap = pool.busy
@@ -123,7 +155,7 @@ cdef void poll_busy(Pool* pool, bint in_use) noexcept nogil:
     while heap != NULL:
         after = heap.filed_after
         if in_use or heap.owner == NULL or heap.owner.uses == 0:
-            poll_progress(pool, heap)
+            poll_heap(pool, heap, polls)
         if is_heap_quiescent(heap):
             file_heap(pool, heap)
         heap = after
@@ -133,11 +165,14 @@ cdef void poll_all(Pool* pool) noexcept nogil:
     # Graphs keep the pages of their private pools, so those are not polled.
     cdef Heap* heap = pool.awake if pool.settings.virtual_memory else NULL
     cdef PrivatePool* owner = first_ending(pool)
+    cdef Polls polls
+    begin_polls(&polls)
     while heap != NULL:
         if has_pages(pool, heap) and (heap.owner == NULL or not has_graphs(heap.owner)):
-            poll_progress(pool, heap)
+            poll_heap(pool, heap, &polls)
         heap = heap.next_awake
-    poll_busy(pool, True)
+    poll_busy(pool, True, &polls)
+    end_polls(pool, &polls)
     while owner != NULL:
         if owner.rest == 0:
             poll_replays(pool, owner)

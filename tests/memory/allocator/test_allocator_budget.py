@@ -181,7 +181,7 @@ def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
 
 
 def turns(mirror, chance, count):
-    """Streams take turns to fill the device with blocks of every size, and each keeps a few; answers what stays."""
+    """Streams take turns to fill half of the device, and each keeps a few blocks; answers these."""
     kept = []
     for turn in range(count):
         keys, used = [], 0
