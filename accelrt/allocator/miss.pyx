@@ -9,8 +9,8 @@ from accelrt.allocator.backing.pages cimport (
 )
 from accelrt.allocator.backing.stitching cimport (
     cancel_device_wait, close_epochs, drop_idle_stitched, drop_progress_events, drop_waited, find_pages,
-    forget_missing, Found, free_block, has_too_many_stitched, is_over_budget, mark_all_quiescent, mark_leaving,
-    next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
+    forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget, mark_all_quiescent,
+    mark_leaving, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )
 from accelrt.allocator.event_ring cimport record_event
 from accelrt.allocator.heaps cimport (
@@ -349,6 +349,7 @@ cdef enum:
     APART = 16 << 20  # up to so many reserved bytes, streams share no pages before growth was refused
     ATTEMPTS = 64  # to grow, since other threads may take the new memory first
 
+cdef double SMALL_SLACK = 1 / 1024.0  # within it small requests grow rather than take pages of other streams
 cdef double THRIFTY_SLACK = 0.25  # growth slack over budget, as a part of the peak of live bytes
 
 
@@ -673,9 +674,11 @@ cdef int release_pages(Pool* pool) noexcept nogil:
         page = after
     forget_missing(pool)
     pool.refused = SIZE_MAX
+    if code == 0:
+        code = trim_all_expandable(pool)
     if pool.first_page == NULL and pool.stitched_count == 0:
         reset_budget(pool)
-    return code if code else trim_all_expandable(pool)
+    return code
 
 
 cdef int release_free(Pool* pool) noexcept nogil:
@@ -857,11 +860,22 @@ cdef void note_refusal(Pool* pool, const Request* request) noexcept nogil:
         record_event(pool, REFUSED, free_bytes, request.requested, request.stream, request.heap.owner)
 
 
+cdef bint keeps_apart(Pool* pool, const Request* request) noexcept nogil:
+    # Whether the request takes no pages of other streams before growth was refused: otherwise the streams would exchange
+    # the same pages again and again.  Small ones do where the pool would grow beyond what was live, for each stream would
+    # hold as much as it ever used for them.
+    if reserved(pool) + request.size <= APART:
+        return True
+    if request.size > SMALL_LIMIT:
+        return False
+    return not has_much_budget(pool) or within_slack(
+        pool, request.size, need_at_end(pool, request.heap, request.size), SMALL_SLACK)
+
+
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
-    # The retry ladder.  A small request, or any request while little is reserved, takes no pages of other streams before
-    # growth was refused: otherwise the streams would exchange the same pages again and again.
+    # The retry ladder.
     cdef int code = poll(pool)
-    request.across = request.size > SMALL_LIMIT and reserved(pool) + request.size > APART or not pool.settings.stitching
+    request.across = not pool.settings.stitching or not keeps_apart(pool, request)
     if code == 0:
         code = find_or_grow(pool, request, out_address)
     if refused(code) and not request.across:

@@ -99,6 +99,7 @@ cdef int release(int device, uintptr_t address) noexcept nogil
 cdef int try_allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
 cdef int try_release(int device, uintptr_t address) noexcept nogil
 
+cdef int device_at(uintptr_t address) noexcept nogil  # of its heap, without a lock or a driver call; -1: no pool has it
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # hint: tried first; or NOT_ALLOCATED
 # Whether it is live memory of a private pool, and which one's.
 cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil

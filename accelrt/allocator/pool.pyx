@@ -806,6 +806,13 @@ cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
     return answer
 
 
+cdef int device_at(uintptr_t address) noexcept nogil:
+    cdef const Heap* heap = heap_at(address)
+    if heap == NULL:
+        return -1
+    return (<const Pool*>(<const char*>heap.settings - <size_t>&(<Pool*>NULL).settings)).device
+
+
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     # Searches the pools that exist, from the hint's on; takes their exclusive sections one by one.
     cdef int step, device

@@ -215,6 +215,8 @@ cdef struct Pool:
     uint64_t allocations             # in the slow path
     uint64_t search                  # the number of the last search for wholly free pages
     bint finds_ranked                # that search also found the pages of ranked heaps
+    size_t stuck                     # bytes of the free blocks that it saw outside the pages that it marked
+    bint fits_closely                # they are many, so pages are made and chosen to leave less, by more calls of the driver
     Segment* first                   # segments in order of serial, without stitched ones
     Segment* last
     Reservation* reservations        # of addresses; under the growth lock
@@ -223,6 +225,8 @@ cdef struct Pool:
     uint64_t stitched_count
     int64_t stitch_budget            # see backing/stitching.pyx; below 0: over budget
     int64_t budget_allocations       # allocations that the budget has earned from
+    int64_t call_credit              # earned by allocations, and spent on calls of the driver's virtual memory
+    int64_t paid_calls               # those of Stats.virtual_memory_calls that were subtracted from it
     size_t refused                   # reserved bytes that the device last refused within the growth slack; SIZE_MAX: none
     Heap* heaps
     Heap* last_heap

@@ -17,7 +17,7 @@ from accelrt.allocator.pinned.cache cimport (
     reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
 from accelrt.allocator.pool cimport (
-    MAX_DEVICES, allocate_interruptibly, empty_named, knows_stream, locate, pool_if_made, pool_of, release,
+    MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, locate, pool_if_made, pool_of, release,
     release_after, set_limit, try_allocate, try_release, use_across, use_on,
 )
 from accelrt.allocator.pool_settings cimport limit_of_fraction
@@ -36,7 +36,7 @@ from accelrt.allocator.types cimport Pool
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.core.process import call_at_exit
 from accelrt.devices.device cimport (
-    await_device, count_devices, current_ordinal, known_devices, ordinal_of, parse, this_thread,
+    await_device, count_devices, current_ordinal, device_total, known_devices, ordinal_of, parse, this_thread,
 )
 from accelrt.driver.guard cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.driver.registry import cause_of_refusal, cause_of_refusal as driver_refusal, driver_name, opened_name
@@ -323,12 +323,12 @@ def caching_allocator_delete(mem_ptr: int) -> None:
         ValueError: the address is not allocated, or was given back before.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
-    cdef int ordinal = 0
+    cdef int ordinal = 0 if device_total == 1 else device_at(address)
     cdef int code = NOT_READY
     watch.note_freed(address)
     if address == 0:
         return
-    if current_ordinal(&ordinal) == 0:
+    if ordinal >= 0 or current_ordinal(&ordinal) == 0:
         code = try_release(ordinal, address)
         if code == 0:
             return
@@ -341,6 +341,12 @@ def caching_allocator_delete(mem_ptr: int) -> None:
             if code == 0:
                 code = release(ordinal, address)
     raise_for_address(code, "caching_allocator_delete", address)
+
+
+cdef int likely_ordinal(uintptr_t address) except -1:
+    # The device to look for an address on first: the one that it belonged to last, else the current one.
+    cdef int ordinal = device_at(address)
+    return ordinal if ordinal >= 0 else ordinal_of(None)
 
 
 cdef inline uintptr_t checked_address(object address) except? <uintptr_t>-1:
@@ -406,7 +412,7 @@ def record_stream(mem_ptr: int, stream: Stream | int) -> None:
         ValueError: the address is not allocated, or the driver knows no such stream.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
-    cdef int ordinal = ordinal_of(None)
+    cdef int ordinal = likely_ordinal(address)
     cdef Stream chosen
     cdef int code
     with nogil:
@@ -436,7 +442,7 @@ def free_after(mem_ptr: int, event: Event) -> None:
         CaptureError: the event was last recorded in a capture, where it stands for no moment.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
-    cdef int ordinal = ordinal_of(None)
+    cdef int ordinal = likely_ordinal(address)
     cdef Event chosen
     cdef int code
     if not isinstance(event, Event):
@@ -975,13 +981,18 @@ cdef tuple FIGURE_NAMES = (
 )
 cdef tuple POOLS = ("small_pool", "large_pool", "all")
 cdef tuple FIELDS = ("current", "peak", "allocated", "freed")
+cdef tuple OVERSIZE_NAMES = ("oversize_allocations", "oversize_segments")
+# The keys of memory_stats that have four fields: first of the figures, each of three pools, then of OVERSIZE_NAMES.
+cdef tuple FIELD_KEYS = tuple([
+    f"{name}.{field}"
+    for name in [f"{name}.{pool}" for name in FIGURE_NAMES for pool in POOLS] + list(OVERSIZE_NAMES)
+    for field in FIELDS
+])
 # Key of a figure -> (figure, pool, field), as numbers.
 cdef dict PLACES = {
-    f"{name}.{pool}.{field}": (figure, kind, part)
-    for figure, name in enumerate(FIGURE_NAMES)
-    for kind, pool in enumerate(POOLS)
-    for part, field in enumerate(FIELDS)
+    key: (place // 12, place // 4 % 3, place % 4) for place, key in enumerate(FIELD_KEYS) if place < 12 * STATS
 }
+cdef dict stats_layout = None  # the keys of memory_stats without tags, sorted; None before the first call
 
 
 cdef inline bint shares_segments(const Pool* pool) noexcept nogil:
@@ -1015,6 +1026,15 @@ cdef Counter counter_of(const Stats* stats, int figure, int kind, bint shared) n
     total.allocated = stats.counters[figure][0].allocated + stats.counters[figure][1].allocated
     total.freed = stats.counters[figure][0].freed + stats.counters[figure][1].freed
     return total
+
+
+cdef int set_fields(dict answer, int first, const Counter* counter) except -1:
+    # first: the place of "current" in FIELD_KEYS.
+    answer[FIELD_KEYS[first]] = counter.current
+    answer[FIELD_KEYS[first + 1]] = counter.peak
+    answer[FIELD_KEYS[first + 2]] = counter.allocated
+    answer[FIELD_KEYS[first + 3]] = counter.freed
+    return 0
 
 
 cdef tuple fields_of(Counter counter):
@@ -1065,24 +1085,35 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
     if pool == NULL and is_unused():
         return {}
     cdef Stats stats
-    cdef int figure, kind
-    cdef dict answer
+    cdef Counter counter
+    cdef bint shared = shares_segments(pool)
+    cdef int place
+    cdef dict singles, answer
     with nogil:
         stats = read_stats(pool)
-    answer = single_figures(&stats, pool)
-    for figure in range(STATS):
-        for kind in range(3):
-            fields = fields_of(counter_of(&stats, figure, kind, shares_segments(pool)))
-            answer.update(zip([f"{FIGURE_NAMES[figure]}.{POOLS[kind]}.{field}" for field in FIELDS], fields))
-    for name, fields in (
-        ("oversize_allocations", fields_of(stats.oversize_allocations)),
-        ("oversize_segments", fields_of(stats.oversize_segments)),
-    ):
-        answer.update(zip([f"{name}.{field}" for field in FIELDS], fields))
-    if pool != NULL and pool.history != NULL:
-        for tag, figures in tag_stats(pool.device).items():
-            for name, fields in figures.items():
-                answer.update({f"tag.{tag}.{name}.{field}": value for field, value in fields.items()})
+    singles = single_figures(&stats, pool)
+    answer = laid_out(singles)
+    answer.update(singles)
+    for place in range(3 * STATS):
+        counter = counter_of(&stats, place // 3, place % 3, shared)
+        set_fields(answer, 4 * place, &counter)
+    set_fields(answer, 12 * STATS, &stats.oversize_allocations)
+    set_fields(answer, 12 * STATS + 4, &stats.oversize_segments)
+    return answer if pool == NULL or pool.history == NULL else with_tags(answer, pool.device)
+
+
+cdef dict laid_out(dict singles):
+    # A new dict with every key in its place, so that nothing has to be sorted.
+    global stats_layout
+    if stats_layout is None:
+        stats_layout = dict.fromkeys(sorted([*singles, *FIELD_KEYS]), 0)
+    return stats_layout.copy()
+
+
+cdef dict with_tags(dict answer, int device):
+    for tag, figures in tag_stats(device).items():
+        for name, fields in figures.items():
+            answer.update({f"tag.{tag}.{name}.{field}": value for field, value in fields.items()})
     return dict(sorted(answer.items()))
 
 
@@ -1110,7 +1141,7 @@ def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
     if key in single:
         return single[key]
     name, _, field = str(key).partition(".")
-    if field in FIELDS and name in ("oversize_allocations", "oversize_segments"):
+    if field in FIELDS and name in OVERSIZE_NAMES:
         counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
         return fields_of(counter)[FIELDS.index(field)]
     raise KeyError(f"{key!r} is no key of memory_stats")

@@ -1015,6 +1015,8 @@ cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t
     cdef bint medium = MEDIUM_LEAST <= mean < MEDIUM_MOST and total >= ROOMY
     cdef size_t largest = round_up(MEDIUM_PAGE, pool.granule) if medium else LARGEST_PAGE
     cdef size_t target = min(total // PAGES_WANTED, max(largest, total // MAX_PAGES))
+    if pool.fits_closely:  # the more is stuck, the smaller
+        target = min(target, total // STUCK_PARTS * largest // pool.stuck)
     if mean >= HUGE:
         target = max(target, min(max(total, whole), mean) // HUGE_PARTS)
     if pool.settings.page_size:

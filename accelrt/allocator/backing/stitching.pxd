@@ -25,6 +25,7 @@ cdef struct Found:  # of one search at a time; the caller frees runs.  Ranked he
     Run* runs
     size_t count
     size_t capacity
+    size_t stuck
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil  # marks pages it may take; bytes
 cdef void mark_leaving(Pool* pool) noexcept nogil  # marks wholly free, quiescent pages that may go back
@@ -41,4 +42,5 @@ cdef void forget_missing(Pool* pool) noexcept nogil  # after pages were released
 
 cdef void reset_budget(Pool* pool) noexcept nogil  # to the most, as for an empty pool
 cdef bint is_over_budget(Pool* pool) noexcept nogil
+cdef bint has_much_budget(Pool* pool) noexcept nogil  # half of the most, or more
 cdef void restart_budget_count(Pool* pool) noexcept nogil  # before the allocation counters restart at 0

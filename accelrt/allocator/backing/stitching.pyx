@@ -3,7 +3,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.allocator.backing.pages cimport (
-    add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
+    STUCK_PARTS, add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
     reserve_addresses, slot_index, unmap_slot,
 )
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
@@ -17,7 +17,7 @@ from accelrt.allocator.inline.free_list cimport class_of, next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.allocator.sizes cimport LARGE, SMALL
-from accelrt.allocator.stats cimport ALLOCATION
+from accelrt.allocator.stats cimport ALLOCATION, RESERVED_BYTES, current_of
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
 from accelrt.driver.guard cimport (
     enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, restore_mode,
@@ -83,33 +83,65 @@ cdef void query_beside_capture(Pool* pool, Heap* heap) noexcept nogil:
         query_progress(pool, heap)
 
 
-cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
+cdef struct Polls:  # of several heaps: the capture mode changes once for all of them, where one has to be asked
+    bint begun
+    bint failed
+    bint alone  # no capture of accelrt's is open
+    int mode    # the thread's before
+
+
+cdef inline void begin_polls(Polls* polls) noexcept nogil:
+    polls.begun = polls.failed = False
+
+
+cdef void poll_heap(Pool* pool, Heap* heap, Polls* polls) noexcept nogil:
     # A stream that accelrt does not keep alive (not trusted) is never queried.  In relaxed capture mode, so that a query
     # breaks no capture of another thread.
-    cdef int mode
-    if is_heap_quiescent(heap) or not heap.trusted or go_relaxed(pool.table, &mode):
+    if is_heap_quiescent(heap) or not heap.trusted or polls.failed:
         return
-    if enter_wait():
+    if not polls.begun:
+        polls.failed = go_relaxed(pool.table, &polls.mode) != 0
+        if polls.failed:
+            return
+        polls.begun = True
+        polls.alone = enter_wait()
+    if polls.alone:
         query_stream(pool, heap)
-        leave_wait()
     else:
         query_beside_capture(pool, heap)
-    restore_mode(pool.table, mode)
+
+
+cdef inline void end_polls(Pool* pool, const Polls* polls) noexcept nogil:
+    if not polls.begun:
+        return
+    if polls.alone:
+        leave_wait()
+    restore_mode(pool.table, polls.mode)
+
+
+cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil:
+    cdef Polls polls
+    begin_polls(&polls)
+    poll_heap(pool, heap, &polls)
+    end_polls(pool, &polls)
 
 
 cdef void poll_others(Pool* pool, Heap* heap) noexcept nogil:
     # Polls the heaps whose pages it may take.
     # Of the heaps that are awake or busy (heaps.pxd), or, for a private pool's heap, of that pool.
     cdef Heap* other = <Heap*>heap.owner.heaps if heap.owner != NULL else pool.awake
+    cdef Polls polls
+    begin_polls(&polls)
     while other != NULL:
         if other != heap and has_pages(pool, other) and (other.owner == heap.owner or other.owner.uses == 0):
-            poll_progress(pool, other)
+            poll_heap(pool, other, &polls)
         other = other.sibling if heap.owner != NULL else other.next_awake
     if heap.owner == NULL:
-        poll_busy(pool, False)
+        poll_busy(pool, False, &polls)
+    end_polls(pool, &polls)
 
 
-cdef void poll_busy(Pool* pool, bint in_use) noexcept nogil:
+cdef void poll_busy(Pool* pool, bint in_use, Polls* polls) noexcept nogil:
     # Polls the sleeping heaps with free pages that are not quiescent, and files those that became so.  Heaps of private
     # pools in use only if in_use.
     cdef Heap* heap = pool.busy
@@ -117,7 +149,7 @@ cdef void poll_busy(Pool* pool, bint in_use) noexcept nogil:
     while heap != NULL:
         after = heap.filed_after
         if in_use or heap.owner == NULL or heap.owner.uses == 0:
-            poll_progress(pool, heap)
+            poll_heap(pool, heap, polls)
         if is_heap_quiescent(heap):
             file_heap(pool, heap)
         heap = after
@@ -127,11 +159,14 @@ cdef void poll_all(Pool* pool) noexcept nogil:
     # Graphs keep the pages of their private pools, so those are not polled.
     cdef Heap* heap = pool.awake if pool.settings.virtual_memory else NULL
     cdef PrivatePool* owner = first_ending(pool)
+    cdef Polls polls
+    begin_polls(&polls)
     while heap != NULL:
         if has_pages(pool, heap) and (heap.owner == NULL or not has_graphs(heap.owner)):
-            poll_progress(pool, heap)
+            poll_heap(pool, heap, &polls)
         heap = heap.next_awake
-    poll_busy(pool, True)
+    poll_busy(pool, True, &polls)
+    end_polls(pool, &polls)
     while owner != NULL:
         if owner.rest == 0:
             poll_replays(pool, owner)
@@ -297,6 +332,9 @@ cdef enum:
     WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
     MAX_BUDGET = 8192          # the stitching budget stays within plus and minus this; an allocation earns 1
     STITCH_PRICE = 64          # besides 1 a page; work that reuses its segments makes fewer than one in so many allocations
+    CALL_PRICE = 12            # pages fit closely as long as the driver was called once in so many allocations at the most
+    CALL_BYTES = 1 << 20       # and once for so many reserved bytes; then a stitched segment is larger than the request
+    SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
@@ -338,6 +376,8 @@ cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept 
         bytes_ += mark_tree(pool, node.left, own, found)
         if own or is_quiescent(node):
             marked_bytes = mark_block(pool, node)
+            if found != NULL:
+                found.stuck += node.size - marked_bytes
             if marked_bytes and (found == NULL or keep(found, node, marked_bytes) == 0):
                 bytes_ += marked_bytes
                 note_top(node)
@@ -401,10 +441,9 @@ cdef size_t find_in_private(Pool* pool, Heap* heap, Found* found) noexcept nogil
     return bytes_
 
 
-cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
+cdef size_t search_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # The heap's own pages at once; those of other streams once quiescent; those of private pools once no graph or MemPool
     # uses the pool, and only for common heaps: a private pool takes pages from its own heaps alone.
-    found.count = 0
     pool.search += 1
     pool.finds_ranked = False
     if not across:
@@ -418,6 +457,15 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
         rank(pool, pool.unsearched)
     pool.finds_ranked = True
     return find_among(pool, heap, found) + pool.ranked_pages
+
+
+cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
+    cdef size_t bytes_
+    found.count = found.stuck = 0
+    bytes_ = search_pages(pool, heap, across, found)
+    pool.stuck = found.stuck
+    pool.fits_closely = may_fit_closely(pool)
+    return bytes_
 
 
 cdef void mark_asleep(Pool* pool, Heap* heap) noexcept nogil:
@@ -683,26 +731,58 @@ cdef void sort_found(Pool* pool, Found* found, size_t size) noexcept nogil:
         qsort(found.runs, found.count, sizeof(Run), &by_size)
 
 
+cdef size_t drop_spare(Page** pages, size_t count, size_t spare) noexcept nogil:
+    # Drops pages that are not needed, spare bytes at the most, the latest first; the count of those that stay.
+    cdef size_t index, kept = 0
+    for index in range(count, 0, -1):
+        if pages[index - 1].size <= spare:
+            spare -= pages[index - 1].size
+            pages[index - 1] = NULL
+    for index in range(count):
+        if pages[index] != NULL:
+            pages[kept] = pages[index]
+            kept += 1
+    return kept
+
+
+cdef inline bint is_marked_in(const Pool* pool, const Block* block, size_t number) noexcept nogil:
+    # Whether the slot of that number is one that this search marked in the block.
+    cdef const Page* page
+    if number >= block.segment.slot_count:
+        return False
+    page = block.segment.slots[number].page
+    return page != NULL and page.cover == block and page.mark == pool.search
+
+
 cdef size_t choose(Pool* pool, Found* found, size_t size, Page** pages) noexcept nogil:
-    # Pages from the largest free blocks first, so that few blocks are cut; their count, or 0 if too few are left.
+    # Pages from the largest free blocks first, so that few blocks are cut; their count, or 0 if too few are left.  If
+    # they are to fit closely, those are passed over that would make the sum too large, and the smallest of these is the last
+    # if one has to be.
     cdef size_t index, number, count = 0, total = 0
-    cdef const Segment* segment
+    cdef size_t most = size + size // SPILL_PARTS if pool.fits_closely else SIZE_MAX
     cdef const Block* block
+    cdef Page* page
+    cdef Page* last = NULL
     sort_found(pool, found, size)
     for index in range(found.count):
         block = found.runs[index].block
-        segment = block.segment
-        number = slot_index(segment, block.address)
-        while total < size and number < segment.slot_count:
-            if segment.slots[number].page == NULL or segment.slots[number].page.cover != block:
-                break
-            if segment.slots[number].page.mark != pool.search:
-                break
-            pages[count] = segment.slots[number].page
-            count += 1
-            total += segment.slots[number].size
+        number = slot_index(block.segment, block.address)
+        while total < size and is_marked_in(pool, block, number):
+            page = block.segment.slots[number].page
             number += 1
-    return count if total >= size else 0
+            if total + page.size <= most:
+                pages[count] = page
+                count += 1
+                total += page.size
+            elif last == NULL or page.size < last.size:
+                last = page
+    if total >= size:
+        return count
+    if last == NULL:
+        return 0
+    count = drop_spare(pages, count, total + last.size - size)
+    pages[count] = last
+    return count + 1
 
 
 cdef void link_stitched(Pool* pool, Segment* stitched) noexcept nogil:
@@ -845,7 +925,9 @@ cdef int64_t allocations(const Pool* pool) noexcept nogil:
 
 
 cdef void reset_budget(Pool* pool) noexcept nogil:
+    earn_budget(pool)
     pool.stitch_budget = MAX_BUDGET
+    pool.call_credit = 0
     pool.refused = SIZE_MAX
 
 
@@ -853,7 +935,10 @@ cdef void earn_budget(Pool* pool) noexcept nogil:
     # Adds the allocations since the last call, so the fast path need not count them.  In the exclusive section.
     cdef int64_t count = allocations(pool)
     pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + count - pool.budget_allocations)
+    pool.call_credit += count - pool.budget_allocations
+    pool.call_credit -= CALL_PRICE * (pool.stats.virtual_memory_calls - pool.paid_calls)
     pool.budget_allocations = count
+    pool.paid_calls = pool.stats.virtual_memory_calls
 
 
 cdef bint is_over_budget(Pool* pool) noexcept nogil:
@@ -861,9 +946,21 @@ cdef bint is_over_budget(Pool* pool) noexcept nogil:
     return pool.stitch_budget < 0
 
 
+cdef bint has_much_budget(Pool* pool) noexcept nogil:
+    earn_budget(pool)
+    return pool.stitch_budget >= MAX_BUDGET // 2
+
+
+cdef bint may_fit_closely(Pool* pool) noexcept nogil:
+    cdef size_t total = current_of(&pool.stats, RESERVED_BYTES)
+    if pool.stuck <= total // STUCK_PARTS or not has_much_budget(pool):
+        return False
+    return pool.call_credit + CALL_PRICE * <int64_t>(total // CALL_BYTES) >= 0
+
+
 cdef void restart_budget_count(Pool* pool) noexcept nogil:
     earn_budget(pool)
-    pool.budget_allocations = 0
+    pool.budget_allocations = pool.paid_calls = 0
 
 
 cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:

@@ -147,7 +147,7 @@ class Model(Audited, Offers):
                         best = block
         return best
 
-    def grows_first(self, size):
+    def grows_first(self, heap, size):
         """Whether growth is tried before pages that other streams freed."""
         return False
 
@@ -162,8 +162,9 @@ class Model(Audited, Offers):
 
     def retry(self, heap, size):
         self.poll()
-        block = self.find_or_grow(heap, size, across=not self.grows_first(size))
-        if not block and self.grows_first(size):
+        grows_first = self.grows_first(heap, size)
+        block = self.find_or_grow(heap, size, across=not grows_first)
+        if not block and grows_first:
             block = self.find_or_grow(heap, size)
         if not block and size <= MIB:
             block = self.borrow(heap, size)

@@ -10,6 +10,7 @@ from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 
 AUTO = -1.0  # growth slack: by the stitching budget
 MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 8192, 64, 0.25
+SMALL_SLACK = 1 / 1024
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class PagedModel(PhysicalPages):
         self.stitching, self.slack = stitching, slack
         self.stitched = []  # stitched segments, oldest first
         self.stitch_budget, self.budget_allocations = MAX_BUDGET, 0  # budget; the allocations that earned it
+        self.credit_from = (0, 0)  # allocations and calls since which the credit for calls is counted
         self.progress = {}  # heap -> Progress
 
     def all_segments(self):
@@ -47,8 +49,12 @@ class PagedModel(PhysicalPages):
 
     # an allocation without a fit
 
-    def grows_first(self, size):
-        return self.stitching and (size <= MIB or self.reserved() + size <= 16 * MIB)
+    def grows_first(self, heap, size):
+        if not self.stitching:
+            return False
+        if size > MIB or self.reserved() + size <= 16 * MIB:
+            return self.reserved() + size <= 16 * MIB
+        return not self.has_much_budget() or self.is_within_slack(heap, size, SMALL_SLACK)
 
     def find_or_grow(self, heap, size, across=True):
         block = self.fit(heap, size)
@@ -103,12 +109,15 @@ class PagedModel(PhysicalPages):
         self.move_pages_in(segment)
         return True
 
-    def grow_within(self, heap, size, slack):
+    def is_within_slack(self, heap, size, slack):
         peak, live = (self.statistics.flat[f"allocated_bytes.all.{part}"] for part in ("peak", "current"))
-        need = self.need_at_end(heap, size)
-        total = self.reserved() + need
-        if slack <= 0 or total > (1 + slack) * max(peak, live + size) or total >= self.refused:
+        total = self.reserved() + self.need_at_end(heap, size)
+        return slack > 0 and total <= (1 + slack) * max(peak, live + size) and total < self.refused
+
+    def grow_within(self, heap, size, slack):
+        if not self.is_within_slack(heap, size, slack):
             return False
+        total = self.reserved() + self.need_at_end(heap, size)
         if self.grow_at_end(heap, size):
             return True
         if total <= self.limit:
@@ -129,23 +138,40 @@ class PagedModel(PhysicalPages):
         self.change_budget(0)
         return self.stitch_budget < 0
 
+    def has_much_budget(self):
+        self.change_budget(0)
+        return self.stitch_budget >= MAX_BUDGET // 2
+
     # stitched segments
 
     def find_pages(self, heap, across):
-        """{free block: [the slots wholly in it]}, that a heap may have; others' only if across."""
+        blocks = self.free_blocks(heap, across)
+        found = {block: slots for block in blocks if (slots := whole_slots(block))}
+        self.stuck = sum(block.size for block in blocks) - sum(
+            slot.size for slots in found.values() for slot in slots
+        )
+        total = self.reserved()
+        credit = self.allocations - self.credit_from[0] - 12 * (self.calls - self.credit_from[1])
+        self.fits_closely = (
+            self.stuck > total // 64 and self.has_much_budget() and credit + 12 * (total // MIB) >= 0
+        )
+        self.happened["fitted closely"] += self.fits_closely
+        return found
+
+    def free_blocks(self, heap, across):
+        """As large as a page may be, of which a heap may have the pages; those of others only if across."""
         with_pages = self.heaps_with_pages() if across else ()
         for other in self.progress if with_pages else ():
             if other.pool == heap.pool and other != heap and other in with_pages:
                 self.poll_progress(other)
-        return {
-            block: slots
+        return [
+            block
             for segment in self.all_segments()
             if segment.heap.pool == heap.pool
             for block in segment.blocks
             if block.size >= GRANULE and block.state is FREE
             if segment.heap == heap or (across and self.is_quiescent(block))
-            if (slots := whole_slots(block))
-        }
+        ]
 
     def reusable_stitched(self, heap, size, found):
         """The heap's oldest stitched segment that suits the size and whose pages are all found, or None."""
@@ -162,13 +188,8 @@ class PagedModel(PhysicalPages):
         return None
 
     def make_stitched(self, heap, size, found):
-        chosen, total = [], 0
-        for block in sorted(found, key=lambda block: (-block.size, block.place)):
-            for slot in found[block]:
-                if total < size:
-                    chosen.append(slot)
-                    total += slot.size
-        segment = self.new_segment(heap, STITCHED, total)
+        chosen = self.choose(found, size)
+        segment = self.new_segment(heap, STITCHED, sum(slot.size for slot in chosen))
         for slot in chosen:
             append_slot(segment, slot.page)
         self.stitched.append(segment)
@@ -176,6 +197,29 @@ class PagedModel(PhysicalPages):
         self.count_calls(len(chosen) + 1)
         self.statistics.count("stitched_bytes", segment.held)
         return segment
+
+    def choose(self, found, size):
+        """Slots of the largest blocks first, in which the size fits."""
+        most = size + size // 64 if self.fits_closely else math.inf
+        chosen, passed, total = [], [], 0
+        for block in sorted(found, key=lambda block: (-block.size, block.place)):
+            for slot in found[block] if total < size else ():
+                if total >= size:
+                    break
+                if total + slot.size <= most:
+                    chosen.append(slot)
+                    total += slot.size
+                else:
+                    passed.append(slot)
+        if total >= size:
+            return chosen
+        last = min(passed, key=lambda slot: slot.size)
+        spare = total + last.size - size
+        for slot in reversed(list(chosen)):
+            if slot.size <= spare:
+                chosen.remove(slot)
+                spare -= slot.size
+        return [*chosen, last]
 
     def move_pages_in(self, stitched):
         for slot in stitched.slots:
@@ -309,9 +353,10 @@ class PagedModel(PhysicalPages):
                 self.evict(page)
                 self.release_page(page)
         self.refused = math.inf
+        self.trim_all_expandable()
         if not self.pages and not self.stitched:
             self.stitch_budget = MAX_BUDGET
-        self.trim_all_expandable()
+            self.credit_from = (self.allocations, self.calls)
         for progress in self.progress.values():
             progress.progress_event = False
 

@@ -53,6 +53,9 @@ class PhysicalPages(Model):
         self.wanted_page_size = page_size  # 0: by the reserved bytes
         self.pages = []  # in the order in which they were made
         self.reservations = []  # of addresses: a byte for each granule, 1 where a segment has it
+        self.calls = 0  # of the driver's virtual memory
+        self.stuck = 0  # bytes free outside whole pages, by the last search
+        self.fits_closely = False  # pages are made and chosen so that less is stuck
         self.refused = math.inf  # the reserved bytes that the device last refused to growth within the slack
 
     def held(self):
@@ -88,6 +91,7 @@ class PhysicalPages(Model):
     # the device
 
     def count_calls(self, calls):
+        self.calls += calls
         self.statistics.count("virtual_memory_calls", calls)
 
     def take_addresses(self, segment):
@@ -189,6 +193,8 @@ class PhysicalPages(Model):
         mean = (live + whole) // (blocks + 1)
         largest = 6 * MIB if 4 * MIB <= mean < 20 * MIB and total >= 1024 * MIB else 16 * MIB
         target = min(total // 64, max(largest, total // 512))
+        if self.fits_closely:
+            target = min(target, total // 64 * largest // self.stuck)
         if mean >= 256 * MIB:
             target = max(target, min(max(total, whole), mean) // 3)
         size = self.wanted_page_size or GRANULE

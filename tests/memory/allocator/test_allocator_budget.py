@@ -12,6 +12,7 @@ from model_pages import THRIFTY_SLACK
 import accelrt
 
 pytestmark = pytest.mark.host
+KIB = 1024
 LIVE = 512 * MIB  # at most
 LARGEST = 24 * MIB
 ALLOCATIONS = 900
@@ -177,3 +178,50 @@ def pages_of_blocks(size, count):
 def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
     """Above 1 GiB a page has up to 16 MiB, but 6 where the blocks have 4 to 20 MiB in the mean."""
     on_a_device(pages_of_blocks, size, count, memory=2 << 30)
+
+
+def turns(mirror, chance, count):
+    """Streams take turns to fill half of the device, and each keeps a few blocks; answers these."""
+    kept = []
+    for turn in range(count):
+        keys, used = [], 0
+        while used < LIVE // 2:
+            size = chance.choice([chance.randint(1, MIB), chance.randint(MIB, LARGEST)])
+            keys.append(mirror.allocate(0, size, stream=turn % 4))
+            used += size
+        chance.shuffle(keys)
+        kept += [keys.pop() for _ in range(4)]
+        for key in keys:
+            mirror.free(key)
+        mirror.compare(0)
+        for _ in range(1_000):  # which pays for calls of the driver
+            mirror.free(mirror.allocate(0, KIB))
+    return kept
+
+
+def exchanged():
+    mirror = Mirror()
+    for key in turns(mirror, random.Random(2), 12):
+        mirror.free(key)
+    happened = mirror.models[0].happened
+    assert happened["fitted closely"] > 20, happened
+    mirror.close()
+
+
+def test_pages_that_streams_exchange_fit_closely():
+    on_a_device(exchanged, memory=4 * LIVE)
+
+
+def small_blocks_in_turn():
+    mirror = Mirror()
+    for stream in (1, 2):
+        keys = [mirror.allocate(0, 500 * KIB, stream=stream) for _ in range(120)]
+        mirror.compare(0)
+        for key in keys:
+            mirror.free(key)
+    assert stat("reserved_bytes.all.peak") <= stat("allocated_bytes.all.peak") + 4 * MIB
+    mirror.close()
+
+
+def test_streams_that_take_turns_hold_no_more_for_small_blocks_than_was_live():
+    on_a_device(small_blocks_in_turn)
