@@ -49,8 +49,7 @@ from accelrt.status cimport (
     CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
     raise_status, refuse_copy,
 )
-from accelrt.streams.event cimport Event
-from accelrt.streams.stream cimport current_handle, Stream, stream_for, stream_of
+from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
 
 

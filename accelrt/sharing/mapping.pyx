@@ -26,8 +26,7 @@ from accelrt.errors import NotSupportedError
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy
-from accelrt.streams.event cimport Event
-from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
+from accelrt.streams.stream cimport Event, PER_THREAD, Stream, stream_for
 cimport accelrt.runtime.access as watch
 from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
 
