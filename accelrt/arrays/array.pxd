@@ -74,10 +74,8 @@ cdef class RegisteredMemory:
 
 cdef Buffer new_buffer(size_t nbytes, Stream stream)  # on the stream's device; for callers who know that both will do
 cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made
-# Of a Buffer, PinnedBuffer or Array: whether it has memory, and at this address; of anything else True.
-cdef bint still_has(object memory, uintptr_t address) noexcept
-cdef int raise_lost(object memory, str name) except -1  # why it has not
-cdef uintptr_t address_in(object memory) noexcept  # where that begins; of anything else 0
+cdef int raise_lost(object memory, str name) except -1  # why still_has refuses it
+cdef uintptr_t address_in(object memory) noexcept  # of a Buffer, PinnedBuffer or Array; of anything else 0
 
 
 # Arrays: memory with a shape, a type and strides.
@@ -140,3 +138,12 @@ cdef inline int check_live(Array array, str name) except -1:
     return raise_dead(array, name)
 
 cdef bint is_held(object base) noexcept  # whether a Buffer was not freed
+
+
+cdef inline bint still_has(object memory, uintptr_t address) noexcept:
+    # Of a Buffer, PinnedBuffer or Array: whether it has memory, and at this address; of anything else True.
+    if isinstance(memory, Array):
+        return (<Array>memory).ptr == address and is_live(<Array>memory)
+    if isinstance(memory, Buffer):
+        return (<Buffer>memory).live and (<Buffer>memory).ptr == address
+    return not isinstance(memory, PinnedBuffer) or (<PinnedBuffer>memory).live and (<PinnedBuffer>memory).ptr == address

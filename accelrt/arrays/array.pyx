@@ -474,14 +474,6 @@ cdef void release_locked(int device, uintptr_t address) noexcept:
     release_host_bytes(address)
 
 
-cdef bint still_has(object memory, uintptr_t address) noexcept:
-    if isinstance(memory, Array):
-        return is_live(<Array>memory) and (<Array>memory).ptr == address
-    if isinstance(memory, Buffer):
-        return (<Buffer>memory).live and (<Buffer>memory).ptr == address
-    return not isinstance(memory, PinnedBuffer) or (<PinnedBuffer>memory).live and (<PinnedBuffer>memory).ptr == address
-
-
 cdef int raise_lost(object memory, str name) except -1:
     if isinstance(memory, Array):
         check_live(<Array>memory, name)

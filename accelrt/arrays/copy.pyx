@@ -180,11 +180,7 @@ cdef int read_array(Operand* made, Array array, str name, bint writable) except 
 
 cdef int look_again_slow(Operand* side, object source, str name) except -1:
     # The caller's code, and other threads, may have freed it since it was read.
-    if not still_has(source, side.address):
-        raise_lost(source, name)
-    if isinstance(source, Array):
-        side.source = <PyObject*>(<Array>source).base
-    return 0
+    return 0 if still_has(source, side.address) else raise_lost(source, name)
 
 
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1:
