@@ -18,6 +18,7 @@ from accelrt.arrays.array cimport (
     new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
 )
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
 cimport accelrt.driver.registry as registry
@@ -27,7 +28,7 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
 from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, judge_handle, Stream, stream_for, stream_of, wrap
-from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, PyThread_get_thread_ident, refuse_sleeping
+from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, refuse_sleeping
 cimport accelrt.runtime.access as watch
 
 

@@ -25,6 +25,7 @@ from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
     DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
 )
+from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check
 from accelrt.devices.device cimport count_devices, ordinal_of
 from accelrt.driver.guard cimport ask_stream, drop_with_gil, make_thread_state
 cimport accelrt.driver.registry as registry
@@ -41,19 +42,6 @@ cimport accelrt.runtime.access as watch
 #
 # An export holds the Array, and counts on its Buffer or PinnedBuffer, so that free() does not take the memory from under
 # another library.  Its deleter takes the GIL, on whichever thread it runs, and does nothing once the interpreter is gone.
-
-cdef extern from *:
-    """
-    #if PY_VERSION_HEX >= 0x030D0000
-    #define accelrt_is_gone() (!Py_IsInitialized() || Py_IsFinalizing())
-    #else
-    #define accelrt_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
-    #endif
-    """
-    bint is_gone "accelrt_is_gone"() nogil
-
-cdef extern from "Python.h":
-    bint has_gil "PyGILState_Check"() nogil
 
 cdef enum:
     NO_ORDER = -1    # values of stream
@@ -223,9 +211,9 @@ cdef void hold(Array array) noexcept:
 cdef void delete_holder(void* holder) noexcept nogil:
     # On any thread of any library.
     cdef bint made
-    if is_gone():
+    if interpreter_is_gone():
         return
-    if has_gil():  # to take it again would cost more than the rest
+    if PyGILState_Check():  # to take it again would cost more than the rest
         (<void (*)(PyObject*) noexcept nogil><void*>let_go)(<PyObject*>holder)
         return
     made = make_thread_state()

@@ -28,7 +28,6 @@ cdef class Event:
 
     cdef int ensure_handle(self, int ordinal, bint fresh=*) except -1
     cdef int check_timed(self, str place) except -1
-    cdef int record_on(self, int ordinal, uintptr_t stream) except -1
     cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1
     cdef int record_in(self, Stream stream) except -1
     cdef int wait_in(self, Stream stream) except -1

@@ -654,13 +654,17 @@ cdef class Event:
             )
         return 0
 
-    cdef int record_on(self, int ordinal, uintptr_t stream) except -1:
+    cdef int record_in(self, Stream where) except -1:
         # The GIL is released although it costs some 20 ns: where the stream's queue is full the driver waits for
         # the stream, which may wait for a function of Python's.
         global records
+        cdef int ordinal = where.device_index
+        cdef uintptr_t stream = where.handle
         cdef bint captured = False
         cdef bint is_node
         cdef int code
+        if not where.made:
+            refuse_unmade(where)
         if self.external or captures_open():
             # A driver crashed in recording an event anew while the graph that had captured it went.
             captured = keep_where_captured(ordinal, stream, self) != UNCAPTURED
@@ -692,11 +696,6 @@ cdef class Event:
             self.device_index = -1
             return_from_event(taken)
         return raise_status(code, "event_record", ("event", handle, "stream", stream))
-
-    cdef int record_in(self, Stream stream) except -1:
-        if not stream.made:
-            refuse_unmade(stream)
-        return self.record_on(stream.device_index, stream.handle)
 
     cdef int wait_in(self, Stream stream) except -1:
         cdef int ordinal = stream.device_index
