@@ -15,9 +15,9 @@ cimport accelrt.allocator.readers as readings
 cimport accelrt.allocator.pinned.cache as pinned
 from accelrt.runtime.init import later
 cimport accelrt.status as status
-from accelrt.streams.event cimport note_record, return_event_handle, take_event_handle
 from accelrt.streams.stream cimport current_handle, device_of_stream
-cimport accelrt.streams.stream as stream_pool
+cimport accelrt.streams.stream_pool as stream_pool
+from accelrt.streams.stream_pool cimport note_record, return_event_handle, take_event_handle
 from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use, is_awake
 
 

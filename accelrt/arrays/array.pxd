@@ -74,6 +74,8 @@ cdef class RegisteredMemory:
 
 cdef Buffer new_buffer(size_t nbytes, Stream stream)  # on the stream's device; for callers who know that both will do
 cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made
+cdef int raise_lost(object memory, str name) except -1  # why still_has refuses it
+cdef uintptr_t address_in(object memory) noexcept  # of a Buffer, PinnedBuffer or Array; of anything else 0
 
 
 # Arrays: memory with a shape, a type and strides.
@@ -107,7 +109,10 @@ cdef class Array:
 # None for host memory alone.
 cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
                      bint readonly)
-cdef int finish_array(Array array) except -1  # counts the elements; before it the Array is not live
+cdef Array finish_array(Array array)  # counts the elements, and answers the Array, which is not live before
+# With memory of its own, on a device, or page-locked, where stream has to be None; the extents' strides fill it.
+cdef Array allocate_array(Py_ssize_t ndim, const Py_ssize_t* extents, object dtype, object device, object stream,
+                          bint pinned)
 # What Array.__dlpack__ and Array.__dlpack_device__ call, and what other libraries' C code calls: set by exchange.pyx, which
 # stands on arrays.
 ctypedef object (*dlpack_function)(Array array, object stream, object max_version, object dl_device, object copy)
@@ -133,3 +138,12 @@ cdef inline int check_live(Array array, str name) except -1:
     return raise_dead(array, name)
 
 cdef bint is_held(object base) noexcept  # whether a Buffer was not freed
+
+
+cdef inline bint still_has(object memory, uintptr_t address) noexcept:
+    # Of a Buffer, PinnedBuffer or Array: whether it has memory, and at this address; of anything else True.
+    if isinstance(memory, Array):
+        return (<Array>memory).ptr == address and is_live(<Array>memory)
+    if isinstance(memory, Buffer):
+        return (<Buffer>memory).live and (<Buffer>memory).ptr == address
+    return not isinstance(memory, PinnedBuffer) or (<PinnedBuffer>memory).live and (<PinnedBuffer>memory).ptr == address

@@ -271,7 +271,7 @@ cdef class Buffer:
             SleepingMemoryError: the memory sleeps.
             RuntimeError: the stream is capturing.
         """
-        return share_memory(self, stream)
+        return sharing().share(self, stream)
 
     def record_stream(self, stream: Stream | int) -> None:
         """Says that another stream uses the bytes: once freed, they are not reused before that work is done.
@@ -370,7 +370,7 @@ cdef class Buffer:
 
     def __reduce__(self):
         if feeds_queue():
-            return reduce_memory(self)
+            return sharing().reduce_memory(self)
         refuse_copy(self, "it owns its memory; copy the bytes with accelrt.copy(other, this), or send those of copy_to(); "
                     "another process can open the same memory by share(), or where accelrt.sharing was imported")
 
@@ -474,6 +474,20 @@ cdef void release_locked(int device, uintptr_t address) noexcept:
     release_host_bytes(address)
 
 
+cdef int raise_lost(object memory, str name) except -1:
+    if isinstance(memory, Array):
+        check_live(<Array>memory, name)
+    return raise_freed(memory, name)
+
+
+cdef uintptr_t address_in(object memory) noexcept:
+    if isinstance(memory, Array):
+        return (<Array>memory).ptr
+    if isinstance(memory, PinnedBuffer):
+        return (<PinnedBuffer>memory).ptr
+    return (<Buffer>memory).ptr if isinstance(memory, Buffer) else 0
+
+
 cdef int raise_freed(object owner, str name) except -1:
     if isinstance(owner, Buffer) and (<Buffer>owner).stream is None:
         refuse_unmade(owner)
@@ -496,16 +510,6 @@ def feeds_queue() -> bool:
     """Whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the Queue
     would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
     return "multiprocessing.queues" in sys.modules and threading.current_thread().name == "QueueFeederThread"
-
-
-def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., object], tuple[object, ...]]:
-    """What such a thread pickles a Buffer or Array by."""
-    return sharing().reduce_memory(memory)
-
-
-def share_memory(memory: Buffer | Array, stream: Stream | int | None) -> MemoryHandle:
-    """A handle by which other processes open a Buffer, or an Array on one."""
-    return sharing().share(memory, stream)
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
@@ -826,8 +830,7 @@ cdef Array wrap_numpy(object array):
     for axis in range(ndim):
         made.extents[axis] = array.shape[axis]
         made.extents[ndim + axis] = array.strides[axis]
-    finish_array(made)
-    return made
+    return finish_array(made)
 
 
 cdef bint is_held(object base) noexcept:
@@ -874,12 +877,30 @@ cdef int start(Array made, object base, uintptr_t ptr, int device_index, Stream 
     return 0
 
 
-cdef int finish_array(Array array) except -1:
+cdef Array finish_array(Array array):
     array.size = count_elements(array.ndim, array.extents, array.itemsize)
     if array.size == 0:
         array.ptr = 0
     array.live = True
-    return 0
+    return array
+
+
+cdef Array allocate_array(Py_ssize_t ndim, const Py_ssize_t* extents, object dtype, object device, object stream,
+                          bint pinned):
+    cdef Py_ssize_t nbytes = dtype.itemsize * count_elements(ndim, extents, dtype.itemsize)
+    cdef Buffer buffer
+    cdef PinnedBuffer locked
+    cdef Array array
+    if pinned:
+        if stream is not None:
+            raise ValueError("pin_memory=True makes host memory, which follows no stream's order; pass no stream")
+        locked = PinnedBuffer(nbytes, device)
+        array = new_array(locked, locked.ptr, -1, None, dtype, ndim, False)
+    else:
+        buffer = Buffer(nbytes, device, stream)
+        array = new_array(buffer, buffer.ptr, buffer.device_index, buffer.stream, dtype, ndim, False)
+    memcpy(array.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
+    return finish_array(array)
 
 
 cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
@@ -1044,8 +1065,7 @@ cdef class Array:
                              "copy it first: array.copy().reshape(...)")
         view = new_view(self, self.ptr, ndim)
         memcpy(view.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
-        finish_array(view)
-        return view
+        return finish_array(view)
 
     def permute(self, *axes: Shape) -> Array:
         """A view with the axes in another order.
@@ -1066,8 +1086,7 @@ cdef class Array:
             axis = order[place]
             view.extents[place] = self.extents[axis]
             view.extents[self.ndim + place] = self.extents[self.ndim + axis]
-        finish_array(view)
-        return view
+        return finish_array(view)
 
     def transpose(self, *axes: Shape | None) -> Array:
         """permute(axes); with no axes given, the axes in reverse."""
@@ -1085,8 +1104,7 @@ cdef class Array:
         for axis in range(self.ndim):
             view.extents[axis] = self.extents[self.ndim - 1 - axis]
             view.extents[self.ndim + axis] = self.extents[2 * self.ndim - 1 - axis]
-        finish_array(view)
-        return view
+        return finish_array(view)
 
     def view(self, dtype: DTypeLike) -> Array:
         """A view of the same bytes as elements of another type; nothing is converted.
@@ -1115,8 +1133,7 @@ cdef class Array:
         if itemsize != self.itemsize:
             view.extents[self.ndim - 1] = nbytes // itemsize
             view.extents[2 * self.ndim - 1] = itemsize
-        finish_array(view)
-        return view
+        return finish_array(view)
 
     # --- elements ---
 
@@ -1271,11 +1288,11 @@ cdef class Array:
             NotSupportedError, SleepingMemoryError, RuntimeError: as of Buffer.share().
         """
         check_live(self, "this")
-        return share_memory(self, stream)
+        return sharing().share(self, stream)
 
     def __reduce__(self):
         if feeds_queue():
-            return reduce_memory(self)
+            return sharing().reduce_memory(self)
         refuse_copy(self, "it stands for memory; copy the elements with copy(), or send those of numpy(); another process "
                           "can open the same memory by share(), or where accelrt.sharing was imported")
 
@@ -1298,18 +1315,15 @@ cdef HostMemory expose(Array array):
 cdef tuple memory_of(object memory):
     # (what to keep alive, address, bytes, device, stream, whether it is read-only)
     cdef Array array
+    if not still_has(memory, address_in(memory)):
+        raise_lost(memory, "memory")
     if isinstance(memory, Buffer):
-        if not (<Buffer>memory).live:
-            raise_freed(memory, "memory")
         return (memory, (<Buffer>memory).ptr, (<Buffer>memory).nbytes, (<Buffer>memory).device_index,
                 (<Buffer>memory).stream, False)
     if isinstance(memory, PinnedBuffer):
-        if not (<PinnedBuffer>memory).live:
-            raise_freed(memory, "memory")
         return memory, (<PinnedBuffer>memory).ptr, (<PinnedBuffer>memory).nbytes, -1, None, False
     if isinstance(memory, Array):
         array = memory
-        check_live(array, "memory")
         if not array.dense():
             raise ValueError(f"memory is an Array of shape {array.shape} and strides {array.strides}; pass a contiguous one")
         return array.base, array.ptr, array.size * array.itemsize, array.device_index, array.stream, array.readonly
@@ -1376,8 +1390,7 @@ cdef Array index(Array self, object key):
     for place in range(made):
         view.extents[place] = lengths[place]
         view.extents[made + place] = strides[place]
-    finish_array(view)
-    return view
+    return finish_array(view)
 
 
 cdef Py_ssize_t cut(Array self, Py_ssize_t axis, object part, Py_ssize_t* out_length, Py_ssize_t* out_stride) except? -1:

@@ -37,7 +37,7 @@ cdef int note_pinned(Operand* side, Stream stream) except -1
 cdef int note_elsewhere(Operand* side, Stream stream) except -1
 cdef bint is_asynchronous(Operand* side) except -1
 # Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
-# what was given as dst and src has the memory that was read, and refuses memory that sleeps.  leave_use ends it.
+# what was given as dst and src has the memory that was read, and refuses memory that sleeps.  end_use_of ends it.
 cdef int look_again_slow(Operand* side, object source, str name) except -1
 cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
@@ -92,10 +92,6 @@ cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* orig
     return 0
 
 
-cdef inline void leave_use(Access* access) noexcept:
-    end_use_of(access)
-
-
 cdef inline int note_use(Operand* side, Stream stream, bint kept, bint blocking) except -1:
     # Once the driver took the work: what it refused uses nothing.
     if side.owned and (side.owner_stream != stream.handle or side.ordinal != stream.device_index):
@@ -129,3 +125,5 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
 # As Array.copy_, from an Array of the same type whose shape can be broadcast.
 cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -1
 cdef int fill_array(Array dst, object value, object stream) except -1  # as Array.fill_
+# A C-contiguous Array of another one's shape and type with memory of its own; the rest as of allocate_array.
+cdef Array packed(Array like, object device, object stream, bint pinned)

@@ -14,10 +14,11 @@ from libc.string cimport memcpy, strchr
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport pool_if_made, try_use_across, use_across
 from accelrt.arrays.array cimport (
-    DEVICE_BUFFER, MAX_NDIM, OTHERS, PINNED_BUFFER, Array, Buffer, check_live, find_bounds, finish_array, new_array,
-    numpy_module, PinnedBuffer, raise_freed, set_contiguous,
+    address_in, allocate_array, Array, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array, MAX_NDIM,
+    new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
 )
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
 cimport accelrt.driver.registry as registry
@@ -27,7 +28,7 @@ from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
 from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, judge_handle, Stream, stream_for, stream_of, wrap
-from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, PyThread_get_thread_ident, refuse_sleeping
+from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, refuse_sleeping
 cimport accelrt.runtime.access as watch
 
 
@@ -180,18 +181,7 @@ cdef int read_array(Operand* made, Array array, str name, bint writable) except 
 
 cdef int look_again_slow(Operand* side, object source, str name) except -1:
     # The caller's code, and other threads, may have freed it since it was read.
-    if isinstance(source, Array):
-        check_live(<Array>source, name)
-        side.source = <PyObject*>(<Array>source).base
-        if (<Array>source).ptr != side.address:
-            raise_freed(source, name)
-    elif isinstance(source, Buffer):
-        if not (<Buffer>source).live or (<Buffer>source).ptr != side.address:
-            raise_freed(source, name)
-    elif isinstance(source, PinnedBuffer):
-        if not (<PinnedBuffer>source).live or (<PinnedBuffer>source).ptr != side.address:
-            raise_freed(source, name)
-    return 0
+    return 0 if still_has(source, side.address) else raise_lost(source, name)
 
 
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1:
@@ -249,7 +239,8 @@ cdef class MemoryUse:
         if self.entered or self.memory is None:
             raise RuntimeError("a MemoryUse is entered once at a time")
         for each in self.memory:
-            look_live(each, self.call)
+            if not still_has(each, address_in(each)):
+                raise_lost(each, self.call)
         begin_use(&self.access, uses_owner, <PyObject*>self.memory)
         self.access.thread = PyThread_get_thread_ident()
         self.entered = True
@@ -274,21 +265,6 @@ cdef class MemoryUse:
 
     def __reduce__(self):
         refuse_copy(self, "it is a use of memory by this process")
-
-
-cdef int look_live(object memory, str name) except -1:
-    if isinstance(memory, Array):
-        return check_live(<Array>memory, name)
-    if isinstance(memory, Buffer) and not (<Buffer>memory).live or (
-            isinstance(memory, PinnedBuffer) and not (<PinnedBuffer>memory).live):
-        raise_freed(memory, name)
-    return 0
-
-
-cdef uintptr_t address_in(object memory) noexcept:
-    if isinstance(memory, Array):
-        return (<Array>memory).ptr
-    return (<Buffer>memory).ptr if isinstance(memory, Buffer) else 0
 
 
 cdef int raise_scattered(Array array, str name) except -1:
@@ -500,7 +476,7 @@ cdef int copy_between(Operand* dst, uintptr_t to, Operand* src, uintptr_t origin
         if not around or dst.owner_stream != other.handle:
             note_use(dst, worker, False, blocking)
     finally:
-        leave_use(&access)
+        end_use_of(&access)
     if around:  # what follows in the order of the other device's current stream follows the copy
         other.wait_stream(worker)
     return finish(worker, NULL, dst_given, src_given, None, None) if blocking else 0
@@ -705,7 +681,7 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
             finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL,
                    dst, src, view_to, view_origin)
     finally:
-        leave_use(&access)
+        end_use_of(&access)
     return 0
 
 
@@ -798,7 +774,7 @@ def fill(
         put_fill_in(worker, to.address + skip, element, bytes_, elements)
         note_use(&to, worker, False, blocking)
     finally:
-        leave_use(&access)
+        end_use_of(&access)
     if blocking:
         finish(worker, NULL, dst, None, view, None)
 
@@ -809,18 +785,8 @@ cdef int read_memory(object memory, uintptr_t* out_address, size_t* out_size) ex
     # Answers 1 where the size is known.
     cdef Operand side
     cdef Py_buffer view
-    if isinstance(memory, Buffer):
-        if not (<Buffer>memory).live:
-            raise_freed(memory, "memory")
-        out_address[0], out_size[0] = (<Buffer>memory).ptr, (<Buffer>memory).nbytes
-    elif isinstance(memory, PinnedBuffer):
-        if not (<PinnedBuffer>memory).live:
-            raise_freed(memory, "memory")
-        out_address[0], out_size[0] = (<PinnedBuffer>memory).ptr, (<PinnedBuffer>memory).nbytes
-    elif isinstance(memory, Array):
-        read_array(&side, memory, "memory", False)
-        if not (<Array>memory).dense():
-            raise_scattered(memory, "memory")
+    if isinstance(memory, (Buffer, PinnedBuffer, Array)):
+        read_operand(&side, memory, "memory", False)
         out_address[0], out_size[0] = side.address, side.nbytes
     elif isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool):
         out_address[0] = checked_address_int(memory, "memory")
@@ -1095,23 +1061,11 @@ cdef int announce_array(Array array, str mode, Stream worker) except -1:
     return watch.note_access(worker.device_index, worker.handle, low, size, mode, "copy_")
 
 
-cdef Array packed(Array like, object owner, uintptr_t ptr, int device_index, Stream stream):
-    # A C-contiguous Array of like's shape and type.
-    cdef Array made = new_array(owner, ptr, device_index, stream, like.dtype, like.ndim, False)
-    memcpy(made.extents, like.extents, like.ndim * sizeof(Py_ssize_t))
-    set_contiguous(like.ndim, made.extents, like.itemsize)
-    finish_array(made)
-    return made
-
-
-cdef Array packed_on(Array like, int device_index, Stream stream):
-    cdef Buffer buffer = Buffer(like.size * like.itemsize, device_index, stream)
-    return packed(like, buffer, buffer.ptr, device_index, buffer.stream)
-
-
-cdef Array packed_in_pinned(Array like, int device_index):
-    cdef PinnedBuffer pinned = PinnedBuffer(like.size * like.itemsize, device_index)
-    return packed(like, pinned, pinned.ptr, -1, None)
+cdef Array packed(Array like, object device, object stream, bint pinned):
+    cdef Extents extents
+    memcpy(extents, like.extents, like.ndim * sizeof(Py_ssize_t))
+    set_contiguous(like.ndim, extents, like.itemsize)
+    return allocate_array(like.ndim, extents, like.dtype, device, stream, pinned)
 
 
 cdef bint is_ordinary(Array array) except -1:
@@ -1209,7 +1163,7 @@ cdef int copy_piece(Array dst, uintptr_t to, Array src, uintptr_t origin, Piece*
             finish(worker, &dst_side if dst.device_index < 0 else &src_side if src.device_index < 0 else NULL, dst, src,
                    None, None)
     finally:
-        leave_use(&access)
+        end_use_of(&access)
     return 0
 
 
@@ -1220,7 +1174,7 @@ cdef int copy_shared(Array dst, Array src, object stream) except -1:
     if dst.ptr == src.ptr and dst.shape == src.shape and dst.strides == src.strides:
         return 0
     worker = worker_for(stream, dst.device_index)
-    between = packed_on(src, dst.device_index, worker)
+    between = packed(src, dst.device_index, worker, False)
     copy_array(between, src, False, worker)
     return copy_array(dst, between, False, worker)
 
@@ -1232,11 +1186,10 @@ cdef int copy_staged(Array dst, Array src, bint blocking, object stream) except 
     if record_for(worker) is not None:
         raise ValueError("a capture takes no copy of scattered elements of ordinary host memory; use page-locked memory, "
                          "accelrt.empty(..., pin_memory=True), or a contiguous array")
+    between = packed(src, worker.device_index, None, True)
     if dst.device_index >= 0:
-        between = packed_in_pinned(src, worker.device_index)
         numpy_module().copyto(between.numpy(), src.numpy())
         return copy_array(dst, between, blocking, worker)
-    between = packed_in_pinned(src, worker.device_index)
     copy_array(between, src, True, worker)
     numpy_module().copyto(dst.numpy(), between.numpy())
     return 0
@@ -1258,10 +1211,10 @@ cdef int copy_arrays(Array dst, Array src, object stream) except -1:
                              "each, and one of the two is not in the capture; have it wait for the other first, or copy "
                              "from and to contiguous arrays")
     if not src.dense():
-        origin = packed_on(src, src.device_index, worker_for(None, src.device_index))
+        origin = packed(src, src.device_index, None, False)
         copy_array(origin, src, False, None)
     if not alike or not dst.dense():
-        to = packed_on(src, dst.device_index, worker_for(None, dst.device_index))
+        to = packed(src, dst.device_index, None, False)
     copy_whole(to, to.ptr, origin, origin.ptr, origin.size * origin.itemsize, False, stream)
     return copy_array(dst, to, False, None) if to is not dst else 0
 
@@ -1310,14 +1263,11 @@ cdef Array flat(Array dst, uintptr_t ptr, Py_ssize_t nbytes):
     cdef Array made = new_array(dst.base, ptr, dst.device_index, dst.stream, numpy_module().dtype("u1"), 1, False)
     made.extents[0] = nbytes
     made.extents[1] = 1
-    finish_array(made)
-    return made
+    return finish_array(made)
 
 
 cdef int fill_scattered(Array dst, object element, object stream) except -1:
     # From one element in page-locked memory, which a capture's graph keeps.
-    cdef Array one = new_array(PinnedBuffer(dst.itemsize, dst.device_index), 0, -1, None, dst.dtype, 0, False)
-    one.ptr = (<PinnedBuffer>one.base).ptr
-    finish_array(one)
+    cdef Array one = allocate_array(0, dst.extents, dst.dtype, dst.device_index, None, True)
     one.numpy()[()] = element
     return copy_array(dst, one, False, stream)

@@ -11,18 +11,21 @@ from libc.string cimport memcpy, memset
 
 from accelrt.allocator.pool cimport use_across
 from accelrt.arrays.array cimport (
-    DEVICE_BUFFER, MAX_NDIM, PINNED_BUFFER, Array, Buffer, check_live, count_elements, dtype_of, Extents, find_bounds,
-    finish_array, is_c_contiguous, is_live, new_array, numpy_module, PinnedBuffer, read_shape, read_strides,
-    set_contiguous, wrap_numpy,
+    allocate_array, Array, Buffer, check_live, count_elements, DEVICE_BUFFER, dtype_of, Extents, find_bounds,
+    finish_array, is_c_contiguous, is_live, MAX_NDIM, new_array, numpy_module, PINNED_BUFFER, PinnedBuffer, read_shape,
+    read_strides, set_contiguous, wrap_numpy,
 )
 from accelrt.arrays.array import provide_methods
 cimport accelrt.arrays.array as arrays
 from accelrt.arrays.copy import copy as copy_bytes, fill as fill_bytes
-from accelrt.arrays.copy cimport captures_apart, copy_array, device_of_pointer, fill_array, follow_producer, Operand
+from accelrt.arrays.copy cimport (
+    captures_apart, copy_array, device_of_pointer, fill_array, follow_producer, Operand, packed,
+)
 from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
     DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
 )
+from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check
 from accelrt.devices.device cimport count_devices, ordinal_of
 from accelrt.driver.guard cimport ask_stream, drop_with_gil, make_thread_state
 cimport accelrt.driver.registry as registry
@@ -39,19 +42,6 @@ cimport accelrt.runtime.access as watch
 #
 # An export holds the Array, and counts on its Buffer or PinnedBuffer, so that free() does not take the memory from under
 # another library.  Its deleter takes the GIL, on whichever thread it runs, and does nothing once the interpreter is gone.
-
-cdef extern from *:
-    """
-    #if PY_VERSION_HEX >= 0x030D0000
-    #define accelrt_is_gone() (!Py_IsInitialized() || Py_IsFinalizing())
-    #else
-    #define accelrt_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
-    #endif
-    """
-    bint is_gone "accelrt_is_gone"() nogil
-
-cdef extern from "Python.h":
-    bint has_gil "PyGILState_Check"() nogil
 
 cdef enum:
     NO_ORDER = -1    # values of stream
@@ -221,9 +211,9 @@ cdef void hold(Array array) noexcept:
 cdef void delete_holder(void* holder) noexcept nogil:
     # On any thread of any library.
     cdef bint made
-    if is_gone():
+    if interpreter_is_gone():
         return
-    if has_gil():  # to take it again would cost more than the rest
+    if PyGILState_Check():  # to take it again would cost more than the rest
         (<void (*)(PyObject*) noexcept nogil><void*>let_go)(<PyObject*>holder)
         return
     made = make_thread_state()
@@ -530,23 +520,13 @@ cdef Array allocate_alike(DLTensor* prototype):
     # With the prototype's shape, type and device; memory of the CPU is page-locked.
     cdef Extents extents
     cdef Py_ssize_t ndim = read_shape([prototype.shape[axis] for axis in range(prototype.ndim)], extents)
-    cdef object dtype = dtype_of_code(prototype.dtype)
-    cdef Py_ssize_t nbytes = dtype.itemsize * count_elements(ndim, extents, dtype.itemsize)
-    cdef Buffer buffer
-    cdef PinnedBuffer pinned
-    cdef Array made
+    cdef object dtype = dtype_of_code(prototype.dtype), device = None
     if prototype.device.device_type == DL_CUDA:
-        buffer = Buffer(nbytes, device_of_tensor(prototype))
-        made = new_array(buffer, buffer.ptr, buffer.device_index, buffer.stream, dtype, ndim, False)
-    elif prototype.device.device_type == DL_CPU or prototype.device.device_type == DL_CUDA_HOST:
-        pinned = PinnedBuffer(nbytes)
-        made = new_array(pinned, pinned.ptr, -1, None, dtype, ndim, False)
-    else:
+        device = device_of_tensor(prototype)
+    elif prototype.device.device_type != DL_CPU and prototype.device.device_type != DL_CUDA_HOST:
         raise_device(prototype.device.device_type)
-    memcpy(made.extents, extents, ndim * sizeof(Py_ssize_t))
-    set_contiguous(ndim, made.extents, made.itemsize)
-    finish_array(made)
-    return made
+    set_contiguous(ndim, extents, dtype.itemsize)
+    return allocate_array(ndim, extents, dtype, device, None, device is None)
 
 
 cdef int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
@@ -644,32 +624,12 @@ fill_exchange_api()
 # --- create -----------------------------------------------------------------------------------------------------------
 # Arrays with memory of their own or of others', and what the methods of Arrays do with memory.
 
-cdef Array allocate(Py_ssize_t ndim, const Py_ssize_t* extents, object dtype, object device, object stream,
-                    bint pinned):
-    # With the extents' strides, which fill the memory.
-    cdef Py_ssize_t nbytes = dtype.itemsize * count_elements(ndim, extents, dtype.itemsize)
-    cdef Buffer buffer
-    cdef PinnedBuffer locked
-    cdef Array made
-    if pinned:
-        if stream is not None:
-            raise ValueError("pin_memory=True makes host memory, which follows no stream's order; pass no stream")
-        locked = PinnedBuffer(nbytes, device)
-        made = new_array(locked, locked.ptr, -1, None, dtype, ndim, False)
-    else:
-        buffer = Buffer(nbytes, device, stream)
-        made = new_array(buffer, buffer.ptr, buffer.device_index, buffer.stream, dtype, ndim, False)
-    memcpy(made.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
-    finish_array(made)
-    return made
-
-
 cdef Array allocate_shaped(object shape, object dtype, object device, object stream, bint pinned):
     cdef Extents extents
     cdef Py_ssize_t ndim = read_shape(shape, extents)
     kind = dtype_of(dtype)
     set_contiguous(ndim, extents, kind.itemsize)
-    return allocate(ndim, extents, kind, device, stream, pinned)
+    return allocate_array(ndim, extents, kind, device, stream, pinned)
 
 
 def empty(
@@ -713,7 +673,7 @@ cdef Array allocate_like(Array other, object dtype, object device, object stream
     set_contiguous(other.ndim, extents, kind.itemsize)
     if other.itemsize == kind.itemsize and fills_memory(other):
         memcpy(extents + other.ndim, other.extents + other.ndim, other.ndim * sizeof(Py_ssize_t))
-    return allocate(other.ndim, extents, kind, device, stream, other.device_index < 0 and device is None)
+    return allocate_array(other.ndim, extents, kind, device, stream, other.device_index < 0 and device is None)
 
 
 cdef bint fills_memory(Array other) except -1:
@@ -816,8 +776,7 @@ cdef Array wrap_interface(object source):
         follow_producer(&side, worker)
     made = new_array(source, address, device, worker, kind, ndim, found.readonly)
     memcpy(made.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
-    finish_array(made)
-    return made
+    return finish_array(made)
 
 
 cdef Array wrap_any(object source, object dtype, object stream):
@@ -880,19 +839,13 @@ def asarray(
     if refuses:
         raise ValueError("copy is False, but the elements are elsewhere; pass copy=None, or their own device")
     if ordinal < 0:
-        made = allocate_like(found, None, None, None) if found.device_index < 0 else pinned_like(found)
+        made = allocate_like(found, None, None, None) if found.device_index < 0 else packed(
+            found, found.device_index, None, True)
         copy_array(made, found, True, stream)
         return made
     made = allocate_like(found, None, ordinal, stream)
     copy_array(made, found, found.device_index < 0, made.stream if stream is None else stream)
     return made
-
-
-cdef Array pinned_like(Array other):
-    cdef Extents extents
-    memcpy(extents, other.extents, other.ndim * sizeof(Py_ssize_t))
-    set_contiguous(other.ndim, extents, other.itemsize)
-    return allocate(other.ndim, extents, other.dtype, None if other.device_index < 0 else other.device_index, None, True)
 
 
 def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: bool | None = None) -> Array:
@@ -939,11 +892,8 @@ def assign(Array dst, value: object) -> None:
 
 
 def copied(Array array, stream: Stream | int | None) -> Array:
-    cdef Array made
-    if array.device_index < 0:
-        made = pinned_like(array)
-    else:
-        made = allocate_shaped(array.shape, array.dtype, array.device_index, stream, False)
+    cdef bint on_host = array.device_index < 0
+    cdef Array made = packed(array, None if on_host else array.device_index, None if on_host else stream, on_host)
     copy_array(made, array, False, stream)
     return made
 

@@ -1,17 +1,18 @@
 """What every other package builds on; nothing here calls a driver.
 
-dtypes      the types of elements, one row each
-files       files that appear whole or not at all, and are read up to a bound
-handle_map  a hash table from addresses or handles to records
-integers    what callers may pass as a number
-locks       pthread's mutexes; spin locks of one word; counters and pointers that several threads share
-names       the public names, and the module that each is of
-stubgen     writes the stubs of compiled modules, when the package is built
-process     what happens in forks and at the end, in one order each (DESIGN.md); whether variables that say
-            which devices there are changed; descriptors with an owner from the first moment on
-printable   texts of other people's as a terminal can show them, and sizes
-procfs      the cards that NVIDIA's kernel driver lists in /proc, and processes
-slots       sections that are passed in nanoseconds, and a wait until all who were inside have left
-threads     the clock, pauses, conditions, and starting a thread
-zero_pages  zeroed memory whose pages cost nothing before they are written to
+dtypes       the types of elements, one row each
+files        files that appear whole or not at all, and are read up to a bound
+handle_map   a hash table from addresses or handles to records
+interpreter  Python's thread, the GIL and the interpreter's end, as its C API tells them
+integers     what callers may pass as a number
+locks        pthread's mutexes; spin locks of one word; counters and pointers that several threads share
+names        the public names, and the module that each is of
+stubgen      writes the stubs of compiled modules, when the package is built
+process      what happens in forks and at the end, in one order each (DESIGN.md); whether variables that say
+             which devices there are changed; descriptors with an owner from the first moment on
+printable    texts of other people's as a terminal can show them, and sizes
+procfs       the cards that NVIDIA's kernel driver lists in /proc, and processes
+slots        sections that are passed in nanoseconds, and a wait until all who were inside have left
+threads      the clock, pauses, conditions, and starting a thread
+zero_pages   zeroed memory whose pages cost nothing before they are written to
 """

@@ -32,8 +32,7 @@ NOW = {
     "allocator.settings.apply": "configure_pinned pinned_settings",
     "runtime.init": "init is_available is_initialized lazy_call",
     "runtime.access": "get_sync_debug_mode set_sync_debug_mode",
-    "streams.event": "Event",
-    "streams.stream": "Stream current_stream default_stream per_thread_stream set_stream stream",
+    "streams.stream": "Event Stream current_stream default_stream per_thread_stream set_stream stream",
 }
 
 # Imported when it is asked for.

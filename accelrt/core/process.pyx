@@ -11,6 +11,7 @@ import warnings
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
+from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport refuse_copy
 
@@ -40,7 +41,6 @@ cdef extern from *:
     void lock_without_gil "accelrt_lock_without_gil" (pthread_mutex_t* mutex) noexcept nogil
     int pthread_atfork(fork_hook prepare, fork_hook parent, fork_hook child) nogil
     int getpid() nogil
-    unsigned long PyThread_get_thread_ident() noexcept nogil
 
 # The ranks of forks, as ForkRank has them, each with why it stands where it does.
 FORK_ORDER = (
@@ -495,13 +495,8 @@ def at_init() -> tuple[str | None, str | None]:
 # and a destructor that Python runs may be interrupted too.  What is here takes and keeps in one step of compiled code, and
 # gives back in another: no interruption comes in between.
 
-cdef extern from "Python.h":
-    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
-    unsigned long PyThread_get_thread_ident() noexcept
-
 cdef extern from "<unistd.h>" nogil:
     int close_number "close" (int fd)
-    int getpid()
 
 
 cdef class Descriptor:

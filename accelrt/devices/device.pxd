@@ -2,7 +2,6 @@
 
 cdef int device_total  # 0 before init and in a child forked after it; written by device.pyx alone
 cdef int ask_current(int* out_ordinal) noexcept nogil  # the driver
-cdef unsigned long this_thread() noexcept  # its identifier
 cdef int ordinal_of(object device) except -1  # None is the current one; initialises at first use
 cdef int count_devices() except -1
 cdef int known_devices() noexcept nogil  # 0 before init and in a child forked after it

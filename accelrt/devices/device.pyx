@@ -4,9 +4,10 @@ The current device is the driver's own current context of the calling thread, so
 libraries of the process never disagree.  Where there is one device it is current by definition.
 """
 import operator
-
 cimport cython
+from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
 
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.process cimport FORK_DEVICES, at_fork
 from accelrt.errors import InvalidDeviceError, InvalidDeviceTypeError
 from accelrt.runtime import init
@@ -17,11 +18,6 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, is_main_thread, leave_wait
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, NO_DEVICE, raise_status, refuse_unmade
 cimport accelrt.runtime.access as watch
-
-cdef extern from "Python.h":
-    bint PyLong_CheckExact(object thing)
-    long PyLong_AsLongAndOverflow(object number, int* overflow) except? -1
-    unsigned long PyThread_get_thread_ident() nogil
 
 cdef tuple TYPES = ("cuda", "host")
 cdef str NAME = r"(cuda|host)(?::(0|[1-9][0-9]*))?"
@@ -64,10 +60,6 @@ cdef int current() except -1:
     if code:
         raise_status(code, "current_device")
     return ordinal
-
-
-cdef unsigned long this_thread() noexcept:
-    return PyThread_get_thread_ident()
 
 
 cdef inline int plain_ordinal(object given) except -2:
@@ -223,7 +215,7 @@ cdef class device:
         if self.entered:
             self.enter_again(before)
         else:
-            self.entered = this_thread()
+            self.entered = PyThread_get_thread_ident()
             self.before = before
         return self
 
@@ -232,7 +224,7 @@ cdef class device:
     ) -> None:
         cdef int before = self.before
         if self.again is None or not self.leave_again(&before):
-            if self.entered != this_thread():
+            if self.entered != PyThread_get_thread_ident():
                 raise RuntimeError(f"the context of {self!r} is not entered on this thread; nothing is changed")
             self.entered = 0
         if self.index >= 0:
@@ -243,13 +235,13 @@ cdef class device:
         # A device's object is shared: buffer.device is the same one for every thread.
         if self.again is None:
             self.again = []
-        self.again.append((this_thread(), before))
+        self.again.append((PyThread_get_thread_ident(), before))
         return 0
 
     cdef bint leave_again(self, int* out_before) except -1:
         cdef Py_ssize_t index
         for index in range(len(self.again) - 1, -1, -1):
-            if self.again[index][0] == this_thread():
+            if self.again[index][0] == PyThread_get_thread_ident():
                 out_before[0] = self.again.pop(index)[1]
                 return True
         return False

@@ -3,6 +3,7 @@ import threading
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
 
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
@@ -39,7 +40,6 @@ cdef extern from *:
     long long look_at "accelrt_look_at"
     bint is_abandoned() noexcept nogil
     void set_abandoned() noexcept nogil
-    unsigned long PyThread_get_thread_ident() noexcept nogil
 
 cdef enum:
     SHARE = 64                   # the gap between two questions is this part of the time waited

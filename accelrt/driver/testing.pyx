@@ -19,6 +19,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.core.process cimport FORK_DRIVER, at_fork
+from accelrt.core.interpreter cimport PyGILState_Check, PyThread_get_thread_ident
 from accelrt.core.threads cimport now, pause, pthread_cond_broadcast, pthread_cond_init, pthread_cond_t, wait_on
 from accelrt.driver.registry cimport begin_table, offer_over, table_named
 from accelrt.driver.table cimport Table, host_fn
@@ -156,10 +157,6 @@ def reset_call_counts() -> None:
 
 # Watched is whether a point is set or calls are traced: while neither is, a call reads that one word.  The mutex is held
 # for no call of a driver's and without the GIL.
-cdef extern from "Python.h":
-    unsigned long PyThread_get_thread_ident() noexcept nogil
-    bint PyGILState_Check() noexcept nogil
-
 ctypedef struct Call:
     unsigned long thread
     int row

@@ -11,7 +11,8 @@ from accelrt.allocator.private.routes cimport (
 )
 from accelrt.arrays.copy import device_span
 from accelrt.core.integers cimport checked_address_int
-from accelrt.devices.device cimport ordinal_of, this_thread
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
+from accelrt.devices.device cimport ordinal_of
 from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
@@ -1191,14 +1192,14 @@ cdef class Branch:
             graph.branches = []
         graph.branches.append(self)
         self.context = StreamContext(self.stream)
-        self.thread = this_thread()
+        self.thread = PyThread_get_thread_ident()
         self.context.__enter__()
         return 0
 
     def __exit__(self, kind, error, trace):
         if self.context is None:
             raise RuntimeError("this condition's body is not entered; use it in a with statement")
-        if self.context.open and self.thread != this_thread():
+        if self.context.open and self.thread != PyThread_get_thread_ident():
             raise RuntimeError("another thread captures the body of this condition; leave it there, where it goes on")
         try:
             self.context.__exit__(None, None, None)

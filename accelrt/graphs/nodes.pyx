@@ -114,10 +114,6 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
             self, kernel=params.kernel, grid=params.grid, block=params.block, shared=params.shared, args=params.arguments)
 
 
-cdef str type_name(int type_):
-    return TYPES[type_] if 0 <= type_ < len(TYPES) else f"type {type_}"
-
-
 cdef class Handles:
     """Room for handles that a row writes."""
 
@@ -162,7 +158,7 @@ cdef str type_of(uintptr_t graph, uintptr_t node):
     cdef int code = registry.active().graph_node_type(graph, node, &type_)
     if code:
         raise_status(code, "graph_node_type", ("graph", graph, "node", node))
-    return type_name(type_)
+    return TYPES[type_] if 0 <= type_ < len(TYPES) else f"type {type_}"
 
 
 def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNode]:
@@ -325,8 +321,6 @@ def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose) -> No
     cdef const char* to = place
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code
-    if b"\0" in place:
-        raise ValueError(f"debug_path is {path!r}: embedded null character; C would read the path up to it only")
     with nogil:
         code = registry.active().graph_dot(graph, to, flags)
     if code:

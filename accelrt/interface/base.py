@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal, Self
 
-from accelrt.streams.event import Event
-from accelrt.streams.stream import Stream
+from accelrt.streams.stream import Event, Stream
 
 __all__ = ["DeviceGuard", "DeviceInterface", "EventBase", "StreamBase", "Worker"]
 

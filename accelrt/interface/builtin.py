@@ -22,8 +22,7 @@ from accelrt.interface.base import DeviceInterface
 from accelrt.interface.worker import CachingWorker
 from accelrt.memory.caching import memory_allocated
 from accelrt.runtime import init
-from accelrt.streams.event import Event
-from accelrt.streams.stream import Stream, current_stream, set_stream, stream
+from accelrt.streams.stream import Event, Stream, current_stream, set_stream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

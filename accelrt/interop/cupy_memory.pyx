@@ -7,6 +7,7 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport intptr_t, uint64_t, uintptr_t
 
+from accelrt.core.interpreter cimport interpreter_is_gone
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver cimport registry
 from accelrt.driver.guard cimport (
@@ -28,16 +29,6 @@ from accelrt.allocator.pinned.cache cimport forget_stream_pinned, use_pinned_on
 from accelrt.runtime.lifetimes cimport close_capture, follow_capture, open_capture, Record
 cimport accelrt.runtime.access as watch
 from accelrt.status cimport INVALID_DEVICE, raise_status, refuse_copy, refuse_unmade
-
-cdef extern from *:
-    """
-    #if PY_VERSION_HEX >= 0x030D0000
-    #define accelrt_is_gone() (!Py_IsInitialized() || Py_IsFinalizing())
-    #else
-    #define accelrt_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
-    #endif
-    """
-    bint is_gone "accelrt_is_gone"() nogil
 
 cdef extern from *:
     """
@@ -112,7 +103,7 @@ cdef inline uintptr_t current_stream(int device) except? <uintptr_t>-1:
 
 cdef bint ask_user(int device, uintptr_t* out_stream) noexcept:
     # For destructors: the stream that is current on this thread; False where CuPy cannot say, as at the process's end.
-    if is_gone():
+    if interpreter_is_gone():
         return False
     try:
         out_stream[0] = current_stream(device)
@@ -282,7 +273,7 @@ def stream_goes(int device, uintptr_t stream) -> bool:
     """
     cdef uintptr_t heir = 0
     cdef bint known
-    if is_gone() or driver_name() in ("sentinel", "forked"):
+    if interpreter_is_gone() or driver_name() in ("sentinel", "forked"):
         return True
     with nogil:
         known = find_heir(device, stream, &heir)

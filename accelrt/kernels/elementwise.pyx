@@ -196,8 +196,7 @@ cdef Array make_output(Call call, object dtype, Stream stream):
     for axis in range(call.ndim):
         made.extents[axis] = call.shape[axis]
     set_contiguous(call.ndim, made.extents, itemsize)
-    finish_array(made)
-    return made
+    return finish_array(made)
 
 
 cdef inline bint is_same(Array one, Array other) noexcept:

@@ -16,7 +16,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.arrays.array cimport (
-    DEVICE_BUFFER, Array, Buffer, check_live, find_bounds, is_held, PinnedBuffer, raise_freed,
+    Array, Buffer, check_live, DEVICE_BUFFER, find_bounds, is_held, PinnedBuffer, raise_freed, raise_lost, still_has,
 )
 from accelrt.arrays.copy cimport (
     follow_producer, is_asynchronous, keep, note_use, Operand, read_array, read_interface, read_operand, uses_owner,
@@ -230,18 +230,10 @@ cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* pac
 cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1:
     # Directly before the use begins (accelrt/uses): whether what was given still has the memory that was packed.
     cdef Py_ssize_t index
-    cdef uintptr_t address
     for index in range(PyTuple_GET_SIZE(arguments)):
         argument = <object>PyTuple_GET_ITEM(arguments, index)
-        address = (<uintptr_t*>packed.pointers[index])[0]
-        if isinstance(argument, Array):
-            check_live(<Array>argument, place_of(index, parameters))
-        elif isinstance(argument, Buffer):
-            if not (<Buffer>argument).live or (<Buffer>argument).ptr != address:
-                raise_freed(argument, place_of(index, parameters))
-        elif isinstance(argument, PinnedBuffer):
-            if not (<PinnedBuffer>argument).live or (<PinnedBuffer>argument).ptr != address:
-                raise_freed(argument, place_of(index, parameters))
+        if not still_has(argument, (<uintptr_t*>packed.pointers[index])[0]):
+            raise_lost(argument, place_of(index, parameters))
     return 0
 
 
@@ -299,7 +291,7 @@ cdef inline bint takes_pointer(const Parameter* parameter) noexcept:
 
 cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, Buffer buffer) except -1:
     if not buffer.live:
-        raise_freed(buffer, f"argument {index} of kernel {parameters.name!r}")
+        raise_freed(buffer, place_of(index, parameters))
     if not takes_pointer(parameter):
         refuse(parameters, index, buffer, "a Buffer, whose address has 8 bytes")
     return refuse_elsewhere(parameters, index, buffer, buffer.device_index)

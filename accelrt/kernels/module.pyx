@@ -97,6 +97,20 @@ cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
     return function
 
 
+cdef tuple find_global(Loaded loaded, str name, str called):
+    # (address, bytes) of a variable.
+    cdef bytes encoded = name.encode()
+    cdef const char* text = encoded
+    cdef uintptr_t address = 0
+    cdef size_t size = 0
+    cdef int code
+    with nogil:
+        code = registry.active().module_global(loaded.handle, text, &address, &size)
+    if code:
+        raise_status(code, "module_global", ("name", called))
+    return address, size
+
+
 def check_image(bytes data) -> None:
     """Raises ValueError where an image in the ELF format, a cubin or a shared object, is shorter than it says, is not what
     accelrt compiled any more, or has tables that the host's dynamic linker would follow out of it."""
@@ -215,16 +229,7 @@ cdef class Module:
             CudaError: the module has no such variable.
         """
         cdef Loaded loaded = self.held()
-        cdef bytes encoded = str(self.names.get(name, name)).encode()
-        cdef const char* text = encoded
-        cdef uintptr_t address = 0
-        cdef size_t size = 0
-        cdef int code
-        with nogil:
-            code = registry.active().module_global(loaded.handle, text, &address, &size)
-        if code:
-            raise_status(code, "module_global", ("name", name))
-        return address, size
+        return find_global(loaded, str(self.names.get(name, name)), name)
 
     def unload(self) -> None:
         """Gives the module up: its kernels go on to work, and the code goes when the last of them, and what was
@@ -292,17 +297,11 @@ cdef Loaded register(object function, uintptr_t address, str name, object signat
 
 cdef object wrap_plain(object function, uintptr_t address, str name, object signature, int ordinal):
     # A kernel that calls a function of C, which knows nothing of blocks: code of its own for each function.
-    cdef uintptr_t target = 0
-    cdef size_t size = 0
-    cdef bytes variable = plain.TARGET.encode()
-    cdef const char* encoded = variable
+    cdef uintptr_t target
     cdef Loaded loaded
-    cdef int code
     called, image = plain.compile_call(name, signature)
     loaded = load(ordinal, bytes(image), f"a call of {name}")
-    code = registry.active().module_global(loaded.handle, encoded, &target, &size)
-    if code:
-        raise_status(code, "module_global", ("name", plain.TARGET))
+    target, _ = find_global(loaded, plain.TARGET, plain.TARGET)
     (<uintptr_t*>target)[0] = address
     loaded.owner = function
     return make_kernel(loaded, function_of(loaded, called, ""), ordinal, name, signature)

@@ -34,9 +34,10 @@ from accelrt.allocator.stats cimport (
 )
 from accelrt.allocator.types cimport Pool
 from accelrt.core.integers cimport checked_address_int, exact_int
+from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
 from accelrt.core.process import call_at_exit
 from accelrt.devices.device cimport (
-    await_device, count_devices, current_ordinal, device_total, known_devices, ordinal_of, parse, this_thread,
+    await_device, count_devices, current_ordinal, device_total, known_devices, ordinal_of, parse,
 )
 from accelrt.driver.guard cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.driver.registry import cause_of_refusal, cause_of_refusal as driver_refusal, driver_name, opened_name
@@ -49,8 +50,7 @@ from accelrt.status cimport (
     CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
     raise_status, refuse_copy,
 )
-from accelrt.streams.event cimport Event
-from accelrt.streams.stream cimport current_handle, Stream, stream_for, stream_of
+from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
 
 
@@ -70,7 +70,6 @@ cdef extern from *:
     PyObject* refusal "accelrt_refusal"
 
 cdef extern from "Python.h":
-    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
     size_t PyLong_AsSize_t(object number) noexcept  # (size_t)-1 with an error set where it does not fit
 
 
@@ -160,7 +159,7 @@ cdef void keep_interrupt(object error) noexcept:
     # an error of the type at its next step of Python.
     global kept
     if not catches:
-        PyThreadState_SetAsyncExc(this_thread(), type(error))
+        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(error))
     elif kept == NULL:
         Py_INCREF(error)
         kept = <PyObject*>error

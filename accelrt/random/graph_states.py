@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from accelrt.arrays.exchange import empty
 from accelrt.kernels.elementwise import ElementwiseKernel
 from accelrt.runtime.lifetimes import capture_of
-from accelrt.streams.event import Event
+from accelrt.streams.stream import Event, Stream
 
 if TYPE_CHECKING:
     from accelrt.arrays.array import Array
     from accelrt.random.state import State
-    from accelrt.streams.stream import Stream
 
 __all__ = ["GraphStates", "find_states"]
 

@@ -7,6 +7,7 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.slots cimport leave_slot, Slot
 
 cdef extern from * nogil:
@@ -124,9 +125,6 @@ cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) ex
 #
 # Uses by Python code are records on their thread's stack, in a list that the GIL guards: two links, and no atomic
 # operation.  Uses by nogil code are sections of their thread's slot (core/slots.pxd).
-cdef extern from "Python.h":
-    unsigned long PyThread_get_thread_ident() noexcept nogil
-
 cdef struct Access
 ctypedef bint (*naming)(const Access* access, PyObject* owner) noexcept
 ctypedef void (*releasing)(int device, uintptr_t address) noexcept

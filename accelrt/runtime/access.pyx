@@ -2,12 +2,14 @@
 import numbers
 import warnings
 from cpython.buffer cimport PyBUF_READ
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
+from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.process cimport FORK_USES, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport (
@@ -262,9 +264,6 @@ call_at_fork("runtime.access", "runtime", child=stop)
 
 # --- access -----------------------------------------------------------------------------------------------------------
 # Uses of memory that are under way: what frees and sleeps wait for, see access.pxd and DESIGN.md.
-
-cdef extern from "Python.h":
-    int PyErr_CheckSignals() except -1
 
 cdef extern from *:
     """

@@ -97,7 +97,6 @@ cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintp
 cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
 cdef void drain() noexcept  # tries again what could not be given back
 cdef bint any_waits() noexcept  # whether there is something
-# Around a host function, on the driver's thread: it must not call the driver, and what dies there waits.
 cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all
 
 

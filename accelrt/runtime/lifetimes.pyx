@@ -97,6 +97,10 @@ cdef Record record_on(int device, uintptr_t stream):
     cdef Record record = latest
     if record is None or record.origin != stream or record.ordinal != device:
         record = find_record(device, stream)
+    return outermost(record)
+
+
+cdef inline Record outermost(Record record):
     while record is not None and record.outer is not None:
         record = record.outer
     return record
@@ -104,14 +108,10 @@ cdef Record record_on(int device, uintptr_t stream):
 
 cdef Record find_record(int device, uintptr_t stream):
     cdef Record record
+    cdef bint captured
     for record in captures:
         if record.origin == stream and record.ordinal == device:
             return record
-    return ask_for_record(device, stream)
-
-
-cdef Record ask_for_record(int device, uintptr_t stream):
-    cdef bint captured
     return ask_driver(device, stream, &captured) if captures else None
 
 
@@ -149,9 +149,7 @@ def capture_of(int device, uintptr_t stream) -> tuple[bool, Record | None]:
     """Whether a stream captures, and the Record of the graph of accelrt's that it captures for, or None."""
     cdef bint captured = False
     cdef Record record = ask_driver(device, stream, &captured)
-    while record is not None and record.outer is not None:
-        record = record.outer
-    return captured, record
+    return captured, outermost(record)
 
 
 cdef int note_source(Record record, uintptr_t source) except -1:
@@ -325,34 +323,20 @@ cdef void forget_waiting() noexcept nogil:
     waiting = NULL  # the parent's objects
 
 
-cdef void begin_host_function() noexcept nogil:
-    global in_host_function
-    in_host_function += 1
-
-
-cdef void end_host_function() noexcept nogil:
-    global in_host_function
-    in_host_function -= 1
-
-
 cdef bint any_waits() noexcept:
     return waiting != NULL
-
-
-cdef int give_back_bytes(int kind, int device, uintptr_t address) noexcept nogil:
-    # A refusal can only mean that the process was forked, or that the bytes are gone already.
-    if kind == DEVICE_BYTES:
-        release(device, address)
-    else:
-        release_pinned(address)
-    return 0
 
 
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
     # A driver refuses some of these beside a capture, and breaks the capture, unless the caller is relaxed.
     cdef int mode, code
     if kind == DEVICE_BYTES or kind == HOST_BYTES:
-        return give_back_bytes(kind, device, handle)
+        # A refusal can only mean that the process was forked, or that the bytes are gone already.
+        if kind == DEVICE_BYTES:
+            release(device, handle)
+        else:
+            release_pinned(handle)
+        return 0
     if kind == GRAPH:
         return registry.active().graph_destroy(handle)
     if kind == EVENT:
@@ -620,29 +604,22 @@ cdef void run(void* data) noexcept nogil:
 
 
 cdef int call(HostCall host_call) noexcept:
+    # What dies in it, its own reference too, waits: a host function must not call the driver.
+    global in_host_function, more_errors
     cdef int device
-    begin_host_function()
-    call_function(host_call)
-    device = end_run(host_call)
-    end_host_function()
-    return device
-
-
-cdef void call_function(HostCall host_call) noexcept:
+    in_host_function += 1
     watch.note_run(host_call.mark, True)
     try:
         host_call.function()
     except BaseException as error:
-        note_function_error(error, host_call.function)
+        if len(function_errors) < MOST_ERRORS:
+            function_errors.append((error, host_call.function))
+        else:
+            more_errors += 1
     watch.note_run(host_call.mark, False)
-
-
-cdef void note_function_error(object error, object function) noexcept:
-    global more_errors
-    if len(function_errors) < MOST_ERRORS:
-        function_errors.append((error, function))
-    else:
-        more_errors += 1
+    device = end_run(host_call)
+    in_host_function -= 1
+    return device
 
 
 cdef bint functions_wait() noexcept:

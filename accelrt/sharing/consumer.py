@@ -24,7 +24,7 @@ from accelrt.errors import PeerTimeoutError
 from accelrt.sharing import mapping, producer, wire
 from accelrt.sharing.mapping import Ending, Lease, Tally
 from accelrt.sharing.threads import Service
-from accelrt.streams.event import Event
+from accelrt.streams.stream import Event, Stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from accelrt.arrays.array import Buffer
     from accelrt.core.process import Descriptor
     from accelrt.sharing.mapping import Mapping
-    from accelrt.streams.stream import Stream
 
 __all__ = ["Place", "collect", "decline_unclaimed", "missing", "open_memory", "statistics"]
 

@@ -185,7 +185,7 @@ def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any
     loan: Loan | None = None
     try:
         place, layout, loan = lend(memory, None, True)
-        pickled = mapping.rebuild, (place.values, layout)
+        pickled = mapping.rebuild, (open_ticket, place.values, layout)
         if loan is not None:
             loan.offer()  # the last step: it is kept until it is opened
         return pickled
@@ -213,7 +213,6 @@ def raise_refusal(pid: int, kind: str, text: str) -> NoReturn:
 
 
 def register_reductions() -> None:
-    mapping.provide_opening(open_ticket)
     for kind in (Buffer, Array):
         ForkingPickler.register(kind, reduce_memory)
 

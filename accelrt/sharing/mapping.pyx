@@ -26,8 +26,7 @@ from accelrt.errors import NotSupportedError
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy
-from accelrt.streams.event cimport Event
-from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
+from accelrt.streams.stream cimport Event, PER_THREAD, Stream, stream_for
 cimport accelrt.runtime.access as watch
 from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
 
@@ -1098,7 +1097,6 @@ cdef class Lease:
 # --- tickets ---------------------------------------------------------------------------------------------------------
 
 _unclaimed = SimpleQueue()  # (name, pid, loan) of tickets that will not be used, whose owners have to be told
-_open_ticket = None
 
 
 @cython.no_gc
@@ -1133,17 +1131,15 @@ def next_unclaimed() -> tuple[str, int, int] | None:
         return None
 
 
-def provide_opening(function: Callable[..., object]) -> None:
-    """Sets what opens a ticket: it gets the values of a Place, the layout and the Claim."""
-    global _open_ticket
-    _open_ticket = function
+# stub: def rebuild(open_ticket: Callable[..., object], values: tuple[object, ...], layout: tuple[object, ...] | None) -> object: ...  # no-cython-lint
+def rebuild(open_ticket: Callable[..., object], tuple values not None, layout: tuple[object, ...] | None) -> object:
+    """What multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted.
 
-
-# stub: def rebuild(values: tuple[object, ...], layout: tuple[object, ...] | None) -> object: ...
-def rebuild(tuple values not None, layout: tuple[object, ...] | None) -> object:
-    """What multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted."""
+    Arguments:
+        open_ticket: handles.open_ticket, which gets the values of a Place, the layout and the Claim.
+    """
     claim = Claim(values[0], values[1], values[2])
-    return _open_ticket(values, layout, claim)
+    return open_ticket(values, layout, claim)
 
 
 def statistics() -> dict[str, int]:

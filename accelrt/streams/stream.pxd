@@ -1,25 +1,10 @@
-# The pool of driver streams, for Python's Streams and for nogil code.
+# Streams, events, and which stream is current on each thread.
 from cpython.object cimport PyObject
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 
-cdef struct PooledStream:  # of one driver stream; both live as long as the process
-    uintptr_t handle
-    int device
-    int priority
-    bint by_handle         # nogil code has it, and returns it by its handle; under the pool's lock
-    bint idle              # in the pool; under its lock
-    int sharers            # Streams made by its id, beside the first holder; under the pool's lock
-    PooledStream* next     # in the pool: the one that was returned next
+from accelrt.streams.stream_pool cimport PooledStream
+from accelrt.uses.events cimport PooledEvent
 
-
-cdef size_t streams_in_use() noexcept nogil  # taken and not returned, on all devices
-
-# For nogil code, by handles.  A priority is clamped to what the device has.
-cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil
-cdef int return_handle(int device, uintptr_t stream) noexcept nogil  # INVALID_HANDLE unless take_handle answered it
-
-
-# Streams.
 cdef class Stream:
     cdef readonly uintptr_t handle  # the driver's; 0 is the device's legacy default stream
     cdef readonly int device_index
@@ -31,7 +16,19 @@ cdef class Stream:
 
     cdef int open_by_id(self, object stream_id, int ordinal) except -1
 
-cdef class Waitable:                # an Event, as streams see it: events stand on streams
+cdef class Event:
+    cdef readonly uintptr_t handle  # the driver's; 0 before the first record
+    cdef PooledEvent* pooled        # the same; NULL where it is another process's
+    cdef readonly int device_index  # of the stream that it was first recorded on; -1 before
+    cdef unsigned int flags
+    cdef bint external              # in a capture it becomes a node
+    cdef bint captured              # the last record was in a capture of accelrt's
+    cdef uint64_t record_number     # of the last record, among all records of all events; 0 before
+    cdef object __weakref__
+
+    cdef int ensure_handle(self, int ordinal, bint fresh=*) except -1
+    cdef int check_timed(self, str place) except -1
+    cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1
     cdef int record_in(self, Stream stream) except -1
     cdef int wait_in(self, Stream stream) except -1
 

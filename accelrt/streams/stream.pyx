@@ -1,31 +1,31 @@
-"""Streams, the pool that they come from, and which one is current on each thread."""
+"""Streams, events, and which stream is current on each thread."""
 cimport cython
 import numbers
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memmove, memset
+from libc.string cimport memmove
 
-from accelrt.allocator.heaps cimport trust_stream
-from accelrt.allocator.pool cimport MAX_DEVICES, knows_stream
-from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
+from accelrt.allocator.pool cimport MAX_DEVICES, knows_stream, stream_waits
 from accelrt.core.integers cimport exact_int
-from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
 )
 from accelrt.devices.device import set_device
-from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, query_uncaptured, restore_mode
+from accelrt.driver.guard cimport begin_wait, captures_open, end_wait, go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.runtime import init
-from accelrt.runtime.lifetimes cimport drain, enqueue_callback, functions_wait, raise_callback_errors
-from accelrt.status cimport (
-    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, raise_status,
-    refuse_copy, refuse_unmade,
+from accelrt.runtime.lifetimes cimport (
+    EVENT, UNCAPTURED, dispose, drain, enqueue_callback, keep_where_captured, raise_callback_errors,
 )
+from accelrt.status cimport (
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY, NOT_SUPPORTED, raise_status, refuse_copy,
+    refuse_unmade,
+)
+from accelrt.streams.stream_pool cimport return_from_event, return_stream, share_stream, take_for_event, take_stream
 cimport accelrt.runtime.access as watch
 
 
@@ -33,234 +33,12 @@ cimport accelrt.runtime.access as watch
 # stub: _S = TypeVar("_S")
 # stub: _R = TypeVar("_R")
 
-# --- stream pool ------------------------------------------------------------------------------------------------------
-# The pool of driver streams.
-#
-# A Stream that dies returns its driver stream, and nogil code the handle that it took; it is handed out again only when
-# its work is complete.  So no two holders share a stream, and none is destroyed while the allocator still has memory
-# filed under it.  That memory serves the next holder of the stream.
-
-cdef struct Returned:  # streams of one device and priority, the one returned first at the front
-    PooledStream* first
-    PooledStream* last
-
-cdef enum:
-    LEVELS = 8       # priorities kept apart
-    MAX_QUERIES = 4  # a request: one stream that is busy for long must not hide the others
-
-cdef Returned[MAX_DEVICES][LEVELS] returned  # under the lock
-cdef AddressMap streams                      # handle -> PooledStream, of all; under the lock
-cdef int lock = 0                            # held for no call of the driver's
-
-
-cdef void forget_streams() noexcept nogil:
-    # In a forked child: the parent's streams, and a lock that another of its threads may have held.
-    global lock
-    lock = 0
-    memset(returned, 0, sizeof(returned))
-    memset(&streams, 0, sizeof(streams))
-
-
-cdef inline Returned* returned_like(int device, int priority) noexcept nogil:
-    return &returned[device][-priority & (LEVELS - 1)]
-
-
-cdef PooledStream* pop(Returned* queue) noexcept nogil:
-    # The stream that was returned first, or NULL.  Takes the lock.
-    cdef PooledStream* found
-    spin_lock(&lock)
-    found = queue.first
-    if found != NULL:
-        queue.first = found.next
-        found.idle = False
-    spin_unlock(&lock)
-    return found
-
-
-cdef void push_locked(PooledStream* stream) noexcept nogil:
-    cdef Returned* queue = returned_like(stream.device, stream.priority)
-    if stream.sharers:  # one of its holders is gone
-        stream.sharers -= 1
-        return
-    stream.idle = True
-    stream.next = NULL
-    if queue.first == NULL:
-        queue.first = stream
-    else:
-        queue.last.next = stream
-    queue.last = stream
-
-
-cdef void return_stream(PooledStream* stream) noexcept nogil:
-    # For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers. its work may still run.
-    spin_lock(&lock)
-    push_locked(stream)
-    spin_unlock(&lock)
-
-
-cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil:
-    # For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE
-    # in out_code where it is but has no holder.
-    # Takes the lock.
-    cdef PooledStream* found
-    out_code[0] = 0
-    spin_lock(&lock)
-    found = <PooledStream*>map_find(&streams, stream)
-    if found != NULL and (found.idle or found.device != device):
-        out_code[0] = INVALID_HANDLE
-        found = NULL
-    elif found != NULL:
-        found.sharers += 1
-    spin_unlock(&lock)
-    return found
-
-
-cdef int take_idle(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:
-    # A stream whose work is complete; NOT_READY where the ones that were queried are busy, which go to the end, or
-    # where there is none.  A stream is not in the pool while it is queried, so that no other thread takes it too.
-    cdef Returned* queue = returned_like(device, priority)
-    cdef PooledStream* stream
-    cdef bint is_last
-    cdef int code, _query
-    for _query in range(MAX_QUERIES):
-        stream = pop(queue)
-        if stream == NULL:
-            return NOT_READY
-        is_last = stream.next == NULL
-        out_stream[0] = stream
-        code = query_uncaptured(registry.active(), device, stream.handle, out_row)
-        if code == 0:
-            return 0
-        return_stream(stream)
-        if is_last or code != NOT_READY:  # the device's work failed, which the caller has to hear
-            return code
-    return NOT_READY
-
-
-cdef int enlist(PooledStream* stream) noexcept nogil:
-    # Takes the lock.
-    cdef int code
-    spin_lock(&lock)
-    code = map_reserve(&streams)
-    if code == 0:
-        map_insert(&streams, stream.handle, stream)
-    spin_unlock(&lock)
-    return code
-
-
-cdef int make_stream(int device, int priority, PooledStream** out_stream) noexcept nogil:
-    # Takes the lock, but not for the driver's call, which may wait.
-    cdef PooledStream* made = <PooledStream*>calloc(1, sizeof(PooledStream))
-    cdef int code
-    if made == NULL:
-        return NO_HOST_MEMORY
-    made.device = device
-    made.priority = priority
-    code = registry.active().stream_create(device, STREAM_NON_BLOCKING, priority, &made.handle)
-    if code == 0:
-        code = enlist(made)
-        if code:
-            registry.active().stream_destroy(device, made.handle)
-    if code:
-        free(made)
-        return code
-    trust_stream(made.handle)  # where that fails, its memory serves no other stream
-    out_stream[0] = made
-    return 0
-
-
-cdef PooledStream* take_stream(int device, int priority) except NULL:
-    # The GIL is released where a copy of another thread's may hold a lock of the driver's until a function of Python's
-    # has run.
-    cdef PooledStream* found = NULL
-    cdef const char* row = NULL
-    cdef int code
-    if functions_wait():
-        with nogil:
-            code = take_idle(device, priority, &found, &row)
-    else:
-        code = take_idle(device, priority, &found, &row)
-    if code == NOT_READY:
-        with nogil:
-            code = make_stream(device, priority, &found)
-        if code:
-            raise_status(code, "stream_create", ("device", device, "priority", priority))
-    elif code:
-        raise_status(code, row.decode(), ("stream", found.handle))
-    watch.note_stream(device, found.handle)
-    return found
-
-
-# --- by handles, without the GIL -----------------------------------------------------------------------------
-
-cdef int clamp_priority(int device, int* priority) noexcept nogil:
-    cdef int least = 0, greatest = 0
-    cdef int code
-    if priority[0] == 0:
-        return 0
-    code = registry.active().stream_priority_range(device, &least, &greatest)
-    priority[0] = max(greatest, min(least, priority[0]))
-    return code
-
-
-cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil:
-    # Takes the lock.
-    cdef PooledStream* found = NULL
-    cdef const char* row = NULL
-    cdef int code = clamp_priority(device, &priority)
-    out_stream[0] = 0
-    if code:
-        return code
-    code = take_idle(device, priority, &found, &row)
-    if code == NOT_READY:
-        code = make_stream(device, priority, &found)
-    if code:
-        return code
-    spin_lock(&lock)
-    found.by_handle = True
-    spin_unlock(&lock)
-    out_stream[0] = found.handle
-    return 0
-
-
-cdef int return_handle(int device, uintptr_t stream) noexcept nogil:
-    # Takes the lock.
-    cdef PooledStream* found
-    cdef int code = INVALID_HANDLE
-    spin_lock(&lock)
-    found = <PooledStream*>map_find(&streams, stream)
-    if found != NULL and found.by_handle and found.device == device:
-        found.by_handle = False
-        push_locked(found)
-        code = 0
-    spin_unlock(&lock)
-    return code
-
-
-cdef size_t streams_in_use() noexcept nogil:
-    # Takes the lock.
-    cdef const PooledStream* stream
-    cdef size_t count
-    cdef int device, level
-    spin_lock(&lock)
-    count = streams.count
-    for device in range(MAX_DEVICES):
-        for level in range(LEVELS):
-            stream = returned[device][level].first
-            while stream != NULL:
-                count -= 1
-                stream = stream.next
-    spin_unlock(&lock)
-    return count
-
-
 # --- stream -----------------------------------------------------------------------------------------------------------
 # Streams: queues of work on a device, the driver's own or other libraries'.
 
 cdef enum:
     CUDA_TYPE = 1  # torch's DeviceType::CUDA
 
-cdef object event_type = None
 cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
 
 
@@ -401,18 +179,8 @@ cdef int ordinal_of_parts(object device, object stream_id, object device_index, 
     return ordinal
 
 
-cdef class Waitable:
-    """A point in a stream's work that streams can wait for: the part of an Event that streams know of."""
-
-    cdef int record_in(self, Stream stream) except -1:
-        raise NotImplementedError
-
-    cdef int wait_in(self, Stream stream) except -1:
-        raise NotImplementedError
-
-
-cdef Waitable event_of(object event):
-    if not isinstance(event, Waitable):
+cdef Event event_of(object event):
+    if not isinstance(event, Event):
         raise TypeError(f"event is {event!r} of type {type(event).__name__}; pass an Event")
     return event
 
@@ -650,16 +418,16 @@ cdef class Stream:
         Arguments:
             stream: Stream, of any device.
         """
-        cdef Waitable point
+        cdef Event point
         if not isinstance(stream, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
-        point = event_type()
+        point = Event()
         point.record_in(stream)
         point.wait_in(self)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Records an event here, one made for it by default, and returns it."""
-        cdef Waitable point = event_type() if event is None else event_of(event)
+        cdef Event point = Event() if event is None else event_of(event)
         point.record_in(self)
         return point
 
@@ -729,12 +497,6 @@ def per_thread_stream(device: DeviceArgument | None = None) -> Stream:
     return default_of(ordinal_of(device), PER_THREAD)
 
 
-def provide_event_type(kind: type) -> None:
-    """Sets the class of the events that streams make: events import streams, and streams do not import events."""
-    global event_type
-    event_type = kind
-
-
 # --- streams that others made: another library's, kept alive by its owner, under our names ----------------
 
 class ExternalStream(Stream):
@@ -775,6 +537,327 @@ class ExternalStream(Stream):
 def get_stream_from_external(data_ptr: int, device: DeviceArgument | None = None) -> ExternalStream:
     """ExternalStream(data_ptr, device), by torch.cuda's name for it."""
     return ExternalStream(data_ptr, device)
+
+
+# --- event ------------------------------------------------------------------------------------------------------------
+# Events: points in a stream's work that others can wait for, ask about and time.  The driver's event is taken from the pool
+# at the first record.
+
+cdef enum:
+    IPC_BYTES = 64
+
+cdef uint64_t records = <uint64_t>1 << 63  # numbers that are no driver's handles; guarded by the GIL
+
+
+cdef class Event:
+    """Event(enable_timing=False, blocking=False, interprocess=False, external=False)\n--\n\n\
+    A point in a stream's work.
+
+    Arguments:
+        enable_timing: bool, keep the time at which the point was passed, for elapsed_time.
+        blocking: bool, synchronize() sleeps instead of spinning (CU_EVENT_BLOCKING_SYNC).
+        interprocess: bool, the event can be opened by other processes, see ipc_handle(); excludes timing.
+        external: bool, in a capture record() and wait() become nodes of the graph: every launch records the event,
+            or waits for what was recorded last before it, so that a graph and work outside it wait for each other
+            (CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL).  Such an event carries no stream into a capture.
+    Raises:
+        ValueError: interprocess with enable_timing or external.
+
+    Making one makes no driver call: the driver's event is taken at the first record.
+    """
+
+    def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False) -> None:
+        if interprocess and enable_timing:
+            raise ArgumentError("an interprocess event cannot keep time; pass enable_timing=False")
+        if interprocess and external:
+            raise ArgumentError("an event is interprocess or external, not both; make one for each purpose")
+        if self.handle:  # a second call would lose the driver's event that it has
+            raise RuntimeError(f"{self!r} is made and recorded already; make another Event")
+        self.device_index = -1
+        self.external = external
+        self.flags = EVENT_BLOCKING_SYNC * blocking + EVENT_INTERPROCESS * interprocess
+        if not enable_timing:
+            self.flags |= EVENT_DISABLE_TIMING
+
+    @staticmethod
+    def from_ipc_handle(device: DeviceArgument | None, handle: bytes) -> Event:
+        """An event of another process (cuIpcOpenEventHandle): both record it, wait for it and ask about it.
+
+        Arguments:
+            device: the device that it belongs to there; None is the current one.
+            handle: bytes, what ipc_handle() answered in the other process, which keeps its event meanwhile.
+        Raises:
+            TypeError, ValueError: handle is no 64 bytes.
+            NotSupportedError: the driver cannot do it.
+            CudaError: the handle is of this process, or its event is gone.
+        """
+        cdef Event event = Event(interprocess=True)
+        cdef int ordinal = ordinal_of(device)
+        cdef int code
+        cdef const char* given
+        if not isinstance(handle, bytes):
+            raise ArgumentTypeError(f"handle is {handle!r} of type {type(handle).__name__}; pass the bytes of ipc_handle()")
+        if len(handle) != IPC_BYTES:
+            raise ArgumentError(f"handle has {len(handle)} bytes; ipc_handle() answers {IPC_BYTES}")
+        given = handle
+        with nogil:
+            code = registry.active().ipc_event_open(ordinal, given, &event.handle)
+        if code:
+            raise_status(code, "ipc_event_open", ("device", ordinal))
+        event.device_index = ordinal
+        return event
+
+    def ipc_handle(self) -> bytes:
+        """The bytes by which another process opens this event (cuIpcGetEventHandle), see from_ipc_handle().
+
+        An event that was not recorded yet gets its driver's event now, on the current device.
+
+        Returns:
+            bytes, 64 of them, to be sent to the other process in any way.
+        Raises:
+            ValueError: the event was not made with interprocess=True.
+            NotSupportedError: the driver cannot do it.
+        """
+        cdef char[64] handle
+        cdef int code
+        if not self.flags & EVENT_INTERPROCESS:
+            raise ArgumentError("the event is this process's own; make it with Event(interprocess=True)")
+        if self.handle == 0:
+            self.ensure_handle(ordinal_of(None))
+        with nogil:
+            code = registry.active().ipc_event_export(self.device_index, self.handle, handle)
+        if code:
+            raise_status(code, "ipc_event_export", ("device", self.device_index, "event", self.handle))
+        return handle[:IPC_BYTES]
+
+    def __dealloc__(self):
+        if self.pooled != NULL:
+            return_from_event(self.pooled)
+        elif self.handle:
+            dispose(EVENT, self.device_index, self.handle)
+
+    cdef int ensure_handle(self, int ordinal, bint fresh=False) except -1:
+        # fresh: a capture refuses to wait for an event of the pool that was captured last.
+        cdef PooledEvent* taken
+        if self.handle == 0:
+            taken = take_for_event(ordinal, self.flags, fresh)
+            if self.handle:  # another thread was faster, while the GIL was released
+                return_from_event(taken)
+                return self.ensure_handle(ordinal)
+            self.pooled = taken
+            self.handle = taken.handle
+            self.device_index = ordinal
+        elif self.device_index != ordinal:
+            raise ArgumentError(
+                f"the event belongs to device {self.device_index}, where it was first recorded, "
+                f"and the stream to device {ordinal}; use an event of its own for each device"
+            )
+        return 0
+
+    cdef int record_in(self, Stream where) except -1:
+        # The GIL is released although it costs some 20 ns: where the stream's queue is full the driver waits for
+        # the stream, which may wait for a function of Python's.
+        global records
+        cdef int ordinal = where.device_index
+        cdef uintptr_t stream = where.handle
+        cdef bint captured = False
+        cdef bint is_node
+        cdef int code
+        if not where.made:
+            refuse_unmade(where)
+        if self.external or captures_open():
+            # A driver crashed in recording an event anew while the graph that had captured it went.
+            captured = keep_where_captured(ordinal, stream, self) != UNCAPTURED
+        if self.handle == 0 or self.device_index != ordinal:
+            self.ensure_handle(ordinal)
+        is_node = captured and self.external
+        if is_node:
+            with nogil:
+                code = registry.active().event_record_external(ordinal, self.handle, stream)
+        else:
+            with nogil:
+                code = registry.active().event_record(ordinal, self.handle, stream)
+        if code:
+            self.raise_unrecorded(code, stream)
+        watch.note_record(ordinal, stream, self.handle, is_node)
+        records += 1
+        self.record_number = records
+        self.captured = captured and not is_node
+        return 0
+
+    cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1:
+        # An Event that was never recorded does not keep an event of the pool, whose last record may be in a capture that
+        # goes on: to ask for it would break that.
+        cdef uintptr_t handle = self.handle
+        cdef PooledEvent* taken = self.pooled
+        if self.record_number == 0 and taken != NULL and not self.flags & EVENT_INTERPROCESS:
+            self.pooled = NULL
+            self.handle = 0
+            self.device_index = -1
+            return_from_event(taken)
+        return raise_status(code, "event_record", ("event", handle, "stream", stream))
+
+    cdef int wait_in(self, Stream stream) except -1:
+        cdef int ordinal = stream.device_index
+        cdef uintptr_t waiter = stream.handle
+        cdef bint is_node
+        cdef int code
+        if not stream.made:
+            refuse_unmade(stream)
+        if self.handle == 0 and not self.external:
+            return 0
+        is_node = self.external and keep_where_captured(ordinal, waiter, self) != UNCAPTURED
+        if self.handle == 0:
+            if not is_node:
+                return 0
+            self.ensure_handle(ordinal, True)  # launches wait for what is recorded later
+        if is_node:
+            with nogil:
+                code = registry.active().stream_wait_external(ordinal, waiter, self.handle)
+        else:
+            with nogil:
+                code = registry.active().stream_wait_event(ordinal, waiter, self.handle)
+                if code == 0 and ordinal == self.device_index:
+                    code = stream_waits(ordinal, waiter, self.record_number)
+        if code:
+            raise_status(code, "stream_wait_event", ("stream", waiter, "event", self.handle))
+        watch.note_wait(ordinal, waiter, self.handle, is_node)
+        return 0
+
+    def record(self, stream: Stream | int | None = None) -> None:
+        """Marks the end of the work put into a stream so far (cuEventRecord); replaces the last record.
+
+        Arguments:
+            stream: Stream; None is the current one.
+        Raises:
+            ValueError: the event was recorded before on a stream of another device.
+            CudaError: the driver refused.
+        """
+        self.record_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
+
+    def wait(self, stream: Stream | int | None = None) -> None:
+        """Makes later work of a stream wait for this event (cuStreamWaitEvent); the caller does not wait.
+
+        Arguments:
+            stream: Stream, of any device; None is the current one.
+        """
+        self.wait_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
+
+    def query(self) -> bool:
+        """Whether the work before the last record is complete (cuEventQuery); True if never recorded.
+
+        Raises:
+            CaptureError: the event was last recorded in a capture.
+            CudaError: work failed.
+            Exception: where the work is complete, whatever a host function raised since the last synchronize or query.
+        """
+        cdef int code
+        if self.handle == 0:
+            return True
+        with nogil:
+            code = registry.active().event_query(self.device_index, self.handle)
+        if code and code != NOT_READY:
+            raise_status(code, "event_query", ("event", self.handle))
+        if code == 0:
+            watch.note_event_reached(self.handle)
+            raise_callback_errors()
+        return code == 0
+
+    def synchronize(self) -> None:
+        """Waits until the work before the last record is complete (cuEventSynchronize).
+
+        Raises:
+            CaptureError: the event was last recorded in a capture.
+            CudaError: work failed.
+            Exception: whatever a host function raised since the last synchronize or query.
+            KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
+        """
+        cdef int code
+        if self.handle == 0:
+            return
+        watch.before_wait("Event.synchronize")
+        drain()
+        begin_wait(self.flags & EVENT_BLOCKING_SYNC != 0)
+        with nogil:
+            code = registry.active().event_synchronize(self.device_index, self.handle)
+        end_wait(code)
+        if code:
+            raise_status(code, "event_synchronize", ("event", self.handle))
+        watch.note_event_reached(self.handle)
+        raise_callback_errors()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to a later one (cuEventElapsedTime), as float; about 0.5 us exact.
+
+        Arguments:
+            end_event: Event.
+        Raises:
+            TypeError: end_event is no Event.
+            ValueError: one of them keeps no time, or was not recorded yet, or they belong to two devices.
+            CudaError: one of them is not complete (NOT_READY); the text says which.
+        """
+        cdef Event end
+        cdef float milliseconds = 0
+        cdef int code
+        if not isinstance(end_event, Event):
+            raise ArgumentTypeError(f"end_event is {end_event!r} of type {type(end_event).__name__}; pass an Event")
+        end = end_event
+        self.check_timed("first")
+        end.check_timed("second")
+        if self.device_index != end.device_index:
+            raise ArgumentError(
+                f"the first event is of device {self.device_index} and the second of device {end.device_index}; "
+                "times of two devices cannot be compared: record both on streams of one"
+            )
+        code = registry.active().event_elapsed(self.handle, end.handle, &milliseconds)
+        if code:
+            late = "start" if code == NOT_READY and is_pending(self) else "end"
+            waits_for = ("not_complete", late) if code == NOT_READY else ()
+            raise_status(code, "event_elapsed", ("start", self.handle, "end", end.handle, *waits_for))
+        return milliseconds
+
+    cdef int check_timed(self, str place) except -1:
+        if self.flags & EVENT_DISABLE_TIMING:
+            raise ValueError(f"the {place} event keeps no time; make it with Event(enable_timing=True)")
+        if self.record_number == 0:
+            raise ValueError(f"the {place} event was never recorded; record it on a stream first")
+        return 0
+
+    def __reduce__(self):
+        refuse_copy(self, "the driver's event belongs to one object; between processes, send the bytes of "
+                    "Event(interprocess=True).ipc_handle() to Event.from_ipc_handle()")
+
+    @property
+    def cuda_event(self) -> int:
+        """The driver's handle, by torch's name for it: an int that fits a CUevent; 0 before the first record."""
+        return self.handle
+
+    @property
+    def event_id(self) -> int:
+        """The driver's handle, by torch.Event's name for it; 0 before the first record."""
+        return self.handle
+
+    @property
+    def _as_parameter_(self) -> c_void_p:
+        """What ctypes passes to a C function: the handle as a pointer."""
+        import ctypes
+
+        return ctypes.c_void_p(self.handle)
+
+    @property
+    def device(self) -> Device | None:
+        """The device object of the stream that it was first recorded on; None before."""
+        return device_at(self.device_index) if self.device_index >= 0 else None
+
+    def __repr__(self):
+        return f"<accelrt.Event device={self.device_index} cuda_event={self.handle:#x}>"
+
+
+cdef bint is_pending(Event event) noexcept:
+    cdef int code
+    with nogil:
+        code = registry.active().event_query(event.device_index, event.handle)
+    return code == NOT_READY
 
 
 # --- current ----------------------------------------------------------------------------------------------------------
@@ -985,7 +1068,6 @@ cdef class Entries:
 
 
 cdef void forget_in_child() noexcept nogil:
-    forget_streams()
     # The next use goes the slow way and is told about the fork; to leave a context that was entered before does nothing.
     global currents, entered, is_forked
     currents = NULL

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from accelrt.arrays.array import Buffer
 from accelrt.devices.device import get_device_properties
 from accelrt.errors import CompileError, CudaError, NotSupportedError, OutOfMemoryError
-from accelrt.streams.event import Event
-from accelrt.streams.stream import Stream
+from accelrt.streams.stream import Event, Stream
 from accelrt.tunable import switches
 from accelrt.tunable.arguments import differs, nbytes_of
 from accelrt.tunable.switches import say

@@ -257,6 +257,40 @@ def test_access_alone_asks_whether_memory_sleeps_and_who_watches():
         assert askers == modules | {"runtime.access"}
 
 
+FUNCTION = re.compile(r"^(?:cdef [^\n=]*?|def )\w+\((.*?)\)[^\n]*:\n(.*?)(?=^\S|\Z)", re.M | re.S)
+POINTER = re.compile(r"^ctypedef [\w ]+\(\*(\w+)\)", re.M)
+ALIAS = re.compile(r"^cimport accelrt\.([\w.]+) as (\w+)", re.M)
+LISTED = re.compile(r"^\| `([\w/]+)`: (`[\w`, ]+`) \|", re.M)
+
+
+def set_from_above(texts):
+    """(module, variable) of what another module sets: functions, modules and the race detector, by a function
+    or by an assignment to what was cimported."""
+    pointers = "|".join(name for text in texts.values() for name in POINTER.findall(text))
+    given_as = re.compile(rf"(\w+): (?:Callable|ModuleType|Detector)|\b(?:{pointers}) (\w+)")
+    found = set()
+    for module, text in texts.items():
+        for parameters, body in FUNCTION.findall(text):
+            given = {name or pointer for name, pointer in given_as.findall(parameters)}
+            known = set(", ".join(re.findall(r"^    global (.+)", body, re.M)).split(", "))
+            for targets, values in re.findall(r"^    ([\w, ]+) = ([\w, ]+)$", body, re.M):
+                pairs = zip(targets.split(", "), values.split(", "), strict=False)
+                found |= {(module, name) for name, value in pairs if name in known and value in given}
+        for other, alias in ALIAS.findall(text):
+            found |= {(f"accelrt.{other}", name) for name in re.findall(rf"^ *{alias}\.(\w+) = ", text, re.M)}
+    return found
+
+
+def test_the_map_lists_what_is_set_from_above():
+    texts = {module: "\n".join(parts) for module, parts in sources().items()}
+    listed = {
+        (f"accelrt.{module.replace('/', '.')}", name)
+        for module, names_ in LISTED.findall((ROOT / "DESIGN.md").read_text())
+        for name in re.findall(r"\w+", names_)
+    }
+    assert set_from_above(texts) == listed
+
+
 def test_a_use_is_seen_wherever_it_stands():
     found = uses()
     assert "accelrt.core.locks" in found["accelrt.allocator.pinned.cache"]  # a cimport

@@ -40,7 +40,7 @@ accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.lifetimes\.(HostCall|SHORT_TURN|finish_host_functions|forget_in_child)
 .*\.access\.Deferral
 .*\.elementwise\.Call
-.*\.stream\.(Currents|Entries|Waitable)
+.*\.stream\.(Currents|Entries)
 .*\.driver\.host\.driver\.S(IZE|CALE)
 .*\.PinnedBuffer\.__buffer__
 """

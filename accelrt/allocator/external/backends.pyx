@@ -28,6 +28,7 @@ from accelrt.allocator.settings.apply cimport backend_name, choose_backend
 from accelrt.allocator.settings.apply import backend_to_come, read_environment
 from accelrt.allocator.types cimport Pool
 from accelrt.core.integers cimport checked_address_int
+from accelrt.core.interpreter cimport PyGILState_Check, PyThread_get_thread_ident, PyThreadState_SetAsyncExc
 from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
@@ -491,10 +492,6 @@ cdef extern from *:
     bint load_over() noexcept nogil
     void store_over() noexcept nogil
 
-cdef extern from "Python.h":
-    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
-    unsigned long PyThread_get_thread_ident() noexcept
-
 cdef enum:
     MAX_DEPTH = 8  # a function that allocates what it is asked for from accelrt would call itself without end
 
@@ -681,7 +678,6 @@ call_at_exit("allocator.external.backends", "callbacks", _stop_calling)
 
 cdef extern from "Python.h" nogil:
     void* PyGILState_GetThisThreadState()
-    int PyGILState_Check()
     void PyEval_RestoreThread(void* state)
     void* PyEval_SaveThread()
 

@@ -11,6 +11,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.core.integers cimport exact_int
+from accelrt.core.interpreter cimport PyGILState_Check
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_HISTORY, at_fork
 from accelrt.core.process import call_at_fork
@@ -75,7 +76,6 @@ cdef extern from "stack_walk.h":
     object name_of_address(const void* address, const char** file)
 
 cdef extern from "Python.h":
-    bint PyGILState_Check() noexcept nogil
     void keep_alive "Py_INCREF" (void* code) noexcept nogil
     int PyCode_Addr2Line(void* code, int offset)
 

@@ -1,0 +1,15 @@
+# Python's thread, the GIL and the interpreter's end, as its C API tells them.
+cdef extern from "Python.h":
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+    bint PyGILState_Check() noexcept nogil
+    int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030D0000
+    #define accelrt_interpreter_is_gone() (!Py_IsInitialized() || Py_IsFinalizing())
+    #else
+    #define accelrt_interpreter_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
+    #endif
+    """
+    bint interpreter_is_gone "accelrt_interpreter_is_gone" () noexcept nogil
