@@ -1,10 +1,10 @@
 """What is asked of accelrt when its memory comes from another library, in a process of its own."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 from accelrt import memory
@@ -40,11 +40,7 @@ def use_memory(live, limit):
 
 def churn(live):
     """Threads that allocate, write, read and free on streams of their own."""
-    workers = [threading.Thread(target=_churn, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    on_threads(_churn, range(4))
     finish(live)
 
 

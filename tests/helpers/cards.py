@@ -1,10 +1,11 @@
 """Processes of their own on stand-ins for libnvidia-ml and libcuda: three cards, no GPU."""
 
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import compile_library
 
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
@@ -23,12 +24,21 @@ def compile_cards(folder):
 
 
 @pytest.fixture(scope="module")
-def on_cards(tmp_path_factory):
+def card_libraries(tmp_path_factory):
+    """The folder of the stand-ins."""
+    return compile_cards(tmp_path_factory.mktemp("cards"))
+
+
+# Makes a test that asks for card_libraries run in a process of its own on the stand-ins.
+beside_cards = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", LD_LIBRARY_PATH="{card_libraries}")
+
+
+@pytest.fixture
+def on_cards(card_libraries):
     """A function that runs a scenario of the test file in a process of its own on the stand-ins."""
-    folder = compile_cards(tmp_path_factory.mktemp("cards"))
 
     def run(scenario, *arguments, **environment):
-        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": folder, **environment}
+        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": card_libraries, **environment}
         return in_child(scenario, *arguments, **settings)
 
     return run

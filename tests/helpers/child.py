@@ -1,5 +1,6 @@
 """Runs a function of a test file, or source, in a process of its own."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -36,6 +37,24 @@ def in_child(function, *arguments, **environment):
     return done.stdout
 
 
+def in_own_process(function=None, /, **environment):
+    """Makes a test run by in_child, bare or called with the environment.
+
+    Fixtures and parameters are answered here: the child gets them by their repr, paths as str, and so does
+    the environment where it names one in braces.
+    """
+    if function is None:
+        return functools.partial(in_own_process, **environment)
+
+    @functools.wraps(function)
+    def test(**arguments):
+        settings = {name: text.format(**arguments) for name, text in environment.items()}
+        values = (os.fspath(each) if isinstance(each, os.PathLike) else each for each in arguments.values())
+        in_child(function, *values, **settings)
+
+    return test
+
+
 def in_fresh_interpreter(function, *arguments, **environment):
     """As in_child, for what asks about an interpreter's start, or its imports: never a fork."""
     done = run_fresh(function, arguments, child_environment(os.environ, environment))
@@ -51,14 +70,19 @@ def child_environment(inherited, environment):
 
 def program(function, arguments):
     """Source that calls a function of a module."""
-    named = f"from {function.__module__} import {function.__name__} as scenario"
-    return f"{named}\nscenario(*{arguments!r})\n{ENDING}"
+    return f"{named(function)}\nscenario(*{arguments!r})\n{ENDING}"
+
+
+def named(function):
+    """Source that imports a function of a module as scenario, of a test of in_own_process what it wraps."""
+    imported = f"from {function.__module__} import {function.__name__} as scenario"
+    return f"{imported}\nscenario = getattr(scenario, '__wrapped__', scenario)"
 
 
 def run_fresh(function, arguments, environment):
     """What is imported is frozen meanwhile, so that a function which collects garbage visits its own only."""
-    named = f"import gc; from {function.__module__} import {function.__name__} as scenario; gc.freeze()"
-    code = f"{named}\ntry: scenario(*{arguments!r})\nfinally: gc.unfreeze()\n{ENDING}"
+    call = f"import gc; gc.freeze()\ntry: scenario(*{arguments!r})\nfinally: gc.unfreeze()"
+    code = f"{named(function)}\n{call}\n{ENDING}"
     return subprocess.run(
         [sys.executable, "-P", "-c", code],
         env=environment,
