@@ -1,7 +1,7 @@
 """Where the driver refuses a copy of rows, the error says so, nothing is left, and the next one works."""
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 
@@ -18,7 +18,8 @@ def attempt(work, expected):
     return None
 
 
-def refuse_each_call():
+@in_own_process
+def test_every_refusal_is_told_and_leaves_nothing():
     faults = wrap_host()
     import gc
     import itertools
@@ -66,11 +67,8 @@ def refuse_each_call():
     assert raised > 10, raised
 
 
-def test_every_refusal_is_told_and_leaves_nothing():
-    in_child(refuse_each_call)
-
-
-def count_calls():
+@in_own_process
+def test_copies_take_as_few_calls_as_their_strides_allow():
     faults = wrap_host()
     import accelrt
 
@@ -93,7 +91,3 @@ def count_calls():
         dst.copy_(src)
         counts = faults.call_counts()
         assert (counts["copy_async"], counts["copy_3d"]) == (copies, pitched), (name, counts)
-
-
-def test_copies_take_as_few_calls_as_their_strides_allow():
-    in_child(count_calls)
