@@ -1,9 +1,8 @@
 """Elementwise kernels on streams, in captures, from threads and under the race detector."""
 
-import threading
-
 import numpy as np
 import pytest
+from beside import on_threads
 from child import in_child, settle
 from device_arrays import read, to_device
 
@@ -54,20 +53,13 @@ def test_threads_that_chose_no_device_may_call_the_same_new_kernel():
     kernel = accelrt.elementwise("T x, T y", "T z", "z = x - y", name="shared")
     x = to_device(np.arange(100, dtype=np.float64))
     accelrt.synchronize()
-    wrong = []
 
     def work(number):
         for turn in range(20):
             z = kernel(x, number + turn)
-            if not (read(z) == np.arange(100) - number - turn).all():
-                wrong.append((number, turn))
+            assert (read(z) == np.arange(100) - number - turn).all()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    on_threads(work, range(4))
 
 
 def test_a_kernel_runs_on_each_device():
