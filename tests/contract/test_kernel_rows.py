@@ -4,6 +4,7 @@ import ctypes
 import threading
 
 import pytest
+from beside import on_a_thread
 from compiled import compile_source
 from kernel_sources import PTX, SOURCE, launch, numbers, read, with_arguments
 
@@ -36,16 +37,10 @@ def test_a_kernel_is_captured_with_its_arguments(rows, function, stream, device)
 
 
 def test_a_thread_that_chose_no_device_may_launch(rows, function, stream, device):
-    codes = []
-
     def work():
-        codes.extend(launch(rows, function, on, device, 5) for on in (0, 2, stream))
-        codes.append(rows.current_device())
+        return *(launch(rows, function, on, device, 5) for on in (0, 2, stream)), rows.current_device()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert codes == [0, 0, 0, (0, -1)]
+    assert on_a_thread(work) == (0, 0, 0, (0, -1))
     rows.ok("device_synchronize", 0)
 
 
