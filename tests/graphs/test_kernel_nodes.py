@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_child, in_own_process, wrap_host
 from kernel_sources import image_for, numbers
 
 import accelrt
@@ -300,7 +300,10 @@ def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
         _ = node.params
 
 
-def calls_of_changes():
+@pytest.mark.host
+@pytest.mark.own_process
+@in_own_process
+def test_a_change_costs_as_many_calls_in_a_large_graph():
     """The driver's calls of 50 changes to a graph of two nodes, and to one of a thousand."""
     with tempfile.TemporaryDirectory() as folder:
         image = image_for("host", folder)
@@ -320,9 +323,3 @@ def calls_of_changes():
         found.append({row: count for row, count in faults.call_counts().items() if count})
     assert found[0] == found[1], found
     assert found[0]["kernel_node_set"] == 100  # the node of the graph, and that of what is replayed
-
-
-@pytest.mark.host
-@pytest.mark.own_process
-def test_a_change_costs_as_many_calls_in_a_large_graph():
-    in_child(calls_of_changes)
