@@ -4,7 +4,7 @@ import pickle
 import sys
 
 import pytest
-from child import in_child
+from child import in_own_process
 
 import accelrt
 from accelrt import interface
@@ -259,7 +259,9 @@ def test_a_lazy_registration_is_imported_when_it_is_asked_for(tmp_path, monkeypa
     assert accelrt.get_interface_for_device("vpu") is first
 
 
-def ask_after_a_fork():
+@pytest.mark.own_process
+@in_own_process
+def test_a_worker_answers_in_a_child_forked_after_use():
     import os
 
     found = accelrt.get_interface_for_device("cuda")
@@ -281,8 +283,3 @@ def ask_after_a_fork():
     found.Worker.properties.clear()
     found.Worker.restore(pickle.loads(pickle.dumps(recorded)))
     assert found.Worker.get_device_properties("cuda:1").uuid == recorded[1].uuid
-
-
-@pytest.mark.own_process
-def test_a_worker_answers_in_a_child_forked_after_use():
-    in_child(ask_after_a_fork)
