@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 from accelrt.interop import numba as interop
@@ -190,9 +191,7 @@ def test_a_reset_takes_no_memory_from_arrays(manager):
 
 def test_memory_dropped_by_another_thread_goes_back(manager):
     pointers = [manager.memalloc(512)]
-    thread = threading.Thread(target=pointers.clear)
-    thread.start()
-    thread.join()
+    on_a_thread(pointers.clear)
     assert accelrt.memory_allocated(0) == 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch_scenarios
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt.allocator.external import backends
@@ -178,23 +178,17 @@ def test_a_refusal_says_why_and_changes_nothing(scenario, environment):
     in_child(scenario, **environment)
 
 
-def without_torch():
+@pytest.mark.host
+@in_own_process
+def test_without_torch_the_import_fails():
     sys.modules["torch"] = None
     with pytest.raises(ModuleNotFoundError, match="torch"):
         accelrt.interop.torch.install()
 
 
-@pytest.mark.host
-def test_without_torch_the_import_fails():
-    in_child(without_torch)
-
-
-def imported():
+@in_own_process
+def test_nothing_of_torch_is_imported_before_it_is_asked_for():
     assert "torch" not in sys.modules
     assert "accelrt.interop" not in sys.modules
     assert callable(accelrt.interop.torch.install)
     assert "torch" not in sys.modules
-
-
-def test_nothing_of_torch_is_imported_before_it_is_asked_for():
-    in_child(imported)
