@@ -1,7 +1,7 @@
 """Drivers that refuse a call, and kernels that fail."""
 
 import pytest
-from child import in_child, settle
+from child import in_child, in_own_process, settle
 
 pytestmark = pytest.mark.own_process
 
@@ -49,7 +49,9 @@ def left(accelrt):
     return counts["modules"], counts["graphs"], counts["execs"], accelrt.memory_allocated()
 
 
-def sweep():
+@pytest.mark.host
+@in_own_process
+def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
     accelrt, testing, image = opened()
     assert step(accelrt, image) == 3
     assert left(accelrt) == (0, 0, 0, 0)
@@ -69,11 +71,6 @@ def sweep():
         assert left(accelrt) == (0, 0, 0, 0), call
     assert codes == {719}
     assert call > 20
-
-
-@pytest.mark.host
-def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
-    in_child(sweep)
 
 
 def late():
@@ -102,7 +99,9 @@ SUSPECTS = (
 )
 
 
-def trap():
+@pytest.mark.host
+@in_own_process
+def test_a_kernel_that_traps_is_named_and_the_other_device_goes_on():
     import tempfile
 
     from kernel_sources import image_for
@@ -121,11 +120,6 @@ def trap():
             call()
     other.fill(1, blocking=True)  # the other device goes on
     accelrt.synchronize(1)
-
-
-@pytest.mark.host
-def test_a_kernel_that_traps_is_named_and_the_other_device_goes_on():
-    in_child(trap)
 
 
 def trap_on_a_gpu():
