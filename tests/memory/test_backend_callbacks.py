@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 from child import in_child
 
 import accelrt
@@ -298,11 +299,7 @@ def threads():
             if index % 20 == 0:
                 accelrt.empty_cache()
 
-    workers = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    on_threads(churn, range(4))
     accelrt.synchronize()
     accelrt.empty_cache()
     assert (figures(), books.live, len(books.asked)) == ((0, 0), 0, 400)

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from beside import on_threads
+from child import in_child, in_own_process, wrap_host
 from compiled import compile_library, typed
 
 import accelrt
@@ -172,11 +173,7 @@ def devices_and_threads(path):
                 buffer.copy_to(out, stream=other)
                 assert (out == (seed + index) % 256).all()
 
-    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(churn, range(4))
     accelrt.synchronize()
     accelrt.empty_cache()
     assert (figures(), books.live, books.frees) == ((0, 0), 0, books.allocations)
@@ -226,10 +223,12 @@ def round_trip(stream, other):
     accelrt.empty_cache()
 
 
-def every_call_may_fail(path):
+@pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
+@in_own_process
+def test_every_call_of_the_driver_may_fail(library):
     from accelrt.driver.host import driver as host
 
-    faults, books = wrap_host(), plugged(path)
+    faults, books = wrap_host(), plugged(library)
     stream, other = accelrt.Stream(0), accelrt.Stream(0)
     round_trip(stream, other)
     events, raised = host.live_objects()["events"], 0
@@ -249,11 +248,6 @@ def every_call_may_fail(path):
         if fired < call:
             break
     assert raised > 8
-
-
-@pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
-def test_every_call_of_the_driver_may_fail(library):
-    in_child(every_call_may_fail, library)
 
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)

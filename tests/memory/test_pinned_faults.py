@@ -2,10 +2,10 @@
 
 import gc
 import itertools
-import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 from child import in_child, run_code, wrap_host
 
 import accelrt
@@ -133,7 +133,6 @@ def test_memory_of_a_stream_that_is_gone_is_free_at_once(gone):
 @pytest.mark.parametrize("background", [False, True])
 def test_eight_threads_share_the_cache(background):
     accelrt.configure_pinned(pinned_use_background_threads=background)
-    failures = []
 
     def work(seed):
         random, stream = np.random.default_rng(seed), accelrt.Stream()
@@ -148,19 +147,16 @@ def test_eight_threads_share_the_cache(background):
                 other = accelrt.pinned_empty(size, np.uint8)
                 other[:] = 255 - value
                 buffer.copy_to(out, size, stream=stream)
-                if not ((out == value).all() and (other == 255 - value).all()):
-                    failures.append((seed, round_))
+                assert (out == value).all()
+                assert (other == 255 - value).all()
                 if round_ % 20 == 0:
                     accelrt.host_empty_cache()
                     accelrt.memory.host_audit()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    accelrt.configure_pinned(pinned_use_background_threads=False)
-    assert failures == []
+    try:
+        on_threads(work, range(8))
+    finally:
+        accelrt.configure_pinned(pinned_use_background_threads=False)
 
 
 @pytest.mark.own_process

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_child, in_own_process, wrap_host
 
 import accelrt
 from accelrt import memory
@@ -108,7 +108,9 @@ def test_copies_under_way_keep_what_they_use_whatever_is_refused(step):
     print(in_child(sweep, step, UNKNOWN, "once", ACCELRT_HOST_DELAY_US="1000"))
 
 
-def refuse_host_memory():
+@pytest.mark.host
+@in_own_process
+def test_a_lack_of_host_memory_is_told():
     faults = wrap_host()
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
@@ -123,11 +125,8 @@ def refuse_host_memory():
 
 
 @pytest.mark.host
-def test_a_lack_of_host_memory_is_told():
-    in_child(refuse_host_memory)
-
-
-def fork_asleep():
+@in_own_process
+def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
     pool.sleep()
@@ -141,11 +140,6 @@ def fork_asleep():
     pool.wake()
     assert_contents(buffers, contents)
     pool.sleep()  # and the process ends
-
-
-@pytest.mark.host
-def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
-    in_child(fork_asleep)
 
 
 def keep_streams():
@@ -172,8 +166,10 @@ def test_a_stream_that_the_driver_keeps_is_used_again():
     assert in_child(keep_streams) == "1 -1\n"
 
 
-def refuse_all_waits(step):
-    # Each copy takes a while; while it is under way, neither the stream nor the device can be waited for.
+@pytest.mark.host
+@pytest.mark.parametrize("step", ["sleep", "wake"])
+@in_own_process(ACCELRT_HOST_DELAY_US="3000")
+def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):
     faults = wrap_host()
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
@@ -201,9 +197,3 @@ def refuse_all_waits(step):
     assert_contents(buffers, contents)
     memory.audit()
     memory.host_audit()
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("step", ["sleep", "wake"])
-def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):
-    in_child(refuse_all_waits, step, ACCELRT_HOST_DELAY_US="3000")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -107,7 +107,8 @@ def test_torchs_pools_sleep_where_accelrt_is_its_allocator():
     in_child(sleep_with_torch, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0")
 
 
-def sleep_beside_kernels():
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_kernels_that_are_under_way_end_before_their_memory_sleeps():
     pool, stream = accelrt.MemPool(), accelrt.Stream()
     with accelrt.use_mem_pool(pool), accelrt.stream(stream):
         array = accelrt.full(32 * MIB, 1, "f4")
@@ -124,7 +125,3 @@ def sleep_beside_kernels():
             double(array, out=array)
         pool.wake()
     assert (array.numpy() == np.float32(2.0**30)).all()
-
-
-def test_kernels_that_are_under_way_end_before_their_memory_sleeps():
-    in_child(sleep_beside_kernels, ACCELRT_DRIVER="cuda")

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import compile_extension
 
 import accelrt
@@ -16,7 +16,11 @@ MIB = 1 << 20
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
 
-def count_hits(audits):
+@pytest.mark.parametrize("level", ["1", "2"])
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
+@pytest.mark.parametrize("audits", [False, True], ids=["", "audited by the user too"])
+@in_own_process(ACCELRT_DEBUG="{level}", ACCELRT_ALLOC_CONF="{settings}")
+def test_audited_calls_take_the_fast_path(level, settings, audits):
     keep = [alloc(3000 * (1 + index % 7)) for index in range(40)]
     hits = audited_hits()[0]
     assert hits >= 39
@@ -32,13 +36,6 @@ def count_hits(audits):
     assert (hits, cached) == (200, 197)
     for address in keep[1::2]:
         delete(address)
-
-
-@pytest.mark.parametrize("level", ["1", "2"])
-@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
-@pytest.mark.parametrize("audits", [False, True], ids=["", "audited by the user too"])
-def test_audited_calls_take_the_fast_path(level, settings, audits):
-    in_child(count_hits, audits, ACCELRT_DEBUG=level, ACCELRT_ALLOC_CONF=settings)
 
 
 def count_none():
