@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -131,7 +131,10 @@ def test_the_calls_are_torchs():
     in_child(compare_with_torch, ACCELRT_DRIVER="cuda")
 
 
-def load_eagerly():
+@pytest.mark.gpu
+@pytest.mark.own_process
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_a_driver_loads_modules_as_it_was_told():
     accelrt.set_module_loading("eager")
     assert accelrt.get_module_loading() == "eager"
     accelrt.set_module_loading("eager")
@@ -139,13 +142,9 @@ def load_eagerly():
         accelrt.set_module_loading("lazy")
 
 
-@pytest.mark.gpu
 @pytest.mark.own_process
-def test_a_driver_loads_modules_as_it_was_told():
-    in_child(load_eagerly, ACCELRT_DRIVER="cuda")
-
-
-def choose_in_a_child_of_fork():
+@in_own_process
+def test_a_child_of_fork_is_told():
     accelrt.init()
     pid = os.fork()
     if pid == 0:
@@ -155,8 +154,3 @@ def choose_in_a_child_of_fork():
             accelrt.cudart()
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-
-
-@pytest.mark.own_process
-def test_a_child_of_fork_is_told():
-    in_child(choose_in_a_child_of_fork)

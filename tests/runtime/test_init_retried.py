@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 pytestmark = [
     pytest.mark.own_process,
@@ -134,7 +134,8 @@ def test_a_driver_that_did_not_open_is_opened_by_the_next_call():
     in_child(sweep, "open", False)
 
 
-def interrupt_queued():
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_a_queued_call_that_was_interrupted_runs_at_the_next_use():
     import accelrt
 
     answers = iter([Stop("queued")])
@@ -156,11 +157,8 @@ def interrupt_queued():
     assert accelrt.is_initialized()
 
 
-def test_a_queued_call_that_was_interrupted_runs_at_the_next_use():
-    in_child(interrupt_queued, ACCELRT_HOST_DEVICES="2")
-
-
-def fork_after_failure():
+@in_own_process
+def test_a_child_forked_after_the_driver_was_opened_is_told_so_though_init_failed():
     import accelrt
 
     answers = iter([Stop("queued")])
@@ -176,7 +174,3 @@ def fork_after_failure():
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     use()
-
-
-def test_a_child_forked_after_the_driver_was_opened_is_told_so_though_init_failed():
-    in_child(fork_after_failure)

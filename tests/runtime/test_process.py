@@ -11,7 +11,8 @@ import time
 import traceback
 
 import pytest
-from child import in_child, run_code
+from beside import on_a_thread
+from child import in_child, in_own_process, run_code
 from other_process import Other, keep, look, make
 
 import accelrt
@@ -36,11 +37,8 @@ def forked(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@in_own_process
 def test_children_run_forward_and_locks_are_taken_in_reverse():
-    in_child(check_order)
-
-
-def check_order():
     accelrt.init()
     process.begin_trace()
     if os.fork() == 0:
@@ -63,11 +61,8 @@ def check_order():
     )
 
 
+@in_own_process
 def test_a_rank_decides_and_not_the_time_of_registration():
-    in_child(check_ranks)
-
-
-def check_ranks():
     ranks = [rank for rank, _ in process.FORK_ORDER]
     for number, rank in enumerate(reversed(ranks)):
         process.call_at_fork(f"test {number:02}", rank, child=int)
@@ -156,11 +151,8 @@ def test_a_child_whose_atexit_was_emptied_is_placed_by_its_driver():
     assert child != parent
 
 
+@in_own_process
 def test_forks_beside_threads_that_register_and_allocate():
-    in_child(fork_beside_threads)
-
-
-def fork_beside_threads():
     accelrt.init()
     over = threading.Event()
 
@@ -183,15 +175,11 @@ def fork_beside_threads():
     threads += [threading.Thread(target=work) for work in (allocate, run_functions)]
     for thread in threads:
         thread.start()
-    statuses = []
 
     def fork():
-        for _ in range(30):
-            statuses.append(forked(lambda: signal.alarm(60) or use_and_fork_again()))
+        return [forked(lambda: signal.alarm(60) or use_and_fork_again()) for _ in range(30)]
 
-    forking = threading.Thread(target=fork)
-    forking.start()
-    forking.join()
+    statuses = on_a_thread(fork)
     over.set()
     for thread in threads:
         thread.join()
@@ -206,11 +194,8 @@ def use_and_fork_again():
     return forked(lambda: len(process.registered_at_fork()) < 10)
 
 
+@in_own_process
 def test_import_and_fork_at_once():
-    in_child(import_beside_forks)
-
-
-def import_beside_forks():
     """Modules register in C, by import, while another thread forks."""
     names = [
         *(
@@ -349,11 +334,7 @@ def fork_in_the_middle():
     assert forked(lambda: signal.alarm(60) or check_child(scene)) == 0
     assert process.traced() == steps_listed("before", "prepare", "parent", "after in parent")
     # Another one, of a thread that is not the main one.
-    statuses = []
-    thread = threading.Thread(target=lambda: statuses.append(forked(lambda: check_use(scene))))
-    thread.start()
-    thread.join()
-    assert statuses == [0]
+    assert on_a_thread(lambda: forked(lambda: check_use(scene))) == 0
     scene.go_on_in_parent()
     print("went on")
 
