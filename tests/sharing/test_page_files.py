@@ -5,7 +5,7 @@ import os
 import resource
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 import accelrt.sharing
@@ -33,7 +33,8 @@ def shared_bytes(size):
     return mapping.share_bytes(accelrt.Buffer(size))
 
 
-def make_once():
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+def test_a_descriptor_is_made_once_and_closed_with_its_page():
     accelrt.Buffer(MIB)  # the driver opens what it needs
     accelrt.empty_cache()
     at_first = descriptors()
@@ -50,10 +51,6 @@ def make_once():
     assert descriptors() == at_first
 
 
-def test_a_descriptor_is_made_once_and_closed_with_its_page():
-    in_child(make_once, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
-
-
 def sleep_and_wake(pool):
     """How many descriptors there are meanwhile."""
     accelrt.memory.sleep(pool)
@@ -62,7 +59,8 @@ def sleep_and_wake(pool):
     return found
 
 
-def export_and_sleep():
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+def test_a_page_that_sleeps_has_none():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         shared = shared_bytes(5 * MIB)
@@ -78,10 +76,6 @@ def export_and_sleep():
     gc.collect()
     assert sleep_and_wake(pool) == before
     del kept
-
-
-def test_a_page_that_sleeps_has_none():
-    in_child(export_and_sleep, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
 
 
 def count_in_child():
