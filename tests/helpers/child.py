@@ -2,8 +2,10 @@
 
 import functools
 import os
+import signal
 import subprocess
 import sys
+import traceback
 
 from fork_server import ForkServer
 
@@ -120,17 +122,46 @@ class Forks:
         self.server.close()
 
 
-def run_code(code, **environment):
-    """Runs source in a fresh interpreter, the environment given on top of this process's: what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+def run_python(*arguments, cwd=None, **environment):
+    """Runs a fresh interpreter, the environment given on top of this process's: the process that ended."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
+
+
+def output_of(*arguments, **how):
+    """What run_python's interpreter printed, which has to end well."""
+    done = run_python(*arguments, **how)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def run_code(code, **environment):
+    """What source printed in a fresh interpreter."""
+    return output_of("-c", code, **environment)
+
+
+def in_fork(function, seconds=60):
+    """The exit status of a child of a fork that calls the function, -signal where one ended it.
+
+    The function answers the status, None for 0; where it raises, that is 1.  A hang ends by a signal.
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(seconds)
+            status = int(function() or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def wrap_host(posing=False):

@@ -13,9 +13,9 @@ import gc
 import importlib
 import json
 import sys
+import threading
 
 import numpy as np
-from beside import on_a_thread
 from exchange_libraries import BYTES, DLPACK, INTERFACE, KINDS, ON_HOST
 
 import accelrt
@@ -89,7 +89,9 @@ def settle():
 
 
 def drop_in_thread(holder):
-    on_a_thread(holder.clear)
+    thread = threading.Thread(target=holder.clear)
+    thread.start()
+    thread.join()
 
 
 def try_contents(producer, consumer, protocol):
