@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from child import in_child, in_own_process
+from child import in_child, in_fork, in_own_process
 from compiled import compile_against, compile_program, typed
 
 import accelrt
@@ -246,8 +246,5 @@ def test_a_library_without_an_rpath_finds_the_one_that_is_loaded(tmp_path):
 def test_a_forked_child_is_told_so():
     library = Library()
     code, address = library.take(0, 512)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if library.take(0, 512) == (FORKED, 0) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_fork(lambda: library.take(0, 512) != (FORKED, 0)) == 0
     assert (code, library.release(0, address)) == (0, 0)
