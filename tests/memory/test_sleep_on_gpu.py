@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from child import in_child, in_own_process
+from child import in_child, in_own_process, output_of
 
 import accelrt
 
@@ -35,14 +33,7 @@ def test_twenty_gigabytes_sleep_and_wake():
     gib = room()
     if gib < 1:
         pytest.skip("less than 1 GiB of memory is free")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--gib", str(gib), "--json", *([] if ALONE else ["--beside"])],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout)
+    said = json.loads(output_of(PROGRAM, "--gib", gib, "--json", *([] if ALONE else ["--beside"])))
     for row in said["rows"]:
         assert row["bytes"] >= gib * GIB
         if row["what"] in ("first sleep", "second sleep"):
