@@ -7,27 +7,13 @@ import threading
 
 import pytest
 from cards import A, beside_cards, card_libraries, without_proc
+from child import in_fork
 
 import accelrt
 
 __all__ = ["card_libraries"]
 pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 FORKS, THREADS = 100, 4
-
-
-def in_fork(function):
-    """The exit status of a forked child that runs a function; a deadline turns a hang into a failure."""
-    import signal
-
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(60)
-        try:
-            os._exit(function() or 0)
-        except BaseException as error:
-            os.write(2, repr(error).encode())
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @beside_cards

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from child import in_own_process
+from child import in_fork, in_own_process
 from compiled import SOURCES
 
 import accelrt
@@ -97,7 +97,4 @@ def test_without_hip_ordinals_several_cards_are_not_guessed_at(no_libraries):
 def test_a_child_opens_its_own_session(no_libraries):
     hip()
     assert accelrt.temperature(0) == 41
-    pid = os.fork()
-    if pid == 0:
-        os._exit(accelrt.temperature(1) - 42)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_fork(lambda: accelrt.temperature(1) - 42) == 0
