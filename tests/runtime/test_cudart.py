@@ -1,12 +1,11 @@
 """accelrt.cudart(), check_error, accelrt.profiler, and errors made of a code, as in torch.cuda."""
 
 import ctypes
-import os
 import pickle
 
 import numpy as np
 import pytest
-from child import in_child, in_own_process
+from child import in_child, in_fork, in_own_process
 
 import accelrt
 
@@ -146,11 +145,11 @@ def test_a_driver_loads_modules_as_it_was_told():
 @in_own_process
 def test_a_child_of_fork_is_told():
     accelrt.init()
-    pid = os.fork()
-    if pid == 0:
+
+    def child():
         with pytest.raises(accelrt.ForkedError, match="forked subprocess"):
             accelrt.set_module_loading("lazy")
         with pytest.raises(accelrt.ForkedError):
             accelrt.cudart()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    assert in_fork(child) == 0

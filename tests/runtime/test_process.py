@@ -4,15 +4,13 @@ import multiprocessing.process
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
-import traceback
 
 import pytest
 from beside import on_a_thread
-from child import in_child, in_own_process, run_code
+from child import in_child, in_fork, in_own_process, run_code, run_python
 from other_process import Other, keep, look, make
 
 import accelrt
@@ -23,30 +21,17 @@ from accelrt.core import process
 pytestmark = pytest.mark.own_process
 
 
-def forked(function):
-    """Runs a function in a child of a fork; its exit status, and -signal where one ended it."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = function() or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @in_own_process
 def test_children_run_forward_and_locks_are_taken_in_reverse():
     accelrt.init()
     process.begin_trace()
-    if os.fork() == 0:
+
+    def differs():
         steps = process.traced()
         child = [name for phase, name in steps if phase in ("child", "after in child")]
-        listed = [name for _, name, _, phases in process.registered_at_fork() if "child" in phases]
-        os._exit(child != listed)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        return child != [name for _, name, _, phases in process.registered_at_fork() if "child" in phases]
+
+    assert in_fork(differs) == 0
     entries = process.registered_at_fork()
     steps = process.traced()
     for language, before, after in (("Python", "before", "after in parent"), ("C", "prepare", "parent")):
@@ -177,7 +162,7 @@ def test_forks_beside_threads_that_register_and_allocate():
         thread.start()
 
     def fork():
-        return [forked(lambda: signal.alarm(60) or use_and_fork_again()) for _ in range(30)]
+        return [in_fork(use_and_fork_again) for _ in range(30)]
 
     statuses = on_a_thread(fork)
     over.set()
@@ -191,7 +176,7 @@ def use_and_fork_again():
     with pytest.raises(accelrt.ForkedError):
         accelrt.Buffer(1)
     process.call_at_fork("child", "streams", int, int, int)
-    return forked(lambda: len(process.registered_at_fork()) < 10)
+    return in_fork(lambda: len(process.registered_at_fork()) < 10)
 
 
 @in_own_process
@@ -217,7 +202,7 @@ def test_import_and_fork_at_once():
     thread.start()
     count = 0
     while not imported.is_set() or count < 10:
-        assert forked(lambda: signal.alarm(60) and 0) == 0
+        assert in_fork(int) == 0
         count += 1
     thread.join()
     known = {name for _, name, *_ in process.registered_at_fork()}
@@ -225,25 +210,19 @@ def test_import_and_fork_at_once():
 
 
 def test_an_exit_beside_daemon_threads_that_go_on():
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import accelrt, sys, threading\n"
-            "accelrt.init(driver='host')\n"
-            "def work():\n"
-            "    while True:\n"
-            "        accelrt.Buffer(1000).fill(1)\n"
-            "for _ in range(3):\n"
-            "    threading.Thread(target=work, daemon=True).start()\n"
-            "from accelrt.core import process\n"
-            "process.begin_trace()\n"
-            "process.call_at_exit('~', 'callbacks', lambda: print(process.traced(), flush=True))\n"
-            "sys.exit(3)\n",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = run_python(
+        "-c",
+        "import accelrt, sys, threading\n"
+        "accelrt.init(driver='host')\n"
+        "def work():\n"
+        "    while True:\n"
+        "        accelrt.Buffer(1000).fill(1)\n"
+        "for _ in range(3):\n"
+        "    threading.Thread(target=work, daemon=True).start()\n"
+        "from accelrt.core import process\n"
+        "process.begin_trace()\n"
+        "process.call_at_exit('~', 'callbacks', lambda: print(process.traced(), flush=True))\n"
+        "sys.exit(3)\n",
     )
     assert done.returncode == 3, done.stderr
     text = done.stdout
@@ -331,10 +310,10 @@ def test_forks_in_the_middle_of_everything(tmp_path):
 def fork_in_the_middle():
     scene = Scene()
     process.begin_trace()
-    assert forked(lambda: signal.alarm(60) or check_child(scene)) == 0
+    assert in_fork(lambda: check_child(scene)) == 0
     assert process.traced() == steps_listed("before", "prepare", "parent", "after in parent")
     # Another one, of a thread that is not the main one.
-    assert on_a_thread(lambda: forked(lambda: check_use(scene))) == 0
+    assert on_a_thread(lambda: in_fork(lambda: check_use(scene))) == 0
     scene.go_on_in_parent()
     print("went on")
 
@@ -342,7 +321,7 @@ def fork_in_the_middle():
 def check_child(scene):
     assert process.traced() == steps_listed("before", "prepare", "child", "after in child")
     check_use(scene)
-    return forked(lambda: check_use(scene))  # a child of the child
+    return in_fork(lambda: check_use(scene))  # a child of the child
 
 
 def check_use(scene):
