@@ -4,15 +4,13 @@ import gc
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import shared_memory_rounds as rounds
 from beside import on_threads
-from child import in_own_process
+from child import in_own_process, run_python
 from other_process import (
     Other,
     descriptors,
@@ -237,12 +235,7 @@ def test_a_process_that_multiprocessing_did_not_start_opens_memory_and_ends_with
     array = accelrt.full((1000,), 7, "int32")
     with array.share() as handle:
         key = bytes(multiprocessing.current_process().authkey).hex()
-        done = subprocess.run(
-            [sys.executable, "-c", STRANGER, key, pickle.dumps(handle).hex()],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = run_python("-c", STRANGER, key, pickle.dumps(handle).hex())
     assert (done.returncode, done.stdout, done.stderr) == (0, "8000\n", "")
     wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
     assert (array.numpy() == 8).all()
