@@ -39,20 +39,21 @@ def in_child(function, *arguments, **environment):
     return done.stdout
 
 
-def in_own_process(function=None, /, **environment):
-    """Makes a test run by in_child, bare or called with the environment.
+def in_own_process(function=None, /, *, printing=None, **environment):
+    """Makes a test run by in_child, bare or called with the environment, and with what it has to print.
 
     Fixtures and parameters are answered here: the child gets them by their repr, paths as str, and so does
     the environment where it names one in braces.
     """
     if function is None:
-        return functools.partial(in_own_process, **environment)
+        return functools.partial(in_own_process, printing=printing, **environment)
 
     @functools.wraps(function)
     def test(**arguments):
         settings = {name: text.format(**arguments) for name, text in environment.items()}
         values = (os.fspath(each) if isinstance(each, os.PathLike) else each for each in arguments.values())
-        in_child(function, *values, **settings)
+        printed = in_child(function, *values, **settings)
+        assert printing is None or printed == printing, printed
 
     return test
 
