@@ -3,14 +3,13 @@
 import itertools
 import os
 
-import numpy as np
 import pytest
 from child import in_child, in_own_process, wrap_host
+from sleepers import MIB, assert_contents, write_contents
 
 import accelrt
 from accelrt import memory
 
-MIB = 1 << 20
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 ROWS = [
     "host_alloc",
@@ -32,19 +31,7 @@ def make(pool):
         apart = [accelrt.Buffer(2 * MIB) for _ in range(6)]
         del apart[::2]
         buffers = [*apart, accelrt.Buffer(6 * MIB), accelrt.Buffer(700, stream=accelrt.Stream())]
-    contents = [
-        np.random.default_rng(seed).integers(0, 256, len(b), np.uint8) for seed, b in enumerate(buffers)
-    ]
-    for buffer, content in zip(buffers, contents, strict=True):
-        buffer.copy_from(content)
-    return buffers, contents
-
-
-def assert_contents(buffers, contents):
-    for buffer, content in zip(buffers, contents, strict=True):
-        out = np.empty_like(content)
-        buffer.copy_to(out)
-        assert (out == content).all()
+    return buffers, write_contents(buffers)
 
 
 def attempt(faults, call, code, mode, function):
@@ -142,7 +129,9 @@ def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
     pool.sleep()  # and the process ends
 
 
-def keep_streams():
+@pytest.mark.host
+@in_own_process(printing="1 -1\n")
+def test_a_stream_that_the_driver_keeps_is_used_again():
     from accelrt.driver.host import driver as host
 
     faults = wrap_host()
@@ -159,11 +148,6 @@ def keep_streams():
         assert_contents(buffers, contents)
     pool.sleep()
     print(len(set(streams)), host.live_objects()["streams"] - streams[0])
-
-
-@pytest.mark.host
-def test_a_stream_that_the_driver_keeps_is_used_again():
-    assert in_child(keep_streams) == "1 -1\n"
 
 
 @pytest.mark.host

@@ -1,12 +1,12 @@
 """Stitched segments: when they are made, what they cost, and which heaps' pages they take."""
 
 import functools
-import itertools
 
 import pytest
 from allocator_mirror import Mirror
 from allocator_storm import PAGES, check_error
 from child import in_own_process, waits, wrap_host
+from failing_calls import failing_calls
 from model_blocks import LIVE, MIB
 
 import accelrt
@@ -109,16 +109,6 @@ def live_blocks():
     return [block for block in blocks if block["state"] == LIVE]
 
 
-def got_through(size):
-    try:
-        address = accelrt.caching_allocator_alloc(size, 0)
-    except accelrt.CudaError as error:
-        check_error(error, 999, [])
-        return False
-    accelrt.caching_allocator_delete(address)
-    return True
-
-
 @pytest.mark.parametrize("row", PAGES)
 @on_a_small_device
 def test_a_refused_call_loses_no_page(row):
@@ -126,15 +116,15 @@ def test_a_refused_call_loses_no_page(row):
     mirror = Mirror()
     every_other_page(mirror)
     before = live_blocks()
-    for call in itertools.count(1):
-        faults.arm(call=call, code=999, rows=[row])
-        if got_through(11 * MIB):
-            break
-        faults.disarm()
+
+    def step():
+        accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(11 * MIB, 0))
+
+    for _, error in failing_calls(faults, step, rows=[row]):
+        if error is not None:
+            check_error(error, 999, [])
         accelrt.memory.audit(0)
         assert live_blocks() == before
-    assert faults.fired() < call
-    faults.disarm()
     for place in list(mirror.models[0].live):
         accelrt.caching_allocator_delete(mirror.address((0, *place)))
     accelrt.empty_cache()
