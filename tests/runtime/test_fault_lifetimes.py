@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 from beside import on_a_thread
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -92,11 +92,8 @@ def test_memory_used_on_a_stream_that_another_library_captures_waits_for_the_cap
 
 
 @pytest.mark.own_process
+@in_own_process(printing="UNKNOWN graph_launch\n")
 def test_a_launch_that_is_refused_lets_go_of_its_host_functions():
-    assert in_child(refuse_a_launch) == "UNKNOWN graph_launch\n"
-
-
-def refuse_a_launch():
     faults = wrap_host()
     counter, stream = Counter(), accelrt.Stream()
     seen = weakref.ref(counter)

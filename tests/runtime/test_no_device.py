@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 
 import pytest
-from child import in_child, in_own_process
+from child import in_own_process
 
 import accelrt
 
@@ -97,14 +97,11 @@ def test_what_needs_no_device_needs_none():
     accelrt.empty_cache()
 
 
-def seed_nothing():
+@in_own_process(printing="0 ()\n", ACCELRT_HOST_DEVICES="0")
+def test_seeding_without_a_device_does_nothing():
     accelrt.init(driver="host")
     accelrt.manual_seed(3)
     accelrt.manual_seed_all(3)
     accelrt.random.seed()
     accelrt.random.seed_all()
     print(accelrt.device_count(), accelrt.default_generators[:])
-
-
-def test_seeding_without_a_device_does_nothing():
-    assert in_child(seed_nothing, ACCELRT_HOST_DEVICES="0") == "0 ()\n"
