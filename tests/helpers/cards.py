@@ -33,12 +33,13 @@ def card_libraries(tmp_path_factory):
 beside_cards = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", LD_LIBRARY_PATH="{card_libraries}")
 
 
-@pytest.fixture
-def on_cards(card_libraries):
+@pytest.fixture(scope="module")
+def on_cards(tmp_path_factory):
     """A function that runs a scenario of the test file in a process of its own on the stand-ins."""
+    folder = compile_cards(tmp_path_factory.mktemp("cards"))
 
     def run(scenario, *arguments, **environment):
-        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": card_libraries, **environment}
+        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": folder, **environment}
         return in_child(scenario, *arguments, **settings)
 
     return run
