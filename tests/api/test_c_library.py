@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_child, in_fork, in_own_process
 from compiled import compile_against, compile_program, typed
 
 import accelrt
@@ -153,8 +153,10 @@ def test_the_first_call_imports_and_the_first_use_initialises():
     in_child(first_call, accelrt.get_library(), **DRIVER)
 
 
-def first_call_with_the_gil(folder):
-    path = compile_against("c_door", folder)
+@pytest.mark.own_process
+@in_own_process(**DRIVER)
+def test_first_calls_with_the_gil_and_an_exception_of_the_callers(tmp_path):
+    path = compile_against("c_door", tmp_path)
     holding = ctypes.PyDLL(path)
     holding.call_with_exception.argtypes = [ctypes.c_void_p, ctypes.py_object]
     with pytest.raises(ValueError, match="of the caller"):
@@ -167,20 +169,12 @@ def first_call_with_the_gil(folder):
 
 
 @pytest.mark.own_process
-def test_first_calls_with_the_gil_and_an_exception_of_the_callers(tmp_path):
-    in_child(first_call_with_the_gil, str(tmp_path), **DRIVER)
-
-
-def first_calls(folder):
+@in_own_process(**DRIVER)
+def test_the_first_calls_of_sixteen_threads_at_once(tmp_path):
     wrong = ctypes.c_long(-1)
-    assert load_door(folder).on_threads(0, 16, 20, 512, ctypes.byref(wrong)) == 0
+    assert load_door(tmp_path).on_threads(0, 16, 20, 512, ctypes.byref(wrong)) == 0
     assert wrong.value == 0
     accelrt.memory.audit()
-
-
-@pytest.mark.own_process
-def test_the_first_calls_of_sixteen_threads_at_once(tmp_path):
-    in_child(first_calls, str(tmp_path), **DRIVER)
 
 
 def not_importable(path):
@@ -207,14 +201,11 @@ def test_an_import_that_fails_is_told_and_tried_again():
     assert "ModuleNotFoundError" in said or "ImportError" in said
 
 
-def no_device():
-    assert Library().take(0, 64)[0] == INIT_FAILED
-
-
 @pytest.mark.own_process
 @pytest.mark.skipif(not ON_HOST, reason="there is a driver")
+@in_own_process(ACCELRT_DRIVER="cuda", CUDA_VISIBLE_DEVICES="")
 def test_a_first_use_that_fails_is_a_code():
-    in_child(no_device, ACCELRT_DRIVER="cuda", CUDA_VISIBLE_DEVICES="")
+    assert Library().take(0, 64)[0] == INIT_FAILED
 
 
 @pytest.mark.parametrize(("macro", "number"), [("VERSION", 2), ("VERSION", 0), ("REVISION", 1000)])
@@ -238,9 +229,11 @@ def test_a_program_without_python_is_told_so(tmp_path):
     assert last == "0 0 SUCCESS"
 
 
-def found_by_name(folder):
+@pytest.mark.own_process
+@in_own_process(**DRIVER)
+def test_a_library_without_an_rpath_finds_the_one_that_is_loaded(tmp_path):
     path = compile_against(
-        "c_door", folder, links=["-L", str(Path(accelrt.get_library()).parent), "-laccelrt"]
+        "c_door", tmp_path, links=["-L", str(Path(accelrt.get_library()).parent), "-laccelrt"]
     )
     with pytest.raises(OSError, match=r"libaccelrt\.so"):
         ctypes.CDLL(path)
@@ -249,20 +242,9 @@ def found_by_name(folder):
 
 
 @pytest.mark.own_process
-def test_a_library_without_an_rpath_finds_the_one_that_is_loaded(tmp_path):
-    in_child(found_by_name, str(tmp_path), **DRIVER)
-
-
-def forked():
+@in_own_process(**DRIVER)
+def test_a_forked_child_is_told_so():
     library = Library()
     code, address = library.take(0, 512)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if library.take(0, 512) == (FORKED, 0) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_fork(lambda: library.take(0, 512) != (FORKED, 0)) == 0
     assert (code, library.release(0, address)) == (0, 0)
-
-
-@pytest.mark.own_process
-def test_a_forked_child_is_told_so():
-    in_child(forked, **DRIVER)

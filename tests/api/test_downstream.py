@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 from downstream_project import built
 
 import accelrt
@@ -21,11 +22,7 @@ def test_allocating_in_a_loop_without_the_gil_from_eight_threads(loops):
     def work(stream):
         totals.append(loops.churn(0, stream.cuda_stream, rounds, 4096))
 
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, streams)
     expected = sum(4096 + 512 * (index & 3) for index in range(rounds))
     assert totals == [expected] * 8
     stats = accelrt.memory_stats(0)

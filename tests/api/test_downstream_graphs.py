@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 
@@ -148,19 +149,11 @@ def test_a_capture_that_was_broken_leaves_nothing_behind(graphs, stream):
 
 
 def test_a_capture_ended_by_another_thread_is_told(graphs, stream):
-    graph, caught = graphs.BareGraph(), []
+    graph = graphs.BareGraph()
     graph.begin(0, stream)
-
-    def end():
-        try:
-            graph.end()
-        except accelrt.CaptureError as error:
-            caught.append(error.name)
-
-    thread = threading.Thread(target=end)
-    thread.start()
-    thread.join()
-    assert caught == ["STREAM_CAPTURE_WRONG_THREAD"]
+    with pytest.raises(accelrt.CaptureError) as caught:
+        on_a_thread(graph.end)
+    assert caught.value.name == "STREAM_CAPTURE_WRONG_THREAD"
     assert graph.status() == (EMPTY, 0)
     graph.destroy()
     assert works_again(graphs, stream)

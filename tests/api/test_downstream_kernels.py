@@ -1,9 +1,8 @@
 """Another project's extension: kernels launched without the GIL, and one written for the host device."""
 
-import threading
-
 import numpy as np
 import pytest
+from beside import on_threads
 from downstream_project import built
 
 import accelrt
@@ -30,20 +29,16 @@ def test_a_kernel_of_cython_is_launched_from_nogil_code(kernels):
 
 
 def test_threads_launch_at_once_on_streams_of_their_own(kernels):
-    kernel, codes = accelrt.host_kernel(kernels.address_of_add(), "uint32_t*, uint32_t"), []
+    kernel = accelrt.host_kernel(kernels.address_of_add(), "uint32_t*, uint32_t")
     streams = [accelrt.Stream() for _ in range(4)]
     buffers = [accelrt.Buffer(4 * COUNT, stream=stream) for stream in streams]
 
-    def work(stream, buffer):
-        buffer.fill(0, stream=stream)
-        codes.append(kernels.launch(0, stream.cuda_stream, kernel.handle, buffer.ptr, 1, 4, 500))
+    def work(index):
+        buffers[index].fill(0, stream=streams[index])
+        at = buffers[index].ptr
+        assert kernels.launch(0, streams[index].cuda_stream, kernel.handle, at, 1, 4, 500) == 0
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(streams, buffers, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert codes == [0] * 4
+    on_threads(work, range(4))
     for stream, buffer in zip(streams, buffers, strict=True):
         out = np.zeros(COUNT, np.uint32)
         buffer.copy_to(out, stream=stream)

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 
@@ -129,23 +130,15 @@ def test_a_stream_of_another_device_is_refused():
 
 
 def test_threads_copy_at_once():
-    failed = []
-
     def work(seed):
         model = np.random.default_rng(seed).integers(0, 99, (20, 30), dtype=np.int16)
         with accelrt.stream(accelrt.Stream()):
             for _ in range(20):
                 array = accelrt.asarray(model)
                 turned = accelrt.empty((30, 20), "i2").copy_(array.T)
-                if (turned[::-1, ::2].copy().numpy() != model.T[::-1, ::2]).any():
-                    failed.append(seed)
+                assert (turned[::-1, ::2].copy().numpy() == model.T[::-1, ::2]).all()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    on_threads(work, range(4))
 
 
 def test_the_race_detector_sees_copies_of_rows():

@@ -1,32 +1,20 @@
 """Where the driver refuses a copy of rows, the error says so, nothing is left, and the next one works."""
 
+import gc
+
+import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
+from failing_calls import failing_calls
+
+import accelrt
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 
 
-def attempt(work, expected):
-    """The CudaError that work() raises, or None where its answer is the expected one."""
-    import accelrt
-
-    try:
-        found = work()
-    except accelrt.CudaError as error:
-        return error.with_traceback(None)  # whose frames hold arrays
-    assert (found == expected).all()
-    return None
-
-
-def refuse_each_call():
+@in_own_process
+def test_every_refusal_is_told_and_leaves_nothing():
     faults = wrap_host()
-    import gc
-    import itertools
-
-    import numpy as np
-
-    import accelrt
-
     model = np.arange(4 * 5 * 6, dtype=np.int32).reshape(4, 5, 6)
 
     def work():
@@ -39,38 +27,33 @@ def refuse_each_call():
         return out
 
     expected = work()
+
+    def check():
+        assert (work() == expected).all()
+
     faults.reset_call_counts()
     work()
     called = [row for row, calls in faults.call_counts().items() if calls]
     assert {"copy_3d", "copy_async"} <= set(called)
     raised = 0
     for row in called:
-        for call in itertools.count(1):
-            faults.arm(call=call, code=999, mode="once", rows=[row])
-            error = attempt(work, expected)
+        for call, error in failing_calls(faults, check, rows=[row]):
             if error is not None:
                 assert error.code == 999, error
                 assert error.call == row or row not in ("copy_3d", "fill"), error
                 raised += 1
-            made = faults.fired()
-            faults.disarm()
             gc.collect()
             accelrt.synchronize()
             accelrt.host_empty_cache()
             held = accelrt.memory_allocated(), accelrt.host_memory_stats()["allocated_bytes.current"]
             assert held == (0, 0), (row, call, held)
             accelrt.memory.audit()
-            if made < call:
-                break
-        assert (work() == expected).all()
+        check()
     assert raised > 10, raised
 
 
-def test_every_refusal_is_told_and_leaves_nothing():
-    in_child(refuse_each_call)
-
-
-def count_calls():
+@in_own_process
+def test_copies_take_as_few_calls_as_their_strides_allow():
     faults = wrap_host()
     import accelrt
 
@@ -93,7 +76,3 @@ def count_calls():
         dst.copy_(src)
         counts = faults.call_counts()
         assert (counts["copy_async"], counts["copy_3d"]) == (copies, pitched), (name, counts)
-
-
-def test_copies_take_as_few_calls_as_their_strides_allow():
-    in_child(count_calls)

@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 from child import run_code
 from dlpack import Managed, Producer, Versioned, look, take
 
@@ -52,9 +53,7 @@ def test_a_tensor_is_freed_once_by_whoever_took_it_on_any_thread(given):
     del array, capsule
     assert memory() is not None
     address = take.__globals__["ctypes"].addressof(tensor)
-    thread = threading.Thread(target=tensor.deleter, args=(address,))
-    thread.start()
-    thread.join()
+    on_a_thread(lambda: tensor.deleter(address))
     assert memory() is None
 
 

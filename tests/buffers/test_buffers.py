@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 
@@ -230,8 +231,6 @@ def test_memory_used_on_another_stream_is_not_handed_out_before_it_is_done():
 
 
 def test_eight_threads_each_see_their_own_bytes():
-    failures = []
-
     def work(seed):
         stream = accelrt.Stream()
         with accelrt.stream(stream):
@@ -241,15 +240,9 @@ def test_eight_threads_each_see_their_own_bytes():
                 with accelrt.Buffer(data.nbytes) as buffer:
                     buffer.copy_from(data)
                     buffer.copy_to(out)
-                if not (out == data).all():
-                    failures.append(seed)
+                assert (out == data).all()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    on_threads(work, range(8))
 
 
 def test_the_cuda_array_interface_is_there_on_a_gpu_only():

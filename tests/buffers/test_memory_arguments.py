@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_own_process
 
 import accelrt
 from accelrt import memory
@@ -224,16 +224,13 @@ def test_numpys_floats_are_fractions(fraction):
     memory.set_per_process_memory_fraction(1.0)
 
 
-def fraction_of_bytes():
+@pytest.mark.own_process
+@in_own_process(ACCELRT_HOST_MEMORY="85016772608")
+def test_a_fraction_made_of_bytes_allows_all_of_them():
     total, nbytes = accelrt.mem_get_info()[1], 32 << 20
     assert int(nbytes / total * total) == nbytes - 1
     memory.set_per_process_memory_fraction(nbytes / total)
     assert round(memory.get_per_process_memory_fraction() * total) == nbytes
-
-
-@pytest.mark.own_process
-def test_a_fraction_made_of_bytes_allows_all_of_them():
-    in_child(fraction_of_bytes, ACCELRT_HOST_MEMORY="85016772608")
 
 
 @pytest.mark.parametrize("fraction", ["0.5", True, None, 1j, np.True_], ids=repr)

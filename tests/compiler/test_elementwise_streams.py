@@ -1,11 +1,11 @@
 """Elementwise kernels on streams, in captures, from threads and under the race detector."""
 
-import threading
-
 import numpy as np
 import pytest
-from child import in_child, settle
+from beside import on_threads
+from child import in_own_process, settle, wrap_host
 from device_arrays import read, to_device
+from failing_calls import failing_calls
 
 import accelrt
 
@@ -54,20 +54,13 @@ def test_threads_that_chose_no_device_may_call_the_same_new_kernel():
     kernel = accelrt.elementwise("T x, T y", "T z", "z = x - y", name="shared")
     x = to_device(np.arange(100, dtype=np.float64))
     accelrt.synchronize()
-    wrong = []
 
     def work(number):
         for turn in range(20):
             z = kernel(x, number + turn)
-            if not (read(z) == np.arange(100) - number - turn).all():
-                wrong.append((number, turn))
+            assert (read(z) == np.arange(100) - number - turn).all()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    on_threads(work, range(4))
 
 
 def test_a_kernel_runs_on_each_device():
@@ -83,11 +76,8 @@ def test_a_kernel_may_die_while_it_runs():
     assert (read(z) == 5).all()
 
 
+@in_own_process(printing="a write\n", ACCELRT_SANITIZE="1")
 def test_inputs_are_reads_and_outputs_writes_to_the_race_detector():
-    assert in_child(race, ACCELRT_SANITIZE="1") == "a write\n"
-
-
-def race():
     import accelrt
 
     x = accelrt.zeros(100, "float32")
@@ -116,35 +106,20 @@ def step(kernel):
     kernel.unload()
 
 
-def sweep():
-    from accelrt.driver import testing
+@in_own_process(printing="")
+def test_whatever_call_fails_nothing_is_left():
     from accelrt.driver.host import driver as host
 
-    testing.wrap("host")
-    accelrt.init(driver="faults")
+    faults = wrap_host()
     kernel = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="swept")
     step(kernel)
-    call, codes = 0, set()
-    while True:
-        call += 1
-        testing.arm(call, 719, "once")
-        try:
-            step(kernel)
-        except accelrt.CudaError as error:
-            codes.add(error.code)
-        else:
-            if testing.fired() < call:
-                break
-        finally:
-            testing.disarm()
+    codes = set()
+    for call, error in failing_calls(faults, lambda: step(kernel), code=719):
+        codes |= {error.code} if error else set()
         kernel.unload()
         settle()
         counts = host.live_objects()
         left = (counts["modules"], counts["graphs"], accelrt.memory_allocated())
         assert left == (0, 0, 0), (call, left)
     assert codes == {719}
-    print(call)
-
-
-def test_whatever_call_fails_nothing_is_left():
-    assert int(in_child(sweep)) > 10
+    assert call > 10

@@ -16,6 +16,19 @@ def captured(rows, stream, work, mode=GLOBAL):
     return rows.ok("capture_end", 0, stream)
 
 
+def instantiated(rows, graph):
+    """The executable of a graph, which itself goes."""
+    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    rows.ok("graph_destroy", graph)
+    return exec_
+
+
+def run(rows, exec_, stream):
+    """Launches it, and waits for its end."""
+    rows.ok("graph_launch", 0, exec_, stream)
+    rows.ok("stream_synchronize", 0, stream)
+
+
 def fills(rows, stream, device, *values):
     for index, value in enumerate(values):
         rows.ok("fill", 0, stream, device + 4096 * index, value, 1, 4096)

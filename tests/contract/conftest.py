@@ -90,8 +90,8 @@ class Recorded:
         return self.ok("stream_create", 0, flags, 0)
 
     def gate(self, stream, event):
-        """Holds a stream until a threading.Event is set."""
-        self.call(stream, event.wait)
+        """Holds a stream until a threading.Event is set, or for long where a test fails before it sets it."""
+        self.call(stream, lambda: event.wait(20))
 
     def call(self, stream, function):
         callback = CALLBACK(lambda _: function() and None)

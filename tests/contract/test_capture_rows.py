@@ -1,8 +1,7 @@
 """Rows about capture: what breaks one, and what it leaves behind."""
 
-import threading
-
 import pytest
+from beside import on_a_thread
 from capturing import (
     ACTIVE,
     CAPTURED_EVENT,
@@ -176,16 +175,12 @@ def test_a_copy_by_a_device_that_reaches_both_sides_is_captured(rows, device, of
 
 def ended_elsewhere(rows, stream):
     """What another thread is answered when it ends the capture."""
-    answers = []
 
     def end():
         rows.ok("set_device", 0)
-        answers.append(rows.capture_end(0, stream))
+        return rows.capture_end(0, stream)
 
-    thread = threading.Thread(target=end)
-    thread.start()
-    thread.join()
-    return answers[0]
+    return on_a_thread(end)
 
 
 def test_another_thread_cannot_end_a_capture_but_ends_it(rows, stream):
@@ -240,13 +235,11 @@ def test_another_threads_allocation_goes_by_the_capture(rows, stream):
 
     def allocate():
         rows.ok("set_device", 0)
-        codes.append(rows.memory_alloc(0, 1 << 20))
+        return rows.memory_alloc(0, 1 << 20)
 
     for mode in (THREAD_LOCAL, GLOBAL):
         rows.ok("capture_begin", 0, stream, mode)
-        thread = threading.Thread(target=allocate)
-        thread.start()
-        thread.join()
+        codes.append(on_a_thread(allocate))
         if mode == THREAD_LOCAL:
             rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))
     assert [code for code, _ in codes] == [0, UNSUPPORTED]

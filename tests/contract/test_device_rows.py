@@ -1,8 +1,7 @@
 """Rows about devices and contexts."""
 
-import threading
-
 import pytest
+from beside import on_a_thread
 
 from accelrt.devices.attributes import known_to
 
@@ -60,18 +59,14 @@ def test_a_device_that_is_not_is_refused(rows, row, device):
 
 def test_the_current_device_is_the_threads_own(rows):
     last = rows.ok("device_count") - 1
-    seen = []
 
     def look():
-        seen.append(rows.ok("current_device"))
+        before = rows.ok("current_device")
         rows.ok("set_device", last)
-        seen.append(rows.ok("current_device"))
+        return before, rows.ok("current_device")
 
     rows.ok("set_device", 0)
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [NO_CONTEXT, last]
+    assert on_a_thread(look) == (NO_CONTEXT, last)
     assert rows.ok("current_device") == 0
 
 
@@ -86,9 +81,7 @@ def test_a_thread_goes_back_to_no_device(rows):
             seen.append(rows.ok("current_device"))
 
     rows.ok("set_device", 0)
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
+    on_a_thread(look)
     assert set(seen) == {NO_CONTEXT}
     assert rows.ok("current_device") == 0
 

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+from capturing import instantiated
 
 INVALID_HANDLE, ILLEGAL_STATE, NOT_READY = 400, 401, 600
 THREAD_LOCAL = 1
@@ -15,9 +16,7 @@ def captured(rows, stream, *steps):
         rows.ok(name, *arguments)
     graph = rows.ok("capture_end", 0, stream)
     assert rows.ok("graph_node_count", graph) == len(steps)
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
-    return exec_
+    return instantiated(rows, graph)
 
 
 def test_a_launch_records_an_event_where_its_node_is(rows, device, stream, other, event):

@@ -13,6 +13,8 @@ from capturing import (
     broken,
     captured,
     fills,
+    instantiated,
+    run,
 )
 
 
@@ -25,8 +27,7 @@ def test_a_graph_replays_what_was_captured(rows, device, stream, tmp_path):
     assert rows.ok("graph_node_count", graph) == 2
     rows.ok("graph_dot", graph, str(tmp_path / "graph.dot").encode(), 0)
     assert (tmp_path / "graph.dot").read_text().startswith("digraph")
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
+    exec_ = instantiated(rows, graph)
     rows.ok("graph_upload", 0, exec_, stream)
     for _ in range(3):
         rows.ok("graph_launch", 0, exec_, stream)
@@ -40,10 +41,8 @@ def test_a_graph_replays_what_was_captured(rows, device, stream, tmp_path):
 def test_an_empty_graph_can_be_launched(rows, stream):
     graph = captured(rows, stream, lambda: None)
     assert rows.ok("graph_node_count", graph) == 0
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
-    rows.ok("graph_launch", 0, exec_, stream)
-    rows.ok("stream_synchronize", 0, stream)
+    exec_ = instantiated(rows, graph)
+    run(rows, exec_, stream)
     rows.ok("graph_exec_destroy", exec_)
 
 
@@ -63,8 +62,7 @@ def test_streams_join_by_events_and_are_joined_back(rows, device, stream, other,
 
     graph = captured(rows, stream, work)
     assert rows.ok("graph_node_count", graph) == 4
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
+    exec_ = instantiated(rows, graph)
     for _ in range(5):
         rows.ok("graph_launch", 0, exec_, stream)
     rows.ok("stream_synchronize", 0, stream)
@@ -82,8 +80,7 @@ def test_an_update_changes_parameters_but_not_the_shape(rows, device, stream):
     code, result, _ = rows.graph_update(exec_, longer)
     assert (code, result) == (UPDATE_FAILURE, 2)  # CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
     assert rows.graph_update(exec_, same)[0] == 0
-    rows.ok("graph_launch", 0, exec_, stream)
-    rows.ok("stream_synchronize", 0, stream)
+    run(rows, exec_, stream)
     assert (rows.read(device, 4096) == 4).all()
     for graph in (first, same, longer):
         rows.ok("graph_destroy", graph)
@@ -93,8 +90,7 @@ def test_an_update_changes_parameters_but_not_the_shape(rows, device, stream):
 def test_an_exec_may_be_destroyed_while_it_runs(rows, device, stream):
     gate = threading.Event()
     graph = captured(rows, stream, lambda: fills(rows, stream, device, 9))
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
+    exec_ = instantiated(rows, graph)
     rows.gate(stream, gate)
     rows.ok("graph_launch", 0, exec_, stream)
     gate.set()
@@ -105,8 +101,7 @@ def test_an_exec_may_be_destroyed_while_it_runs(rows, device, stream):
 
 def test_a_replay_cannot_be_captured(rows, device, stream):
     graph = captured(rows, stream, lambda: fills(rows, stream, device, 1))
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
+    exec_ = instantiated(rows, graph)
     rows.ok("capture_begin", 0, stream, GLOBAL)
     assert rows.graph_launch(0, exec_, stream) == UNSUPPORTED
     broken(rows, stream)
@@ -116,11 +111,9 @@ def test_a_replay_cannot_be_captured(rows, device, stream):
 def test_pageable_memory_in_a_capture(rows, device, stream):
     data = np.full(4096, 3, np.uint8)
     graph = captured(rows, stream, lambda: rows.ok("copy", 0, stream, device, data.ctypes.data, 4096))
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
+    exec_ = instantiated(rows, graph)
     data[:] = 4
-    rows.ok("graph_launch", 0, exec_, stream)
-    rows.ok("stream_synchronize", 0, stream)
+    run(rows, exec_, stream)
     assert (rows.read(device, 4096) == 4).all()
     rows.ok("graph_exec_destroy", exec_)
 
@@ -128,8 +121,7 @@ def test_pageable_memory_in_a_capture(rows, device, stream):
 def test_one_launch_of_a_graph_runs_at_a_time(rows, device, stream, other):
     gate = threading.Event()
     graph = captured(rows, stream, lambda: fills(rows, stream, device, 9))
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
+    exec_ = instantiated(rows, graph)
     rows.gate(stream, gate)
     rows.ok("graph_launch", 0, exec_, stream)
     rows.ok("graph_launch", 0, exec_, other)

@@ -3,6 +3,7 @@
 import ctypes
 
 import pytest
+from capturing import run
 from kernel_sources import BLOCKS, THREADS, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
@@ -52,8 +53,7 @@ def change(rows, graph, exec_, node, function, at, value, blocks=BLOCKS):
 
 
 def replayed(rows, exec_, stream, at):
-    rows.ok("graph_launch", 0, exec_, stream)
-    rows.ok("stream_synchronize", 0, stream)
+    run(rows, exec_, stream)
     return read(rows, at)
 
 

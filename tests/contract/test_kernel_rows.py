@@ -4,6 +4,8 @@ import ctypes
 import threading
 
 import pytest
+from beside import on_a_thread
+from capturing import instantiated, run
 from compiled import compile_source
 from kernel_sources import PTX, SOURCE, launch, numbers, read, with_arguments
 
@@ -27,25 +29,17 @@ def test_a_kernel_is_captured_with_its_arguments(rows, function, stream, device)
     assert launch(rows, function, stream, device, 9) == 0
     graph = rows.ok("capture_end", 0, stream)
     assert rows.ok("graph_node_count", graph) == 1
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
-    rows.ok("graph_destroy", graph)
-    rows.ok("graph_launch", 0, exec_, stream)
-    rows.ok("stream_synchronize", 0, stream)
+    exec_ = instantiated(rows, graph)
+    run(rows, exec_, stream)
     assert (read(rows, device) == numbers(9)).all()
     rows.ok("graph_exec_destroy", exec_)
 
 
 def test_a_thread_that_chose_no_device_may_launch(rows, function, stream, device):
-    codes = []
-
     def work():
-        codes.extend(launch(rows, function, on, device, 5) for on in (0, 2, stream))
-        codes.append(rows.current_device())
+        return *(launch(rows, function, on, device, 5) for on in (0, 2, stream)), rows.current_device()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert codes == [0, 0, 0, (0, -1)]
+    assert on_a_thread(work) == (0, 0, 0, (0, -1))
     rows.ok("device_synchronize", 0)
 
 

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 MIB = 1 << 20
 INVALID_VALUE, OUT_OF_MEMORY, REGISTERED, NOT_REGISTERED, NOT_SUPPORTED = 1, 2, 712, 713, 801
@@ -136,9 +137,7 @@ def test_a_thread_without_a_device_works_on_ranges_of_several_handles(rows, page
             rows.ok("physical_release", handle)
         seen.append(rows.ok("current_device"))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    on_a_thread(work)
     assert (seen[0], seen[2]) == ((0, -1), -1)
     assert (seen[1] == 7).all()
     rows.ok("address_free", room, 4 * page)

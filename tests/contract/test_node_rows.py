@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from capturing import GLOBAL, ILLEGAL_STATE, INVALID_VALUE, UPDATE_FAILURE, captured, fills
+from capturing import GLOBAL, ILLEGAL_STATE, INVALID_VALUE, UPDATE_FAILURE, captured, fills, run
 
 KERNEL, MEMCPY, MEMSET, CONDITIONAL = 0, 1, 2, 13
 IF, WHILE = 0, 1
@@ -56,8 +56,7 @@ def branch(rows, stream, other, condition, kind, work):
 
 
 def launched(rows, exec_, stream):
-    rows.ok("graph_launch", 0, exec_, stream)
-    rows.ok("stream_synchronize", 0, stream)
+    run(rows, exec_, stream)
 
 
 def test_nodes_and_edges_are_listed(rows, device, stream, other, event):

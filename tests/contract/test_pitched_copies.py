@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from capturing import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,9 +26,8 @@ def slices(bytes_, pitch, lines, width, height, depth):
     return np.lib.stride_tricks.as_strided(bytes_, (depth, height, width), strides)
 
 
-def test_rows_go_from_one_pitch_to_another(rows, device, pinned):
+def test_rows_go_from_one_pitch_to_another(rows, device, pinned, stream):
     address, bytes_ = pinned
-    stream = rows.stream()
 
     @settings(max_examples=60, deadline=None)
     @given(*[st.integers(1, 9)] * 3, *[st.integers(0, 5)] * 4)
@@ -43,7 +43,6 @@ def test_rows_go_from_one_pitch_to_another(rows, device, pinned):
         assert (rows.read(device, SIZE) == expected).all()
 
     check()
-    rows.ok("stream_destroy", 0, stream)
 
 
 def test_rows_come_back_to_page_locked_memory_and_go_within_a_device(rows, device, pinned):
@@ -58,19 +57,17 @@ def test_rows_come_back_to_page_locked_memory_and_go_within_a_device(rows, devic
     assert (slices(bytes_, 64, 4, 8, 4, 4) == moved[:, :4]).all()
 
 
-def test_rows_are_copied_in_their_streams_order(rows, device):
-    stream, gate = rows.stream(), threading.Event()
+def test_rows_are_copied_in_their_streams_order(rows, device, stream):
+    gate = threading.Event()
     rows.gate(stream, gate)
     rows.ok("fill", 0, stream, device, 5, 1, 4096)
     rows.ok("copy_3d", 0, stream, device + 8192, 64, 1, device, 128, 1, 64, 32, 1)
     gate.set()
     rows.ok("stream_synchronize", 0, stream)
     assert (rows.read(device + 8192, 2048) == 5).all()
-    rows.ok("stream_destroy", 0, stream)
 
 
-def test_a_captured_copy_of_rows_is_a_node_that_reads_anew(rows, device):
-    stream = rows.stream()
+def test_a_captured_copy_of_rows_is_a_node_that_reads_anew(rows, device, stream):
     rows.ok("capture_begin", 0, stream, 0)
     rows.ok("copy_3d", 0, stream, device + 8192, 64, 1, device, 128, 1, 64, 32, 1)
     graph = rows.ok("capture_end", 0, stream)
@@ -79,12 +76,10 @@ def test_a_captured_copy_of_rows_is_a_node_that_reads_anew(rows, device):
     exec_ = rows.ok("graph_instantiate", 0, graph, 0)
     for value in (3, 4):
         rows.ok("fill", 0, stream, device, value, 1, 4096)
-        rows.ok("graph_launch", 0, exec_, stream)
-        rows.ok("stream_synchronize", 0, stream)
+        run(rows, exec_, stream)
         assert (rows.read(device + 8192, 2048) == value).all()
     rows.ok("graph_exec_destroy", exec_)
     rows.ok("graph_destroy", graph)
-    rows.ok("stream_destroy", 0, stream)
 
 
 def test_copies_of_rows_take_a_thread_without_a_device(rows, device):

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
+from beside import on_a_thread
 
 from accelrt.driver.registry import Rows
 
@@ -245,9 +245,7 @@ def test_rows_work_on_a_thread_that_chose_no_device(rows):
         ):
             answers[name, *arguments] = getattr(rows, name)(*arguments)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    on_a_thread(work)
     codes = {call: answer[0] if isinstance(answer, tuple) else answer for call, answer in answers.items()}
     assert len(codes) == 14
     assert set(codes.values()) == {0}, codes

@@ -7,11 +7,11 @@ import shutil
 import warnings
 
 import pytest
-from cards import A, B, libraries, on_cards, without_proc
+from cards import A, B, beside_cards, card_libraries, libraries, on_cards, without_proc
 
 import accelrt
 
-__all__ = ["on_cards"]
+__all__ = ["card_libraries", "on_cards"]
 pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -37,11 +37,12 @@ def kernel_list(folder, *cards):
             (procfs.NODES / f"nvidia{minor}").touch()
 
 
-def from_the_kernel(folder):
+@beside_cards
+def test_the_kernels_list_needs_no_library(card_libraries, tmp_path):
     from pathlib import Path
 
     cards = [(A, "0000:41:00.0", "No"), (B, "0000:07:00.0", "No"), ("GPU-ex", "0000:08:00.0", "Yes")]
-    kernel_list(Path(folder), *cards, ("GPU-not-ours-X", "0000:01:00.0", "No"))
+    kernel_list(Path(tmp_path), *cards, ("GPU-not-ours-X", "0000:01:00.0", "No"))
     assert accelrt.device_count() == 2
     assert accelrt.is_available()
     os.environ[VISIBLE] = f"{A},GPU-aaaabbbb"
@@ -53,18 +54,25 @@ def from_the_kernel(folder):
     assert libraries() == []  # neither NVML nor the driver
 
 
-def from_nvml(folder, uuid, mig):
+@pytest.mark.parametrize(
+    ("uuid", "mig"),
+    [("GPU-????????-????-????-????-????????????", False), (A, True), ("GPU-X", False)],
+    ids=["unknown", "mig", "no nodes"],
+)
+@beside_cards
+def test_nvml_counts_where_the_kernels_list_is_not_enough(card_libraries, tmp_path, uuid, mig):
     """The stand-in of NVML has three cards; the kernel's list would have one."""
     from pathlib import Path
 
-    kernel_list(Path(folder), (uuid, "0000:41:00.0", "No"))
+    kernel_list(Path(tmp_path), (uuid, "0000:41:00.0", "No"))
     if mig:
-        (Path(folder) / "capabilities" / "gpu0" / "mig" / "gi1").mkdir(parents=True)
+        (Path(tmp_path) / "capabilities" / "gpu0" / "mig" / "gi1").mkdir(parents=True)
     assert accelrt.device_count() == 3
     assert libraries() == ["libnvidia-ml"]
 
 
-def nothing_is_kept():
+@beside_cards
+def test_a_count_before_init_is_not_kept_and_opens_no_driver(card_libraries):
     without_proc()
     for text, count in (("0", 1), ("0,1", 2), ("", 0), ("0,0", 0), ("x", 0), ("2,1,0,9", 3)):
         os.environ[VISIBLE] = text
@@ -106,7 +114,8 @@ def change_after_init(variable, value):
         assert part in str(said[0].message)
 
 
-def same_value_again():
+@beside_cards
+def test_what_did_not_change_is_not_warned_of(card_libraries):
     without_proc()
     os.environ[VISIBLE] = "0,1,2"
     accelrt.init()
@@ -120,23 +129,6 @@ def same_value_again():
     del os.environ[VISIBLE]
     with pytest.warns(RuntimeWarning, match=r"is now not set, but was '0,1,2'"):
         assert accelrt.device_count() == 3
-
-
-def test_the_kernels_list_needs_no_library(on_cards, tmp_path):
-    on_cards(from_the_kernel, str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("uuid", "mig"),
-    [("GPU-????????-????-????-????-????????????", False), (A, True), ("GPU-X", False)],
-    ids=["unknown", "mig", "no nodes"],
-)
-def test_nvml_counts_where_the_kernels_list_is_not_enough(on_cards, tmp_path, uuid, mig):
-    on_cards(from_nvml, str(tmp_path), uuid, mig)
-
-
-def test_a_count_before_init_is_not_kept_and_opens_no_driver(on_cards):
-    on_cards(nothing_is_kept)
 
 
 def test_without_any_library_there_are_none(on_cards, tmp_path):
@@ -154,7 +146,3 @@ def test_a_change_after_init_has_no_effect_and_is_said_once(on_cards, variable, 
 
 def test_the_host_device_says_it_of_its_own_setting(on_cards):
     on_cards(change_after_init, "ACCELRT_HOST_DEVICES", "7", ACCELRT_DRIVER="host")
-
-
-def test_what_did_not_change_is_not_warned_of(on_cards):
-    on_cards(same_value_again)

@@ -4,7 +4,7 @@ import os
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import compile_library
 
 import accelrt
@@ -176,7 +176,9 @@ def test_the_interface_goes_back_to_the_device_that_it_named():
     on_a_thread_of_its_own(exchange)
 
 
-def fork_in_a_device():
+@pytest.mark.own_process
+@in_own_process
+def test_a_child_forked_in_a_devices_context_leaves_it():
     import os
 
     with accelrt.device(last()), accelrt.device(0):
@@ -184,11 +186,6 @@ def fork_in_a_device():
     if child == 0:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-@pytest.mark.own_process
-def test_a_child_forked_in_a_devices_context_leaves_it():
-    in_child(fork_in_a_device)
 
 
 def allocate_by_a_library(path):

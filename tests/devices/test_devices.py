@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 
@@ -80,13 +81,10 @@ def test_device_of_follows_an_object():
 
 
 def test_the_current_device_is_each_threads_own():
-    seen = []
     accelrt.set_device(last())
-    thread = threading.Thread(target=lambda: seen.append(accelrt.current_device()))
-    thread.start()
-    thread.join()
+    seen = on_a_thread(accelrt.current_device)
     accelrt.set_device(0)
-    assert seen == [0]
+    assert seen == 0
 
 
 def test_properties_are_one_object_with_the_drivers_figures():

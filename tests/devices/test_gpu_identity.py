@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child import in_child
+from child import in_child, in_fork, in_own_process
 
 import accelrt
 from accelrt import visible
@@ -104,7 +104,8 @@ def dashed(uuid):
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def counts_without_a_library():
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_counting_opens_no_library_at_all():
     from cards import libraries
 
     assert procfs.listed(), "this machine's kernel lists no card"
@@ -114,7 +115,8 @@ def counts_without_a_library():
     assert not accelrt.is_initialized()
 
 
-def same_rows():
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_rows_before_and_after_init_name_the_same_devices():
     before = accelrt.identity.table()
     count = accelrt.device_count()
     assert not accelrt.is_initialized()
@@ -132,19 +134,13 @@ def same_rows():
         assert str(accelrt.get_device_properties(other.ordinal).uuid) == other.uuid[4:]
 
 
-def forks():
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_a_hundred_children_read_for_themselves_and_one_uses_the_device():
     accelrt.temperature(0)
     accelrt.device_count()
     for _ in range(FORKS):
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0 if 0 < accelrt.temperature(0) < 120 and accelrt.device_count() else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    pid = os.fork()
-    if pid == 0:
-        accelrt.init()
-        os._exit(0 if accelrt.Buffer(4096).nbytes == 4096 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert in_fork(lambda: not (0 < accelrt.temperature(0) < 120 and accelrt.device_count())) == 0
+    assert in_fork(lambda: accelrt.init() or accelrt.Buffer(4096).nbytes != 4096) == 0
 
 
 def agrees_with_nvidia_smi(uuid, used):
@@ -189,18 +185,6 @@ def print_every_reading(uuid):
         if refusal is not None:
             assert uuid in refusal
             print(refusal)
-
-
-def test_counting_opens_no_library_at_all():
-    in_child(counts_without_a_library, ACCELRT_DRIVER="cuda")
-
-
-def test_rows_before_and_after_init_name_the_same_devices():
-    in_child(same_rows, ACCELRT_DRIVER="cuda")
-
-
-def test_a_hundred_children_read_for_themselves_and_one_uses_the_device():
-    in_child(forks, ACCELRT_DRIVER="cuda")
 
 
 def test_readings_agree_with_nvidia_smi():

@@ -4,11 +4,22 @@ import os
 import shutil
 
 import pytest
-from cards import FIRST_MIG, SECOND_MIG, A, B, C, libraries, on_cards, without_proc
+from cards import (
+    FIRST_MIG,
+    SECOND_MIG,
+    A,
+    B,
+    C,
+    beside_cards,
+    card_libraries,
+    libraries,
+    on_cards,
+    without_proc,
+)
 
 import accelrt
 
-__all__ = ["on_cards"]
+__all__ = ["card_libraries", "on_cards"]
 pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 PLACES = {A: "0000:41:00.0", B: "0000:07:00.0", C: "0001:00:00.0"}
 INDICES = {C: 0, A: 1, B: 2}
@@ -18,7 +29,8 @@ def uuids():
     return [row.uuid for row in accelrt.identity.table()]
 
 
-def rows_before_init():
+@beside_cards
+def test_before_init_a_row_has_every_name_of_its_device(card_libraries):
     without_proc()
     for ordinal, row in enumerate(accelrt.identity.table()):
         uuid = (B, A, C)[ordinal]
@@ -30,7 +42,8 @@ def rows_before_init():
     assert not accelrt.is_initialized()
 
 
-def rows_after_init():
+@beside_cards
+def test_after_init_the_drivers_devices_are_found_again(card_libraries):
     without_proc()
     before = accelrt.identity.table()
     accelrt.init()
@@ -41,7 +54,8 @@ def rows_after_init():
     assert accelrt.get_device_properties(1).uuid.hex == A[4:].replace("-", "")
 
 
-def selections():
+@beside_cards
+def test_rows_go_with_the_list_of_visible_devices(card_libraries):
     without_proc()
     for text, order, expected in (
         ("2,0", None, [C, B]),
@@ -63,7 +77,9 @@ def selections():
         assert [uuid for uuid in expected if ordinals[uuid] is None] == []
 
 
-def unlike_cards(expected):
+@pytest.mark.parametrize(("driver", "expected"), [("CBA", (C, B, A)), ("ABC", (A, B, C))])
+@beside_cards(FAKE_UNLIKE="1", FAKE_DRIVER="{driver}")
+def test_the_driver_says_in_which_order_unlike_cards_come(card_libraries, driver, expected):
     """The order of cards of different models is the driver's to say; a process of its own asks it."""
     without_proc()
     assert uuids() == list(expected)
@@ -72,7 +88,8 @@ def unlike_cards(expected):
     assert uuids() == [B, A, C]
 
 
-def mig_devices():
+@beside_cards(FAKE_MIG="1", FAKE_DRIVER="M")
+def test_a_mig_device_names_its_card_and_instances(card_libraries):
     without_proc()
     (row,) = accelrt.identity.table()
     assert (row.uuid, row.mig_parent, row.mig_instance, row.nvml_index) == (FIRST_MIG, A, (1, 0), 1)
@@ -95,7 +112,8 @@ def mismatch(*parts):
         accelrt.temperature(0)
 
 
-def without_nvml():
+@beside_cards(FAKE_NVML_INIT="9")
+def test_without_nvml_the_driver_alone_answers(card_libraries):
     without_proc()
     assert [row.uuid for row in accelrt.identity.table()] == [B, A, C]
     assert accelrt.device_count() == 3
@@ -105,34 +123,14 @@ def without_nvml():
     assert accelrt.identity.physical() == []
 
 
-def of_the_host():
+@beside_cards(ACCELRT_DRIVER="host", ACCELRT_HOST_DEVICES="3", ACCELRT_HOST_MEMORY="64MiB")
+def test_host_devices_have_rows_too(card_libraries):
     rows = accelrt.identity.table()
     assert [row.pci_bus_id for row in rows] == ["host:0", "host:1", "host:2"]
     assert {row.memory for row in rows} == {64 << 20}
     assert not accelrt.is_initialized()
     accelrt.init()
     assert accelrt.identity.table() == rows == accelrt.identity.physical()
-
-
-def test_before_init_a_row_has_every_name_of_its_device(on_cards):
-    on_cards(rows_before_init)
-
-
-def test_after_init_the_drivers_devices_are_found_again(on_cards):
-    on_cards(rows_after_init)
-
-
-def test_rows_go_with_the_list_of_visible_devices(on_cards):
-    on_cards(selections)
-
-
-@pytest.mark.parametrize(("driver", "expected"), [("CBA", (C, B, A)), ("ABC", (A, B, C))])
-def test_the_driver_says_in_which_order_unlike_cards_come(on_cards, driver, expected):
-    on_cards(unlike_cards, expected, FAKE_UNLIKE="1", FAKE_DRIVER=driver)
-
-
-def test_a_mig_device_names_its_card_and_instances(on_cards):
-    on_cards(mig_devices, FAKE_MIG="1", FAKE_DRIVER="M")
 
 
 @pytest.mark.parametrize(
@@ -153,11 +151,3 @@ def test_a_mig_device_names_its_card_and_instances(on_cards):
 )
 def test_a_mismatch_of_driver_and_nvml_shows_both(on_cards, driver, parts):
     on_cards(mismatch, *parts, FAKE_DRIVER=driver)
-
-
-def test_without_nvml_the_driver_alone_answers(on_cards):
-    on_cards(without_nvml, FAKE_NVML_INIT="9")
-
-
-def test_host_devices_have_rows_too(on_cards):
-    on_cards(of_the_host, ACCELRT_DRIVER="host", ACCELRT_HOST_DEVICES="3", ACCELRT_HOST_MEMORY="64MiB")

@@ -3,11 +3,10 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import output_of
 from compiled import COMPILER, CXX
 
 import accelrt
@@ -30,16 +29,7 @@ def run(command, **environment):
     settings["CFLAGS"] = "-O0 -g0"  # of extensions, whose compilation is most of what they take
     if CXX is not None:
         settings["CXX"] = shlex.join(CXX)
-    done = subprocess.run(
-        [sys.executable, *command.split()],
-        cwd=EXAMPLES,
-        env=os.environ | settings | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return output_of(*command.split(), cwd=EXAMPLES, **settings | environment)
 
 
 @pytest.mark.parametrize("command", STARTED)

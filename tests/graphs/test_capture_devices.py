@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 
@@ -155,7 +155,18 @@ def test_memory_that_slept_is_reached_by_a_replay(streams):
     dst.free()
 
 
-def refused(row, code):
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ("can_access_peer", PEER_ACCESS_UNSUPPORTED),
+        ("enable_peer", PEER_ACCESS_UNSUPPORTED),
+        ("memory_access", OUT_OF_MEMORY),
+        ("capture_mode_exchange", OUT_OF_MEMORY),
+    ],
+)
+@in_own_process
+def test_a_copy_between_devices_without_access_is_refused_and_the_capture_goes_on(row, code):
     faults = wrap_host()
     accelrt.init(driver="faults")
     stream, graph = accelrt.Stream(0), accelrt.CUDAGraph()
@@ -181,20 +192,6 @@ def refused(row, code):
     dst.copy_to(out)
     assert (out == 8).all()
     accelrt.memory.audit()
-
-
-@pytest.mark.host
-@pytest.mark.parametrize(
-    ("row", "code"),
-    [
-        ("can_access_peer", PEER_ACCESS_UNSUPPORTED),
-        ("enable_peer", PEER_ACCESS_UNSUPPORTED),
-        ("memory_access", OUT_OF_MEMORY),
-        ("capture_mode_exchange", OUT_OF_MEMORY),
-    ],
-)
-def test_a_copy_between_devices_without_access_is_refused_and_the_capture_goes_on(row, code):
-    in_child(refused, row, code)
 
 
 def test_copies_by_page_locked_memory_work_as_the_refusal_advises():

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child, settle, wrap_host
+from child import in_own_process, settle, wrap_host
 
 import accelrt
 
@@ -168,7 +168,10 @@ def test_a_capture_ended_by_another_thread_is_gone_and_said_so():
     assert works_again()
 
 
-def streams_after_refusals():
+@pytest.mark.host
+@pytest.mark.own_process
+@in_own_process
+def test_refused_calls_of_captures_leave_no_stream_behind():
     """Captures of which one call is refused, again and again, leave no stream more than others do."""
     faults = wrap_host()
     from accelrt.driver.host import driver as host
@@ -191,9 +194,3 @@ def streams_after_refusals():
                     faults.disarm()
     after = settled()  # a stream is made where all others are busy, but not one for each of forty refusals
     assert after < before + 10, (before, after)
-
-
-@pytest.mark.host
-@pytest.mark.own_process
-def test_refused_calls_of_captures_leave_no_stream_behind():
-    in_child(streams_after_refusals)

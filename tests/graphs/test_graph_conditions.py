@@ -1,9 +1,8 @@
 """Conditional nodes: work of a graph that a replay leaves out or repeats."""
 
-import threading
-
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 
@@ -167,9 +166,7 @@ def errors_in_thread(*calls):
             except (RuntimeError, ValueError) as error:
                 found.append(error)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    on_a_thread(run)
     return found
 
 

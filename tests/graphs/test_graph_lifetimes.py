@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 
@@ -232,7 +232,10 @@ def test_entering_a_capture_waits_for_nothing():
     stream.synchronize()
 
 
-def drop_graphs_whose_memory_is_in_use():
+@pytest.mark.own_process
+@pytest.mark.host
+@in_own_process(printing="130 2\n")
+def test_memory_that_was_in_use_goes_back_with_the_wait_for_its_use():
     """What is reserved before and after a capture that finds much idle memory of dead graphs: in MiB."""
     faults, other, gate = wrap_host(), accelrt.Stream(), threading.Event()
 
@@ -258,9 +261,3 @@ def drop_graphs_whose_memory_is_in_use():
         accelrt.Buffer(1000).fill(1)
     opener.join()
     print(reserved, accelrt.memory_reserved() >> 20)
-
-
-@pytest.mark.own_process
-@pytest.mark.host
-def test_memory_that_was_in_use_goes_back_with_the_wait_for_its_use():
-    assert in_child(drop_graphs_whose_memory_is_in_use) == "130 2\n"

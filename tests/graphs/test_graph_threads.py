@@ -5,7 +5,8 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from beside import on_a_thread
+from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.memory import free_after
@@ -65,7 +66,9 @@ def about_to_begin(graph, stream, faults):
     assert errors == []
 
 
-def shared():
+@pytest.mark.own_process
+@in_own_process
+def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is_left():
     faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()
     with about_to_begin(graph, stream, faults):
         for call in (graph.capture_begin, graph.capture_end, graph.reset):
@@ -85,11 +88,8 @@ def shared():
 
 
 @pytest.mark.own_process
-def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is_left():
-    in_child(shared)
-
-
-def not_asked():
+@in_own_process
+def test_no_stream_is_asked_from_the_moment_that_a_capture_is_about_to_begin():
     faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()
     other = accelrt.Stream()
     accelrt.Buffer(64 * MIB, stream=stream).free()
@@ -103,26 +103,6 @@ def not_asked():
     faults.reset_call_counts()
     accelrt.Buffer(144 * MIB, stream=other).free()
     assert faults.call_counts()["stream_query"] > 0
-
-
-@pytest.mark.own_process
-def test_no_stream_is_asked_from_the_moment_that_a_capture_is_about_to_begin():
-    in_child(not_asked)
-
-
-def in_thread(function):
-    errors = []
-
-    def run():
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert errors == []
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
@@ -144,7 +124,7 @@ def test_memory_is_freed_as_of_an_event_beside_another_threads_capture(mode):
     with accelrt.Buffer(64) as buffer:
         with accelrt.graph(graph, capture_error_mode=mode):
             buffer.fill(1)
-            in_thread(give_back)
+            on_a_thread(give_back)
             buffer.fill(2)
         graph.replay()
         gate.set()

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 SECONDS = 20
@@ -41,7 +41,8 @@ def beside(faults, row, first, second):
     return str(refused.value)
 
 
-def use_and_change():
+@in_own_process
+def test_what_another_thread_uses_is_not_changed():
     faults = wrap_host()
     import accelrt
     from accelrt.driver.host import driver as host
@@ -76,7 +77,3 @@ def use_and_change():
     after = host.live_objects()
     assert after["execs"] == before["execs"]
     assert after["graphs"] <= before["graphs"]
-
-
-def test_what_another_thread_uses_is_not_changed():
-    in_child(use_and_change)

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 
@@ -234,24 +235,16 @@ def test_what_is_dropped_while_a_call_is_under_way_is_not_handed_out():
 
 
 def test_threads_may_call_at_the_same_time():
-    step, caught = accelrt.make_graphed_callables(rolled, (accelrt.Buffer(SIZE),)), []
+    step = accelrt.make_graphed_callables(rolled, (accelrt.Buffer(SIZE),))
 
     def work(number):
         given = uploaded(pattern(number))
-        try:
-            with accelrt.stream(accelrt.Stream()):
-                for _ in range(50):
-                    step(given)
-                accelrt.current_stream().synchronize()
-        except Exception as error:
-            caught.append(error)
+        with accelrt.stream(accelrt.Stream()):
+            for _ in range(50):
+                step(given)
+            accelrt.current_stream().synchronize()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not caught
+    on_threads(work, range(4))
     assert (content(step(uploaded(pattern(9)))) == np.roll(pattern(9), SIZE // 2)).all()
 
 

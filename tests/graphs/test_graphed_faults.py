@@ -1,10 +1,13 @@
 """make_graphed_callables and its calls with driver call 1 failing, then 2, ..., until they succeed."""
 
 import gc
-import itertools
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
+from failing_calls import failing_calls
+
+import accelrt
+from accelrt.driver.host import driver as host
 
 pytestmark = pytest.mark.own_process
 
@@ -24,7 +27,7 @@ ROWS = (
 )
 
 
-def make_and_call(accelrt, given, other):
+def make_and_call(given, other):
     """Two chained callables, called on two streams; whether the result is right."""
 
     def doubled(source):
@@ -48,16 +51,7 @@ def make_and_call(accelrt, given, other):
     return out == bytes([9] * 16 + [3] * 1008)
 
 
-def attempt(accelrt, given, other):
-    """The code of what failed, or None; a result that is wrong without an error fails."""
-    try:
-        assert make_and_call(accelrt, given, other)
-    except accelrt.CudaError as error:
-        return error.code
-    return None
-
-
-def settled(accelrt, host):
+def settled():
     gc.collect()
     accelrt.synchronize()
     accelrt.empty_cache()
@@ -68,30 +62,23 @@ def settled(accelrt, host):
     return {kind: counts[kind] for kind in ("allocations", "bytes", "graphs", "execs")}
 
 
-def sweep(mode):
+@pytest.mark.parametrize("mode", ["once", "onward"])
+@in_own_process(printing="")
+def test_each_failure_leaves_nothing_behind_and_the_next_make_works(mode):
     faults = wrap_host()
-    import accelrt
-    from accelrt.driver.host import driver as host
-
     given, other, failures = accelrt.Buffer(512), accelrt.Stream(), 0
     given.fill(3, blocking=True)
-    assert make_and_call(accelrt, given, other)
-    level = settled(accelrt, host)
+
+    def check():
+        assert make_and_call(given, other)
+
+    check()
+    level = settled()
     for row in ROWS:
-        for call in itertools.count(1):
-            faults.arm(call=call, code=UNKNOWN, mode=mode, rows=[row])
-            failed = attempt(accelrt, given, other)
-            made = faults.fired()
-            faults.disarm()
-            assert failed in (None, UNKNOWN), (row, call, failed)
-            failures += failed is not None
-            assert settled(accelrt, host) == level, (row, call)
-            assert make_and_call(accelrt, given, other), (row, call)
-            if made < call:
-                break
-    print(failures)
-
-
-@pytest.mark.parametrize("mode", ["once", "onward"])
-def test_each_failure_leaves_nothing_behind_and_the_next_make_works(mode):
-    assert int(in_child(sweep, mode)) >= 20
+        for call, error in failing_calls(faults, check, UNKNOWN, mode, [row]):
+            assert error is None or error.code == UNKNOWN, (row, call)
+            failures += error is not None
+            del error
+            assert settled() == level, (row, call)
+            check()
+    assert failures >= 20

@@ -1,10 +1,10 @@
 """Capture and replay: what a graph does again, what it keeps, and what a broken capture leaves behind."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 
@@ -142,7 +142,7 @@ def test_graphs_share_a_pool():
 
 
 def test_another_threads_memory_stays_out_of_the_capture():
-    graph, segments = accelrt.CUDAGraph(), []
+    graph = accelrt.CUDAGraph()
 
     def allocate():
         with accelrt.Buffer(4096) as buffer:
@@ -151,14 +151,12 @@ def test_another_threads_memory_stays_out_of_the_capture():
                 for s in accelrt.memory_snapshot(0)
                 if s["address"] <= buffer.ptr < s["address"] + s["total_size"]
             )
-            segments.append(owner["segment_pool_id"])
+            return owner["segment_pool_id"]
 
     with accelrt.Buffer(512) as target, accelrt.graph(graph):
-        thread = threading.Thread(target=allocate)
-        thread.start()
-        thread.join()
+        pool_id = on_a_thread(allocate)
         target.fill(1)
-    assert segments == [(0, 0)]
+    assert pool_id == (0, 0)
 
 
 def test_a_graph_outlives_what_it_was_captured_with():

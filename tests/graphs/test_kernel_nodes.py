@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 from kernel_sources import image_for, numbers
 
 import accelrt
@@ -186,7 +186,10 @@ def test_bytes_that_a_node_had_keep_what_they_point_at(image):
     assert kept() is None
 
 
-def change_halfway():
+@pytest.mark.own_process
+@pytest.mark.host
+@in_own_process(printing="(True, True) None None\n")
+def test_a_change_that_only_the_instance_took_keeps_both_sides():
     """What becomes of the memory of two changes where the graph refuses what its instance took."""
     from accelrt.driver import testing
 
@@ -205,12 +208,6 @@ def change_halfway():
     graph.set_kernel_node_params(node, args=(buffer, 1))
     gc.collect()
     print(kept, before(), after())
-
-
-@pytest.mark.own_process
-@pytest.mark.host
-def test_a_change_that_only_the_instance_took_keeps_both_sides():
-    assert in_child(change_halfway) == "(True, True) None None\n"
 
 
 def test_nodes_of_a_large_graph_are_found_and_changed(image):
@@ -300,7 +297,10 @@ def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
         _ = node.params
 
 
-def calls_of_changes():
+@pytest.mark.host
+@pytest.mark.own_process
+@in_own_process
+def test_a_change_costs_as_many_calls_in_a_large_graph():
     """The driver's calls of 50 changes to a graph of two nodes, and to one of a thousand."""
     with tempfile.TemporaryDirectory() as folder:
         image = image_for("host", folder)
@@ -320,9 +320,3 @@ def calls_of_changes():
         found.append({row: count for row, count in faults.call_counts().items() if count})
     assert found[0] == found[1], found
     assert found[0]["kernel_node_set"] == 100  # the node of the graph, and that of what is replayed
-
-
-@pytest.mark.host
-@pytest.mark.own_process
-def test_a_change_costs_as_many_calls_in_a_large_graph():
-    in_child(calls_of_changes)

@@ -1,10 +1,12 @@
 """What is asked of accelrt when its memory comes from another library, in a process of its own."""
 
+import functools
 import gc
 import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 from accelrt import memory
@@ -38,25 +40,87 @@ def use_memory(live, limit):
     finish(live)
 
 
-def churn(live):
-    """Threads that allocate, write, read and free on streams of their own."""
-    workers = [threading.Thread(target=_churn, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+def churn(live, empties=False):
+    """Threads that allocate, write, read and free on streams of their own; some empty the cache."""
+    on_threads(functools.partial(_churn, empties), range(4))
     finish(live)
 
 
-def _churn(seed):
+def _churn(empties, seed):
     stream, other = accelrt.Stream(), accelrt.Stream()
     out = np.zeros(4096, np.uint8)
     for index in range(100):
         with accelrt.Buffer(4096, stream=stream) as buffer:
             buffer.copy_from(np.full(4096, (seed + index) % 256, np.uint8), stream=stream)
-            buffer.copy_to(out, stream=stream)
+            buffer.copy_to(out, stream=other if index % 2 else stream)
             buffer.record_stream(other)
             assert (out == (seed + index) % 256).all()
+        if empties and index % 20 == 0:
+            accelrt.empty_cache()
+
+
+def figures(device=0):
+    stats = accelrt.memory_stats(device)
+    return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
+
+
+def keep_shared(live, free_waits=False):
+    """Memory that another stream uses is given back with the first call after that.
+
+    free_waits: whether the library's free waits for the device, which is busy meanwhile.
+    """
+    gate, stream, other = threading.Event(), accelrt.Stream(), accelrt.Stream()
+    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
+    other.launch_host_func(lambda: gate.wait(20))  # where the memory goes early, its free waits for this
+    for user in (other, other, stream):
+        accelrt.record_stream(address, user)
+    accelrt.caching_allocator_delete(address)
+    with pytest.raises(ValueError, match="not allocated"):
+        accelrt.caching_allocator_delete(address)
+    if not free_waits:
+        accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert (live(), figures()) == (MIB, (0, MIB))
+    memory.audit()
+    gate.set()
+    other.synchronize()
+    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
+    assert (live(), figures()) == (0, (0, 0))
+    memory.audit()
+
+
+def stay_within_a_limit(asked):
+    """asked: callable, how often the library was asked for memory."""
+    accelrt.set_per_process_memory_fraction(8 * MIB / accelrt.mem_get_info()[1])
+    buffer = accelrt.Buffer(5 * MIB)
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"this process may reserve 8\.00 MiB"):
+        accelrt.Buffer(4 * MIB)
+    assert asked() == 1, "the library was asked for what the limit forbids"
+    buffer.free()
+    accelrt.Buffer(7 * MIB).free()
+
+
+def capture(live, name):
+    """A capture writes to memory that is there already; it takes none, and what it frees goes at its end."""
+    stream, graph, pinned = accelrt.Stream(), accelrt.CUDAGraph(), accelrt.PinnedBuffer(64)
+    kept, dropped = accelrt.Buffer(64), accelrt.Buffer(64)
+    data = np.arange(64, dtype=np.uint8)
+    np.frombuffer(pinned, np.uint8)[:] = data
+    with accelrt.graph(graph, stream=stream):
+        kept.copy_from(pinned, stream=stream, blocking=False)
+        with pytest.raises(accelrt.NotSupportedError, match=r"private pools.*native"):
+            accelrt.Buffer(64)
+        accelrt.Buffer(64, stream=accelrt.Stream()).free()
+        dropped.free()
+        assert live() == 3 * 64, "nothing goes back meanwhile"
+    assert live() == 64
+    graph.replay()
+    accelrt.synchronize()
+    out = np.zeros(64, np.uint8)
+    kept.copy_to(out)
+    assert (out == data).all()
+    with pytest.raises(accelrt.NotSupportedError, match=f"memory_snapshot is not supported by.*{name}"):
+        accelrt.memory_snapshot()
+    memory.audit()
 
 
 def finish(live):

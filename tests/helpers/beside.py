@@ -1,5 +1,6 @@
-"""Threads whose call of accelrt's is stopped on its way to the driver, and what is done beside them."""
+"""Threads that run at once, and threads that are stopped on their way to the driver."""
 
+import functools
 import threading
 
 SECONDS = 20  # until a test that fails stops waiting
@@ -19,7 +20,7 @@ class Caller:
         self.begun.wait()
         try:
             self.answer = self.function()
-        except Exception as error:
+        except BaseException as error:
             self.error = error
 
     def begin(self):
@@ -35,6 +36,24 @@ class Caller:
         if self.error is not None:
             raise self.error
         return self.answer
+
+
+def on_threads(function, values):
+    """Calls the function with each value, on a thread each, at once; raises the first error after all end."""
+    callers = [Caller(functools.partial(function, value)) for value in values]
+    for caller in callers:
+        caller.begin()
+    for caller in callers:
+        caller.thread.join()
+    for caller in callers:
+        caller.result()
+
+
+def on_a_thread(function):
+    """Calls the function on a thread of its own: what it answers or raises."""
+    caller = Caller(function).begin()
+    caller.thread.join()
+    return caller.result()
 
 
 def park(faults, row, function, when="before"):

@@ -1,10 +1,11 @@
 """Processes of their own on stand-ins for libnvidia-ml and libcuda: three cards, no GPU."""
 
+import functools
 import shutil
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import compile_library
 
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
@@ -20,6 +21,16 @@ def compile_cards(folder):
     shutil.move(compile_library("fake_libnvidia_ml", made), made / "libnvidia-ml.so.1")
     shutil.move(compile_library("fake_cards_libcuda", made), made / "libcuda.so.1")
     return str(made)
+
+
+@pytest.fixture(scope="module")
+def card_libraries(tmp_path_factory):
+    """The folder of the stand-ins."""
+    return compile_cards(tmp_path_factory.mktemp("cards"))
+
+
+# Makes a test that asks for card_libraries run in a process of its own on the stand-ins.
+beside_cards = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", LD_LIBRARY_PATH="{card_libraries}")
 
 
 @pytest.fixture(scope="module")

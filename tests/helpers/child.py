@@ -1,8 +1,11 @@
 """Runs a function of a test file, or source, in a process of its own."""
 
+import functools
 import os
+import signal
 import subprocess
 import sys
+import traceback
 
 from fork_server import ForkServer
 
@@ -36,6 +39,25 @@ def in_child(function, *arguments, **environment):
     return done.stdout
 
 
+def in_own_process(function=None, /, *, printing=None, **environment):
+    """Makes a test run by in_child, bare or called with the environment, and with what it has to print.
+
+    Fixtures and parameters are answered here: the child gets them by their repr, paths as str, and so does
+    the environment where it names one in braces.
+    """
+    if function is None:
+        return functools.partial(in_own_process, printing=printing, **environment)
+
+    @functools.wraps(function)
+    def test(**arguments):
+        settings = {name: text.format(**arguments) for name, text in environment.items()}
+        values = (os.fspath(each) if isinstance(each, os.PathLike) else each for each in arguments.values())
+        printed = in_child(function, *values, **settings)
+        assert printing is None or printed == printing, printed
+
+    return test
+
+
 def in_fresh_interpreter(function, *arguments, **environment):
     """As in_child, for what asks about an interpreter's start, or its imports: never a fork."""
     done = run_fresh(function, arguments, child_environment(os.environ, environment))
@@ -51,14 +73,19 @@ def child_environment(inherited, environment):
 
 def program(function, arguments):
     """Source that calls a function of a module."""
-    named = f"from {function.__module__} import {function.__name__} as scenario"
-    return f"{named}\nscenario(*{arguments!r})\n{ENDING}"
+    return f"{named(function)}\nscenario(*{arguments!r})\n{ENDING}"
+
+
+def named(function):
+    """Source that imports a function of a module as scenario, of a test of in_own_process what it wraps."""
+    imported = f"from {function.__module__} import {function.__name__} as scenario"
+    return f"{imported}\nscenario = getattr(scenario, '__wrapped__', scenario)"
 
 
 def run_fresh(function, arguments, environment):
     """What is imported is frozen meanwhile, so that a function which collects garbage visits its own only."""
-    named = f"import gc; from {function.__module__} import {function.__name__} as scenario; gc.freeze()"
-    code = f"{named}\ntry: scenario(*{arguments!r})\nfinally: gc.unfreeze()\n{ENDING}"
+    call = f"import gc; gc.freeze()\ntry: scenario(*{arguments!r})\nfinally: gc.unfreeze()"
+    code = f"{named(function)}\n{call}\n{ENDING}"
     return subprocess.run(
         [sys.executable, "-P", "-c", code],
         env=environment,
@@ -96,17 +123,46 @@ class Forks:
         self.server.close()
 
 
-def run_code(code, **environment):
-    """Runs source in a fresh interpreter, the environment given on top of this process's: what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+def run_python(*arguments, cwd=None, **environment):
+    """Runs a fresh interpreter, the environment given on top of this process's: the process that ended."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
+
+
+def output_of(*arguments, **how):
+    """What run_python's interpreter printed, which has to end well."""
+    done = run_python(*arguments, **how)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def run_code(code, **environment):
+    """What source printed in a fresh interpreter."""
+    return output_of("-c", code, **environment)
+
+
+def in_fork(function, seconds=60):
+    """The exit status of a child of a fork that calls the function, -signal where one ended it.
+
+    The function answers the status, None for 0; where it raises, that is 1.  A hang ends by a signal.
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(seconds)
+            status = int(function() or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def wrap_host(posing=False):

@@ -3,7 +3,8 @@
 import gc
 import itertools
 import random
-import threading
+
+from beside import on_threads
 
 import accelrt
 from accelrt import memory
@@ -122,15 +123,12 @@ def program(threads, count, **how):
     held = [memory.MemPool()]
     found = [[] for _ in range(threads)]
 
-    def run(number, part):
-        found[number] += steps((number, part).__hash__(), count, streams, held[0])
+    def run(place):
+        number, _ = place
+        found[number] += steps(hash(place), count, streams, held[0])
 
     for part in range(3):
-        workers = [threading.Thread(target=run, args=(number, part)) for number in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        on_threads(run, [(number, part) for number in range(threads)])
         check()
         if part == 1:
             memory.record_history(None)

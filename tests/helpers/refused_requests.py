@@ -1,6 +1,8 @@
 """Requests that are refused, in processes of their own on a small device."""
 
-from child import in_child
+import functools
+
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -25,6 +27,10 @@ def refused(size, make=accelrt.caching_allocator_alloc):
     assert all(len(line) < 400 for line in lines)
     assert error.args == (text,)
     return error
+
+
+# Makes a test run in a process of its own on the small device.
+on_a_small_device = functools.partial(in_own_process, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF="")
 
 
 def run(state, conf="", *arguments):

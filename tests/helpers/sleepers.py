@@ -19,10 +19,15 @@ def fill_buffers(pool, sizes, streams=(None,)):
     """Buffers of the pool with random contents, and these."""
     with accelrt.use_mem_pool(pool):
         buffers = [accelrt.Buffer(size, stream=streams[at % len(streams)]) for at, size in enumerate(sizes)]
-    contents = [random_bytes(size, seed) for seed, size in enumerate(sizes)]
+    return buffers, write_contents(buffers)
+
+
+def write_contents(buffers):
+    """Random contents, which the buffers have from now on."""
+    contents = [random_bytes(len(buffer), seed) for seed, buffer in enumerate(buffers)]
     for buffer, content in zip(buffers, contents, strict=True):
         buffer.copy_from(content)
-    return buffers, contents
+    return contents
 
 
 def assert_contents(buffers, contents):

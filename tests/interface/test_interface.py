@@ -4,7 +4,7 @@ import pickle
 import sys
 
 import pytest
-from child import in_child
+from child import in_fork, in_own_process
 
 import accelrt
 from accelrt import interface
@@ -259,30 +259,21 @@ def test_a_lazy_registration_is_imported_when_it_is_asked_for(tmp_path, monkeypa
     assert accelrt.get_interface_for_device("vpu") is first
 
 
-def ask_after_a_fork():
-    import os
-
+@pytest.mark.own_process
+@in_own_process
+def test_a_worker_answers_in_a_child_forked_after_use():
     found = accelrt.get_interface_for_device("cuda")
     assert not accelrt.is_initialized()
     recorded = found.Worker.record()
     found.Worker.set_device(1)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            assert found.Worker.current_device() == 1
-            assert found.Worker.get_device_properties() == recorded[1]
+
+    def child():
+        assert found.Worker.current_device() == 1
+        assert found.Worker.get_device_properties() == recorded[1]
+        with pytest.raises(accelrt.ForkedError):
             found.current_device()
-        except accelrt.ForkedError:
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert in_fork(child) == 0
     found.Worker.properties.clear()
     found.Worker.restore(pickle.loads(pickle.dumps(recorded)))
     assert found.Worker.get_device_properties("cuda:1").uuid == recorded[1].uuid
-
-
-@pytest.mark.own_process
-def test_a_worker_answers_in_a_child_forked_after_use():
-    in_child(ask_after_a_fork)

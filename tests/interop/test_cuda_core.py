@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from backend_use import allocated, churn, use_memory
+from beside import on_threads
 from child import in_child
 
 import accelrt
@@ -144,11 +145,7 @@ def test_threads_close_each_others_buffers(core, resource):
             if step % 3:
                 made.pop(0).close(theirs)
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    on_threads(work, range(4))
     assert accelrt.memory_allocated() == sum(-(-buffer.size // 512) * 512 for buffer in made)
     last = core.Stream.from_handle(accelrt.Stream().cuda_stream)
     for buffer in made:

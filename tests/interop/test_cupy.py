@@ -1,10 +1,10 @@
 """accelrt.interop.cupy on a GPU: CuPy computes in memory of accelrt's."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 from child import in_child
 
 import accelrt
@@ -64,8 +64,6 @@ def test_memory_dropped_under_another_stream_is_not_overwritten(cupy):
 
 
 def test_threads_with_streams_of_their_own_do_not_meet(cupy):
-    wrong = []
-
     def work(seed):
         stream = side_stream(cupy)
         numbers = np.random.default_rng(seed)
@@ -74,16 +72,11 @@ def test_threads_with_streams_of_their_own_do_not_meet(cupy):
                 size = int(numbers.integers(1, 1 << 18))
                 x = cupy.full(size, step % 100, cupy.int32)
                 y = x * 2 + seed
-                if step % 10 == 0 and not bool((y == 2 * (step % 100) + seed).all()):
-                    wrong.append((seed, step))
+                if step % 10 == 0:
+                    assert (y == 2 * (step % 100) + seed).all(), (seed, step)
             stream.synchronize()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    on_threads(work, range(6))
 
 
 def test_page_locked_memory_is_accelrts(cupy):

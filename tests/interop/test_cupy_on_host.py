@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import stand_in_cupy
+from beside import on_a_thread
 
 import accelrt
 from accelrt.interop import cupy as interop
@@ -75,9 +76,7 @@ def test_memory_that_another_thread_drops_waits_for_that_threads_stream(cupy, he
         with held:
             pointers.clear()
 
-    thread = threading.Thread(target=drop)
-    thread.start()
-    thread.join()
+    on_a_thread(drop)
     assert accelrt.memory_allocated(0) == 0
     with own:
         assert cupy.cuda.alloc(MIB).ptr != address

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import stand_in_cupy
-from child import in_child
+from child import in_own_process
 
 import accelrt
 from accelrt.driver.host.driver import calls_of_gone_streams
@@ -23,7 +23,9 @@ def installed():
         interop.uninstall()
 
 
-def a_stream_goes(how):
+@pytest.mark.parametrize("how", ["idle", "captured", "in its capture"])
+@in_own_process
+def test_the_driver_is_not_asked_about_a_stream_that_cupy_destroyed(how):
     with installed() as cupy:
         stream, host = cupy.cuda.Stream(), cupy.cuda.alloc_pinned_memory(MIB)
         with stream:
@@ -55,12 +57,8 @@ def a_stream_goes(how):
         assert calls_of_gone_streams() == 0
 
 
-@pytest.mark.parametrize("how", ["idle", "captured", "in its capture"])
-def test_the_driver_is_not_asked_about_a_stream_that_cupy_destroyed(how):
-    in_child(a_stream_goes, how)
-
-
-def names_gone_at_exit():
+@in_own_process(printing="")
+def test_a_stream_that_goes_at_exit_finds_what_it_needs():
     patch = pytest.MonkeyPatch()
     cupy = stand_in_cupy.put_in_place(patch)
     interop.install()
@@ -70,11 +68,8 @@ def names_gone_at_exit():
     del stream
 
 
-def test_a_stream_that_goes_at_exit_finds_what_it_needs():
-    assert in_child(names_gone_at_exit) == ""
-
-
-def a_borrower_goes():
+@in_own_process(ACCELRT_HOST_MEMORY="64MiB")
+def test_memory_that_a_destroyed_stream_had_borrowed_goes_back():
     with installed() as cupy:
         streams = [cupy.cuda.Stream() for _ in range(33)]  # the device has room for 32 pages
         kept = []
@@ -89,11 +84,8 @@ def a_borrower_goes():
         assert accelrt.memory_reserved(0) == 0
 
 
-def test_memory_that_a_destroyed_stream_had_borrowed_goes_back():
-    in_child(a_borrower_goes, ACCELRT_HOST_MEMORY="64MiB")
-
-
-def captures_in_turn():
+@in_own_process
+def test_graphs_that_cupy_drops_hold_memory_up_to_a_bound():
     with installed() as cupy:
         reserved = 0
         for _ in range(300):  # each takes a page, of a device of 512
@@ -107,7 +99,3 @@ def captures_in_turn():
             del pointer, graph, stream
             reserved = max(reserved, accelrt.memory_reserved(0))
         assert reserved <= 136 * MIB  # 128 MiB, and the pages that come before the next capture begins
-
-
-def test_graphs_that_cupy_drops_hold_memory_up_to_a_bound():
-    in_child(captures_in_turn)

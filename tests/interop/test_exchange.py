@@ -1,12 +1,10 @@
 """Every ordered pair of libraries exchanges arrays, as exchange.py tries and prints it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import run_python
 
 import accelrt
 
@@ -21,13 +19,7 @@ def report(tmp_path_factory):
     """What the program says; it ends with 1 where something is wrong, which the tests say better."""
     path = tmp_path_factory.mktemp("exchange") / "report.json"
     root = str(Path(accelrt.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--json", str(path)],
-        env=os.environ | {"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_python(PROGRAM, "--json", path, PYTHONPATH=root)
     print(done.stdout, done.stderr)
     assert path.exists(), done.stdout + done.stderr
     return json.loads(path.read_text())

@@ -1,12 +1,10 @@
 """The program of libraries on one pool: on the host device of accelrt alone, on a GPU of all there are."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import output_of
 from mixed_adapters import ADAPTERS
 
 pytestmark = pytest.mark.own_process
@@ -14,16 +12,9 @@ PROGRAM = Path(__file__).parent / "mixed_libraries.py"
 
 
 def run_program(driver, *arguments):
-    done = subprocess.run(
-        [sys.executable, PROGRAM, *arguments],
-        env=os.environ | {"ACCELRT_DRIVER": driver, "ACCELRT_DEBUG": "2" if driver == "host" else "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    debug = "2" if driver == "host" else "0"
+    printed = output_of(PROGRAM, *arguments, ACCELRT_DRIVER=driver, ACCELRT_DEBUG=debug)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.host

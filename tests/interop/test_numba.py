@@ -1,11 +1,11 @@
 """accelrt.interop.numba on a GPU: numba-cuda's arrays in memory of accelrt's."""
 
 import gc
-import threading
 
 import numba_found
 import numpy as np
 import pytest
+from beside import on_a_thread
 from child import in_child
 
 import accelrt
@@ -122,9 +122,7 @@ def test_figures_and_refusals(cuda):
 
 def test_another_thread_may_drop_the_last_array(cuda):
     arrays = [cuda.to_device(np.arange(100))]
-    thread = threading.Thread(target=arrays.clear)
-    thread.start()
-    thread.join()
+    on_a_thread(arrays.clear)
     gc.collect()
     assert accelrt.memory_allocated(0) == 0
 

@@ -4,13 +4,14 @@ device."""
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from beside import on_a_thread
+from child import run_code
 
 import accelrt
 from accelrt.interop import numba as interop
@@ -190,9 +191,7 @@ def test_a_reset_takes_no_memory_from_arrays(manager):
 
 def test_memory_dropped_by_another_thread_goes_back(manager):
     pointers = [manager.memalloc(512)]
-    thread = threading.Thread(target=pointers.clear)
-    thread.start()
-    thread.join()
+    on_a_thread(pointers.clear)
     assert accelrt.memory_allocated(0) == 0
 
 
@@ -236,15 +235,8 @@ from numba.cuda.cudadrv import driver
 driver._ensure_memory_manager()
 print(interop.is_installed(), driver._memory_manager.__name__)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ
-        | {"NUMBA_CUDA_MEMORY_MANAGER": "accelrt.interop.numba", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout == "True MemoryManager\n", done.stderr
+    manager = {"NUMBA_CUDA_MEMORY_MANAGER": "accelrt.interop.numba"}
+    assert run_code(code, PYTHONPATH=os.pathsep.join(sys.path), **manager) == "True MemoryManager\n"
 
 
 def test_the_host_device_is_refused():

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 from backend_use import allocated, churn, use_memory
+from beside import on_threads
 from child import in_child
 
 import accelrt
@@ -166,11 +167,7 @@ def test_threads_allocate_and_free_each_others(rmm, on_host_memory):
             if step % 3:
                 handed.pop(0)
 
-    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    on_threads(work, range(4))
     assert accelrt.memory_allocated() == sum(rounded(buffer.size) for buffer in handed)
     handed.clear()
     gc.collect()

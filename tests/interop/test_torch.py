@@ -5,14 +5,13 @@ installed, on a stand-in for NVIDIA's libraries over the host device, which has 
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
 import torch_scenarios
-from child import in_child
+from child import in_child, in_own_process, run_python
 
 import accelrt
 from accelrt.allocator.external import backends
@@ -27,13 +26,7 @@ def run_scenarios(kind, **environment):
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     paths = os.pathsep.join([str(Path(PROGRAM).parent), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-P", PROGRAM, kind],
-        env=os.environ | {"ACCELRT_DEBUG": "2", "PYTHONPATH": paths} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_python("-P", PROGRAM, kind, **{"ACCELRT_DEBUG": "2", "PYTHONPATH": paths} | environment)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, f"{len(told)} scenarios, then {done.returncode}:\n{done.stdout}{done.stderr}"
     assert "accelrt:" not in done.stderr, done.stderr
@@ -178,23 +171,17 @@ def test_a_refusal_says_why_and_changes_nothing(scenario, environment):
     in_child(scenario, **environment)
 
 
-def without_torch():
+@pytest.mark.host
+@in_own_process
+def test_without_torch_the_import_fails():
     sys.modules["torch"] = None
     with pytest.raises(ModuleNotFoundError, match="torch"):
         accelrt.interop.torch.install()
 
 
-@pytest.mark.host
-def test_without_torch_the_import_fails():
-    in_child(without_torch)
-
-
-def imported():
+@in_own_process
+def test_nothing_of_torch_is_imported_before_it_is_asked_for():
     assert "torch" not in sys.modules
     assert "accelrt.interop" not in sys.modules
     assert callable(accelrt.interop.torch.install)
     assert "torch" not in sys.modules
-
-
-def test_nothing_of_torch_is_imported_before_it_is_asked_for():
-    in_child(imported)

@@ -8,7 +8,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import CXX, SANITIZE, SOURCES
 
 import accelrt
@@ -103,8 +103,9 @@ def test_memory_and_both_exceptions(library):
     in_child(memory, library)
 
 
-def thread_pools(path):
-    caller = Caller(path)
+@in_own_process
+def test_a_pool_of_a_thread(library):
+    caller = Caller(library)
     assert caller.begin(0, 7, THREAD) is None
     inside = caller.alloc(3000)
     assert backends.open_uses() == [(0, (MARK, 7), "thread", "open")]
@@ -120,10 +121,6 @@ def thread_pools(path):
         caller.free(address)
     accelrt.empty_cache()
     assert accelrt.memory_reserved(0) == 0
-
-
-def test_a_pool_of_a_thread(library):
-    in_child(thread_pools, library)
 
 
 def rows():
@@ -163,8 +160,9 @@ def test_a_pool_of_a_capture(library):
     in_child(captures, library)
 
 
-def failures(path):
-    caller, driver = Caller(path), rows()
+@in_own_process
+def test_captures_that_fail(library):
+    caller, driver = Caller(library), rows()
     stream = caller.stream.cuda_stream
     assert caller.begin(3, 0, CAPTURE) is None  # and the capture does not begin
     address = caller.alloc(3000)
@@ -192,30 +190,24 @@ def failures(path):
     assert accelrt.memory_reserved(0) == 0
 
 
-def test_captures_that_fail(library):
-    in_child(failures, library)
-
-
-def interrupted(path):
-    caller = Caller(path)
+@in_own_process
+def test_a_capture_whose_stream_is_not_told_does_not_begin(library):
+    caller = Caller(library)
 
     def interrupt(device):
         raise KeyboardInterrupt
 
-    backends.prepare(path.encode(), interrupt)
+    backends.prepare(library.encode(), interrupt)
     code, text = caller.begin(3, 0, CAPTURE)
     assert code == 2
     assert "could not allocate from a pool on device 0" in text
     assert backends.open_uses() == []
 
 
-def test_a_capture_whose_stream_is_not_told_does_not_begin(library):
-    in_child(interrupted, library)
-
-
-def first_uses(path):
+@in_own_process
+def test_torchs_first_use_by_two_threads_with_the_gil(library):
     accelrt.init()
-    init_once = ctypes.PyDLL(path).call_init_once  # which keeps the GIL
+    init_once = ctypes.PyDLL(library).call_init_once  # which keeps the GIL
     hook = ctypes.cast(ctypes.CDLL(backends.__file__).accelrt_torch_hook_init, ctypes.c_void_p)
     begun = []
 
@@ -232,20 +224,13 @@ def first_uses(path):
         assert other.result() == 0
 
 
-def test_torchs_first_use_by_two_threads_with_the_gil(library):
-    in_child(first_uses, library)
-
-
-def initialized_first():
+@in_own_process
+def test_accelrt_is_initialised_before_torch():
     seen = []
     initialize = accelrt.interop.torch.initialize_before(lambda: seen.append(accelrt.is_initialized()))
     assert not accelrt.is_initialized()
     initialize()
     assert seen == [True]
-
-
-def test_accelrt_is_initialised_before_torch():
-    in_child(initialized_first)
 
 
 class Graph:
@@ -259,8 +244,9 @@ class Graph:
         self.caller.release(0, self.number)
 
 
-def collected(path):
-    caller = Caller(path)
+@in_own_process
+def test_a_collection_while_the_uses_are_read(library):
+    caller = Caller(library)
     for number in range(1, 5):
         assert caller.begin(0, number, THREAD) is None
     gc.disable()
@@ -274,10 +260,6 @@ def collected(path):
     for number in (2, 3, 4):
         caller.end(0, number)
         caller.release(0, number)
-
-
-def test_a_collection_while_the_uses_are_read(library):
-    in_child(collected, library)
 
 
 def nothing_known(path):

@@ -1,10 +1,10 @@
 """KeyboardInterrupt at every place of graphed callables, random numbers, sleep: no memory or lock stays."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from beside import Caller
 from every_bytecode import interrupt_everywhere, some_places
 
 import accelrt
@@ -33,19 +33,7 @@ def check_nothing_left(before):
 
 def on_another_thread(function):
     """Calls it where a lock that this thread kept would be waited for."""
-    errors = []
-
-    def run():
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive(), "a lock stayed taken"
-    assert errors == []
+    Caller(function).begin().result()
 
 
 def make_and_call(_):

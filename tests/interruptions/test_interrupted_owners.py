@@ -6,6 +6,7 @@ import socket
 import sys
 
 import pytest
+from child import in_fork
 from every_bytecode import Held, interrupt_everywhere
 
 from accelrt.core.process import Opener, Owned, open_descriptor, open_pidfd, pipe, receive, take_over
@@ -53,15 +54,6 @@ def use_descriptors(path):
         assert file.read() == b"1234"
 
 
-def test_descriptors_are_never_lost(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"1234")
-    reached, escaped = interrupt_everywhere(
-        use_descriptors, THIS, prepare=lambda: path, check=Held(tmp_path).check
-    )
-    assert reached == escaped > 15
-
-
 def pass_descriptors(path):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right, open_descriptor(path, os.O_RDONLY) as file:
@@ -71,13 +63,6 @@ def pass_descriptors(path):
         assert not flags & socket.MSG_CTRUNC
         assert [os.pread(each.fileno(), 1, 1) for each in files] == [b"2"] * 3
         assert not any(os.get_inheritable(each.fileno()) for each in files)
-
-
-def test_descriptors_that_come_through_a_socket_are_never_lost(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"1234")
-    reached, escaped = interrupt_everywhere(pass_descriptors, THIS, prepare=lambda: path, check=Held().check)
-    assert reached == escaped > 15
 
 
 def meet():
@@ -100,25 +85,30 @@ def pass_packets(path):
     assert theirs.receive() == (b"", [])
 
 
-def test_what_packets_bring_is_never_lost(tmp_path):
+@pytest.mark.parametrize(
+    ("operation", "least"), [(use_descriptors, 15), (pass_descriptors, 15), (pass_packets, 20)]
+)
+def test_descriptors_are_never_lost(operation, least, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"1234")
-    reached, escaped = interrupt_everywhere(pass_packets, THIS, prepare=lambda: path, check=Held().check)
-    assert reached == escaped > 20
+    held = Held(tmp_path) if operation is use_descriptors else Held()
+    reached, escaped = interrupt_everywhere(operation, THIS, prepare=lambda: path, check=held.check)
+    assert reached == escaped > least
 
 
 def test_a_forked_child_has_no_sockets_and_closes_none():
     ends = meet()
     numbers = [each.fileno() for each in ends]
-    child = os.fork()
-    if child == 0:
-        gone = [each.fileno() for each in ends] == [-1] * 3
+
+    def child():
+        assert [each.fileno() for each in ends] == [-1] * 3
         taken = [open_descriptor(os.devnull, os.O_RDONLY) for _ in ends]  # of the same numbers
-        same = sorted(each.fileno() for each in taken) == sorted(numbers)
+        assert sorted(each.fileno() for each in taken) == sorted(numbers)
         for end in ends:
             end.close()
-        os._exit(0 if gone and same and all(os.fstat(each.fileno()) for each in taken) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert all(os.fstat(each.fileno()) for each in taken)
+
+    assert in_fork(child) == 0
     ends[1].send(b"still ours")
     assert ends[2].receive()[0] == b"still ours"
 
@@ -154,11 +144,7 @@ def test_what_is_owned_keeps_what_it_needs_and_is_not_a_childs():
     number = needed.fileno()
     del needed
     os.fstat(number)
-    child = os.fork()
-    if child == 0:
-        owned.close()
-        os._exit(len(library.out))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert in_fork(lambda: owned.close() or len(library.out) + 1) == 2
     owned.close()
     assert not library.out
     with pytest.raises(OSError, match="Bad file descriptor"):

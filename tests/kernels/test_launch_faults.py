@@ -1,28 +1,26 @@
 """Drivers that refuse a call, and kernels that fail."""
 
+import ctypes
+import tempfile
+
+import numpy as np
 import pytest
-from child import in_child, settle
+from child import in_child, in_own_process, settle, wrap_host
+from failing_calls import failing_calls
+from kernel_sources import PTX, image_for
+
+import accelrt
+from accelrt.driver.host import driver as host
 
 pytestmark = pytest.mark.own_process
 
 
-def opened():
-    import tempfile
-
-    from kernel_sources import image_for
-
-    import accelrt
-    from accelrt.driver import testing
-
-    testing.wrap("host")
-    accelrt.init(driver="faults")
-    return accelrt, testing, image_for("host", tempfile.mkdtemp())
+def host_image():
+    return image_for("host", tempfile.mkdtemp())
 
 
-def step(accelrt, image):
+def step(image):
     """Loads, launches, captures, replays, changes and unloads."""
-    import numpy as np
-
     stream, buffer = accelrt.Stream(), accelrt.Buffer(1024)
     with accelrt.Module(image) as module:
         kernel = module.function("number", "uint32_t* at, uint32_t value")
@@ -41,58 +39,39 @@ def step(accelrt, image):
     return out[0]
 
 
-def left(accelrt):
-    from accelrt.driver.host import driver as host
-
+def left():
     settle()
     counts = host.live_objects()
     return counts["modules"], counts["graphs"], counts["execs"], accelrt.memory_allocated()
 
 
-def sweep():
-    accelrt, testing, image = opened()
-    assert step(accelrt, image) == 3
-    assert left(accelrt) == (0, 0, 0, 0)
-    call, codes = 0, set()
-    while True:
-        call += 1
-        testing.arm(call, 719, "once")
-        try:
-            step(accelrt, image)
-        except accelrt.CudaError as error:
-            codes.add(error.code)
-        else:
-            if testing.fired() < call:
-                break
-        finally:
-            testing.disarm()
-        assert left(accelrt) == (0, 0, 0, 0), call
+@pytest.mark.host
+@in_own_process
+def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
+    faults, image, codes = wrap_host(), host_image(), set()
+    assert step(image) == 3
+    assert left() == (0, 0, 0, 0)
+    for call, error in failing_calls(faults, lambda: step(image), code=719):
+        codes |= {error.code} if error else set()
+        assert left() == (0, 0, 0, 0), call
     assert codes == {719}
     assert call > 20
 
 
 @pytest.mark.host
-def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
-    in_child(sweep)
-
-
-def late():
-    accelrt, testing, image = opened()
-    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+@in_own_process
+def test_an_error_that_comes_late_names_the_kernels():
+    faults = wrap_host()
+    kernel = accelrt.Module(host_image()).function("number", "uint32_t* at, uint32_t value")
     buffer = accelrt.Buffer(1024)
     kernel[4, 64](buffer, 1)
-    testing.arm(1, 700, "late", ["kernel_launch"])
+    faults.arm(1, 700, "late", ["kernel_launch"])
     kernel[4, 64](buffer, 1)
     with pytest.raises(
         accelrt.CudaError, match=r"ILLEGAL_ADDRESS .*; the kernels .* last, .*: 'number' on d"
     ):
         accelrt.synchronize()
-    testing.disarm()
-
-
-@pytest.mark.host
-def test_an_error_that_comes_late_names_the_kernels():
-    in_child(late)
+    faults.disarm()
 
 
 SUSPECTS = (
@@ -102,14 +81,10 @@ SUSPECTS = (
 )
 
 
-def trap():
-    import tempfile
-
-    from kernel_sources import image_for
-
-    import accelrt
-
-    module = accelrt.Module(image_for("host", tempfile.mkdtemp()))
+@pytest.mark.host
+@in_own_process
+def test_a_kernel_that_traps_is_named_and_the_other_device_goes_on():
+    module = accelrt.Module(host_image())
     number, stop = module.function("number"), module.function("stop")
     buffer, other, stream = accelrt.Buffer(1024), accelrt.Buffer(1024, device=1), accelrt.Stream()
     number[4, 64, stream](buffer, 1)
@@ -123,19 +98,7 @@ def trap():
     accelrt.synchronize(1)
 
 
-@pytest.mark.host
-def test_a_kernel_that_traps_is_named_and_the_other_device_goes_on():
-    in_child(trap)
-
-
 def trap_on_a_gpu():
-    import ctypes
-
-    import numpy as np
-    from kernel_sources import PTX
-
-    import accelrt
-
     module = accelrt.Module(PTX)
     number, stop = module.function("number"), module.function("stop")
     stream, buffer, pinned = accelrt.Stream(), accelrt.Buffer(1024), accelrt.PinnedBuffer(1024)

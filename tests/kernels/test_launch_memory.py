@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_own_process
 from kernel_sources import numbers
 
 import accelrt
@@ -134,7 +134,14 @@ def test_a_replay_on_another_stream_holds_the_memory(number):
     busy.synchronize()
 
 
-def race(signature, clashes):
+@pytest.mark.own_process
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("signature", "clashes"),
+    [("float, const float*, float*, int", True), ("float, const float*, const float*, int", False)],
+)
+@in_own_process
+def test_the_race_detector_learns_reads_from_const_pointers(signature, clashes):
     """A read of y by a copy on another stream races with a kernel only where the kernel may write y."""
     import tempfile
 
@@ -160,15 +167,8 @@ def accelrt_driver():
 
 @pytest.mark.own_process
 @pytest.mark.host
-@pytest.mark.parametrize(
-    ("signature", "clashes"),
-    [("float, const float*, float*, int", True), ("float, const float*, const float*, int", False)],
-)
-def test_the_race_detector_learns_reads_from_const_pointers(signature, clashes):
-    in_child(race, signature, clashes)
-
-
-def race_without_signature():
+@in_own_process
+def test_without_a_signature_all_memory_counts_as_written():
     import tempfile
 
     from kernel_sources import image_for
@@ -179,9 +179,3 @@ def race_without_signature():
     kernel[1, 1, first](1.0, x, y, 0)
     with pytest.raises(accelrt.RaceError, match="saxpy"):
         kernel[1, 1, second](1.0, x, y, 0)
-
-
-@pytest.mark.own_process
-@pytest.mark.host
-def test_without_a_signature_all_memory_counts_as_written():
-    in_child(race_without_signature)

@@ -1,10 +1,10 @@
 """Launches: what they are given, on which streams and threads, and what is refused."""
 
 import ctypes
-import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 from kernel_sources import numbers
 
 import accelrt
@@ -189,22 +189,14 @@ def test_attributes_and_occupancy_are_told(number):
 
 
 def test_threads_that_chose_no_device_launch(number, buffer):
-    errors, stream = [], accelrt.Stream()
+    stream = accelrt.Stream()
 
     def work(value):
-        try:
-            number[4, 64](buffer, value)
-            number[4, 64, stream](buffer, value)
-            number[4, 64, accelrt.per_thread_stream()](buffer, value)
-        except BaseException as error:
-            errors.append(error)
+        number[4, 64](buffer, value)
+        number[4, 64, stream](buffer, value)
+        number[4, 64, accelrt.per_thread_stream()](buffer, value)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    on_threads(work, range(8))
     accelrt.synchronize()
     assert read(buffer)[1] == read(buffer)[0] + 1
 

@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+from backend_use import capture, churn, figures, keep_shared, stay_within_a_limit
 from child import in_child
 
 import accelrt
@@ -54,11 +55,6 @@ def plugged(**limits):
     return books
 
 
-def figures(device=0):
-    stats = accelrt.memory_stats(device)
-    return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
-
-
 # --- what it does ---------------------------------------------------------------------------------
 
 
@@ -80,33 +76,6 @@ def contents_and_statistics():
     accelrt.empty_cache()
     assert (books.live, figures(), accelrt.max_memory_allocated()) == (0, (0, 0), total + 1200)
     memory.audit()
-
-
-def shared_memory_stays():
-    books, gate = plugged(), threading.Event()
-    stream, other = accelrt.Stream(), accelrt.Stream()
-    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
-    other.launch_host_func(gate.wait)
-    accelrt.record_stream(address, other)
-    accelrt.caching_allocator_delete(address)
-    assert (books.live, figures()) == (MIB, (0, MIB))
-    gate.set()
-    other.synchronize()
-    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
-    assert (books.live, figures()) == (0, (0, 0))
-    memory.audit()
-
-
-def a_limit_holds():
-    books = plugged()
-    total = accelrt.mem_get_info()[1]
-    accelrt.set_per_process_memory_fraction(8 * MIB / total)
-    with (
-        accelrt.Buffer(5 * MIB),
-        pytest.raises(accelrt.OutOfMemoryError, match=r"this process may reserve 8\.00 MiB"),
-    ):
-        accelrt.Buffer(4 * MIB)
-    assert len(books.asked) == 1, "the function was asked for what the limit forbids"
 
 
 # --- what the functions raise ---------------------------------------------------------------------
@@ -284,31 +253,6 @@ def nested_uses():
     memory.audit()
 
 
-def threads():
-    books = plugged()
-
-    def churn(seed):
-        stream, other = accelrt.Stream(), accelrt.Stream()
-        out = np.zeros(4096, np.uint8)
-        for index in range(100):
-            with accelrt.Buffer(4096, stream=stream) as buffer:
-                buffer.copy_from(np.full(4096, seed + index, np.uint8))
-                buffer.copy_to(out, stream=other)
-                assert (out == (seed + index) % 256).all()
-            if index % 20 == 0:
-                accelrt.empty_cache()
-
-    workers = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    accelrt.synchronize()
-    accelrt.empty_cache()
-    assert (figures(), books.live, len(books.asked)) == ((0, 0), 0, 400)
-    memory.audit()
-
-
 def without_python():
     # Nogil code, on a thread that has no thread state.
     books, told = plugged(), []
@@ -334,23 +278,25 @@ def held_to_the_end():
     books.held = books.asked = None
 
 
+def shared_memory_stays():
+    books = plugged()
+    keep_shared(lambda: books.live, free_waits=True)
+
+
+def a_limit_holds():
+    books = plugged()
+    stay_within_a_limit(lambda: len(books.asked))
+
+
+def threads():
+    books = plugged()
+    churn(lambda: books.live, empties=True)
+    assert len(books.asked) == 400
+
+
 def captures():
-    books, stream = plugged(), accelrt.Stream()
-    kept, dropped, graph = accelrt.Buffer(64), accelrt.Buffer(64), accelrt.CUDAGraph()
-    with accelrt.graph(graph, stream=stream):
-        kept.fill(3, stream=stream)
-        with pytest.raises(accelrt.NotSupportedError, match=r"private pools.*native"):
-            accelrt.Buffer(64)
-        dropped.free()
-        assert books.live == 128
-    assert books.live == 64
-    graph.replay()
-    accelrt.synchronize()
-    out = np.zeros(64, np.uint8)
-    kept.copy_to(out)
-    assert (out == 3).all()
-    with pytest.raises(accelrt.NotSupportedError, match="backend 'books'"):
-        accelrt.memory_snapshot()
+    books = plugged()
+    capture(lambda: books.live, "backend 'books'")
 
 
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_limit_holds, out_of_memory, other_exceptions]

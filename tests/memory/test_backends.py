@@ -3,7 +3,6 @@
 The choice is a process's, so each scenario runs in one of its own, on the driver that the tests run on."""
 
 import ctypes
-import itertools
 import os
 import threading
 import time
@@ -11,8 +10,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from backend_use import capture, churn, figures, keep_shared, stay_within_a_limit
+from child import in_child, in_own_process, wrap_host
 from compiled import compile_library, typed
+from failing_calls import failing_calls
 
 import accelrt
 from accelrt import memory
@@ -50,11 +51,6 @@ def plugged(path):
     return Books(path)
 
 
-def figures(device=0):
-    stats = accelrt.memory_stats(device)
-    return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
-
-
 # --- what it does ---------------------------------------------------------------------------------
 
 
@@ -80,27 +76,6 @@ def contents_and_statistics(path):
     assert accelrt.max_memory_allocated() == total
     accelrt.reset_peak_memory_stats()
     assert (accelrt.max_memory_allocated(), accelrt.memory_stats()["num_device_free"]) == (0, 2)
-    memory.audit()
-
-
-def shared_memory_stays(path):
-    books, gate = plugged(path), threading.Event()
-    stream, other = accelrt.Stream(), accelrt.Stream()
-    address = accelrt.caching_allocator_alloc(MIB, stream=stream)
-    other.launch_host_func(gate.wait)
-    accelrt.record_stream(address, other)
-    accelrt.record_stream(address, other)
-    accelrt.record_stream(address, stream)
-    accelrt.caching_allocator_delete(address)
-    with pytest.raises(ValueError, match="not allocated"):
-        accelrt.caching_allocator_delete(address)
-    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
-    assert (books.live, figures()) == (MIB, (0, MIB))
-    memory.audit()
-    gate.set()
-    other.synchronize()
-    accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
-    assert (books.live, figures()) == (0, (0, 0))
     memory.audit()
 
 
@@ -143,18 +118,6 @@ def a_full_library_waits(path):
     assert books.live == 0
 
 
-def a_limit_holds(path):
-    books = plugged(path)
-    total = accelrt.mem_get_info()[1]
-    accelrt.set_per_process_memory_fraction(8 * MIB / total)
-    buffer = accelrt.Buffer(5 * MIB)
-    with pytest.raises(accelrt.OutOfMemoryError, match=r"this process may reserve 8\.00 MiB"):
-        accelrt.Buffer(4 * MIB)
-    assert (books.allocations, books.refusals) == (1, 0), "the library was asked for what the limit forbids"
-    buffer.free()
-    accelrt.Buffer(7 * MIB).free()
-
-
 def devices_and_threads(path):
     books = plugged(path)
     assert accelrt.current_device() == 0
@@ -163,49 +126,25 @@ def devices_and_threads(path):
             assert (books.device, figures(0), figures(1)) == (1, (0, 0), (512, 512))
         assert accelrt.current_device() == 0
 
-    def churn(seed):
-        stream, other = accelrt.Stream(), accelrt.Stream()
-        out = np.zeros(4096, np.uint8)
-        for index in range(100):
-            with accelrt.Buffer(4096, stream=stream) as buffer:
-                buffer.copy_from(np.full(4096, seed + index, np.uint8))
-                buffer.copy_to(out, stream=other)
-                assert (out == (seed + index) % 256).all()
+    churn(lambda: books.live)
+    assert books.frees == books.allocations
 
-    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    accelrt.synchronize()
-    accelrt.empty_cache()
-    assert (figures(), books.live, books.frees) == ((0, 0), 0, books.allocations)
-    memory.audit()
+
+def shared_memory_stays(path):
+    books = plugged(path)
+    keep_shared(lambda: books.live)
+
+
+def a_limit_holds(path):
+    books = plugged(path)
+    stay_within_a_limit(lambda: books.allocations)
+    assert books.refusals == 0
 
 
 def captures(path):
-    books, stream = plugged(path), accelrt.Stream()
-    kept, dropped = accelrt.Buffer(64), accelrt.Buffer(64)
-    data, graph = np.arange(64, dtype=np.uint8), accelrt.CUDAGraph()
-    pinned = accelrt.PinnedBuffer(64)
-    np.frombuffer(pinned, np.uint8)[:] = data
-    with accelrt.graph(graph, stream=stream):
-        kept.copy_from(pinned, stream=stream, blocking=False)
-        with pytest.raises(accelrt.NotSupportedError, match=r"private pools.*native"):
-            accelrt.Buffer(64)
-        accelrt.Buffer(64, stream=accelrt.Stream()).free()
-        dropped.free()
-        assert books.frees == 0
-    assert (books.frees, books.live) == (2, 64)
-    graph.replay()
-    stream.synchronize()
-    accelrt.synchronize()
-    out = np.zeros(64, np.uint8)
-    kept.copy_to(out)
-    assert (out == data).all()
-    with pytest.raises(accelrt.NotSupportedError, match="memory_snapshot is not supported by"):
-        accelrt.memory_snapshot()
-    memory.audit()
+    books = plugged(path)
+    capture(lambda: books.live, "pluggable")
+    assert books.frees == 2
 
 
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_full_library_waits, a_limit_holds]
@@ -226,34 +165,23 @@ def round_trip(stream, other):
     accelrt.empty_cache()
 
 
-def every_call_may_fail(path):
+@pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
+@in_own_process
+def test_every_call_of_the_driver_may_fail(library):
     from accelrt.driver.host import driver as host
 
-    faults, books = wrap_host(), plugged(path)
+    faults, books = wrap_host(), plugged(library)
     stream, other = accelrt.Stream(0), accelrt.Stream(0)
     round_trip(stream, other)
     events, raised = host.live_objects()["events"], 0
-    for call in itertools.count(1):
-        faults.arm(call=call, code=999, mode="once")
-        try:
-            round_trip(stream, other)
-        except accelrt.CudaError as error:
-            raised += error.code == 999
-        fired = faults.fired()
-        faults.disarm()
+    for call, error in failing_calls(faults, lambda: round_trip(stream, other)):
+        raised += error is not None and error.code == 999
         accelrt.synchronize()
         accelrt.empty_cache()
         memory.audit()
         assert (figures(), books.live) == ((0, 0), 0), f"after call {call}"
         assert host.live_objects()["events"] == events, f"after call {call}"
-        if fired < call:
-            break
     assert raised > 8
-
-
-@pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
-def test_every_call_of_the_driver_may_fail(library):
-    in_child(every_call_may_fail, library)
 
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)

@@ -1,9 +1,9 @@
 """Functions that are asked for memory: when, with what, and what becomes of what they answer or raise."""
 
 import sys
-import threading
 
 import pytest
+from beside import on_a_thread
 from child import in_child
 
 import accelrt
@@ -90,9 +90,7 @@ def test_a_callback_may_allocate_and_is_not_asked_for_that(full):
 def test_a_callback_may_wait_for_a_thread_that_allocates(full):
     def elsewhere(device, nbytes):
         delete(full.pop())
-        thread = threading.Thread(target=lambda: delete(alloc(512, device)))
-        thread.start()
-        thread.join()
+        on_a_thread(lambda: delete(alloc(512, device)))
         accelrt.empty_cache()
         return True
 

@@ -4,7 +4,7 @@ import re
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -138,7 +138,8 @@ def test_stacks_and_tags_are_there_while_history_is_recorded():
     in_child(recorded)
 
 
-def before_use():
+@in_own_process
+def test_before_the_first_use_it_opens_nothing():
     import os
 
     assert accelrt.memory.report_data() == {}
@@ -151,11 +152,10 @@ def before_use():
     assert os.wait()[1] == 0
 
 
-def test_before_the_first_use_it_opens_nothing():
-    in_child(before_use)
-
-
-def another_backend():
+@pytest.mark.host
+@pytest.mark.own_process
+@in_own_process
+def test_another_backend_gives_totals():
     kept = []
 
     def take(size, device, stream):
@@ -168,12 +168,6 @@ def another_backend():
     assert (data["live"], data["pools"], data["blocks"]) == (3 * MIB, [], [])
     assert re.search(r"live +3.00 MiB", accelrt.memory.report())
     delete(address)
-
-
-@pytest.mark.host
-@pytest.mark.own_process
-def test_another_backend_gives_totals():
-    in_child(another_backend)
 
 
 def cells(summary, name):

@@ -6,7 +6,8 @@ import threading
 import warnings
 
 import pytest
-from child import in_child
+from beside import on_threads
+from child import in_own_process
 
 import accelrt
 
@@ -220,7 +221,7 @@ def test_of_a_capture_and_a_context_the_innermost_counts():
 
 
 def test_threads_nest_pools_of_their_own():
-    shared, wrong = accelrt.MemPool(), []
+    shared = accelrt.MemPool()
 
     def work(seed):
         rng, own = random.Random(seed), accelrt.MemPool()
@@ -237,8 +238,7 @@ def test_threads_nest_pools_of_their_own():
                 stack.pop()
             elif step < 0.7:
                 live.append(alloc(rng.choice([512, 5000, MIB, 3 * MIB])))
-                if pool_of(live[-1]) != stack[-1]:
-                    wrong.append((seed, stack))
+                assert pool_of(live[-1]) == stack[-1], seed
             elif live:
                 delete(live.pop(rng.randrange(len(live))))
         for context in reversed(contexts):
@@ -246,12 +246,7 @@ def test_threads_nest_pools_of_their_own():
         for address in live:
             delete(address)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    on_threads(work, range(4))
     assert shared.use_count() == 1
     assert shared.stats()["active.current"] == 0
 
@@ -268,7 +263,8 @@ def test_graphs_that_come_and_go_leave_nothing():
             assert accelrt.memory_reserved() == 0
 
 
-def serve_from_a_dead_pool():
+@in_own_process(ACCELRT_HOST_MEMORY="64MiB", ACCELRT_ALLOC_CONF="stitching:True")
+def test_pages_of_a_pool_that_nothing_uses_serve_others_after_the_device_was_waited_for():
     free = accelrt.mem_get_info()[0]
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
@@ -290,10 +286,6 @@ def serve_from_a_dead_pool():
     accelrt.memory.audit()
     accelrt.empty_cache()
     assert accelrt.memory_reserved() == 0
-
-
-def test_pages_of_a_pool_that_nothing_uses_serve_others_after_the_device_was_waited_for():
-    in_child(serve_from_a_dead_pool, ACCELRT_HOST_MEMORY="64MiB", ACCELRT_ALLOC_CONF="stitching:True")
 
 
 @pytest.mark.parametrize("no_split", [False, True])

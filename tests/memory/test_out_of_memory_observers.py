@@ -5,6 +5,7 @@ import threading
 import weakref
 
 import pytest
+from beside import on_threads
 
 import accelrt
 
@@ -127,11 +128,7 @@ def test_threads_are_told_of_their_own_refusals(observe, full):
         with pytest.raises(accelrt.OutOfMemoryError):
             alloc(4 * MIB, 0)
 
-    threads = [threading.Thread(target=run_out) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(lambda _: run_out(), range(4))
     assert len(set(told)) == len(told) == 4
 
 

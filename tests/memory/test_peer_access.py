@@ -5,7 +5,8 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from beside import on_threads
+from child import in_child, in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver.host.driver import opened_to
@@ -38,7 +39,9 @@ def on_stream(device, size):
     return accelrt.Buffer(size, stream=accelrt.Stream(device))
 
 
-def count_grants():
+@pytest.mark.host
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_each_run_of_pages_is_opened_for_every_device_that_has_memory():
     faults = wrap_host()
     alone, first = opened(faults, lambda: on(0, 2 * MIB))
     assert opened(faults, accelrt.memory.enable_peer_access)[0] == 0
@@ -55,11 +58,8 @@ def count_grants():
 
 
 @pytest.mark.host
-def test_each_run_of_pages_is_opened_for_every_device_that_has_memory():
-    in_child(count_grants, ACCELRT_HOST_DEVICES="2")
-
-
-def count_with_sleep():
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_memory_that_woke_is_open_as_before():
     faults = wrap_host()
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
@@ -74,11 +74,8 @@ def count_with_sleep():
 
 
 @pytest.mark.host
-def test_memory_that_woke_is_open_as_before():
-    in_child(count_with_sleep, ACCELRT_HOST_DEVICES="2")
-
-
-def refuse_grants():
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_a_refusal_is_told_and_tried_again():
     faults = wrap_host()
     first = on(0, 2 * MIB)
     accelrt.memory.enable_peer_access()
@@ -90,11 +87,6 @@ def refuse_grants():
     assert opened(faults, lambda: on(0, 128 * MIB))[0] == 2
     accelrt.memory.audit()
     del first, second
-
-
-@pytest.mark.host
-def test_a_refusal_is_told_and_tried_again():
-    in_child(refuse_grants, ACCELRT_HOST_DEVICES="2")
 
 
 def capture_copy(src, dst):
@@ -115,7 +107,9 @@ def reserved():
     return [accelrt.memory_reserved(device) for device in (0, 1)]
 
 
-def close_with_the_last_page():
+@pytest.mark.host
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_a_pool_that_a_copy_opened_closes_with_its_last_page():
     faults = wrap_host()
     for _ in range(3):
         src, dst = on(0, 4 * MIB), on(1, 4 * MIB)
@@ -135,11 +129,8 @@ def close_with_the_last_page():
 
 
 @pytest.mark.host
-def test_a_pool_that_a_copy_opened_closes_with_its_last_page():
-    in_child(close_with_the_last_page, ACCELRT_HOST_DEVICES="2")
-
-
-def stay_open():
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_a_pool_that_was_opened_for_good_stays_open_without_pages():
     accelrt.memory.enable_peer_access()
     del_first = on(0, MIB), on(1, MIB)
     assert devices_of(*del_first) == [[0, 1], [0, 1]]
@@ -147,11 +138,6 @@ def stay_open():
     assert reserved() == [0, 0]
     first, second = on(1, MIB), on(0, MIB)
     assert devices_of(first, second) == [[0, 1], [0, 1]]
-
-
-@pytest.mark.host
-def test_a_pool_that_was_opened_for_good_stays_open_without_pages():
-    in_child(stay_open, ACCELRT_HOST_DEVICES="2")
 
 
 class Foreign:
@@ -168,7 +154,19 @@ class Foreign:
         }
 
 
-def release_between(row, number, waits):
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("row", "number", "waits"),
+    [
+        ("can_access_peer", 1, False),
+        ("memory_access", 1, True),  # the first of 32 pages, which are opened under their pool's lock
+        ("memory_access", 33, True),  # the first of the other device's
+        ("enable_peer", 1, False),
+        ("enable_peer", 2, False),
+    ],
+)
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_the_last_page_goes_while_two_devices_are_connected(row, number, waits):
     """The last page goes, and another one comes, while a copy of memory outside the pools opens both."""
     faults = wrap_host()
     foreign = [Foreign(device, 4 * MIB) for device in (0, 1)]
@@ -199,44 +197,21 @@ def release_between(row, number, waits):
     accelrt.memory.audit()
 
 
-@pytest.mark.host
-@pytest.mark.parametrize(
-    ("row", "number", "waits"),
-    [
-        ("can_access_peer", 1, False),
-        ("memory_access", 1, True),  # the first of 32 pages, which are opened under their pool's lock
-        ("memory_access", 33, True),  # the first of the other device's
-        ("enable_peer", 1, False),
-        ("enable_peer", 2, False),
-    ],
-)
-def test_the_last_page_goes_while_two_devices_are_connected(row, number, waits):
-    in_child(release_between, row, number, waits, ACCELRT_HOST_DEVICES="2")
-
-
 def copy_beside_releases(rounds):
     accelrt.init()
-    failures = []
 
-    def work(device, release):
-        try:
-            for index in range(rounds):
-                src, dst = (on_stream(each, (1 + index % 5) * 4 * MIB) for each in (device, 1 - device))
-                capture_copy(src, dst)
-                assert devices_of(src, dst) == [[0, 1], [0, 1]]
-                src.free()
-                dst.free()
-                if release:
-                    accelrt.empty_cache()
-        except BaseException as error:
-            failures.append(error)
+    def work(whose):
+        device, release = whose
+        for index in range(rounds):
+            src, dst = (on_stream(each, (1 + index % 5) * 4 * MIB) for each in (device, 1 - device))
+            capture_copy(src, dst)
+            assert devices_of(src, dst) == [[0, 1], [0, 1]]
+            src.free()
+            dst.free()
+            if release:
+                accelrt.empty_cache()
 
-    threads = [threading.Thread(target=work, args=pair) for pair in ((0, True), (1, True), (0, False))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    on_threads(work, ((0, True), (1, True), (0, False)))
     assert reserved() == [0, 0]
     accelrt.memory.audit()
     src, dst = on(0, MIB), on(1, MIB)
@@ -248,7 +223,11 @@ def test_copies_beside_threads_that_release_pages_reach_both_sides():
     in_child(copy_beside_releases, 60, ACCELRT_HOST_DEVICES="2")
 
 
-def check_kernels(enable_first):
+@pytest.mark.gpu
+@pytest.mark.skipif("accelrt.device_count() < 2 or not accelrt.can_device_access_peer(0, 1)")
+@pytest.mark.parametrize("enable_first", [False, True])
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_kernels_use_another_devices_memory(enable_first):
     """A kernel of device 1 reads and writes device 0's memory, old and new, stitched and woken."""
     if enable_first:
         accelrt.memory.enable_peer_access()
@@ -280,13 +259,6 @@ def check_kernels(enable_first):
             kernel[grid, 256](there.ptr, array.ptr, np.int32(count))
             accelrt.synchronize(1)
             assert (array.numpy() == 4 * data).all()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif("accelrt.device_count() < 2 or not accelrt.can_device_access_peer(0, 1)")
-@pytest.mark.parametrize("enable_first", [False, True])
-def test_kernels_use_another_devices_memory(enable_first):
-    in_child(check_kernels, enable_first, ACCELRT_DRIVER="cuda")
 
 
 def check_torch():

@@ -1,12 +1,12 @@
 """Page-locked memory where calls fail, threads meet, and processes fork and end."""
 
 import gc
-import itertools
-import threading
 
 import numpy as np
 import pytest
-from child import in_child, run_code, wrap_host
+from beside import on_threads
+from child import in_child, in_own_process, run_code, wrap_host
+from failing_calls import failing_calls
 
 import accelrt
 
@@ -51,35 +51,24 @@ def settled():
     return host.live_objects()
 
 
-def sweep(mode, code, register):
-    faults = wrap_host()
-    path(register)
-    path(register)
-    level, codes = settled(), []
-    for call in itertools.count(1):
-        faults.arm(call=call, code=code, mode=mode)
-        try:
-            path(register)
-        except accelrt.CudaError as error:
-            codes.append(error.code)
-        made = faults.fired()
-        faults.disarm()
-        after = settled()
-        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
-        assert not more, f"{mode} {code} at call {call}: leaked {more}"
-        if made < call:
-            break
-    path(register)
-    assert set(codes) == {code}
-    print(call)
-
-
 @pytest.mark.own_process
 @pytest.mark.parametrize("register", [False, True])
 @pytest.mark.parametrize("mode", ["once", "onward"])
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
+@in_own_process(printing="")
 def test_every_call_of_the_cache_may_fail(mode, code, register):
-    assert int(in_child(sweep, mode, code, register)) > 30
+    faults = wrap_host()
+    path(register)
+    path(register)
+    level, codes = settled(), set()
+    for call, error in failing_calls(faults, lambda: path(register), code, mode):
+        codes |= {error.code} if error else set()
+        after = settled()
+        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
+        assert not more, f"{mode} {code} at call {call}: leaked {more}"
+    path(register)
+    assert codes == {code}
+    assert call > 30
 
 
 def refused():
@@ -133,7 +122,6 @@ def test_memory_of_a_stream_that_is_gone_is_free_at_once(gone):
 @pytest.mark.parametrize("background", [False, True])
 def test_eight_threads_share_the_cache(background):
     accelrt.configure_pinned(pinned_use_background_threads=background)
-    failures = []
 
     def work(seed):
         random, stream = np.random.default_rng(seed), accelrt.Stream()
@@ -148,19 +136,16 @@ def test_eight_threads_share_the_cache(background):
                 other = accelrt.pinned_empty(size, np.uint8)
                 other[:] = 255 - value
                 buffer.copy_to(out, size, stream=stream)
-                if not ((out == value).all() and (other == 255 - value).all()):
-                    failures.append((seed, round_))
+                assert (out == value).all()
+                assert (other == 255 - value).all()
                 if round_ % 20 == 0:
                     accelrt.host_empty_cache()
                     accelrt.memory.host_audit()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    accelrt.configure_pinned(pinned_use_background_threads=False)
-    assert failures == []
+    try:
+        on_threads(work, range(8))
+    finally:
+        accelrt.configure_pinned(pinned_use_background_threads=False)
 
 
 @pytest.mark.own_process

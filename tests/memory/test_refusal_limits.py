@@ -10,7 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from refused_requests import DEVICE, MIB, PLAIN, blocks, refused, run
+from refused_requests import DEVICE, MIB, PLAIN, blocks, on_a_small_device, refused, run
 
 import accelrt
 from accelrt.driver import registry
@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.host, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
 
-def limited_process():
+@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
+@on_a_small_device(ACCELRT_ALLOC_CONF="{conf}")
+def test_the_limit_of_the_process(conf):
     accelrt.set_per_process_memory_fraction(0.5)
     alloc(100 * MIB)
     error = refused(60 * MIB)
@@ -29,12 +31,8 @@ def limited_process():
     alloc(60 * MIB)
 
 
-@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
-def test_the_limit_of_the_process(conf):
-    run(limited_process, conf)
-
-
-def rounded_up():
+@on_a_small_device(ACCELRT_ALLOC_CONF="roundup_power2_divisions:2")
+def test_rounding_that_is_too_much():
     alloc(96 * MIB)
     error = refused(130 * MIB)
     assert error.causes[0] == "rounding"
@@ -44,20 +42,13 @@ def rounded_up():
     alloc(130 * MIB)
 
 
-def test_rounding_that_is_too_much():
-    run(rounded_up, "roundup_power2_divisions:2")
-
-
-def larger_than_the_device():
+@on_a_small_device
+def test_a_request_that_no_freeing_could_serve():
     for size in (DEVICE + MIB, 1 << 60, 1 << 70):
         error = refused(size)
         assert error.causes == ("huge",)
         assert error.advice[0].startswith("ask for less: 256.00 MiB would be served now")
     alloc(DEVICE)
-
-
-def test_a_request_that_no_freeing_could_serve():
-    run(larger_than_the_device)
 
 
 def used_by_others(listed):
@@ -85,7 +76,9 @@ def test_what_others_use_of_the_device(listed):
     run(used_by_others, "", listed)
 
 
-def everything_live():
+@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
+@on_a_small_device(ACCELRT_ALLOC_CONF="{conf}")
+def test_memory_that_is_live(conf):
     held = blocks(40 * MIB, 6)
     error = refused(40 * MIB)
     assert error.causes == ("live",)
@@ -95,12 +88,8 @@ def everything_live():
     alloc(40 * MIB)
 
 
-@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
-def test_memory_that_is_live(conf):
-    run(everything_live, conf)
-
-
-def backend_that_refuses():
+@on_a_small_device
+def test_a_backend_that_refuses():
     taken = []
 
     def take(size, device, stream):
@@ -119,10 +108,6 @@ def backend_that_refuses():
     assert error.advice[0].startswith("free live memory (40.00 MiB)")
     delete(first)
     delete(alloc(40 * MIB))
-
-
-def test_a_backend_that_refuses():
-    run(backend_that_refuses)
 
 
 def asleep():
@@ -152,7 +137,8 @@ def test_memory_that_cannot_wake():
     run(asleep)
 
 
-def could_sleep():
+@on_a_small_device
+def test_a_pool_that_could_sleep():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         alloc(120 * MIB)
@@ -166,11 +152,8 @@ def could_sleep():
     alloc(100 * MIB)
 
 
-def test_a_pool_that_could_sleep():
-    run(could_sleep)
-
-
-def page_locked():
+@on_a_small_device
+def test_page_locked_memory_that_the_host_does_not_give():
     held = []
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, hard))
@@ -187,10 +170,6 @@ def page_locked():
     accelrt.PinnedBuffer(256 * MIB)
 
 
-def test_page_locked_memory_that_the_host_does_not_give():
-    run(page_locked)
-
-
 def forward(size):
     return alloc(size)
 
@@ -199,7 +178,8 @@ def backward(size):
     return alloc(size)
 
 
-def recorded():
+@on_a_small_device
+def test_stacks_and_tags_are_told_while_history_is_recorded():
     accelrt.memory.record_history("state", "state")
     with accelrt.memory.tag("weights"):
         held = [forward(40 * MIB) for _ in range(3)]
@@ -216,11 +196,8 @@ def recorded():
     assert not any("record_history" in advice for advice in error.advice)
 
 
-def test_stacks_and_tags_are_told_while_history_is_recorded():
-    run(recorded)
-
-
-def broken_explanation():
+@on_a_small_device
+def test_an_error_while_explaining_hides_nothing():
     from accelrt.memory import live
 
     told = []
@@ -240,18 +217,11 @@ def broken_explanation():
     assert "(ModuleNotFoundError: " in str(refused(DEVICE + MIB))
 
 
-def test_an_error_while_explaining_hides_nothing():
-    run(broken_explanation)
-
-
-def pickled():
+@on_a_small_device
+def test_the_error_goes_to_other_processes():
     alloc(40 * MIB)
     error = refused(DEVICE)
     again = pickle.loads(pickle.dumps(error))
     assert (vars(again), str(again)) == (vars(error), str(error))
     for name in ("state", "by_pool", "by_stream", "settings"):
         assert getattr(error, name) is not None, name
-
-
-def test_the_error_goes_to_other_processes():
-    run(pickled)

@@ -6,7 +6,7 @@ import re
 import threading
 
 import pytest
-from refused_requests import DEVICE, MIB, PLAIN, blocks, refused, run
+from refused_requests import DEVICE, MIB, PLAIN, blocks, on_a_small_device, refused, run
 
 import accelrt
 from accelrt.driver import registry
@@ -49,7 +49,8 @@ def test_memory_that_is_cut_up_is_advised_another_kind_of_segments(conf, whole, 
     run(cut_up, advice, whole * MIB, 32 * MIB, 100 * MIB, True)
 
 
-def pending_on_a_slow_stream():
+@on_a_small_device(ACCELRT_ALLOC_CONF=PLAIN)
+def test_events_that_memory_waits_for_are_named():
     """Memory that a callback frees while the allocator tries, which another stream still uses."""
     slow, gate = accelrt.Stream(), threading.Event()
     slow.launch_host_func(gate.wait)
@@ -73,11 +74,8 @@ def pending_on_a_slow_stream():
     alloc(120 * MIB)
 
 
-def test_events_that_memory_waits_for_are_named():
-    run(pending_on_a_slow_stream, PLAIN)
-
-
-def pending_in_a_capture():
+@on_a_small_device
+def test_memory_that_a_capture_used_waits_for_its_end():
     (held,) = blocks(200 * MIB, 1)
     graph, main = accelrt.CUDAGraph(), accelrt.default_stream()
     with accelrt.graph(graph, stream=accelrt.Stream()):
@@ -90,11 +88,9 @@ def pending_in_a_capture():
     alloc(120 * MIB, stream=main)
 
 
-def test_memory_that_a_capture_used_waits_for_its_end():
-    run(pending_in_a_capture)
-
-
-def idle_beside_a_capture(inside):
+@pytest.mark.parametrize("inside", [True, False], ids=["captured", "beside"])
+@on_a_small_device
+def test_idle_memory_that_a_capture_keeps_from_others(inside):
     """The memory's stream is another library's, which is never queried: only a wait for the device tells."""
     (_, side), main = registry.Rows().stream_create(accelrt.current_device(), 1, 0), accelrt.default_stream()
     (held,) = blocks(200 * MIB, 1, side)
@@ -112,12 +108,9 @@ def idle_beside_a_capture(inside):
         alloc(120 * MIB, stream=main)
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["captured", "beside"])
-def test_idle_memory_that_a_capture_keeps_from_others(inside):
-    run(idle_beside_a_capture, "", inside)
-
-
-def held_by_a_graph():
+@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
+@on_a_small_device(ACCELRT_ALLOC_CONF="{conf}")
+def test_memory_that_a_live_graph_holds(conf):
     graph = accelrt.CUDAGraph()
     with accelrt.graph(graph):
         accelrt.Buffer(150 * MIB).free()
@@ -130,12 +123,8 @@ def held_by_a_graph():
     alloc(140 * MIB)
 
 
-@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
-def test_memory_that_a_live_graph_holds(conf):
-    run(held_by_a_graph, conf)
-
-
-def held_by_a_mempool_in_pieces():
+@on_a_small_device(ACCELRT_ALLOC_CONF=PLAIN)
+def test_a_mempool_whose_free_block_would_do():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         delete(alloc(100 * MIB))
@@ -151,11 +140,8 @@ def held_by_a_mempool_in_pieces():
         alloc(58 * MIB)
 
 
-def test_a_mempool_whose_free_block_would_do():
-    run(held_by_a_mempool_in_pieces, PLAIN)
-
-
-def held_by_a_mempool_in_pages():
+@on_a_small_device(ACCELRT_ALLOC_CONF="piece_size_mb:64")
+def test_a_mempool_of_which_little_is_live():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         delete(alloc(64 * MIB))
@@ -168,11 +154,9 @@ def held_by_a_mempool_in_pages():
     alloc(100 * MIB)
 
 
-def test_a_mempool_of_which_little_is_live():
-    run(held_by_a_mempool_in_pages, "piece_size_mb:64")
-
-
-def limited_pool():
+@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
+@on_a_small_device(ACCELRT_ALLOC_CONF="{conf}")
+def test_the_limit_of_a_mempool(conf):
     pool = accelrt.MemPool(limit=64 * MIB)
     with accelrt.use_mem_pool(pool):
         alloc(40 * MIB)
@@ -184,8 +168,3 @@ def limited_pool():
     larger = accelrt.MemPool(limit=int(re.search(r"limit=(\d+)", error.advice[0])[1]))
     with accelrt.use_mem_pool(larger):
         blocks(40 * MIB, 2)
-
-
-@pytest.mark.parametrize("conf", ["", PLAIN], ids=["pages", "plain"])
-def test_the_limit_of_a_mempool(conf):
-    run(limited_pool, conf)

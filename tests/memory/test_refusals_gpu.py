@@ -1,17 +1,19 @@
 """Requests that a GPU refuses: the words that programs look for, another process, captures, settings."""
 
+import functools
 import re
 import subprocess
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from refused_requests import MIB, refused
 
 import accelrt
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+on_a_gpu = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0", ACCELRT_ALLOC_CONF="")
 HOLD = """
 import accelrt, sys
 held = accelrt.Buffer(int(sys.argv[1]))
@@ -24,7 +26,8 @@ def run(state, conf="", *arguments):
     return in_child(state, *arguments, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0", ACCELRT_ALLOC_CONF=conf)
 
 
-def words():
+@on_a_gpu
+def test_the_first_line_is_torchs():
     capacity = accelrt.mem_get_info()[1]
     error = refused(2 * capacity)
     assert re.match(
@@ -36,11 +39,8 @@ def words():
     assert len(error.args) == 1
 
 
-def test_the_first_line_is_torchs():
-    run(words)
-
-
-def held_by_another_process():
+@on_a_gpu
+def test_another_process_is_named_and_its_end_makes_room():
     free, capacity = accelrt.mem_get_info()
     size = free // 2 // (2 * MIB) * 2 * MIB
     other = subprocess.Popen(
@@ -61,11 +61,9 @@ def held_by_another_process():
     delete(alloc(size))
 
 
-def test_another_process_is_named_and_its_end_makes_room():
-    run(held_by_another_process)
-
-
-def limited():
+@pytest.mark.parametrize("conf", ["", "expandable_segments:False"], ids=["pages", "plain"])
+@on_a_gpu(ACCELRT_ALLOC_CONF="{conf}")
+def test_the_limit_that_is_advised_suffices(conf):
     capacity = accelrt.mem_get_info()[1]
     accelrt.set_per_process_memory_fraction(256 * MIB / capacity)
     held = alloc(200 * MIB)
@@ -77,12 +75,8 @@ def limited():
     delete(held)
 
 
-@pytest.mark.parametrize("conf", ["", "expandable_segments:False"], ids=["pages", "plain"])
-def test_the_limit_that_is_advised_suffices(conf):
-    run(limited, conf)
-
-
-def held_by_a_graph():
+@on_a_gpu
+def test_a_refusal_breaks_no_capture_and_names_the_graphs_pool():
     capacity = accelrt.mem_get_info()[1]
     accelrt.set_per_process_memory_fraction(256 * MIB / capacity)
     graph = accelrt.CUDAGraph()
@@ -99,10 +93,6 @@ def held_by_a_graph():
     accelrt.synchronize()
     graph.reset()
     delete(alloc(140 * MIB))
-
-
-def test_a_refusal_breaks_no_capture_and_names_the_graphs_pool():
-    run(held_by_a_graph)
 
 
 def cut_up(advised):

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from child import in_child, run_code
+from child import in_own_process, run_code
 
 import accelrt
 
@@ -47,7 +47,10 @@ SETTERS = {
 }
 
 
-def set_in_order(names, used):
+@pytest.mark.parametrize("used", [False, True], ids=["", "used"])
+@pytest.mark.parametrize("names", list(itertools.permutations(SETTERS, 2)), ids=" ".join)
+@in_own_process
+def test_two_setters_keep_each_others_values(names, used):
     if used:
         accelrt.Buffer(10).free()
     for name in names:
@@ -57,17 +60,8 @@ def set_in_order(names, used):
     accelrt.empty_cache()
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["", "used"])
-@pytest.mark.parametrize("names", list(itertools.permutations(SETTERS, 2)), ids=" ".join)
-def test_two_setters_keep_each_others_values(names, used):
-    in_child(set_in_order, names, used)
-
-
+@in_own_process
 def test_the_last_of_two_that_set_one_thing_wins():
-    in_child(set_one_thing_by_turns)
-
-
-def set_one_thing_by_turns():
     text = "pinned_max_cached_size_mb:8,per_process_memory_fraction:1.0"
     accelrt.memory.set_allocator_settings(text)
     accelrt.configure_pinned(pinned_max_cached_size_mb=4)

@@ -4,7 +4,7 @@ import gc
 import os
 
 import pytest
-from child import in_child
+from child import in_own_process
 from sleepers import MIB, assert_contents, fill_buffers, random_bytes
 
 import accelrt
@@ -95,7 +95,8 @@ def test_a_wake_without_room_can_be_tried_again():
     assert_contents(buffers, contents)
 
 
-def fill_the_device():
+@in_own_process(ACCELRT_HOST_MEMORY="64MiB")
+def test_a_full_device_refuses_a_wake_until_memory_is_idle():
     pool = accelrt.MemPool()
     buffers, contents = fill_buffers(pool, [20 * MIB])
     pool.sleep()
@@ -106,10 +107,6 @@ def fill_the_device():
     del others[0]
     pool.wake()
     assert_contents(buffers, contents)
-
-
-def test_a_full_device_refuses_a_wake_until_memory_is_idle():
-    in_child(fill_the_device, ACCELRT_HOST_MEMORY="64MiB")
 
 
 def test_parts_on_two_devices_sleep_by_themselves():

@@ -3,14 +3,13 @@
 import itertools
 import os
 
-import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_child, in_own_process, wrap_host
+from sleepers import MIB, assert_contents, write_contents
 
 import accelrt
 from accelrt import memory
 
-MIB = 1 << 20
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 ROWS = [
     "host_alloc",
@@ -32,19 +31,7 @@ def make(pool):
         apart = [accelrt.Buffer(2 * MIB) for _ in range(6)]
         del apart[::2]
         buffers = [*apart, accelrt.Buffer(6 * MIB), accelrt.Buffer(700, stream=accelrt.Stream())]
-    contents = [
-        np.random.default_rng(seed).integers(0, 256, len(b), np.uint8) for seed, b in enumerate(buffers)
-    ]
-    for buffer, content in zip(buffers, contents, strict=True):
-        buffer.copy_from(content)
-    return buffers, contents
-
-
-def assert_contents(buffers, contents):
-    for buffer, content in zip(buffers, contents, strict=True):
-        out = np.empty_like(content)
-        buffer.copy_to(out)
-        assert (out == content).all()
+    return buffers, write_contents(buffers)
 
 
 def attempt(faults, call, code, mode, function):
@@ -108,7 +95,9 @@ def test_copies_under_way_keep_what_they_use_whatever_is_refused(step):
     print(in_child(sweep, step, UNKNOWN, "once", ACCELRT_HOST_DELAY_US="1000"))
 
 
-def refuse_host_memory():
+@pytest.mark.host
+@in_own_process
+def test_a_lack_of_host_memory_is_told():
     faults = wrap_host()
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
@@ -123,11 +112,8 @@ def refuse_host_memory():
 
 
 @pytest.mark.host
-def test_a_lack_of_host_memory_is_told():
-    in_child(refuse_host_memory)
-
-
-def fork_asleep():
+@in_own_process
+def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
     pool.sleep()
@@ -144,11 +130,8 @@ def fork_asleep():
 
 
 @pytest.mark.host
-def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
-    in_child(fork_asleep)
-
-
-def keep_streams():
+@in_own_process(printing="1 -1\n")
+def test_a_stream_that_the_driver_keeps_is_used_again():
     from accelrt.driver.host import driver as host
 
     faults = wrap_host()
@@ -168,12 +151,9 @@ def keep_streams():
 
 
 @pytest.mark.host
-def test_a_stream_that_the_driver_keeps_is_used_again():
-    assert in_child(keep_streams) == "1 -1\n"
-
-
-def refuse_all_waits(step):
-    # Each copy takes a while; while it is under way, neither the stream nor the device can be waited for.
+@pytest.mark.parametrize("step", ["sleep", "wake"])
+@in_own_process(ACCELRT_HOST_DELAY_US="3000")
+def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):
     faults = wrap_host()
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
@@ -201,9 +181,3 @@ def refuse_all_waits(step):
     assert_contents(buffers, contents)
     memory.audit()
     memory.host_audit()
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("step", ["sleep", "wake"])
-def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):
-    in_child(refuse_all_waits, step, ACCELRT_HOST_DELAY_US="3000")

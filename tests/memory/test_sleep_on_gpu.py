@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, in_own_process, output_of
 
 import accelrt
 
@@ -35,14 +33,7 @@ def test_twenty_gigabytes_sleep_and_wake():
     gib = room()
     if gib < 1:
         pytest.skip("less than 1 GiB of memory is free")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--gib", str(gib), "--json", *([] if ALONE else ["--beside"])],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout)
+    said = json.loads(output_of(PROGRAM, "--gib", gib, "--json", *([] if ALONE else ["--beside"])))
     for row in said["rows"]:
         assert row["bytes"] >= gib * GIB
         if row["what"] in ("first sleep", "second sleep"):
@@ -107,7 +98,8 @@ def test_torchs_pools_sleep_where_accelrt_is_its_allocator():
     in_child(sleep_with_torch, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0")
 
 
-def sleep_beside_kernels():
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_kernels_that_are_under_way_end_before_their_memory_sleeps():
     pool, stream = accelrt.MemPool(), accelrt.Stream()
     with accelrt.use_mem_pool(pool), accelrt.stream(stream):
         array = accelrt.full(32 * MIB, 1, "f4")
@@ -124,7 +116,3 @@ def sleep_beside_kernels():
             double(array, out=array)
         pool.wake()
     assert (array.numpy() == np.float32(2.0**30)).all()
-
-
-def test_kernels_that_are_under_way_end_before_their_memory_sleeps():
-    in_child(sleep_beside_kernels, ACCELRT_DRIVER="cuda")

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_own_process
 from sleepers import MIB, assert_contents, fill_buffers
 
 import accelrt
@@ -140,7 +140,8 @@ def test_mistakes_are_named():
     delete(address)
 
 
-def sleep_in_plain_segments():
+@in_own_process(ACCELRT_ALLOC_CONF="expandable_segments:False")
+def test_plain_segments_cannot_sleep():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         address = alloc(MIB)
@@ -148,10 +149,6 @@ def sleep_in_plain_segments():
         pool.sleep()
     assert not pool.is_asleep()
     delete(address)
-
-
-def test_plain_segments_cannot_sleep():
-    in_child(sleep_in_plain_segments, ACCELRT_ALLOC_CONF="expandable_segments:False")
 
 
 # pools that end, idle memory, limits, other devices, threads

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from child import in_child
+from beside import on_a_thread, on_threads
+from child import in_child, in_own_process
 from compiled import typed
 
 import accelrt
@@ -67,10 +68,10 @@ def test_bytes_are_counted_where_python_counts_them(symbols):
 
 def test_four_threads_allocate_and_keep_their_contents(symbols):
     accelrt.init()
-    streams, failures = [accelrt.Stream(0) for _ in range(4)], []
     together = threading.Barrier(4)
 
-    def work(number, stream):
+    def work(number):
+        stream = accelrt.Stream(0)
         data, out = np.full(40000, number + 1, np.uint8), np.zeros(40000, np.uint8)
         together.wait()
         for _ in range(50):
@@ -78,15 +79,9 @@ def test_four_threads_allocate_and_keep_their_contents(symbols):
             copied(address, data.ctypes.data, data.nbytes, stream.cuda_stream)
             copied(out.ctypes.data, address, data.nbytes, stream.cuda_stream)
             symbols.free(address, data.nbytes, 0, stream.cuda_stream)
-            if not (out == data).all():
-                failures.append(number)
+            assert (out == data).all()
 
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(streams)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    on_threads(work, range(4))
     assert accelrt.memory_allocated(0) == 0
     memory.audit()
 
@@ -163,22 +158,15 @@ def test_the_fraction_is_a_limit(symbols, capfd):
     symbols.free(symbols.alloc(8 * MIB, 0, None), 8 * MIB, 0, None)
 
 
-def first_use():
-    # Loading the library initialises nothing; the first call does, on whichever thread it is made.
+@pytest.mark.own_process
+@in_own_process(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
+def test_the_first_call_initialises():
     symbols = Symbols()
     assert not accelrt.is_initialized()
-    got = []
-    thread = threading.Thread(target=lambda: got.append(symbols.alloc(4096, 0, None)))
-    thread.start()
-    thread.join()
+    address = on_a_thread(lambda: symbols.alloc(4096, 0, None))
     assert accelrt.is_initialized()
     assert accelrt.memory_allocated(0) == 4096
-    symbols.free(got[0], 4096, 0, None)
-
-
-@pytest.mark.own_process
-def test_the_first_call_initialises():
-    in_child(first_use, ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
+    symbols.free(address, 4096, 0, None)
 
 
 def nothing_there():

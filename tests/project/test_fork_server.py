@@ -10,7 +10,7 @@ from pathlib import Path
 
 import child
 import pytest
-from child import AT_START, child_environment, in_child
+from child import AT_START, child_environment, in_child, in_own_process
 from fork_server import ForkServer
 
 pytestmark = pytest.mark.own_process
@@ -263,3 +263,15 @@ def test_a_closed_server_leaves_no_process_and_no_descriptor(environment):
     assert not is_alive(server.process.pid)
     server.close()
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@in_own_process(MARK="{mark}")
+def fail_with(mark, folder):
+    assert os.environ["MARK"] == mark, "the environment"
+    assert not mark, f"{mark} in {folder}"
+
+
+def test_a_test_in_a_process_of_its_own_gets_its_arguments_and_fails_as_its_child_does(tmp_path):
+    fail_with(mark="", folder=tmp_path)
+    with pytest.raises(AssertionError, match=f"AssertionError: told in {tmp_path}"):
+        fail_with(mark="told", folder=tmp_path)

@@ -1,11 +1,9 @@
 """Importing accelrt touches nothing: no driver, no NVML, no numpy."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from child import run_code
+from child import run_code, run_python
 
 import accelrt
 
@@ -154,13 +152,8 @@ def test_source_that_is_not_compiled_says_what_hides_what(tmp_path):
     package.mkdir()
     for name in ("__init__.py", "errors.py", "status.pxd"):
         (package / name).write_text((ROOT / name).read_text())
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", "import accelrt"],  # without what an editable install puts in its way
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    # Without what an editable install puts in its way.
+    done = run_python("-S", "-c", "import accelrt", cwd=tmp_path)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: {package} is accelrt's source, not compiled for this Python")

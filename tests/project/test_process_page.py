@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_own_process
 from cli_command import accelrt as command
 
 import accelrt
@@ -33,11 +33,8 @@ def test_nothing_is_registered_elsewhere():
     assert found == ALLOWED
 
 
+@in_own_process
 def test_the_page_lists_what_is_registered():
-    in_child(check_page)
-
-
-def check_page():
     from accelrt.tools.cli.process_order import import_all
 
     import_all()
@@ -66,11 +63,8 @@ def exit_rows():
     return [f"| {rank} | {why} | {', '.join(names[rank])} |" for rank, why in process.EXIT_ORDER]
 
 
+@in_own_process
 def test_every_rank_is_used_and_every_name_is_a_modules():
-    in_child(check_names)
-
-
-def check_names():
     from accelrt.tools.cli.process_order import import_all
 
     import_all()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from child import run_python
 from cli_command import ROOT
 from compiled import compile_extension, compile_library
 
@@ -85,10 +86,7 @@ def test_the_fastest_of_two_ways_is_found(tmp_path):
 def test_processes_share_memory(tmp_path):
     program = tmp_path / "shared.py"
     program.write_text(PYTHON[SHARE])
-    environment = os.environ | {"ACCELRT_DRIVER": "host"}
-    done = subprocess.run(
-        [sys.executable, program], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = run_python(program, ACCELRT_DRIVER="host")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
         "[[42",

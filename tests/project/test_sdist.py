@@ -2,11 +2,10 @@
 
 import fcntl
 import os
-import subprocess
-import sys
 import tarfile
 
 import pytest
+from child import output_of
 from cli_command import ROOT
 
 pytestmark = pytest.mark.own_process
@@ -29,10 +28,7 @@ def unpacked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdist")
     with open(tmp_path_factory.getbasetemp().parent / "sdist.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the sdist is put together in the root: one worker at a time
-        done = subprocess.run(
-            [sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=300
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
+        output_of("-c", BUILD, folder, cwd=ROOT)
     (archive,) = folder.glob("accelrt-*.tar.gz")
     with tarfile.open(archive) as file:
         file.extractall(folder, **FILTER)
@@ -62,26 +58,8 @@ def test_an_sdist_has_every_source(unpacked, folder):
 
 
 def test_the_tests_of_an_sdist_can_be_collected(unpacked):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-n",
-            "0",
-            "-p",
-            "no:cacheprovider",
-            "--assert=plain",  # no assertion runs here; to rewrite them all takes longer than the rest
-            "tests",
-        ],
-        cwd=unpacked,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "ACCELRT_DRIVER": "host"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "error" not in done.stdout.splitlines()[-1]
+    # No assertion runs here; to rewrite them all takes longer than the rest.
+    options = ["--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain"]
+    settings = {"PYTHONPATH": str(ROOT), "ACCELRT_DRIVER": "host"}
+    printed = output_of("-P", "-m", "pytest", *options, "tests", cwd=unpacked, **settings)
+    assert "error" not in printed.splitlines()[-1]

@@ -1,13 +1,13 @@
 """The shipped stubs say what the compiled modules have: every public name, every signature."""
 
+import functools
 import importlib
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import run_python
 
 import accelrt
 from accelrt.core import names
@@ -48,20 +48,10 @@ accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 
 @pytest.fixture(scope="module")
 def mypy():
-    """Runs a module of mypy; its output."""
+    """Runs a module of mypy: the process that ended."""
     if importlib.util.find_spec("mypy") is None:
         pytest.fail("the stubs are checked by mypy, which is not installed: pip install -e '.[test]'")
-
-    def run(module, *arguments):
-        return subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT.parent,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-    return run
+    return functools.partial(run_python, "-m", cwd=ROOT.parent)
 
 
 def stubbed():

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import philox
 import pytest
+from beside import on_threads
 from device_arrays import read
 
 import accelrt
@@ -141,16 +142,12 @@ def test_threads_replay_one_graph_without_losing_an_offset(choose):
     generator, out = Generator(0).manual_seed(4), accelrt.empty(8, "f4")
     graph = captured(generator, out)
 
-    def work():
+    def work(_):
         with accelrt.stream(choose(0)):
             for _ in range(50):
                 graph.replay()
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(3))
     assert generator.get_offset() == 600
     assert (read(out) == philox.uniform(8, 4, 596)).all()
 
@@ -289,15 +286,11 @@ def test_threads_draw_into_one_graph():
         for stream in streams:
             stream.wait_stream(begun)
 
-        def work(first, stream):
-            for row in range(first, first + 20):
-                generator.uniform(rows[row], stream=stream)
+        def work(k):
+            for row in range(20 * k, 20 * k + 20):
+                generator.uniform(rows[row], stream=streams[k])
 
-        threads = [threading.Thread(target=work, args=(20 * k, streams[k])) for k in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(work, range(3))
         for stream in streams:
             begun.wait_stream(stream)
     graph.replay()

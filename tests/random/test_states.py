@@ -2,11 +2,11 @@
 
 import copy
 import pickle
-import threading
 
 import numpy as np
 import philox
 import pytest
+from beside import on_threads
 from device_arrays import read
 
 import accelrt
@@ -171,11 +171,7 @@ def test_threads_draw_no_number_twice():
         for row in range(50):
             generator.uniform(out[row], stream=accelrt.default_stream(0))
 
-    threads = [threading.Thread(target=work, args=(out,)) for out in outs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, outs)
     assert generator.get_offset() == 800
     seen = {tuple(row) for out in outs for row in read(out)}
     assert seen == {tuple(philox.uniform(4, 3, 4 * number)) for number in range(200)}

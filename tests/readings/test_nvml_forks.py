@@ -6,31 +6,18 @@ import shutil
 import threading
 
 import pytest
-from cards import A, on_cards, without_proc
+from cards import A, beside_cards, card_libraries, without_proc
+from child import in_fork
 
 import accelrt
 
-__all__ = ["on_cards"]
+__all__ = ["card_libraries"]
 pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 FORKS, THREADS = 100, 4
 
 
-def in_fork(function):
-    """The exit status of a forked child that runs a function; a deadline turns a hang into a failure."""
-    import signal
-
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(60)
-        try:
-            os._exit(function() or 0)
-        except BaseException as error:
-            os.write(2, repr(error).encode())
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def own_session():
+@beside_cards
+def test_a_child_opens_a_session_of_its_own(card_libraries):
     from accelrt.nvml.library import session_number
 
     without_proc()
@@ -51,7 +38,8 @@ def own_session():
     assert (accelrt.device_count(), accelrt.temperature(0)) == (3, 32)
 
 
-def under_threads():
+@beside_cards
+def test_a_hundred_forks_beside_reading_threads_hang_nobody(card_libraries):
     without_proc()
     stop = threading.Event()
     wrong = []
@@ -78,7 +66,8 @@ def under_threads():
     assert wrong == []
 
 
-def queries_then_use():
+@beside_cards
+def test_queries_then_fork_then_use_works(card_libraries):
     without_proc()
     assert accelrt.is_available()
     assert accelrt.temperature(1) == 31
@@ -92,7 +81,8 @@ def queries_then_use():
     assert not accelrt.is_initialized()
 
 
-def use_then_use():
+@beside_cards
+def test_use_then_fork_then_use_is_the_clear_error_and_readings_go_on(card_libraries):
     without_proc()
     accelrt.init()
     assert accelrt.temperature(2) == 33
@@ -108,7 +98,8 @@ def use_then_use():
     assert accelrt.temperature(2) == 33
 
 
-def from_a_thread_during_init():
+@beside_cards
+def test_a_fork_during_another_threads_init_waits_for_it(card_libraries):
     """The forking thread comes in the middle of another one's initialisation, and waits until that is
     over.
     """
@@ -142,7 +133,9 @@ def answer(queue):
     queue.put((accelrt.device_count(), accelrt.temperature(0), accelrt.get_device_properties(1).name))
 
 
-def with_multiprocessing(method):
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@beside_cards
+def test_other_start_methods_work_after_use(card_libraries, method):
     without_proc()
     accelrt.init()
     assert accelrt.temperature(0) == 32
@@ -153,28 +146,3 @@ def with_multiprocessing(method):
     assert queue.get(timeout=120) == (3, 32, "Stand-in")
     process.join()
     assert process.exitcode == 0
-
-
-def test_a_child_opens_a_session_of_its_own(on_cards):
-    on_cards(own_session)
-
-
-def test_a_hundred_forks_beside_reading_threads_hang_nobody(on_cards):
-    on_cards(under_threads)
-
-
-def test_queries_then_fork_then_use_works(on_cards):
-    on_cards(queries_then_use)
-
-
-def test_use_then_fork_then_use_is_the_clear_error_and_readings_go_on(on_cards):
-    on_cards(use_then_use)
-
-
-def test_a_fork_during_another_threads_init_waits_for_it(on_cards):
-    on_cards(from_a_thread_during_init)
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_start_methods_work_after_use(on_cards, method):
-    on_cards(with_multiprocessing, method)

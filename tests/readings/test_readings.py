@@ -3,14 +3,15 @@
 import shutil
 
 import pytest
-from cards import FIRST_MIG, A, B, C, on_cards, without_proc
+from cards import FIRST_MIG, A, B, C, beside_cards, card_libraries, on_cards, without_proc
 
-__all__ = ["on_cards"]
+__all__ = ["card_libraries", "on_cards"]
 pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 NUMBERS = {A: 1, B: 2, C: 3}
 
 
-def every_card():
+@beside_cards
+def test_a_reading_is_of_the_device_that_was_named(card_libraries):
     """Ordinals go by PCI bus id, B, A, C; NVML's indices are C, A, B."""
     import accelrt
 
@@ -33,7 +34,8 @@ def every_card():
         accelrt.set_device(0)
 
 
-def everything():
+@beside_cards
+def test_every_reading_has_its_unit(card_libraries):
     import accelrt
 
     without_proc()
@@ -94,7 +96,8 @@ def missing():
     print(len(names))
 
 
-def of_a_mig_device():
+@beside_cards(FAKE_MIG="1", FAKE_DRIVER="M")
+def test_a_mig_device_answers_for_itself_or_names_its_card(card_libraries):
     import accelrt
 
     without_proc()
@@ -104,7 +107,8 @@ def of_a_mig_device():
         accelrt.temperature(FIRST_MIG)
 
 
-def names_that_are_none():
+@beside_cards
+def test_a_name_of_no_device_is_refused(card_libraries):
     import accelrt
 
     without_proc()
@@ -116,14 +120,16 @@ def names_that_are_none():
             accelrt.temperature(name)
 
 
-def old_memory():
+@beside_cards(FAKE_NVML_OLD="1")
+def test_an_older_driver_counts_its_own_memory_as_used(card_libraries):
     import accelrt
 
     without_proc()
     assert accelrt.device_memory_info(0) == accelrt.readings.MemoryInfo(80 << 30, 0, 70 << 30, (10 << 30) + 2)
 
 
-def lost():
+@beside_cards(FAKE_NVML_LOST="B")
+def test_a_lost_card_is_named_and_the_others_answer(card_libraries):
     import accelrt
     from accelrt.readings.nvml_calls import Target
 
@@ -146,7 +152,8 @@ def no_library():
         accelrt.temperature()
 
 
-def unbalanced_shutdown():
+@beside_cards
+def test_a_session_that_another_user_of_the_library_closed_is_opened_anew(card_libraries):
     import ctypes
 
     import accelrt
@@ -161,7 +168,8 @@ def unbalanced_shutdown():
     assert nvml.fake_sessions() == 1
 
 
-def changed_environment():
+@beside_cards
+def test_before_init_a_reading_goes_with_the_environment(card_libraries):
     import os
 
     import accelrt
@@ -176,14 +184,6 @@ def changed_environment():
         assert accelrt.temperature(0) == expected
 
 
-def test_a_reading_is_of_the_device_that_was_named(on_cards):
-    on_cards(every_card)
-
-
-def test_every_reading_has_its_unit(on_cards):
-    on_cards(everything)
-
-
 def test_processes_are_listed_once_each(on_cards):
     on_cards(processes)
 
@@ -192,30 +192,6 @@ def test_a_reading_that_the_card_lacks_names_itself_and_the_card(on_cards):
     assert int(on_cards(missing)) > 20
 
 
-def test_a_mig_device_answers_for_itself_or_names_its_card(on_cards):
-    on_cards(of_a_mig_device, FAKE_MIG="1", FAKE_DRIVER="M")
-
-
-def test_a_name_of_no_device_is_refused(on_cards):
-    on_cards(names_that_are_none)
-
-
-def test_an_older_driver_counts_its_own_memory_as_used(on_cards):
-    on_cards(old_memory, FAKE_NVML_OLD="1")
-
-
-def test_a_lost_card_is_named_and_the_others_answer(on_cards):
-    on_cards(lost, FAKE_NVML_LOST="B")
-
-
 def test_without_the_library_the_error_says_so(on_cards, tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_bytes(b"")
     on_cards(no_library, LD_LIBRARY_PATH=str(tmp_path))
-
-
-def test_a_session_that_another_user_of_the_library_closed_is_opened_anew(on_cards):
-    on_cards(unbalanced_shutdown)
-
-
-def test_before_init_a_reading_goes_with_the_environment(on_cards):
-    on_cards(changed_environment)

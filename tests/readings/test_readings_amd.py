@@ -1,17 +1,29 @@
 """Readings of AMD devices, on a stand-in for amdsmi; no AMD hardware has seen them."""
 
+import functools
 import os
 import sys
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_fork, in_own_process
 from compiled import SOURCES
 
 import accelrt
 
 pytestmark = pytest.mark.own_process
 FIRST, SECOND, THIRD = "GPU-000000000000000a", "GPU-00000000000000ab", "GPU-000000000000000c"
+
+
+@pytest.fixture
+def no_libraries(tmp_path):
+    """A folder in which NVIDIA's libraries are empty files, so that this machine's own are not found."""
+    for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+beside_amd = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", LD_LIBRARY_PATH="{no_libraries}")
 
 
 def hip():
@@ -21,7 +33,8 @@ def hip():
     procfs.ROOT = Path("/nowhere")
 
 
-def values():
+@beside_amd
+def test_a_reading_has_torchs_unit_and_is_of_the_hip_ordinal(no_libraries):
     hip()
     records = accelrt.readings
     assert [accelrt.temperature(ordinal) for ordinal in range(3)] == [41, 42, 43]
@@ -46,7 +59,8 @@ def values():
     assert not accelrt.is_initialized()
 
 
-def selections():
+@beside_amd
+def test_ordinals_go_with_rocrs_and_hips_lists(no_libraries):
     hip()
     for rocr, hip_list, expected in ((None, "2,0", [43, 41]), ("2,1", "1", [42]), (SECOND, None, [42])):
         for name, text in (("ROCR_VISIBLE_DEVICES", rocr), ("HIP_VISIBLE_DEVICES", hip_list)):
@@ -58,7 +72,8 @@ def selections():
             accelrt.temperature(len(expected))
 
 
-def missing():
+@beside_amd
+def test_a_missing_figure_names_itself_and_the_card(no_libraries):
     hip()
     for name in ("power_draw", "utilization", "clock_rate", "energy", "fan_speed", "memory_temperature"):
         with pytest.raises(accelrt.NotSupportedError, match=rf"^{name} of Stand-in MI 3 \({THIRD}\)"):
@@ -71,42 +86,15 @@ def missing():
     assert caught.value.code == 30
 
 
-def no_ordinals():
+@beside_amd(FAKE_AMDSMI_OLD="1")
+def test_without_hip_ordinals_several_cards_are_not_guessed_at(no_libraries):
     hip()
     with pytest.raises(accelrt.NotSupportedError, match=r"ROCm 6\.4"):
         accelrt.temperature(0)
 
 
-def in_a_fork():
+@beside_amd
+def test_a_child_opens_its_own_session(no_libraries):
     hip()
     assert accelrt.temperature(0) == 41
-    pid = os.fork()
-    if pid == 0:
-        os._exit(accelrt.temperature(1) - 42)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def run(scenario, tmp_path, **environment):
-    for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
-        (tmp_path / name).write_bytes(b"")  # this machine's own are not to be found
-    return in_child(scenario, ACCELRT_DRIVER="cuda", LD_LIBRARY_PATH=str(tmp_path), **environment)
-
-
-def test_a_reading_has_torchs_unit_and_is_of_the_hip_ordinal(tmp_path):
-    run(values, tmp_path)
-
-
-def test_ordinals_go_with_rocrs_and_hips_lists(tmp_path):
-    run(selections, tmp_path)
-
-
-def test_a_missing_figure_names_itself_and_the_card(tmp_path):
-    run(missing, tmp_path)
-
-
-def test_without_hip_ordinals_several_cards_are_not_guessed_at(tmp_path):
-    run(no_ordinals, tmp_path, FAKE_AMDSMI_OLD="1")
-
-
-def test_a_child_opens_its_own_session(tmp_path):
-    run(in_a_fork, tmp_path)
+    assert in_fork(lambda: accelrt.temperature(1) - 42) == 0

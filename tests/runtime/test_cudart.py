@@ -1,12 +1,11 @@
 """accelrt.cudart(), check_error, accelrt.profiler, and errors made of a code, as in torch.cuda."""
 
 import ctypes
-import os
 import pickle
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, in_fork, in_own_process
 
 import accelrt
 
@@ -131,7 +130,10 @@ def test_the_calls_are_torchs():
     in_child(compare_with_torch, ACCELRT_DRIVER="cuda")
 
 
-def load_eagerly():
+@pytest.mark.gpu
+@pytest.mark.own_process
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_a_driver_loads_modules_as_it_was_told():
     accelrt.set_module_loading("eager")
     assert accelrt.get_module_loading() == "eager"
     accelrt.set_module_loading("eager")
@@ -139,24 +141,15 @@ def load_eagerly():
         accelrt.set_module_loading("lazy")
 
 
-@pytest.mark.gpu
 @pytest.mark.own_process
-def test_a_driver_loads_modules_as_it_was_told():
-    in_child(load_eagerly, ACCELRT_DRIVER="cuda")
-
-
-def choose_in_a_child_of_fork():
+@in_own_process
+def test_a_child_of_fork_is_told():
     accelrt.init()
-    pid = os.fork()
-    if pid == 0:
+
+    def child():
         with pytest.raises(accelrt.ForkedError, match="forked subprocess"):
             accelrt.set_module_loading("lazy")
         with pytest.raises(accelrt.ForkedError):
             accelrt.cudart()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
 
-
-@pytest.mark.own_process
-def test_a_child_of_fork_is_told():
-    in_child(choose_in_a_child_of_fork)
+    assert in_fork(child) == 0

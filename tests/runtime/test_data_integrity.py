@@ -1,27 +1,19 @@
 """No byte is ever wrong, whatever threads do to memory, streams and graphs at the same time."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child import output_of
 
 PROGRAM = Path(__file__).parents[1] / "helpers" / "data_integrity.py"
 SECONDS = 6
 
 
 def run_program(*arguments, **environment):
-    done = subprocess.run(
-        [sys.executable, PROGRAM, "--seconds", str(SECONDS), *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    path = os.pathsep.join(filter(None, sys.path))
+    return output_of(PROGRAM, "--seconds", SECONDS, *arguments, PYTHONPATH=path, **environment)
 
 
 HOST = {"ACCELRT_HOST_MEMORY": "2GiB", "ACCELRT_DEBUG": "0"}

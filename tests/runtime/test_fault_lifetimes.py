@@ -5,7 +5,8 @@ import threading
 import weakref
 
 import pytest
-from child import in_child, wrap_host
+from beside import on_a_thread
+from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -63,20 +64,12 @@ def test_a_host_function_dies_with_its_graph_and_not_before():
 
 
 def test_a_capture_ended_on_the_wrong_thread_is_over():
-    stream, graph, errors = accelrt.Stream(), accelrt.CUDAGraph(), []
-
-    def end():
-        try:
-            graph.capture_end()
-        except accelrt.CaptureError as error:
-            errors.append(error.name)
-
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
     with accelrt.stream(stream):
         graph.capture_begin()
-        thread = threading.Thread(target=end)
-        thread.start()
-        thread.join()
-        assert errors == ["STREAM_CAPTURE_WRONG_THREAD"]
+        with pytest.raises(accelrt.CaptureError) as caught:
+            on_a_thread(graph.capture_end)
+        assert caught.value.name == "STREAM_CAPTURE_WRONG_THREAD"
         assert not accelrt.is_current_stream_capturing()
         accelrt.synchronize()
     assert captured(Counter(), stream).node_count == 1
@@ -99,11 +92,8 @@ def test_memory_used_on_a_stream_that_another_library_captures_waits_for_the_cap
 
 
 @pytest.mark.own_process
+@in_own_process(printing="UNKNOWN graph_launch\n")
 def test_a_launch_that_is_refused_lets_go_of_its_host_functions():
-    assert in_child(refuse_a_launch) == "UNKNOWN graph_launch\n"
-
-
-def refuse_a_launch():
     faults = wrap_host()
     counter, stream = Counter(), accelrt.Stream()
     seen = weakref.ref(counter)

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -188,7 +188,9 @@ def test_a_copy_to_other_host_memory_behind_a_function_lets_other_threads_use_th
     thread.join()
 
 
-def launched_by_others():
+@pytest.mark.own_process
+@in_own_process
+def test_a_function_in_a_capture_that_others_began_runs_with_each_launch():
     from accelrt.driver.registry import Rows
 
     accelrt.init()
@@ -206,8 +208,3 @@ def launched_by_others():
     assert ran == list(range(100))
     rows.graph_exec_destroy(launched)
     rows.graph_destroy(graph)
-
-
-@pytest.mark.own_process
-def test_a_function_in_a_capture_that_others_began_runs_with_each_launch():
-    in_child(launched_by_others)

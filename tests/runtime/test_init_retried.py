@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_fork, in_own_process
 
 pytestmark = [
     pytest.mark.own_process,
@@ -109,17 +109,9 @@ def sweep(name, init_by_use):
     if name == "open":
         errors, init = accelrt.DriverNotFoundError, lambda: accelrt.init(driver="faults")
     for number in range(1, 1000):
-        child = os.fork()
-        if child == 0:
-            status = 2
-            try:
-                status = 0 if attempt(arrange, number, errors, init) else 1
-            except BaseException as error:
-                print("at", number, repr(error), flush=True)
-            os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert status in (0, 1), number
-        if status == 1:
+        status = in_fork(lambda number=number: 0 if attempt(arrange, number, errors, init) else 2)
+        assert status in (0, 2), number
+        if status == 2:
             assert number > 1
             return
     raise AssertionError("it never came to an end")
@@ -134,7 +126,8 @@ def test_a_driver_that_did_not_open_is_opened_by_the_next_call():
     in_child(sweep, "open", False)
 
 
-def interrupt_queued():
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_a_queued_call_that_was_interrupted_runs_at_the_next_use():
     import accelrt
 
     answers = iter([Stop("queued")])
@@ -156,27 +149,18 @@ def interrupt_queued():
     assert accelrt.is_initialized()
 
 
-def test_a_queued_call_that_was_interrupted_runs_at_the_next_use():
-    in_child(interrupt_queued, ACCELRT_HOST_DEVICES="2")
-
-
-def fork_after_failure():
+@in_own_process
+def test_a_child_forked_after_the_driver_was_opened_is_told_so_though_init_failed():
     import accelrt
 
     answers = iter([Stop("queued")])
     accelrt.lazy_call(lambda: next(answers, None) and exec("raise KeyError"))
     with pytest.raises(accelrt.DeferredCudaCallError):
         use()
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def child():
+        with pytest.raises(accelrt.ForkedError):
             accelrt.init()
-        except accelrt.ForkedError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert in_fork(child) == 0
     use()
-
-
-def test_a_child_forked_after_the_driver_was_opened_is_told_so_though_init_failed():
-    in_child(fork_after_failure)

@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 
 import pytest
-from child import in_child
+from child import in_own_process
 
 import accelrt
 
@@ -56,7 +56,8 @@ def judge(name, given, error):
     return False
 
 
-def call_all():
+@in_own_process(ACCELRT_HOST_DEVICES="0")
+def test_every_function_says_that_there_is_no_device():
     told = set()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some write files
         for name, function in functions():
@@ -77,11 +78,9 @@ def call_all():
     }
 
 
-def test_every_function_says_that_there_is_no_device():
-    in_child(call_all, ACCELRT_HOST_DEVICES="0")
-
-
-def say(name):
+@pytest.mark.parametrize("name", FIRST)
+@in_own_process(ACCELRT_HOST_DEVICES="0")
+def test_the_first_use_says_that_there_is_no_device(name):
     function = getattr(accelrt, name)
     with pytest.raises(accelrt.CudaError) as caught:
         function(*((64,) if name in ("Buffer", "PinnedBuffer", "caching_allocator_alloc") else ()))
@@ -89,12 +88,8 @@ def say(name):
     assert (accelrt.device_count(), accelrt.is_available(), accelrt.memory_allocated()) == (0, False, 0)
 
 
-@pytest.mark.parametrize("name", FIRST)
-def test_the_first_use_says_that_there_is_no_device(name):
-    in_child(say, name, ACCELRT_HOST_DEVICES="0")
-
-
-def stay():
+@in_own_process(ACCELRT_HOST_DEVICES="0")
+def test_what_needs_no_device_needs_none():
     with accelrt.device(None), accelrt.device(-1), accelrt.stream(None), accelrt.device_of(b"nothing"):
         accelrt.set_device(-1)
         accelrt.set_stream(None)
@@ -102,18 +97,11 @@ def stay():
     accelrt.empty_cache()
 
 
-def seed_nothing():
+@in_own_process(printing="0 ()\n", ACCELRT_HOST_DEVICES="0")
+def test_seeding_without_a_device_does_nothing():
     accelrt.init(driver="host")
     accelrt.manual_seed(3)
     accelrt.manual_seed_all(3)
     accelrt.random.seed()
     accelrt.random.seed_all()
     print(accelrt.device_count(), accelrt.default_generators[:])
-
-
-def test_seeding_without_a_device_does_nothing():
-    assert in_child(seed_nothing, ACCELRT_HOST_DEVICES="0") == "0 ()\n"
-
-
-def test_what_needs_no_device_needs_none():
-    in_child(stay, ACCELRT_HOST_DEVICES="0")

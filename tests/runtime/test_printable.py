@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from cli_command import accelrt as command
 
 import accelrt
@@ -29,7 +29,8 @@ def is_shown(text):
     return all(letter.isprintable() or letter == "\n" for letter in text)
 
 
-def allocated_by_hostile_code():
+@in_own_process
+def test_reports_show_tags_and_stacks_as_text():
     memory.record_history()
     code = compile("def hostile(): return accelrt.empty(1000, dtype='u1')", f"/tmp/{HOSTILE}.py", "exec")
     names = {"accelrt": accelrt}
@@ -47,10 +48,6 @@ def allocated_by_hostile_code():
 
 def renamed(value):
     return value.replace(co_name=HOSTILE) if hasattr(value, "co_name") else value
-
-
-def test_reports_show_tags_and_stacks_as_text():
-    in_child(allocated_by_hostile_code)
 
 
 def leaks_hostile_memory():

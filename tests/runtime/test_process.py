@@ -4,14 +4,13 @@ import multiprocessing.process
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
-import traceback
 
 import pytest
-from child import in_child, run_code
+from beside import on_a_thread
+from child import in_child, in_fork, in_own_process, run_code, run_python
 from other_process import Other, keep, look, make
 
 import accelrt
@@ -22,33 +21,17 @@ from accelrt.core import process
 pytestmark = pytest.mark.own_process
 
 
-def forked(function):
-    """Runs a function in a child of a fork; its exit status, and -signal where one ended it."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            status = function() or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
+@in_own_process
 def test_children_run_forward_and_locks_are_taken_in_reverse():
-    in_child(check_order)
-
-
-def check_order():
     accelrt.init()
     process.begin_trace()
-    if os.fork() == 0:
+
+    def differs():
         steps = process.traced()
         child = [name for phase, name in steps if phase in ("child", "after in child")]
-        listed = [name for _, name, _, phases in process.registered_at_fork() if "child" in phases]
-        os._exit(child != listed)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        return child != [name for _, name, _, phases in process.registered_at_fork() if "child" in phases]
+
+    assert in_fork(differs) == 0
     entries = process.registered_at_fork()
     steps = process.traced()
     for language, before, after in (("Python", "before", "after in parent"), ("C", "prepare", "parent")):
@@ -63,11 +46,8 @@ def check_order():
     )
 
 
+@in_own_process
 def test_a_rank_decides_and_not_the_time_of_registration():
-    in_child(check_ranks)
-
-
-def check_ranks():
     ranks = [rank for rank, _ in process.FORK_ORDER]
     for number, rank in enumerate(reversed(ranks)):
         process.call_at_fork(f"test {number:02}", rank, child=int)
@@ -156,11 +136,8 @@ def test_a_child_whose_atexit_was_emptied_is_placed_by_its_driver():
     assert child != parent
 
 
+@in_own_process
 def test_forks_beside_threads_that_register_and_allocate():
-    in_child(fork_beside_threads)
-
-
-def fork_beside_threads():
     accelrt.init()
     over = threading.Event()
 
@@ -183,15 +160,11 @@ def fork_beside_threads():
     threads += [threading.Thread(target=work) for work in (allocate, run_functions)]
     for thread in threads:
         thread.start()
-    statuses = []
 
     def fork():
-        for _ in range(30):
-            statuses.append(forked(lambda: signal.alarm(60) or use_and_fork_again()))
+        return [in_fork(use_and_fork_again) for _ in range(30)]
 
-    forking = threading.Thread(target=fork)
-    forking.start()
-    forking.join()
+    statuses = on_a_thread(fork)
     over.set()
     for thread in threads:
         thread.join()
@@ -203,14 +176,11 @@ def use_and_fork_again():
     with pytest.raises(accelrt.ForkedError):
         accelrt.Buffer(1)
     process.call_at_fork("child", "streams", int, int, int)
-    return forked(lambda: len(process.registered_at_fork()) < 10)
+    return in_fork(lambda: len(process.registered_at_fork()) < 10)
 
 
+@in_own_process
 def test_import_and_fork_at_once():
-    in_child(import_beside_forks)
-
-
-def import_beside_forks():
     """Modules register in C, by import, while another thread forks."""
     names = [
         *(
@@ -232,7 +202,7 @@ def import_beside_forks():
     thread.start()
     count = 0
     while not imported.is_set() or count < 10:
-        assert forked(lambda: signal.alarm(60) and 0) == 0
+        assert in_fork(int) == 0
         count += 1
     thread.join()
     known = {name for _, name, *_ in process.registered_at_fork()}
@@ -240,25 +210,19 @@ def import_beside_forks():
 
 
 def test_an_exit_beside_daemon_threads_that_go_on():
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import accelrt, sys, threading\n"
-            "accelrt.init(driver='host')\n"
-            "def work():\n"
-            "    while True:\n"
-            "        accelrt.Buffer(1000).fill(1)\n"
-            "for _ in range(3):\n"
-            "    threading.Thread(target=work, daemon=True).start()\n"
-            "from accelrt.core import process\n"
-            "process.begin_trace()\n"
-            "process.call_at_exit('~', 'callbacks', lambda: print(process.traced(), flush=True))\n"
-            "sys.exit(3)\n",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = run_python(
+        "-c",
+        "import accelrt, sys, threading\n"
+        "accelrt.init(driver='host')\n"
+        "def work():\n"
+        "    while True:\n"
+        "        accelrt.Buffer(1000).fill(1)\n"
+        "for _ in range(3):\n"
+        "    threading.Thread(target=work, daemon=True).start()\n"
+        "from accelrt.core import process\n"
+        "process.begin_trace()\n"
+        "process.call_at_exit('~', 'callbacks', lambda: print(process.traced(), flush=True))\n"
+        "sys.exit(3)\n",
     )
     assert done.returncode == 3, done.stderr
     text = done.stdout
@@ -346,14 +310,10 @@ def test_forks_in_the_middle_of_everything(tmp_path):
 def fork_in_the_middle():
     scene = Scene()
     process.begin_trace()
-    assert forked(lambda: signal.alarm(60) or check_child(scene)) == 0
+    assert in_fork(lambda: check_child(scene)) == 0
     assert process.traced() == steps_listed("before", "prepare", "parent", "after in parent")
     # Another one, of a thread that is not the main one.
-    statuses = []
-    thread = threading.Thread(target=lambda: statuses.append(forked(lambda: check_use(scene))))
-    thread.start()
-    thread.join()
-    assert statuses == [0]
+    assert on_a_thread(lambda: in_fork(lambda: check_use(scene))) == 0
     scene.go_on_in_parent()
     print("went on")
 
@@ -361,7 +321,7 @@ def fork_in_the_middle():
 def check_child(scene):
     assert process.traced() == steps_listed("before", "prepare", "child", "after in child")
     check_use(scene)
-    return forked(lambda: check_use(scene))  # a child of the child
+    return in_fork(lambda: check_use(scene))  # a child of the child
 
 
 def check_use(scene):

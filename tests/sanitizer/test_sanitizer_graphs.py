@@ -2,11 +2,11 @@
 
 import gc
 import os
-import subprocess
 import sys
 
 import pytest
 import race_programs
+from child import output_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_model import STREAMS, Model, spans, steps
@@ -194,11 +194,4 @@ def test_a_program_ordered_by_external_events_runs_under_the_environment_s_setti
         "programs.event_that_a_graph_records(True)\n"
         "accelrt.synchronize(); print(len(accelrt.sanitizer.reports()))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(race_programs.__file__)],
-        env=os.environ | {"ACCELRT_SANITIZE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert output_of("-c", code, os.path.dirname(race_programs.__file__), ACCELRT_SANITIZE="1") == "0\n"

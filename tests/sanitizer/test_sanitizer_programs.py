@@ -1,11 +1,9 @@
 """The race detector on whole programs: one missing wait each, and none where it is mended."""
 
-import os
-import subprocess
-import sys
 import warnings
 
 import pytest
+from child import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_model import CELLS, Model, steps
@@ -246,13 +244,7 @@ def test_off_it_looks_at_nothing():
 
 
 def run(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | {"ACCELRT_DRIVER": "host"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return run_python(*arguments, ACCELRT_DRIVER="host", **environment)
 
 
 def test_the_demo_has_no_races():

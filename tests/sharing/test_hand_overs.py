@@ -4,14 +4,13 @@ import gc
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import shared_memory_rounds as rounds
-from child import in_child
+from beside import on_threads
+from child import in_own_process, run_python
 from other_process import (
     Other,
     descriptors,
@@ -236,18 +235,14 @@ def test_a_process_that_multiprocessing_did_not_start_opens_memory_and_ends_with
     array = accelrt.full((1000,), 7, "int32")
     with array.share() as handle:
         key = bytes(multiprocessing.current_process().authkey).hex()
-        done = subprocess.run(
-            [sys.executable, "-c", STRANGER, key, pickle.dumps(handle).hex()],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = run_python("-c", STRANGER, key, pickle.dumps(handle).hex())
     assert (done.returncode, done.stdout, done.stderr) == (0, "8000\n", "")
     wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
     assert (array.numpy() == 8).all()
 
 
-def plain_scenario():
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"], ACCELRT_ALLOC_CONF="expandable_segments:False")
+def test_plain_segments_are_shared_by_handles_of_the_driver():
     other = Other(ACCELRT_ALLOC_CONF="expandable_segments:False")
     array = accelrt.full((3 * MIB,), 3, "int32")
     assert (other.call(read_and_fill, array[5:], 8) == 3).all()
@@ -261,14 +256,6 @@ def plain_scenario():
     array.free()
     other.stop()
     wait_until(lambda: accelrt.memory_allocated() == 0)
-
-
-def test_plain_segments_are_shared_by_handles_of_the_driver():
-    in_child(
-        plain_scenario,
-        ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"],
-        ACCELRT_ALLOC_CONF="expandable_segments:False",
-    )
 
 
 @pytest.mark.skipif("accelrt.device_count() < 2")
@@ -299,11 +286,7 @@ def test_a_graph_keeps_memory_of_another_process(other):
 
 def open_on_threads(kept, handle):
     found = []
-    threads = [threading.Thread(target=lambda: found.append(handle.open())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(lambda _: found.append(handle.open()), range(8))
     sums = {int(array.numpy().sum()) for array in found}
     return sums, len({array.ptr for array in found}), accelrt.sharing.statistics()["mapped"]
 

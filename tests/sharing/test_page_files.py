@@ -5,7 +5,7 @@ import os
 import resource
 
 import pytest
-from child import in_child
+from child import in_fork, in_own_process
 
 import accelrt
 import accelrt.sharing
@@ -33,7 +33,8 @@ def shared_bytes(size):
     return mapping.share_bytes(accelrt.Buffer(size))
 
 
-def make_once():
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+def test_a_descriptor_is_made_once_and_closed_with_its_page():
     accelrt.Buffer(MIB)  # the driver opens what it needs
     accelrt.empty_cache()
     at_first = descriptors()
@@ -50,10 +51,6 @@ def make_once():
     assert descriptors() == at_first
 
 
-def test_a_descriptor_is_made_once_and_closed_with_its_page():
-    in_child(make_once, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
-
-
 def sleep_and_wake(pool):
     """How many descriptors there are meanwhile."""
     accelrt.memory.sleep(pool)
@@ -62,7 +59,8 @@ def sleep_and_wake(pool):
     return found
 
 
-def export_and_sleep():
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+def test_a_page_that_sleeps_has_none():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         shared = shared_bytes(5 * MIB)
@@ -80,37 +78,22 @@ def export_and_sleep():
     del kept
 
 
-def test_a_page_that_sleeps_has_none():
-    in_child(export_and_sleep, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
-
-
-def count_in_child():
+@pytest.mark.host
+@in_own_process(printing="")
+def test_a_forked_child_has_none():
     shared = shared_bytes(5 * MIB)
     before = descriptors()
     export_all(shared)
     assert descriptors() > before
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if descriptors() == before else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert in_fork(lambda: descriptors() != before) == 0
     assert export_all(shared) == 0  # the parent has its own
-    print("done")
 
 
 @pytest.mark.host
-def test_a_forked_child_has_none():
-    assert in_child(count_in_child) == "done\n"
-
-
-def fill_up():
+@in_own_process(printing="")
+def test_no_more_are_kept_than_a_quarter_of_what_may_be_open():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
     shared = shared_bytes(80 * MIB)
     assert len(shared.pages) > 16
     assert export_all(shared) == len(shared.pages) - 16
-    print("done")
-
-
-@pytest.mark.host
-def test_no_more_are_kept_than_a_quarter_of_what_may_be_open():
-    assert in_child(fill_up) == "done\n"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import refusals_while_busy
-from child import in_child, wrap_host
+from child import in_child, in_own_process, wrap_host
 from other_process import Other, make, opened, statistics, wait_until
 
 import accelrt
@@ -123,7 +123,8 @@ def test_work_under_way_keeps_its_memory_whatever_code_is_answered(setting):
     assert in_child(sweep_ends, f"expandable_segments:{setting}", OF_ENDS, every, ACCELRT_DEBUG="0")
 
 
-def unmap_later():
+@in_own_process
+def test_what_could_not_be_unmapped_is_unmapped_later():
     """Idle memory whose unmapping is refused is unmapped later, also where nothing refers to it any more."""
     faults, consumer = prepare_opener()
     from accelrt.driver.host.driver import live_objects
@@ -166,11 +167,8 @@ def unmap_later():
     owner.stop()
 
 
-def test_what_could_not_be_unmapped_is_unmapped_later():
-    in_child(unmap_later)
-
-
-def on_a_lost_device():
+@in_own_process
+def test_memory_goes_back_from_a_device_that_is_lost():
     faults, _ = prepare_opener()
     owner = Other()
     array = owner.call(make, "made", MIB, 5)
@@ -182,11 +180,8 @@ def on_a_lost_device():
     os._exit(0)
 
 
-def test_memory_goes_back_from_a_device_that_is_lost():
-    in_child(on_a_lost_device)
-
-
-def sweep_shares():
+@in_own_process(printing="")
+def test_a_share_that_fails_late_leaves_nothing():
     """The owner's side: a share that fails leaves nothing, at whatever call, and the next one works."""
     faults = wrap_host()
     import accelrt.sharing
@@ -212,7 +207,6 @@ def sweep_shares():
             wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
             wait_until(lambda: accelrt.memory_allocated() == 0)
     other.stop()
-    print("done")
 
 
 def judge_share(array, stream, other):
@@ -221,7 +215,3 @@ def judge_share(array, stream, other):
     except (accelrt.CudaError, RuntimeError) as error:
         return str(error)
     return ""
-
-
-def test_a_share_that_fails_late_leaves_nothing():
-    assert in_child(sweep_shares) == "done\n"

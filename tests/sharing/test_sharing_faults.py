@@ -1,11 +1,12 @@
 """Drivers that refuse, in either process: the error says what, nothing is left, the next time works."""
 
+import functools
 import gc
-import itertools
 import os
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
+from failing_calls import failing_calls
 from other_process import Other, opened, statistics, wait_until
 
 pytestmark = pytest.mark.host
@@ -44,7 +45,8 @@ def map_and_close(accelrt, mapping, shared):
     assert made.close()
 
 
-def sweep():
+@in_own_process(printing="")
+def test_a_mapping_that_fails_half_way_leaves_nothing():
     faults = wrap_host()
     import accelrt.sharing
     from accelrt.sharing import mapping
@@ -56,22 +58,14 @@ def sweep():
     map_and_close(accelrt, mapping, shared)
     before = held()
     for row in OF_OPENING[:-1]:
-        for call in itertools.count(1):
-            faults.arm(call=call, code=UNKNOWN, rows=[row])
-            said = ""
-            try:
-                map_and_close(accelrt, mapping, shared)
-            except accelrt.CudaError as error:
-                said = str(error)
-            assert not said or row in said
-            made = faults.fired()
-            faults.disarm()
+        step = functools.partial(map_and_close, accelrt, mapping, shared)
+        for call, error in failing_calls(faults, step, rows=[row]):
+            assert error is None or row in str(error)
+            del error
             assert held() == before, (row, call)
-            if made < call:
-                break
+        del step
     del buffer, shared
     sweep_exports(faults, accelrt, mapping)
-    print("done")
 
 
 def sweep_exports(faults, accelrt, mapping):
@@ -92,10 +86,6 @@ def sweep_exports(faults, accelrt, mapping):
         assert held() == before, call
 
 
-def test_a_mapping_that_fails_half_way_leaves_nothing():
-    assert in_child(sweep) == "done\n"
-
-
 def on_faults(kept):
     wrap_host()
 
@@ -112,7 +102,8 @@ def disarm(kept):
     testing.disarm()
 
 
-def two_processes():
+@in_own_process(printing="")
+def test_a_refusal_in_either_process_is_told_and_done_with():
     faults = wrap_host()
     import accelrt.sharing
 
@@ -136,14 +127,10 @@ def two_processes():
     handle.close()
     wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
     other.stop()
-    print("done")
 
 
-def test_a_refusal_in_either_process_is_told_and_done_with():
-    assert in_child(two_processes) == "done\n"
-
-
-def no_shared_memory():
+@in_own_process(printing="")
+def test_a_device_without_shared_memory_serves_its_own_process():
     faults = wrap_host()
     import accelrt.sharing
 
@@ -155,8 +142,3 @@ def no_shared_memory():
         accelrt.NotSupportedError, match=r"1 of the 1 pages .* or because the device cannot make others"
     ):
         array.share()
-    print("done")
-
-
-def test_a_device_without_shared_memory_serves_its_own_process():
-    assert in_child(no_shared_memory) == "done\n"

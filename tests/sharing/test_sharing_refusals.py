@@ -6,11 +6,11 @@ import os
 import secrets
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
-from child import in_child
+from beside import on_a_thread, on_threads
+from child import in_fork, in_own_process
 from other_process import Other, drop, keep, make, opened, read, wait_until
 
 import accelrt.sharing
@@ -146,7 +146,8 @@ def test_another_authkey():
     wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
 
 
-def strangers():
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+def test_strangers_do_no_harm():
     """Connections that say nothing, or what no process of ours would, do no harm."""
     import socket
 
@@ -162,10 +163,6 @@ def strangers():
     other = Other()
     assert (other.call(opened, handle) == 1).all()
     other.stop()
-
-
-def test_strangers_do_no_harm():
-    in_child(strangers, ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
 
 
 def test_pages_that_were_made_before_the_import():
@@ -188,11 +185,8 @@ def test_pages_that_were_made_before_the_import():
 
 
 @pytest.mark.host
+@in_own_process
 def test_memory_of_another_allocator():
-    in_child(of_callbacks)
-
-
-def of_callbacks():
     import ctypes
 
     taken = {}
@@ -211,22 +205,14 @@ def of_callbacks():
 def test_a_forked_child():
     array = accelrt.full((3,), 1, "int8")
     handle = array.share()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        told = []
+
+    def child():
         for attempt in (array.share, handle.open):
-            try:
+            with pytest.raises(accelrt.ForkedError):
                 attempt()
-            except Exception as error:
-                told.append(type(error).__name__)
-        told.append(str(accelrt.sharing.statistics()["handles"]))
-        os.write(writer, " ".join(told).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reader, 100) == b"ForkedError ForkedError 0"
-    os.close(reader)
-    os.close(writer)
+        assert accelrt.sharing.statistics()["handles"] == 0
+
+    assert in_fork(child) == 0
     assert handle.open().ptr == array.ptr
     handle.close()
 
@@ -245,11 +231,7 @@ def test_owners_of_shared_memory_are_made_by_sharing_alone():
 def test_threads_share_one_buffer_at_once():
     buffer = accelrt.Buffer(MIB)
     handles = []
-    threads = [threading.Thread(target=lambda: handles.append(buffer.share())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(lambda _: handles.append(buffer.share()), range(8))
     assert {handle.open().ptr for handle in handles} == {buffer.ptr}
     assert accelrt.memory_allocated() == MIB
     for handle in handles:
@@ -258,17 +240,9 @@ def test_threads_share_one_buffer_at_once():
     assert accelrt.memory_allocated() == 0
 
 
-def read_into(found, array):
-    found.append(array.numpy())
-
-
 def test_what_was_made_there_can_be_read_without_a_device_chosen(other):
-    found = []
     array = other.call(make, "made", 100, 3)
-    thread = threading.Thread(target=read_into, args=(found, array))
-    thread.start()
-    thread.join()
-    assert (found[0] == 3).all()
+    assert (on_a_thread(array.numpy) == 3).all()
     del array
     accelrt.ipc_collect()
     other.call(drop, "made")

@@ -1,10 +1,10 @@
 """Limits of a device and access policy windows on real devices; the host device says that it has none."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 
@@ -51,12 +51,8 @@ def test_limits_are_read_and_set():
     assert accelrt.set_limit("stack_size", before) == before
     assert accelrt.get_limit("printf_fifo_size") > 0
     assert accelrt.get_limit("malloc_heap_size") > 0
-    seen = []
     # A thread that never chose a device.
-    thread = threading.Thread(target=lambda: seen.append(accelrt.get_limit("stack_size", 0)))
-    thread.start()
-    thread.join()
-    assert seen == [accelrt.get_limit("stack_size", 0)]
+    assert on_a_thread(lambda: accelrt.get_limit("stack_size", 0)) == accelrt.get_limit("stack_size", 0)
 
 
 @pytest.mark.gpu

@@ -6,27 +6,12 @@ import gc
 import threading
 
 import pytest
-from child import in_child
+from beside import on_a_thread, on_threads
+from child import in_own_process
 
 import accelrt
 
 LAST = accelrt.device_count() - 1
-
-
-def on_a_thread(function):
-    """Calls a function on a thread of its own; returns what it raised, or None."""
-    raised = []
-
-    def run():
-        try:
-            function()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return raised[0] if raised else None
 
 
 def leave(context):
@@ -91,16 +76,14 @@ def test_what_is_left_on_another_thread_can_still_be_left_here(unchanged, kind):
     context = kinds()[kind]()
     context.__enter__()
     inside = accelrt.current_stream(), accelrt.current_device()
-    seen = []
 
     def other():
         before = accelrt.current_stream()
         with contextlib.suppress(RuntimeError):
             leave(context)
-        seen.append(accelrt.current_stream() is before)
+        return accelrt.current_stream() is before
 
-    assert on_a_thread(other) is None
-    assert seen == [True]
+    assert on_a_thread(other)
     assert (accelrt.current_stream(), accelrt.current_device()) == inside
     with contextlib.suppress(RuntimeError):
         leave(context)
@@ -134,9 +117,8 @@ def test_a_stream_context_says_what_is_wrong():
     context = accelrt.stream(accelrt.Stream())
     with pytest.raises(RuntimeError, match="is not entered, or was left already"):
         leave(context)
-    with context:
-        error = on_a_thread(lambda: leave(context))
-        assert "was entered on another thread" in str(error)
+    with context, pytest.raises(RuntimeError, match="was entered on another thread"):
+        on_a_thread(lambda: leave(context))
     with pytest.raises(RuntimeError, match="is not entered"):
         leave(context)
     assert accelrt.current_stream() is accelrt.default_stream()
@@ -146,7 +128,7 @@ def test_a_context_that_threads_share_is_each_threads_own():
     stream, barrier = accelrt.Stream(), threading.Barrier(4)
     context = accelrt.stream(stream)
 
-    def use():
+    def use(_):
         for _ in range(50):
             barrier.wait()
             with context:
@@ -156,13 +138,7 @@ def test_a_context_that_threads_share_is_each_threads_own():
                     assert accelrt.current_stream() is stream
             assert accelrt.current_stream() is accelrt.default_stream()
 
-    errors = []
-    threads = [threading.Thread(target=lambda: errors.append(on_a_thread(use))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == [None] * 4
+    on_threads(use, range(4))
 
 
 def test_a_generator_closed_on_another_thread_leaves_that_threads_stream_alone():
@@ -176,7 +152,8 @@ def test_a_generator_closed_on_another_thread_leaves_that_threads_stream_alone()
     steps = generator()
     next(steps)
     opened.callback(leave, context)
-    assert "another thread" in str(on_a_thread(steps.close))
+    with pytest.raises(RuntimeError, match="another thread"):
+        on_a_thread(steps.close)
     assert accelrt.current_stream() is stream
     opened.close()
     assert accelrt.current_stream() is accelrt.default_stream()
@@ -241,7 +218,8 @@ def test_a_capture_left_on_another_thread_is_over_and_both_threads_go_on():
     graph, buffer = accelrt.CUDAGraph(), accelrt.Buffer(64)
     context = accelrt.graph(graph, capture_error_mode="thread_local")
     context.__enter__()
-    assert isinstance(on_a_thread(lambda: leave(context)), RuntimeError)
+    with pytest.raises(RuntimeError):
+        on_a_thread(lambda: leave(context))
     with pytest.raises(RuntimeError):
         leave(context)
     assert accelrt.current_stream() is accelrt.default_stream()
@@ -250,21 +228,19 @@ def test_a_capture_left_on_another_thread_is_over_and_both_threads_go_on():
         buffer.fill(1)
 
 
-def many_threads_that_never_leave():
+@in_own_process
+def test_threads_that_end_inside_of_contexts_take_them_along():
     for _ in range(100):
         contexts = [accelrt.stream(accelrt.Stream()) for _ in range(20)]
-        assert on_a_thread(lambda contexts=contexts: [context.__enter__() for context in contexts]) is None
+        on_a_thread(lambda contexts=contexts: [context.__enter__() for context in contexts])
         for context in contexts:
             with contextlib.suppress(RuntimeError):
                 leave(context)
     assert accelrt.current_stream() is accelrt.default_stream()
 
 
-def test_threads_that_end_inside_of_contexts_take_them_along():
-    in_child(many_threads_that_never_leave)
-
-
-def leave_in_a_child():
+@in_own_process
+def test_a_forked_child_leaves_what_its_parent_entered():
     import os
 
     with accelrt.stream(accelrt.Stream(LAST)):
@@ -273,7 +249,3 @@ def leave_in_a_child():
         os._exit(0)  # the context was left without a word
     assert os.waitpid(child, 0)[1] == 0
     assert accelrt.current_stream() is accelrt.default_stream()
-
-
-def test_a_forked_child_leaves_what_its_parent_entered():
-    in_child(leave_in_a_child)

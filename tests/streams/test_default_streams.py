@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -31,28 +32,20 @@ def blocking():
     assert rows.stream_destroy(0, handle) == 0
 
 
-def in_thread(function):
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(function()))
-    thread.start()
-    thread.join()
-    return seen[0]
-
-
 def test_default_streams_are_the_same_objects_while_nothing_changed():
     assert accelrt.default_stream() is accelrt.default_stream(0)
     assert accelrt.per_thread_stream() is accelrt.per_thread_stream(0)
     assert accelrt.default_stream().cuda_stream == 0
     assert accelrt.per_thread_stream().cuda_stream == 2
     assert accelrt.per_thread_stream() != accelrt.default_stream()
-    assert in_thread(accelrt.per_thread_stream) == accelrt.per_thread_stream()
+    assert on_a_thread(accelrt.per_thread_stream) == accelrt.per_thread_stream()
 
 
 def test_the_per_thread_stream_is_another_one_on_each_thread():
     stream = accelrt.per_thread_stream()
     gate = Gate(stream)
     assert not stream.query()
-    assert in_thread(stream.query)
+    assert on_a_thread(stream.query)
     gate.open.set()
     stream.synchronize()
 
@@ -62,7 +55,7 @@ def test_the_legacy_stream_follows_the_threads_and_they_follow_it():
     gate = Gate(mine)
     event = legacy.record_event()
     assert not event.query()
-    behind = in_thread(lambda: accelrt.per_thread_stream().record_event())
+    behind = on_a_thread(lambda: accelrt.per_thread_stream().record_event())
     assert not behind.query()
     gate.open.set()
     behind.synchronize()
@@ -119,7 +112,7 @@ def test_memory_used_on_the_per_thread_stream_waits_for_it_whoever_frees_it():
     stream = accelrt.Stream()
     address = accelrt.caching_allocator_alloc(4 << 20, stream=stream)
     accelrt.record_stream(address, accelrt.per_thread_stream())
-    in_thread(lambda: accelrt.caching_allocator_delete(address))
+    on_a_thread(lambda: accelrt.caching_allocator_delete(address))
     other = accelrt.caching_allocator_alloc(4 << 20, stream=stream)
     assert other != address
     gate.open.set()
@@ -138,7 +131,7 @@ def allocate_behind(made):
         made.append(address)
         return stream.query()
 
-    return in_thread(other)
+    return on_a_thread(other)
 
 
 def finish(gate, *addresses):

@@ -5,7 +5,7 @@ import random
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt.memory import audit, memory_stats
@@ -61,7 +61,8 @@ def test_figures_are_exact_in_the_other_modes(settings):
     in_child(allocate_by_turns, 8, ACCELRT_DEBUG="0", ACCELRT_ALLOC_CONF=settings, **ROOM)
 
 
-def allocate_from_threads():
+@in_own_process(ACCELRT_DEBUG="0", **ROOM)
+def test_threads_of_many_streams_keep_every_identity():
     def work(seed):
         rng = random.Random(seed)
         streams = [accelrt.Stream() for _ in range(STREAMS // 4)]
@@ -87,11 +88,8 @@ def allocate_from_threads():
     assert accelrt.memory_allocated() == accelrt.memory_reserved() == 0
 
 
-def test_threads_of_many_streams_keep_every_identity():
-    in_child(allocate_from_threads, ACCELRT_DEBUG="0", **ROOM)
-
-
-def graphs_beside_others():
+@in_own_process(**ROOM)
+def test_pools_of_many_graphs_are_told_apart_and_leave_nothing():
     stream, kept = accelrt.Stream(), []
     for _ in range(60):
         graph = accelrt.CUDAGraph()
@@ -112,16 +110,14 @@ def graphs_beside_others():
     audit()
 
 
-def test_pools_of_many_graphs_are_told_apart_and_leave_nothing():
-    in_child(graphs_beside_others, **ROOM)
-
-
 def resident():
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
-def measure_graphs():
+@pytest.mark.skipif("ACCELRT_SANITIZE_BUILD" in os.environ, reason="a sanitizer keeps records of its own")
+@in_own_process(ACCELRT_DEBUG="0", **ROOM)
+def test_a_graph_writes_to_few_pages_of_the_hosts_memory():
     stream, kept = accelrt.Stream(), []
 
     def capture(count):
@@ -137,12 +133,8 @@ def measure_graphs():
     audit()
 
 
-@pytest.mark.skipif("ACCELRT_SANITIZE_BUILD" in os.environ, reason="a sanitizer keeps records of its own")
-def test_a_graph_writes_to_few_pages_of_the_hosts_memory():
-    in_child(measure_graphs, ACCELRT_DEBUG="0", **ROOM)  # an audit at each capture takes longer than all
-
-
-def count_calls_of_a_first_allocation():
+@in_own_process(**ROOM)
+def test_a_first_allocation_calls_the_driver_as_often_beside_many_streams():
     accelrt.init()
 
     def calls():
@@ -160,7 +152,3 @@ def count_calls_of_a_first_allocation():
     for _ in range(300):
         first()
     assert first() == alone
-
-
-def test_a_first_allocation_calls_the_driver_as_often_beside_many_streams():
-    in_child(count_calls_of_a_first_allocation, **ROOM)

@@ -1,9 +1,8 @@
 """Every call that takes a stream, on every kind of stream: it works, or is refused and changes nothing."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 from accelrt import memory
@@ -209,12 +208,6 @@ def try_call(name, kind):
     return worked
 
 
-def in_thread(function):
-    """What it answers on a thread that never chose a device."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
-
-
 def has_to_work(name, kind):
     if "gone" in kind or "garbage" in kind:
         return kind == "gone" and name in {"Buffer", "caching_allocator_alloc"} | TOLD
@@ -237,7 +230,7 @@ def test_a_call_works_on_a_stream_or_refuses_it(name, kind):
 @pytest.mark.gone_streams
 def test_threads_that_never_chose_a_device_find_the_same(name):
     for kind in [kind for other, kind in PAIRS if other == name]:
-        assert in_thread(lambda kind=kind: try_call(name, kind)) == has_to_work(name, kind), kind
+        assert on_a_thread(lambda kind=kind: try_call(name, kind)) == has_to_work(name, kind), kind
 
 
 WORK = {
@@ -293,4 +286,4 @@ def test_work_on_a_capturing_stream_is_captured_or_refused(name, of, chosen):
         accelrt.set_device(0)
         run()
     else:
-        in_thread(run)
+        on_a_thread(run)

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import inspect
-import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 
@@ -190,9 +190,7 @@ def test_a_followed_generator_may_move_to_another_thread():
 
     followed = accelrt.stream(stream).follow(steps())
     assert next(followed) is stream
-    thread = threading.Thread(target=lambda: seen.extend((next(followed), accelrt.current_stream())))
-    thread.start()
-    thread.join()
+    on_a_thread(lambda: seen.extend((next(followed), accelrt.current_stream())))
     assert seen == [stream, accelrt.default_stream()]
     assert next(followed) is stream
 

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -147,27 +148,17 @@ def test_a_stream_of_another_device_brings_its_device():
 
 
 def test_the_current_stream_is_each_threads_own():
-    stream, seen = accelrt.Stream(), []
-    with accelrt.stream(stream):
-        thread = threading.Thread(target=lambda: seen.append(accelrt.current_stream().cuda_stream))
-        thread.start()
-        thread.join()
-    assert seen == [0]
+    with accelrt.stream(accelrt.Stream()):
+        assert on_a_thread(lambda: accelrt.current_stream().cuda_stream) == 0
 
 
 def test_a_threads_streams_die_with_it():
-    handles = []
-
     def use():
         stream = accelrt.Stream()
         accelrt.set_stream(stream)
-        handles.append(stream.cuda_stream)
+        return stream.cuda_stream
 
-    for _ in range(3):
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join()
-    assert are_leased_again(set(handles))
+    assert are_leased_again({on_a_thread(use) for _ in range(3)})
 
 
 @pytest.mark.parametrize("thing", [3, "stream", object()])

@@ -6,12 +6,11 @@ import importlib.util
 import json
 import os
 import pickle
-import subprocess
 import sys
 
 import pytest
 import torch_behaviour
-from child import run_code
+from child import output_of, run_code
 
 import accelrt
 from accelrt import errors
@@ -30,10 +29,7 @@ def torchs():
     """What torch answers, and what it raises."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    done = subprocess.run(
-        [sys.executable, torch_behaviour.__file__], capture_output=True, text=True, timeout=120, check=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output_of(torch_behaviour.__file__).splitlines()[-1])
 
 
 def warnings_of(expression):

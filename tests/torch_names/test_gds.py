@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from child import in_fork
 
 import accelrt
 from accelrt import gds
@@ -181,15 +182,14 @@ def test_an_error_of_cufiles_is_told_and_the_file_is_closed(cufile, tmp_path):
 
 def test_a_child_of_a_fork_is_told_to_open_its_own(cufile, tmp_path):
     file = gds.GdsFile(tmp_path / "data", CREATE)
-    pid = os.fork()
-    if pid == 0:
-        try:
+
+    def child():
+        nonlocal file
+        with pytest.raises(accelrt.ForkedError, match="open it there"):
             file.save_storage(None)
-        except accelrt.ForkedError as error:
-            del file
-            os._exit(7 if "open it there" in str(error) else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        del file
+
+    assert in_fork(child) == 0
     with accelrt.Buffer(8) as buffer:
         file.save_storage(buffer)  # the parent's registration is untouched
     file.close()

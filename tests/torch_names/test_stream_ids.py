@@ -2,9 +2,9 @@
 
 import ctypes
 import gc
-import threading
 
 import pytest
+from beside import on_a_thread, on_threads
 from child import run_code
 
 import accelrt
@@ -136,20 +136,10 @@ def test_a_stream_that_is_not_entered_here_cannot_be_left():
     stream = accelrt.Stream(0)
     with pytest.raises(RuntimeError, match="is not entered on this thread; nothing is changed"):
         stream.__exit__(None, None, None)
-    told = []
-
-    def leave():
-        try:
-            stream.__exit__(None, None, None)
-        except RuntimeError as error:
-            told.append(str(error))
-
     with stream:
-        thread = threading.Thread(target=leave)
-        thread.start()
-        thread.join()
+        with pytest.raises(RuntimeError, match="is not entered on this thread"):
+            on_a_thread(lambda: stream.__exit__(None, None, None))
         assert accelrt.current_stream() == stream
-    assert "is not entered on this thread" in told[0]
 
 
 def test_streams_that_are_left_in_the_wrong_order_say_so_and_end_where_they_began():
@@ -179,16 +169,11 @@ def test_a_forked_child_is_told_so():
 
 def test_many_threads_share_and_drop_one_stream():
     stream = accelrt.Stream(0)
-    given, wrong = parts(stream), []
+    given = parts(stream)
 
-    def work():
+    def work(_):
         for _ in range(300):
-            same = accelrt.Stream(**given)
-            if same != stream:
-                wrong.append(same)
+            assert accelrt.Stream(**given) == stream
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert not wrong
+    on_threads(work, range(4))
     assert accelrt.Stream(**given) == stream

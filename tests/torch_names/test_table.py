@@ -5,13 +5,12 @@ import importlib.util
 import inspect
 import json
 import runpy
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import torch_public
+from child import output_of
 
 import accelrt
 
@@ -50,10 +49,7 @@ def torchs():
     """Module -> name -> parameters, of the torch that is installed: the one that the table is of."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    done = subprocess.run(
-        [sys.executable, torch_public.__file__], capture_output=True, text=True, timeout=120, check=True
-    )
-    version, found = json.loads(done.stdout.splitlines()[-1])
+    version, found = json.loads(output_of(torch_public.__file__).splitlines()[-1])
     if not version.startswith(f"{DATA['torch']}."):
         pytest.skip(f"torch {version} is installed; the table is of {DATA['torch']}")
     return found
@@ -102,7 +98,4 @@ def test_what_is_the_same_takes_torchs_arguments(torchs):
 
 
 def test_the_script_prints_the_table():
-    done = subprocess.run(
-        [sys.executable, str(DOCS / "torch_names.py")], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == (DOCS / "torch_names.md").read_text()
+    assert output_of(DOCS / "torch_names.py") == (DOCS / "torch_names.md").read_text()

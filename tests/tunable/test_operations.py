@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from beside import on_a_thread, on_threads
 
 import accelrt
 from accelrt import tunable
@@ -179,9 +180,7 @@ def test_a_second_thread_runs_the_default_while_one_is_timing(operation, arrays)
 
     def asks(out, x):
         if not chosen:
-            thread = threading.Thread(target=lambda: chosen.append(operation.chosen(arrays, {})))
-            thread.start()
-            thread.join()
+            chosen.append(on_a_thread(lambda: operation.chosen(arrays, {})))
             chosen.append(operation.chosen(arrays, {}))  # and the operation inside of itself
         one_copy(out, x)
 
@@ -193,11 +192,7 @@ def test_a_second_thread_runs_the_default_while_one_is_timing(operation, arrays)
 
 def test_many_threads_find_one_result(operation, arrays):
     tunable.enable()
-    threads = [threading.Thread(target=operation, args=arrays) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(lambda _: operation(*arrays), range(8))
     operation(*arrays)
     assert [result.candidate for result in tunable.get_results()] == ["one"]
     accelrt.synchronize()

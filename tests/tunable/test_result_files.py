@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
+from beside import on_threads
 from child import in_child, run_code
 
 import accelrt
@@ -146,11 +146,7 @@ def test_threads_that_write_one_file_lose_nothing(tunable):
             key = f"op{writer}", str(number)
             results_file.merge("shared.csv", {"V": "1"}, {}, {key: Result(*key, "Default", 1.0)})
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(write, range(6))
     assert len(results_file.read("shared.csv")[1]) == 60
     assert os.listdir(tunable) == ["shared.csv"]
 

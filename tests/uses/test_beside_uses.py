@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from beside import SECONDS, Caller, park
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 
@@ -90,7 +90,8 @@ def sleeps_beside(faults, scene, name, row, use):
     assert (scene.array.numpy() == 7).all(), name
 
 
-def sleep_beside_every_use():
+@in_own_process
+def test_sleep_waits_for_every_use_that_began_before():
     faults, scene = wrap_host(), Scene()
     for name, (row, use) in scene.uses().items():
         sleeps_beside(faults, scene, name, row, use)
@@ -98,12 +99,8 @@ def sleep_beside_every_use():
     accelrt.memory.audit()
 
 
-def test_sleep_waits_for_every_use_that_began_before():
-    in_child(sleep_beside_every_use)
-
-
-def reads_beside_a_wake():
-    # The pages are there already, and the contents are not.
+@in_own_process
+def test_nobody_reads_before_a_wake_has_brought_the_contents_back():
     faults, scene = wrap_host(), Scene()
     scene.pool.sleep()
     for row in ("physical_create", "memory_map", "copy_async", "stream_synchronize"):
@@ -118,11 +115,8 @@ def reads_beside_a_wake():
         scene.pool.sleep()
 
 
-def test_nobody_reads_before_a_wake_has_brought_the_contents_back():
-    in_child(reads_beside_a_wake)
-
-
-def sleep_beside_a_draw():
+@in_own_process
+def test_sleep_waits_for_random_numbers():
     faults, scene = wrap_host(), Scene()
     with accelrt.use_mem_pool(scene.pool):
         numbers = accelrt.zeros(64, "f4")
@@ -134,11 +128,8 @@ def sleep_beside_a_draw():
     assert generator.get_offset() == offset
 
 
-def test_sleep_waits_for_random_numbers():
-    in_child(sleep_beside_a_draw)
-
-
-def sleep_beside_the_c_library():
+@in_own_process
+def test_sleep_waits_for_uses_by_the_c_library():
     faults, scene = wrap_host(), Scene()
     library, size = ctypes.CDLL(accelrt.get_library()), ctypes.c_size_t
     handle = size(accelrt.current_stream().cuda_stream)
@@ -151,10 +142,6 @@ def sleep_beside_the_c_library():
     assert library.accelrt_fill(0, handle, inside, 7, 1, size(512)) == 0  # which initialises the library
     for name, (row, use) in uses.items():
         sleeps_beside(faults, scene, name, row, use)
-
-
-def test_sleep_waits_for_uses_by_the_c_library():
-    in_child(sleep_beside_the_c_library)
 
 
 def frees_beside(faults, name):
@@ -180,18 +167,16 @@ def frees_beside(faults, name):
         use()
 
 
-def free_beside_every_use():
+@in_own_process
+def test_memory_that_is_freed_beside_a_use_goes_back_after_it():
     faults = wrap_host()
     for name in Scene().uses():
         frees_beside(faults, name)
     accelrt.memory.audit()
 
 
-def test_memory_that_is_freed_beside_a_use_goes_back_after_it():
-    in_child(free_beside_every_use)
-
-
-def free_of_page_locked_memory():
+@in_own_process
+def test_page_locked_memory_that_is_freed_beside_a_copy_goes_back_after_it():
     faults = wrap_host()
     scene, stream = Scene(), accelrt.Stream()
     for blocking, row in ((False, "copy_async"), (True, "stream_synchronize")):
@@ -212,11 +197,8 @@ def free_of_page_locked_memory():
         del other, again
 
 
-def test_page_locked_memory_that_is_freed_beside_a_copy_goes_back_after_it():
-    in_child(free_of_page_locked_memory)
-
-
-def replays():
+@in_own_process
+def test_sleep_and_reset_wait_for_a_replay():
     faults, scene = wrap_host(), Scene()
     graph, seen = accelrt.CUDAGraph(), []
     with accelrt.graph(graph, pool=scene.pool):
@@ -243,12 +225,8 @@ def replays():
     assert (scene.out.numpy() == 7).all()
 
 
-def test_sleep_and_reset_wait_for_a_replay():
-    in_child(replays)
-
-
-def failing_uses():
-    # A use that the driver refuses ends as well.
+@in_own_process
+def test_a_use_that_fails_does_not_hold_a_sleep_up():
     faults, scene = wrap_host(), Scene()
     for name, (row, use) in scene.uses().items():
         faults.arm(1, 999, "once", [row])
@@ -259,11 +237,8 @@ def failing_uses():
         scene.pool.wake()
 
 
-def test_a_use_that_fails_does_not_hold_a_sleep_up():
-    in_child(failing_uses)
-
-
-def interrupted_sleep():
+@in_own_process
+def test_an_interruption_ends_the_wait_of_a_sleep():
     import signal
     import threading
 
@@ -286,11 +261,8 @@ def interrupted_sleep():
     assert scene.pool.sleep().bytes
 
 
-def test_an_interruption_ends_the_wait_of_a_sleep():
-    in_child(interrupted_sleep)
-
-
-def sleep_inside_a_use():
+@in_own_process
+def test_calls_that_python_makes_are_uses_too():
     from accelrt.arrays.copy import MemoryUse
 
     scene = Scene()
@@ -316,11 +288,8 @@ def sleep_inside_a_use():
     assert scene.pool.sleep().bytes
 
 
-def test_calls_that_python_makes_are_uses_too():
-    in_child(sleep_inside_a_use)
-
-
-def fork_inside_a_use():
+@in_own_process
+def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
     import os
 
     from accelrt.arrays.copy import MemoryUse
@@ -344,11 +313,8 @@ def fork_inside_a_use():
     assert scene.pool.sleep().bytes
 
 
-def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
-    in_child(fork_inside_a_use)
-
-
-def readers_and_sleeps():
+@in_own_process
+def test_uses_beside_sleeps_for_two_seconds():
     import threading
 
     scene, stop, wrong, refused = Scene(), threading.Event(), [], []
@@ -379,7 +345,3 @@ def readers_and_sleeps():
     assert refused
     assert (scene.array.numpy() == 7).all()
     accelrt.memory.audit()
-
-
-def test_uses_beside_sleeps_for_two_seconds():
-    in_child(readers_and_sleeps)

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_own_process
 
 import accelrt
 from accelrt import memory
@@ -61,7 +61,10 @@ def test_exports_that_are_ignored_are_there_again_after_the_wake():
     pool.wake()
 
 
-def sleeps_by_tag():
+@pytest.mark.own_process  # the pool of a tag lives as long as the process
+@pytest.mark.host
+@in_own_process
+def test_tags_take_the_same_argument():
     with memory.sleepable("weights of the test"):
         array = accelrt.zeros(4096, "u1")
     view = exported(array)
@@ -72,12 +75,6 @@ def sleeps_by_tag():
     del view
     with pytest.raises(ValueError, match="exports is 'no'; it may be 'refuse', or 'ignore'"):
         memory.sleep("weights of the test", exports="no")
-
-
-@pytest.mark.own_process  # the pool of a tag lives as long as the process
-@pytest.mark.host
-def test_tags_take_the_same_argument():
-    in_child(sleeps_by_tag)
 
 
 def test_a_capsule_that_nobody_took_is_an_export_until_it_dies():
@@ -106,15 +103,12 @@ def test_an_export_of_what_is_refused_leaves_nothing():
     pool.wake()
 
 
-def ends_with_an_export():
+@pytest.mark.host
+@pytest.mark.own_process
+@in_own_process
+def test_a_process_ends_with_exports_alive():
     global kept
     pool, array = pool_and_array()
     kept = pool, array, np.from_dlpack(array)
     with pytest.raises(BufferError):
         pool.sleep()
-
-
-@pytest.mark.host
-@pytest.mark.own_process
-def test_a_process_ends_with_exports_alive():
-    in_child(ends_with_an_export)

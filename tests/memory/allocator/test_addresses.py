@@ -5,7 +5,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -53,7 +53,10 @@ def the_heaps_of_many_streams_lie_close_together():
     assert figures()[1] == 0
 
 
-def few_addresses_suffice():
+@pytest.mark.own_process
+@pytest.mark.host
+@in_own_process
+def test_a_process_with_few_addresses_gets_what_it_needs():
     accelrt.init()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 8 * GIB, resource.RLIM_INFINITY))
@@ -69,9 +72,3 @@ def few_addresses_suffice():
 )
 def test_on_every_driver(scenario):
     in_child(scenario, ACCELRT_DRIVER=DRIVER)
-
-
-@pytest.mark.own_process
-@pytest.mark.host
-def test_a_process_with_few_addresses_gets_what_it_needs():
-    in_child(few_addresses_suffice)

@@ -1,11 +1,12 @@
 """Stitching has a budget: work whose sizes never come again grows instead, within bounds."""
 
+import functools
 import random
 from itertools import pairwise
 
 import pytest
 from allocator_mirror import Mirror
-from child import in_child
+from child import in_own_process
 from model_blocks import MIB
 from model_pages import THRIFTY_SLACK
 
@@ -49,13 +50,13 @@ def ratio():
     return stat("reserved_bytes.all.peak") / stat("allocated_bytes.all.peak")
 
 
-def on_a_device(function, *arguments, memory=2 * LIVE, settings=""):
-    environment = {"HOST_MEMORY": str(memory), "ALLOC_CONF": settings, "DEBUG": "0"}
-    environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
-    return in_child(function, *arguments, **environment)
+on_a_device = functools.partial(
+    in_own_process, ACCELRT_HOST_MEMORY=str(2 * LIVE), ACCELRT_ALLOC_CONF="", ACCELRT_DEBUG="0"
+)
 
 
-def sizes_that_never_come_again():
+@on_a_device
+def test_sizes_that_never_come_again_stop_being_stitched():
     mirror = Mirror()
     first, second = walk(mirror)
     happened = mirror.models[0].happened
@@ -66,11 +67,8 @@ def sizes_that_never_come_again():
     mirror.close()
 
 
-def test_sizes_that_never_come_again_stop_being_stitched():
-    on_a_device(sizes_that_never_come_again)
-
-
-def little_more_than_is_live():
+@on_a_device(ACCELRT_HOST_MEMORY=str(LIVE * 5 // 4 - 40 * MIB))
+def test_a_full_device_is_stitched_whatever_the_budget():
     mirror = Mirror()
     walk(mirror)
     happened = mirror.models[0].happened
@@ -80,11 +78,8 @@ def little_more_than_is_live():
     mirror.close()
 
 
-def test_a_full_device_is_stitched_whatever_the_budget():
-    on_a_device(little_more_than_is_live, memory=LIVE * 5 // 4 - 40 * MIB)
-
-
-def always_stitched():
+@on_a_device(ACCELRT_ALLOC_CONF="growth_slack:0")
+def test_with_a_slack_that_is_given_there_is_no_budget():
     mirror = Mirror()
     walk(mirror)
     happened = mirror.models[0].happened
@@ -93,16 +88,13 @@ def always_stitched():
     mirror.close()
 
 
-def test_with_a_slack_that_is_given_there_is_no_budget():
-    on_a_device(always_stitched, settings="growth_slack:0")
-
-
 def stitched_in(mirror):
     walk(mirror, 200, seed=9)
     return mirror.models[0].happened["stitched"]
 
 
-def emptied():
+@on_a_device
+def test_an_allocator_that_gave_everything_back_has_its_full_budget_again():
     mirror = Mirror()
     fresh = stitched_in(mirror)
     mirror.close()
@@ -111,10 +103,6 @@ def emptied():
     mirror.models[0].happened.clear()
     assert stitched_in(mirror) == fresh
     mirror.close()
-
-
-def test_an_allocator_that_gave_everything_back_has_its_full_budget_again():
-    on_a_device(emptied)
 
 
 def rounds(mirror, sizes, count):
@@ -132,7 +120,9 @@ def rounds(mirror, sizes, count):
     return calls
 
 
-def work_that_repeats():
+@pytest.mark.parametrize("settings", ["", "growth_slack:0"])
+@on_a_device(ACCELRT_ALLOC_CONF="{settings}")
+def test_work_that_repeats_reuses_the_same_stitched_segments(settings):
     mirror = Mirror()
     chance = random.Random(2)
     assert rounds(mirror, [chance.randint(MIB, LARGEST) for _ in range(40)], 4)[-2:] == [0, 0]
@@ -140,12 +130,9 @@ def work_that_repeats():
     mirror.close()
 
 
-@pytest.mark.parametrize("settings", ["", "growth_slack:0"])
-def test_work_that_repeats_reuses_the_same_stitched_segments(settings):
-    on_a_device(work_that_repeats, settings=settings)
-
-
-def large_pages(small, count):
+@pytest.mark.parametrize(("small", "count"), [(0, 3 * 4), (4000, 3 * 128)])
+@on_a_device(ACCELRT_HOST_MEMORY=str(16 << 30))
+def test_few_large_blocks_are_made_of_larger_pages(small, count):
     mirror = Mirror()
     for _ in range(small):
         assert mirror.allocate(0, MIB)
@@ -157,12 +144,10 @@ def large_pages(small, count):
     mirror.close()
 
 
-@pytest.mark.parametrize(("small", "count"), [(0, 3 * 4), (4000, 3 * 128)])
-def test_few_large_blocks_are_made_of_larger_pages(small, count):
-    on_a_device(large_pages, small, count, memory=16 << 30)
-
-
-def pages_of_blocks(size, count):
+@pytest.mark.parametrize(("size", "count"), [(2, 1), (8, 2), (18, 3), (24, 2)])
+@on_a_device(ACCELRT_HOST_MEMORY=str(2 << 30))
+def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
+    """Above 1 GiB a page has up to 16 MiB, but 6 where the blocks have 4 to 20 MiB in the mean."""
     mirror = Mirror()
     for _ in range(1024 // size + 1):
         assert mirror.allocate(0, size * MIB)
@@ -172,12 +157,6 @@ def pages_of_blocks(size, count):
     mirror.compare(0)
     assert stat("num_device_alloc") - before == 5 * count
     mirror.close()
-
-
-@pytest.mark.parametrize(("size", "count"), [(2, 1), (8, 2), (18, 3), (24, 2)])
-def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
-    """Above 1 GiB a page has up to 16 MiB, but 6 where the blocks have 4 to 20 MiB in the mean."""
-    on_a_device(pages_of_blocks, size, count, memory=2 << 30)
 
 
 def turns(mirror, chance, count):
@@ -199,7 +178,8 @@ def turns(mirror, chance, count):
     return kept
 
 
-def exchanged():
+@on_a_device(ACCELRT_HOST_MEMORY=str(4 * LIVE))
+def test_pages_that_streams_exchange_fit_closely():
     mirror = Mirror()
     for key in turns(mirror, random.Random(2), 12):
         mirror.free(key)
@@ -208,11 +188,8 @@ def exchanged():
     mirror.close()
 
 
-def test_pages_that_streams_exchange_fit_closely():
-    on_a_device(exchanged, memory=4 * LIVE)
-
-
-def small_blocks_in_turn():
+@on_a_device
+def test_streams_that_take_turns_hold_no_more_for_small_blocks_than_was_live():
     mirror = Mirror()
     for stream in (1, 2):
         keys = [mirror.allocate(0, 500 * KIB, stream=stream) for _ in range(120)]
@@ -221,7 +198,3 @@ def small_blocks_in_turn():
             mirror.free(key)
     assert stat("reserved_bytes.all.peak") <= stat("allocated_bytes.all.peak") + 4 * MIB
     mirror.close()
-
-
-def test_streams_that_take_turns_hold_no_more_for_small_blocks_than_was_live():
-    on_a_device(small_blocks_in_turn)

@@ -1,11 +1,12 @@
 """Full devices: what the retry ladder does before a request fails, and what the error says."""
 
+import functools
 import time
 
 import pytest
 from allocator_gates import WAIT_SECONDS
 from allocator_mirror import Mirror
-from child import in_child, waits, wrap_host
+from child import in_own_process, waits, wrap_host
 from model_blocks import MIB
 
 import accelrt
@@ -13,15 +14,12 @@ import accelrt
 pytestmark = pytest.mark.host
 DEVICE = 256 * MIB
 SETTINGS = {"pages": "", "plain": "expandable_segments:False"}
+full_device = functools.partial(in_own_process, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF="{mode}")
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
 def mode(request):
     return request.param
-
-
-def full_device(function, mode, *arguments):
-    return in_child(function, *arguments, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF=SETTINGS[mode])
 
 
 def begin():
@@ -29,7 +27,8 @@ def begin():
     return Mirror(waits=waits)
 
 
-def half_the_device_twice():
+@full_device
+def test_half_the_device_twice_fails_and_succeeds_once_the_first_is_freed(mode):
     mirror = begin()
     half = DEVICE // 2 + 1
     first = mirror.allocate(0, half)
@@ -42,11 +41,9 @@ def half_the_device_twice():
     mirror.close()
 
 
-def test_half_the_device_twice_fails_and_succeeds_once_the_first_is_freed(mode):
-    full_device(half_the_device_twice, mode)
-
-
-def stats_of_the_error(reserved):
+@full_device
+def test_the_error_says_what_was_asked_for_and_what_there_is(mode):
+    reserved = 120 * MIB if mode else 104 * MIB
     mirror = begin()
     mirror.allocate(0, 100 * MIB)
     idle = mirror.allocate(0, 100 * MIB, stream=1)
@@ -62,11 +59,8 @@ def stats_of_the_error(reserved):
     mirror.close()
 
 
-def test_the_error_says_what_was_asked_for_and_what_there_is(mode):
-    full_device(stats_of_the_error, mode, {"pages": 104, "plain": 120}[mode] * MIB)
-
-
-def pending_memory():
+@full_device
+def test_pending_memory_is_waited_for_before_anything_is_given_back(mode):
     mirror = begin()
     key = mirror.allocate(0, 200 * MIB, stream=1)
     mirror.close_gate(0, 2)
@@ -81,11 +75,8 @@ def pending_memory():
     mirror.close()
 
 
-def test_pending_memory_is_waited_for_before_anything_is_given_back(mode):
-    full_device(pending_memory, mode)
-
-
-def pending_on_two_streams():
+@full_device
+def test_memory_pending_on_two_streams_is_waited_for(mode):
     """By hand: the mirror leaves one stream to wait for."""
     mirror = begin()
     address = accelrt.caching_allocator_alloc(200 * MIB, 0, mirror.streams[0, 1])
@@ -101,11 +92,9 @@ def pending_on_two_streams():
     assert accelrt.memory_snapshot(0) == []
 
 
-def test_memory_pending_on_two_streams_is_waited_for(mode):
-    full_device(pending_on_two_streams, mode)
-
-
-def host_function(pending):
+@pytest.mark.parametrize("pending", [True, False], ids=["event", "segment"])
+@in_own_process(ACCELRT_ALLOC_CONF="{mode}")
+def test_a_host_function_may_free_memory_while_the_allocator_waits_for_it(mode, pending):
     wrap_host()
     stream, other = accelrt.Stream(0), accelrt.Stream(0)
     idle, used, held = (accelrt.caching_allocator_alloc(size, 0, stream) for size in (20 * MIB, 2 * MIB, 512))
@@ -131,12 +120,9 @@ def host_function(pending):
     assert accelrt.memory_snapshot(0) == []
 
 
-@pytest.mark.parametrize("pending", [True, False], ids=["event", "segment"])
-def test_a_host_function_may_free_memory_while_the_allocator_waits_for_it(mode, pending):
-    in_child(host_function, pending, ACCELRT_ALLOC_CONF=SETTINGS[mode])
-
-
-def other_streams(expected):
+@full_device
+def test_idle_memory_of_other_streams_serves_or_is_given_back(mode):
+    expected = (1, 1, 0) if mode else (0, 0, 0)
     mirror = begin()
     keys = [mirror.allocate(0, 60 * MIB, stream) for stream in (1, 2, 3)]
     for key in keys:
@@ -150,11 +136,8 @@ def other_streams(expected):
     mirror.close()
 
 
-def test_idle_memory_of_other_streams_serves_or_is_given_back(mode):
-    full_device(other_streams, mode, {"pages": (0, 0, 0), "plain": (1, 1, 0)}[mode])
-
-
-def least_growth():
+@full_device(ACCELRT_ALLOC_CONF=SETTINGS["plain"])
+def test_a_plain_segment_is_no_larger_than_the_device_allows():
     mirror = begin()
     mirror.allocate(0, 246 * MIB)
     key = mirror.allocate(0, 5 * MIB)
@@ -169,11 +152,8 @@ def least_growth():
     mirror.close()
 
 
-def test_a_plain_segment_is_no_larger_than_the_device_allows():
-    full_device(least_growth, "plain")
-
-
-def last_bytes():
+@full_device(ACCELRT_ALLOC_CONF="")
+def test_every_byte_of_a_device_can_be_had():
     mirror = begin()
     assert mirror.allocate(0, 246 * MIB, stream=1)
     assert mirror.allocate(0, 10 * MIB - 512)
@@ -187,11 +167,8 @@ def last_bytes():
     mirror.close()
 
 
-def test_every_byte_of_a_device_can_be_had():
-    full_device(last_bytes, "pages")
-
-
-def many_failures():
+@full_device
+def test_failures_leave_the_device_usable_and_lose_nothing(mode):
     mirror = begin()
     keys = []
     while (key := mirror.allocate(0, 9 * MIB)) is not None:
@@ -207,11 +184,8 @@ def many_failures():
     assert accelrt.mem_get_info(0) == (DEVICE, DEVICE)
 
 
-def test_failures_leave_the_device_usable_and_lose_nothing(mode):
-    full_device(many_failures, mode)
-
-
-def fraction():
+@full_device
+def test_the_memory_fraction_limits_growth_and_nothing_else(mode):
     mirror = begin()
     mirror.set_fraction(0, 0.25)
     assert mirror.allocate(0, 65 * MIB) is None
@@ -226,21 +200,14 @@ def fraction():
     mirror.close()
 
 
-def test_the_memory_fraction_limits_growth_and_nothing_else(mode):
-    full_device(fraction, mode)
-
-
-def just_below_the_limit_on_splitting(limit):
+@pytest.mark.parametrize("limit", [21, 64])
+@in_own_process(ACCELRT_ALLOC_CONF="max_split_size_mb:{limit}")
+def test_a_request_just_below_the_limit_on_splitting_is_served(limit):
+    """Rounded up to 2 MiB, its segment would be a block that serves no request below the limit."""
+    limit *= MIB
     for size in (limit - 512, limit - MIB + 512, limit - 2 * MIB + 1):
         address = accelrt.caching_allocator_alloc(size)
         assert size <= accelrt.memory_reserved() <= limit
         accelrt.caching_allocator_delete(address)
         accelrt.empty_cache()
     accelrt.memory.audit()
-
-
-@pytest.mark.parametrize("limit", [21, 64])
-def test_a_request_just_below_the_limit_on_splitting_is_served(limit):
-    """Rounded up to 2 MiB, its segment would be a block that serves no request below the limit."""
-    conf = f"max_split_size_mb:{limit}"
-    in_child(just_below_the_limit_on_splitting, limit * MIB, ACCELRT_ALLOC_CONF=conf)

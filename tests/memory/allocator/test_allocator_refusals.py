@@ -4,7 +4,7 @@ import re
 
 import pytest
 from allocator_mirror import Mirror
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 
@@ -19,7 +19,8 @@ def statistics_and_snapshot():
     return accelrt.memory_stats(0), accelrt.memory_snapshot(0)
 
 
-def refuse_sizes():
+@in_own_process
+def test_sizes_that_cannot_be_served_call_no_driver_row():
     faults = wrap_host()
     accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(1, 0))
     before = statistics_and_snapshot()
@@ -44,11 +45,8 @@ def assert_nothing_changed(before):
     assert changed <= {"num_ooms"}
 
 
-def test_sizes_that_cannot_be_served_call_no_driver_row():
-    in_child(refuse_sizes)
-
-
-def refuse_addresses():
+@in_own_process
+def test_addresses_that_are_not_live_are_refused_and_named():
     faults = wrap_host()
     address = accelrt.caching_allocator_alloc(4096, 0)
     other = accelrt.caching_allocator_alloc(4096, 0)
@@ -76,10 +74,6 @@ def refuse_addresses():
 
 def spelled(address):
     return rf"\b({address:#x}|{address})\b"
-
-
-def test_addresses_that_are_not_live_are_refused_and_named():
-    in_child(refuse_addresses)
 
 
 def test_a_pending_block_cannot_be_freed_again():
@@ -117,7 +111,8 @@ def test_devices_that_do_not_exist_are_refused():
             accelrt.caching_allocator_alloc(512, device)
 
 
-def refuse_more_than_the_device_has():
+@in_own_process(ACCELRT_HOST_MEMORY="1GiB")
+def test_what_the_device_has_not_is_refused_before_a_page_is_taken():
     faults = wrap_host()
     capacity = accelrt.mem_get_info()[1]
     kept = accelrt.caching_allocator_alloc(1, 0)
@@ -130,12 +125,8 @@ def refuse_more_than_the_device_has():
     accelrt.caching_allocator_delete(kept)
 
 
-def test_what_the_device_has_not_is_refused_before_a_page_is_taken():
-    in_child(refuse_more_than_the_device_has, ACCELRT_HOST_MEMORY="1GiB")
-
-
-def ask_the_driver_where_free_bytes_say_little():
-    # As on a device that shares the host's memory; here the driver does not tell whether it does.
+@in_own_process(ACCELRT_HOST_MEMORY="1GiB")
+def test_free_bytes_refuse_nothing_unless_they_are_the_devices_own():
     faults = wrap_host()
     capacity = accelrt.mem_get_info()[1]
     faults.arm(call=1, code=801, mode="onward", rows=["device_attribute"])
@@ -145,7 +136,3 @@ def ask_the_driver_where_free_bytes_say_little():
     faults.disarm()
     counts = faults.call_counts()
     assert counts["physical_create"] + counts["memory_alloc"] > 0
-
-
-def test_free_bytes_refuse_nothing_unless_they_are_the_devices_own():
-    in_child(ask_the_driver_where_free_bytes_say_little, ACCELRT_HOST_MEMORY="1GiB")

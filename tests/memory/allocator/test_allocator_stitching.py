@@ -1,11 +1,12 @@
 """Stitched segments: when they are made, what they cost, and which heaps' pages they take."""
 
-import itertools
+import functools
 
 import pytest
 from allocator_mirror import Mirror
 from allocator_storm import PAGES, check_error
-from child import in_child, waits, wrap_host
+from child import in_own_process, waits, wrap_host
+from failing_calls import failing_calls
 from model_blocks import LIVE, MIB
 
 import accelrt
@@ -14,8 +15,7 @@ pytestmark = pytest.mark.host
 DEVICE = 64 * MIB
 
 
-def on_a_small_device(function, *arguments):
-    return in_child(function, *arguments, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF="")
+on_a_small_device = functools.partial(in_own_process, ACCELRT_HOST_MEMORY=str(DEVICE), ACCELRT_ALLOC_CONF="")
 
 
 def stats(*names):
@@ -31,7 +31,8 @@ def every_other_page(mirror, stream=0):
     return keys[1::2]
 
 
-def pages_apart():
+@on_a_small_device
+def test_a_block_is_made_of_pages_that_lie_apart():
     mirror = Mirror()
     every_other_page(mirror)
     before = stats("reserved_bytes.all.current", "num_device_alloc")
@@ -44,11 +45,8 @@ def pages_apart():
     mirror.close()
 
 
-def test_a_block_is_made_of_pages_that_lie_apart():
-    on_a_small_device(pages_apart)
-
-
-def missing_pages():
+@on_a_small_device
+def test_only_what_is_missing_is_taken_from_the_device():
     mirror = Mirror()
     every_other_page(mirror)
     assert mirror.allocate(0, 11 * MIB)
@@ -57,11 +55,8 @@ def missing_pages():
     mirror.close()
 
 
-def test_only_what_is_missing_is_taken_from_the_device():
-    on_a_small_device(missing_pages)
-
-
-def rounds():
+@on_a_small_device
+def test_work_that_repeats_calls_the_driver_no_more():
     mirror = Mirror()
     every_other_page(mirror)
     calls = []
@@ -78,11 +73,8 @@ def rounds():
     mirror.close()
 
 
-def test_work_that_repeats_calls_the_driver_no_more():
-    on_a_small_device(rounds)
-
-
-def busy_stream():
+@on_a_small_device
+def test_pages_of_a_stream_that_is_busy_serve_no_other():
     wrap_host()
     mirror = Mirror(waits=waits)
     mirror.close_gate(0, 1)
@@ -97,11 +89,8 @@ def busy_stream():
     mirror.close()
 
 
-def test_pages_of_a_stream_that_is_busy_serve_no_other():
-    on_a_small_device(busy_stream)
-
-
-def full_and_busy():
+@on_a_small_device
+def test_a_full_device_waits_for_the_stream_and_takes_its_pages():
     wrap_host()
     mirror = Mirror(waits=waits)
     keys = [mirror.allocate(0, 2 * MIB, stream=1) for _ in range(32)]
@@ -115,46 +104,29 @@ def full_and_busy():
     mirror.close()
 
 
-def test_a_full_device_waits_for_the_stream_and_takes_its_pages():
-    on_a_small_device(full_and_busy)
-
-
 def live_blocks():
     blocks = [block for run in accelrt.memory_snapshot(0) for block in run["blocks"]]
     return [block for block in blocks if block["state"] == LIVE]
 
 
-def got_through(size):
-    try:
-        address = accelrt.caching_allocator_alloc(size, 0)
-    except accelrt.CudaError as error:
-        check_error(error, 999, [])
-        return False
-    accelrt.caching_allocator_delete(address)
-    return True
-
-
-def refusals(row):
+@pytest.mark.parametrize("row", PAGES)
+@on_a_small_device
+def test_a_refused_call_loses_no_page(row):
     faults = wrap_host()
     mirror = Mirror()
     every_other_page(mirror)
     before = live_blocks()
-    for call in itertools.count(1):
-        faults.arm(call=call, code=999, rows=[row])
-        if got_through(11 * MIB):
-            break
-        faults.disarm()
+
+    def step():
+        accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(11 * MIB, 0))
+
+    for _, error in failing_calls(faults, step, rows=[row]):
+        if error is not None:
+            check_error(error, 999, [])
         accelrt.memory.audit(0)
         assert live_blocks() == before
-    assert faults.fired() < call
-    faults.disarm()
     for place in list(mirror.models[0].live):
         accelrt.caching_allocator_delete(mirror.address((0, *place)))
     accelrt.empty_cache()
     assert accelrt.memory_snapshot(0) == []
     assert accelrt.mem_get_info(0) == (DEVICE, DEVICE)
-
-
-@pytest.mark.parametrize("row", PAGES)
-def test_a_refused_call_loses_no_page(row):
-    on_a_small_device(refusals, row)

@@ -6,6 +6,7 @@ import threading
 
 import numpy
 import pytest
+from beside import on_threads
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -29,24 +30,14 @@ def empty_pool():
 
 
 def run_threads(target):
-    """Runs target(index) on THREADS threads and raises the first error of any."""
-    errors = queue.SimpleQueue()
+    """Runs target(index) on THREADS threads, which begin together."""
     barrier = threading.Barrier(THREADS)
 
     def body(index):
-        try:
-            barrier.wait()
-            target(index)
-        except BaseException as error:
-            errors.put(error)
+        barrier.wait()
+        target(index)
 
-    threads = [threading.Thread(target=body, args=(index,)) for index in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if not errors.empty():
-        raise errors.get()
+    on_threads(body, range(THREADS))
 
 
 class Writer:

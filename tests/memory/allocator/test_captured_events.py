@@ -8,7 +8,7 @@ import os
 import threading
 
 import pytest
-from child import in_child, wrap_host
+from child import in_child, in_own_process, wrap_host
 
 import accelrt
 
@@ -74,7 +74,10 @@ def asks(kind):
         accelrt.PinnedBuffer(3 * MIB).free()
 
 
-def in_a_queue(kind, over):
+@pytest.mark.parametrize("kind", ["device", "pinned"])
+@pytest.mark.parametrize("over", [True, False], ids=["a capture that is over", "a capture under way"])
+@in_own_process
+def test_memory_behind_a_captured_event_becomes_free_all_the_same(kind, over):
     captured = Captured()
     with held() as (stream, gate):
         pending = (give_back_device if kind == "device" else give_back_pinned)(stream)
@@ -97,12 +100,8 @@ def in_a_queue(kind, over):
 
 
 @pytest.mark.parametrize("kind", ["device", "pinned"])
-@pytest.mark.parametrize("over", [True, False], ids=["a capture that is over", "a capture under way"])
-def test_memory_behind_a_captured_event_becomes_free_all_the_same(kind, over):
-    in_child(in_a_queue, kind, over)
-
-
-def waited_for(kind):
+@in_own_process
+def test_what_waits_for_a_captured_event_is_not_refused(kind):
     captured = Captured()
     with held() as (stream, gate):
         pending = (give_back_device if kind == "device" else give_back_pinned)(stream)
@@ -116,12 +115,8 @@ def waited_for(kind):
         assert pending() == 0
 
 
-@pytest.mark.parametrize("kind", ["device", "pinned"])
-def test_what_waits_for_a_captured_event_is_not_refused(kind):
-    in_child(waited_for, kind)
-
-
-def handed_over():
+@in_own_process
+def test_memory_that_is_freed_as_of_an_event_too():
     captured = Captured()
     with held() as (stream, gate):
         address = accelrt.caching_allocator_alloc(MIB, stream=stream)
@@ -136,12 +131,8 @@ def handed_over():
         assert accelrt.memory_stats()["active.all.current"] == 0
 
 
-def test_memory_that_is_freed_as_of_an_event_too():
-    in_child(handed_over)
-
-
-def markers():
-    # Pages of a busy stream serve another one once its marker is complete.
+@in_own_process
+def test_a_marker_that_was_captured_makes_room_for_another():
     captured = Captured()
     with held() as (stream, gate):
         other = accelrt.Stream()
@@ -157,11 +148,8 @@ def markers():
         accelrt.memory.audit()
 
 
-def test_a_marker_that_was_captured_makes_room_for_another():
-    in_child(markers)
-
-
-def event_of_a_dead_one():
+@in_own_process
+def test_an_event_whose_first_record_failed_does_not_ask_for_a_dead_ones():
     stream, graph, buffer = accelrt.Stream(), accelrt.CUDAGraph(), accelrt.Buffer(64)
     gone = accelrt.ExternalStream(accelrt.Stream().cuda_stream)
     from accelrt.driver.registry import Rows
@@ -177,10 +165,6 @@ def event_of_a_dead_one():
         event.synchronize()
     graph.replay()
     accelrt.synchronize()
-
-
-def test_an_event_whose_first_record_failed_does_not_ask_for_a_dead_ones():
-    in_child(event_of_a_dead_one)
 
 
 def questions():

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import compile_extension
 
 import accelrt
@@ -16,7 +16,11 @@ MIB = 1 << 20
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
 
-def count_hits(audits):
+@pytest.mark.parametrize("level", ["1", "2"])
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
+@pytest.mark.parametrize("audits", [False, True], ids=["", "audited by the user too"])
+@in_own_process(ACCELRT_DEBUG="{level}", ACCELRT_ALLOC_CONF="{settings}")
+def test_audited_calls_take_the_fast_path(level, settings, audits):
     keep = [alloc(3000 * (1 + index % 7)) for index in range(40)]
     hits = audited_hits()[0]
     assert hits >= 39
@@ -34,21 +38,11 @@ def count_hits(audits):
         delete(address)
 
 
-@pytest.mark.parametrize("level", ["1", "2"])
-@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
-@pytest.mark.parametrize("audits", [False, True], ids=["", "audited by the user too"])
-def test_audited_calls_take_the_fast_path(level, settings, audits):
-    in_child(count_hits, audits, ACCELRT_DEBUG=level, ACCELRT_ALLOC_CONF=settings)
-
-
-def count_none():
+@in_own_process(printing="(0, 0) (0, 0)\n", ACCELRT_DEBUG="0")
+def test_nothing_is_counted_without_audits():
     for _ in range(100):
         delete(alloc(700))
     print(audited_hits(), audited_hits(1))
-
-
-def test_nothing_is_counted_without_audits():
-    assert in_child(count_none, ACCELRT_DEBUG="0") == "(0, 0) (0, 0)\n"
 
 
 def tell_places():

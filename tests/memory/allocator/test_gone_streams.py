@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child, wrap_host
+from child import in_child, in_own_process, wrap_host
 from compiled import compile_library, typed
 
 import accelrt
@@ -139,7 +139,9 @@ def active():
     return accelrt.memory_stats()["active.all.current"]
 
 
-def freed_in_its_own_capture(pinned):
+@pytest.mark.parametrize("pinned", [False, True], ids=["device", "page-locked"])
+@in_own_process
+def test_what_is_freed_in_a_capture_waits_for_its_stream_as_soon_as_that_is_over(pinned):
     stream, destroy = raw_stream()
     graph, kept = accelrt.CUDAGraph(), accelrt.Buffer(64)
     block = accelrt.PinnedBuffer(4096) if pinned else accelrt.Buffer(4096)
@@ -160,12 +162,8 @@ def freed_in_its_own_capture(pinned):
     assert calls_of_gone_streams() == 0
 
 
-@pytest.mark.parametrize("pinned", [False, True], ids=["device", "page-locked"])
-def test_what_is_freed_in_a_capture_waits_for_its_stream_as_soon_as_that_is_over(pinned):
-    in_child(freed_in_its_own_capture, pinned)
-
-
-def freed_in_two_captures():
+@in_own_process
+def test_another_capture_that_goes_on_keeps_nothing_back():
     (first, destroy), second = raw_stream(), accelrt.Stream()
     graphs, kept = [accelrt.CUDAGraph() for _ in range(2)], accelrt.Buffer(64)
     blocks = {stream: accelrt.Buffer(4096) for stream in (first, second)}
@@ -191,11 +189,9 @@ def freed_in_two_captures():
     assert calls_of_gone_streams() == 0
 
 
-def test_another_capture_that_goes_on_keeps_nothing_back():
-    in_child(freed_in_two_captures)
-
-
-def claimed_by_its_handle(goes):
+@pytest.mark.parametrize("goes", [False, True])
+@in_own_process
+def test_memory_that_a_stream_waited_for_is_not_its_handles(goes):
     stream, _ = raw_stream()
     address, gate = accelrt.caching_allocator_alloc(4 * MIB), threading.Event()
     accelrt.current_stream().launch_host_func(gate.wait)
@@ -211,11 +207,6 @@ def claimed_by_its_handle(goes):
     accelrt.synchronize()
     accelrt.caching_allocator_delete(again)
     check_device()
-
-
-@pytest.mark.parametrize("goes", [False, True])
-def test_memory_that_a_stream_waited_for_is_not_its_handles(goes):
-    in_child(claimed_by_its_handle, goes)
 
 
 # --- streams that are destroyed with work under way ---------------------------------------------------------
@@ -241,7 +232,10 @@ class Working:
         assert calls_of_gone_streams() == 0
 
 
-def freed_after_its_stream(code):
+@pytest.mark.host
+@pytest.mark.parametrize("code", [0, 2, 400, 999])
+@in_own_process
+def test_memory_waits_for_a_stream_that_was_destroyed_at_work(code):
     wrap_host()
     memory_, held = accelrt.Buffer(4 * MIB), np.zeros(4 * MIB, np.uint8)
     working = Working(lambda stream: memory_.fill(0xAB, stream=stream), code)
@@ -257,8 +251,9 @@ def freed_after_its_stream(code):
     check_device()
 
 
-def freed_before_its_stream():
-    # Refused at first, its event is not recorded before the stream goes.
+@pytest.mark.host
+@in_own_process
+def test_memory_that_had_no_event_waits_for_a_stream_that_was_destroyed_at_work():
     wrap_host()
     memory_, held = accelrt.Buffer(4 * MIB), np.zeros(4 * MIB, np.uint8)
 
@@ -280,7 +275,9 @@ def freed_before_its_stream():
     check_device()
 
 
-def read_after_its_stream():
+@pytest.mark.host
+@in_own_process
+def test_page_locked_memory_waits_for_a_stream_that_was_destroyed_at_work():
     wrap_host()
     memory_, into, held = accelrt.PinnedBuffer(MIB), accelrt.Buffer(MIB), np.zeros(MIB, np.uint8)
     np.frombuffer(memory_, np.uint8)[:] = 3
@@ -293,10 +290,12 @@ def read_after_its_stream():
     assert (held == 3).all()
 
 
-def given_back_after_its_stream(path):
+@pytest.mark.host
+@in_own_process
+def test_a_librarys_memory_waits_for_a_stream_that_was_destroyed_at_work(library):
     wrap_host()
-    memory.change_current_allocator(memory.CUDAPluggableAllocator(path, "books_alloc", "books_free"))
-    live = typed(ctypes.CDLL(path), "books_live")
+    memory.change_current_allocator(memory.CUDAPluggableAllocator(library, "books_alloc", "books_free"))
+    live = typed(ctypes.CDLL(library), "books_live")
     shared, other = accelrt.caching_allocator_alloc(MIB), accelrt.Stream()
     working = Working(lambda stream: accelrt.record_stream(shared, stream))
     accelrt.record_stream(shared, other)
@@ -307,24 +306,3 @@ def given_back_after_its_stream(path):
     accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(64))
     assert live() == 0
     memory.audit()
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("code", [0, 2, 400, 999])
-def test_memory_waits_for_a_stream_that_was_destroyed_at_work(code):
-    in_child(freed_after_its_stream, code)
-
-
-@pytest.mark.host
-def test_memory_that_had_no_event_waits_for_a_stream_that_was_destroyed_at_work():
-    in_child(freed_before_its_stream)
-
-
-@pytest.mark.host
-def test_page_locked_memory_waits_for_a_stream_that_was_destroyed_at_work():
-    in_child(read_after_its_stream)
-
-
-@pytest.mark.host
-def test_a_librarys_memory_waits_for_a_stream_that_was_destroyed_at_work(library):
-    in_child(given_back_after_its_stream, library)

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from child import in_child
+from child import in_own_process
 
 import accelrt
 from accelrt.memory import free_after
@@ -162,7 +162,8 @@ def test_memory_of_a_private_pool_is_handed_to_nobody(held):
     free(again, taken)
 
 
-def take_over_an_oversize_block():
+@in_own_process(ACCELRT_ALLOC_CONF="max_split_size_mb:32")
+def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
     stream, taker, gate = accelrt.Stream(), accelrt.Stream(), threading.Event()
     first = accelrt.caching_allocator_alloc(64 << 20, stream=stream)
     stream.launch_host_func(gate.wait)
@@ -177,10 +178,6 @@ def take_over_an_oversize_block():
     gate.set()
     accelrt.synchronize()
     assert live == [0, 1, 0]
-
-
-def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
-    in_child(take_over_an_oversize_block, ACCELRT_ALLOC_CONF="max_split_size_mb:32")
 
 
 def test_threads_hand_over_while_others_wait_for_events():

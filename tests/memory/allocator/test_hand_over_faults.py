@@ -1,14 +1,16 @@
 """A row of the driver that fails while memory is given back as of an event."""
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 
 SIZE = 4 << 20
 
 
-def refused_record(call):
+@pytest.mark.parametrize("call", [1, 2])
+@in_own_process
+def test_memory_whose_events_cannot_be_recorded_is_given_back_or_stays_live(call):
     faults = wrap_host()
     stream, other = accelrt.Stream(), accelrt.Stream()
     address = accelrt.caching_allocator_alloc(SIZE, stream=stream)
@@ -31,8 +33,3 @@ def refused_record(call):
     accelrt.memory.audit(0)
     accelrt.empty_cache()
     assert accelrt.memory_snapshot(0) == []
-
-
-@pytest.mark.parametrize("call", [1, 2])
-def test_memory_whose_events_cannot_be_recorded_is_given_back_or_stays_live(call):
-    in_child(refused_record, call)

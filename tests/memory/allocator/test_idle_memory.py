@@ -3,7 +3,8 @@
 import threading
 
 import pytest
-from child import in_child, wrap_host
+from beside import on_a_thread
+from child import in_child, in_own_process, wrap_host
 
 import accelrt
 
@@ -61,7 +62,8 @@ def test_graphs_that_are_gone_hold_memory_up_to_a_bound(replays, settings):
     in_child(reserve_up_to_a_bound, 100, 100, replays, ACCELRT_ALLOC_CONF=settings)
 
 
-def keep_what_cannot_go_back():
+@in_own_process
+def test_a_capture_begins_although_what_graphs_left_cannot_go_back():
     faults = wrap_host()
     for row in ("device_synchronize", "memory_unmap", "physical_release"):
         for call in (1, 2, 30):
@@ -78,11 +80,8 @@ def keep_what_cannot_go_back():
     assert accelrt.memory_reserved() == 0
 
 
-def test_a_capture_begins_although_what_graphs_left_cannot_go_back():
-    in_child(keep_what_cannot_go_back)
-
-
-def keep_live_memory_of_graphs_that_are_gone():
+@in_own_process
+def test_what_cannot_go_back_is_not_tried_at_each_capture():
     faults, kept = wrap_host(), []
     for _ in range(5):
         with accelrt.graph(accelrt.CUDAGraph()):
@@ -97,10 +96,6 @@ def keep_live_memory_of_graphs_that_are_gone():
     accelrt.memory.audit()
     accelrt.empty_cache()
     assert accelrt.memory_reserved() == 0
-
-
-def test_what_cannot_go_back_is_not_tried_at_each_capture():
-    in_child(keep_live_memory_of_graphs_that_are_gone)
 
 
 def capture_on_the_stream_of_replays(rounds):
@@ -118,7 +113,8 @@ def test_a_stream_is_asked_before_its_own_capture_begins():
     in_child(capture_on_the_stream_of_replays, 8, **ROOM)
 
 
-def keep_what_a_replay_uses():
+@in_own_process(**ROOM)
+def test_memory_of_a_dead_graph_is_kept_until_its_last_replay_is_past():
     blocked, stream, side = threading.Event(), accelrt.Stream(), accelrt.Stream()
     graph = accelrt.CUDAGraph()
     with accelrt.graph(graph, stream=side):
@@ -144,11 +140,8 @@ def keep_what_a_replay_uses():
     assert done == [True]
 
 
-def test_memory_of_a_dead_graph_is_kept_until_its_last_replay_is_past():
-    in_child(keep_what_a_replay_uses, **ROOM)
-
-
-def keep_what_unknown_launches_use():
+@in_own_process(**ROOM)
+def test_memory_of_a_graph_whose_handle_was_told_is_kept_until_the_device_was_waited_for():
     graph = accelrt.CUDAGraph()
     capture_with_scratch(graph, 40 * MIB)
     graph.raw_cuda_graph_exec()  # by which others may launch it, on whatever stream
@@ -159,14 +152,13 @@ def keep_what_unknown_launches_use():
     capture_with_scratch(accelrt.CUDAGraph(), 40 * MIB)
 
 
-def test_memory_of_a_graph_whose_handle_was_told_is_kept_until_the_device_was_waited_for():
-    in_child(keep_what_unknown_launches_use, **ROOM)
-
-
 # --- what was idle before ---------------------------------------------------------------------------------
 
 
-def capture_after_eager_work(waits):
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
+@in_own_process(ACCELRT_ALLOC_CONF="{settings}", **ROOM)
+def test_idle_memory_of_eager_work_serves_a_capture(settings, waits):
     stream = accelrt.Stream()
     with accelrt.stream(stream):
         buffers = [accelrt.Buffer(10 * MIB) for _ in range(6)]
@@ -182,39 +174,21 @@ def capture_after_eager_work(waits):
     accelrt.synchronize()
 
 
-@pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
-def test_idle_memory_of_eager_work_serves_a_capture(settings, waits):
-    in_child(capture_after_eager_work, waits, ACCELRT_ALLOC_CONF=settings, **ROOM)
-
-
-def allocate_beside_a_capture(mode):
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+@in_own_process(**ROOM)
+def test_idle_memory_of_other_streams_serves_requests_beside_a_capture(mode):
     idle, asks = accelrt.Stream(), accelrt.Stream()
     for buffer in [accelrt.Buffer(18 * MIB, stream=idle) for _ in range(2)]:
         buffer.free()
-    target, errors = accelrt.Buffer(64), []
-
-    def work():
-        try:
-            accelrt.Buffer(50 * MIB, stream=asks).free()
-        except accelrt.CudaError as error:
-            errors.append(error)
-
+    target = accelrt.Buffer(64)
     with accelrt.graph(accelrt.CUDAGraph(), capture_error_mode=mode):
         target.fill(1)
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        on_a_thread(lambda: accelrt.Buffer(50 * MIB, stream=asks).free())
         target.fill(2)
-    assert not errors
 
 
-@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
-def test_idle_memory_of_other_streams_serves_requests_beside_a_capture(mode):
-    in_child(allocate_beside_a_capture, mode, **ROOM)
-
-
-def warm_up_and_capture():
+@in_own_process(**ROOM)
+def test_graphed_callables_need_their_memory_once():
     def work(sample):
         buffers = [accelrt.Buffer(10 * MIB) for _ in range(5)]
         for buffer in buffers:
@@ -225,10 +199,6 @@ def warm_up_and_capture():
     call(accelrt.Buffer(64))
     accelrt.synchronize()
     assert accelrt.memory_reserved() <= 54 * MIB
-
-
-def test_graphed_callables_need_their_memory_once():
-    in_child(warm_up_and_capture, **ROOM)
 
 
 # --- pools of the user's ----------------------------------------------------------------------------------
@@ -262,7 +232,10 @@ def test_empty_cache_inside_a_pool_leaves_what_graphs_use():
     assert pool.stats()["reserved_bytes.current"] == 0
 
 
-def run_out_beside_a_pool(graph_uses_it):
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
+@pytest.mark.parametrize("graph_uses_it", [True, False])
+@in_own_process(ACCELRT_ALLOC_CONF="{settings}", **ROOM)
+def test_idle_memory_of_pools_serves_whoever_would_run_out(settings, graph_uses_it):
     pool, graph = accelrt.MemPool(), accelrt.CUDAGraph()
     if graph_uses_it:
         capture_with_scratch(graph, 40 * MIB, pool=pool)
@@ -275,24 +248,15 @@ def run_out_beside_a_pool(graph_uses_it):
         accelrt.Buffer(40 * MIB)
 
 
-@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
-@pytest.mark.parametrize("graph_uses_it", [True, False])
-def test_idle_memory_of_pools_serves_whoever_would_run_out(settings, graph_uses_it):
-    in_child(run_out_beside_a_pool, graph_uses_it, ACCELRT_ALLOC_CONF=settings, **ROOM)
-
-
-def stay_within_the_limit():
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False", "stitching:False"])
+@in_own_process(ACCELRT_ALLOC_CONF="{settings}", **ROOM)
+def test_a_limit_counts_no_idle_memory_of_its_own_pool(settings):
     pool = accelrt.MemPool(limit=8 * MIB)
     with accelrt.use_mem_pool(pool):
         accelrt.Buffer(6 * MIB).free()
         accelrt.Buffer(8 * MIB).free()
         with pytest.raises(accelrt.OutOfMemoryError):
             accelrt.Buffer(9 * MIB)
-
-
-@pytest.mark.parametrize("settings", ["", "expandable_segments:False", "stitching:False"])
-def test_a_limit_counts_no_idle_memory_of_its_own_pool(settings):
-    in_child(stay_within_the_limit, ACCELRT_ALLOC_CONF=settings, **ROOM)
 
 
 def test_a_limit_is_none_that_nothing_could_be_allocated_within():
@@ -332,7 +296,8 @@ def test_more_streams_than_pages_allocate():
     in_child(allocate_on_many_streams, 100, **ROOM)
 
 
-def keep_what_is_lent_behind_its_borrower():
+@in_own_process(**ROOM)
+def test_what_is_borrowed_returns_behind_the_work_of_the_borrower():
     streams = [accelrt.Stream() for _ in range(33)]
     buffers = [accelrt.Buffer(1, stream=stream) for stream in streams]
     blocked, borrower = threading.Event(), streams[-1]
@@ -343,7 +308,3 @@ def keep_what_is_lent_behind_its_borrower():
     assert address not in {buffer.ptr for buffer in others}
     blocked.set()
     borrower.synchronize()
-
-
-def test_what_is_borrowed_returns_behind_the_work_of_the_borrower():
-    in_child(keep_what_is_lent_behind_its_borrower, **ROOM)

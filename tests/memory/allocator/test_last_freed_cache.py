@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from model_blocks import MIB
 
 import accelrt
@@ -20,7 +20,9 @@ def turn(size, stream=None):
     return address
 
 
-def figures_after_rounds():
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
+@in_own_process(ACCELRT_DEBUG="0", ACCELRT_ALLOC_CONF="{settings}")
+def test_every_round_counts(settings):
     keep = accelrt.caching_allocator_alloc(3 * MIB)
     before = accelrt.memory_stats()
     assert len({turn(5000) for _ in range(ROUNDS)}) == 1
@@ -34,12 +36,8 @@ def figures_after_rounds():
     accelrt.caching_allocator_delete(keep)
 
 
-@pytest.mark.parametrize("settings", ["", "expandable_segments:False"], ids=["pages", "plain"])
-def test_every_round_counts(settings):
-    in_child(figures_after_rounds, ACCELRT_DEBUG="0", ACCELRT_ALLOC_CONF=settings)
-
-
-def free_twice_from_the_cache():
+@in_own_process(ACCELRT_DEBUG="0")
+def test_a_second_free_of_a_cached_block_is_refused():
     for _ in range(3):
         address = turn(512)
     with pytest.raises(ValueError, match="not allocated"):
@@ -48,11 +46,8 @@ def free_twice_from_the_cache():
     assert turn(512) == address
 
 
-def test_a_second_free_of_a_cached_block_is_refused():
-    in_child(free_twice_from_the_cache, ACCELRT_DEBUG="0")
-
-
-def read_from_another_thread():
+@in_own_process(ACCELRT_DEBUG="0")
+def test_figures_are_right_at_any_moment():
     over = threading.Event()
 
     def read():
@@ -68,10 +63,6 @@ def read_from_another_thread():
         over.set()
         assert seen.result() <= {0, 1024}
     assert accelrt.memory_stats()["allocation.all.allocated"] == 50 * ROUNDS
-
-
-def test_figures_are_right_at_any_moment():
-    in_child(read_from_another_thread, ACCELRT_DEBUG="0")
 
 
 def collect_what_was_idle_longest(look):

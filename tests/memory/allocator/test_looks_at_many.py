@@ -4,7 +4,7 @@ import sys
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from compiled import compile_extension
 
 import accelrt
@@ -56,17 +56,14 @@ def test_a_miss_looks_at_heaps_that_it_takes_pages_from(folder):
     in_child(misses, folder, **ROOM)
 
 
-def captures(folder):
+@in_own_process(**ROOM)
+def test_a_capture_asks_no_stream_again_whose_work_is_done(folder):
     filed, streams = counters(folder).filed, leave_pages(MANY)
     assert filed()["busy"] >= MANY - AWAKE
     for _ in range(3):
         with accelrt.graph(accelrt.CUDAGraph(), stream=streams[0]):
             pass
         assert filed()["busy"] == 0
-
-
-def test_a_capture_asks_no_stream_again_whose_work_is_done(folder):
-    in_child(captures, folder, **ROOM)
 
 
 def graphs(folder):
@@ -118,7 +115,8 @@ def test_pages_of_memory_pools_are_looked_at_once_nobody_uses_them(folder):
     in_child(pools, folder, **ROOM)
 
 
-def polls(folder):
+@in_own_process(**ROOM)
+def test_a_poll_goes_by_the_streams_that_memory_waits_for(folder):
     queues, streams = counters(folder).queues, [accelrt.Stream() for _ in range(3 * MANY)]
     for stream in streams:
         buffer = accelrt.Buffer(1000)
@@ -140,7 +138,3 @@ def polls(folder):
     accelrt.empty_cache()
     assert queues() == (3 * MANY, 0)
     assert accelrt.memory_reserved() == 0
-
-
-def test_a_poll_goes_by_the_streams_that_memory_waits_for(folder):
-    in_child(polls, folder, **ROOM)

@@ -7,7 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_child
+from beside import on_a_thread
+from child import in_child, in_own_process
 
 import accelrt
 
@@ -109,7 +110,9 @@ def test_with_virtual_memory_pages_of_a_dead_stream_serve_everybody():
     assert accelrt.memory_reserved() == reserved
 
 
-def a_busy_stream_does_not_keep_the_others_from_being_handed_out():
+@pytest.mark.own_process
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
+def test_a_busy_stream_does_not_keep_the_others_from_being_handed_out():
     gate = threading.Event()
     busy, idle = accelrt.Stream(), accelrt.Stream()  # the only ones of the process
     handles = busy.cuda_stream, idle.cuda_stream
@@ -125,31 +128,16 @@ def a_busy_stream_does_not_keep_the_others_from_being_handed_out():
     assert again.cuda_stream == handles[0]
 
 
-@pytest.mark.own_process
-def test_a_busy_stream_does_not_keep_the_others_from_being_handed_out():
-    in_child(
-        a_busy_stream_does_not_keep_the_others_from_being_handed_out,
-        ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"],
-    )
-
-
 def test_memory_on_the_per_thread_stream_is_not_handed_to_a_thread_whose_stream_did_not_wait():
-    gate, addresses = threading.Event(), []
-    stream = accelrt.per_thread_stream()
+    gate, stream = threading.Event(), accelrt.per_thread_stream()
     address = allocate(4 * MIB, stream)
     stream.launch_host_func(gate.wait)
     delete(address)
-
-    def other():
-        addresses.append(allocate(4 * MIB, accelrt.per_thread_stream()))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
+    another = on_a_thread(lambda: allocate(4 * MIB, accelrt.per_thread_stream()))
     gate.set()
-    assert addresses[0] != address
+    assert another != address
     stream.synchronize()
-    delete(*addresses)
+    delete(another)
     accelrt.synchronize()
     data, out = np.arange(1000, dtype=np.uint8), np.zeros(1000, np.uint8)
     with accelrt.stream(stream), accelrt.Buffer(1000) as buffer:

@@ -5,7 +5,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver import testing
@@ -33,7 +33,9 @@ def work(streams, seed):
             live.append(accelrt.Buffer(chosen.choice(SIZES), 0, chosen.choice(streams)))
 
 
-def threads_side_by_side(count):
+@pytest.mark.parametrize("count", [1, 3])
+@in_own_process
+def test_identities_hold_while_the_driver_is_slow(count):
     wrap_host()
     testing.arm(call=1, code=1500, mode="slow", rows=MAPPING)
     streams = [accelrt.Stream(0) for _ in range(count)]
@@ -44,11 +46,6 @@ def threads_side_by_side(count):
     accelrt.memory.audit()
     assert accelrt.memory_allocated(0) == 0
     testing.disarm()
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_identities_hold_while_the_driver_is_slow(count):
-    in_child(threads_side_by_side, count)
 
 
 def test_a_slow_call_takes_some_time():
