@@ -14,7 +14,7 @@ calls are timed one by one, all libraries took turns three times, and the best o
 for a machine that others use too changes its pace for seconds. "raw C" is the driver API from C,
 "cuda.bindings" the driver API from Python; neither is a peer. "x best peer" is how many times as good as the
 best other library accelrt is. "-" means that there is nothing of the kind, or that it is not installed.
-RESULTS.json has the outer tenths and all errors."""
+RESULTS.json, which the run writes beside it, has the outer tenths and all errors."""
 
 
 def number(value: float | None, unit: str = "ns") -> str:
