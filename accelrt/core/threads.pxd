@@ -47,7 +47,15 @@ cdef extern from *:
     #else
     #define accelrt_spin() __asm__ volatile("" ::: "memory")
     #endif
+    static inline int accelrt_start(void *(*run)(void *), void *argument) {
+        pthread_t thread;
+        int code = pthread_create(&thread, NULL, run, argument);
+        if (code == 0) pthread_detach(thread);
+        return code;
+    }
     """
+    # Starts a thread that nobody joins; nonzero where there is none to be had.
+    int start "accelrt_start" (void* (*run)(void*) noexcept nogil, void* argument) noexcept nogil
     long long now "accelrt_now" () noexcept nogil    # nanoseconds of the monotonic clock
     bint pause "accelrt_pause" (long long ns) noexcept nogil  # True where a signal ended it early
     void sleep_ns "accelrt_whole_pause" (long long ns) noexcept nogil  # whatever signals come

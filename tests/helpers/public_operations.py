@@ -293,8 +293,9 @@ IN_STEPS = {"Array[] ="}
 
 
 def captured(scene):
+    array = scene.array  # made before the capture, which would only record what fills it
     with accelrt.graph(scene.unused_graph, stream=scene.capture_stream, capture_error_mode="thread_local"):
-        scene.array.fill_(9)
+        array.fill_(9)
 
 
 def allocated_in_pool(scene):

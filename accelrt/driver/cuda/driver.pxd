@@ -4,7 +4,7 @@ from libc.stdint cimport uintptr_t
 from accelrt.core.locks cimport pthread_mutex_t
 from accelrt.driver.cuda.functions cimport PFN_cuCtxGetCurrent_v4000
 from accelrt.driver.cuda.types cimport CUcontext, CUdevice, CUgraph, CUgraphEdgeData, CUgraphNode
-from accelrt.driver.guard cimport pthread_cond_t
+from accelrt.core.threads cimport pthread_cond_t
 from accelrt.status cimport INVALID_DEVICE, SUCCESS
 
 # One function of the library; rowgen.py writes them from the types of the pointers.

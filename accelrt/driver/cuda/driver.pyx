@@ -20,6 +20,7 @@ from posix.unistd cimport getpid
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.core.slots cimport Slot
+from accelrt.core.threads cimport pthread_cond_init, pthread_cond_signal, start
 from accelrt.driver.guard cimport (
     INTERRUPTED, enter_asking, go_relaxed, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
 )
@@ -48,19 +49,9 @@ from accelrt.status cimport (
 
 cdef extern from *:
     """
-    #include <pthread.h>
     #define accelrt_exchange(place, event) __atomic_exchange_n(place, event, __ATOMIC_ACQ_REL)
-    static int accelrt_start_thread(void* (*run)(void*), void* data) {
-        pthread_t thread;
-        int code = pthread_create(&thread, NULL, run, data);
-        if (code == 0) pthread_detach(thread);
-        return code;
-    }
     """
     uintptr_t exchange_event "accelrt_exchange" (uintptr_t* place, uintptr_t event) noexcept nogil
-    int start_thread "accelrt_start_thread" (void* (*run)(void*) noexcept nogil, void* data) noexcept nogil
-    int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
-    int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
 
 # Functions of cuda.bindings.cydriver.  Which value means an exception differs between releases of cuda-bindings, so the
 # exception itself is asked for.
@@ -1079,7 +1070,7 @@ cdef int await_elsewhere(int device) noexcept nogil:
     pthread_cond_init(&errand.over, NULL)
     errand.device = device
     errand.holders = 2
-    if start_thread(run_errand, errand):
+    if start(run_errand, errand):
         free(errand)
         return rows.device_synchronize(device)
     pthread_mutex_lock(&errand.lock)

@@ -29,13 +29,17 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
+from accelrt.core.threads cimport (
+    now, pthread_cond_broadcast, pthread_cond_init, pthread_cond_signal, pthread_cond_t, pthread_cond_wait, sleep_ns, start,
+    wait_on,
+)
 from accelrt.driver.host.work cimport (
     BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block, Capture,
     Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work, begin_work,
     clear_frontier,
 )
 from accelrt.driver.table cimport STREAM_BLOCKING
-from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on, pthread_cond_t
+from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on
 from accelrt.status cimport (
     ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED,
     NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
@@ -310,17 +314,17 @@ cdef void uncharge(int device, size_t size) noexcept nogil:
 cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
     # Addresses without access, aligned: what is too much at either end goes back.
     cdef size_t padded = size + alignment
-    cdef char* start = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef char* mapped = <char*>mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     cdef char* aligned
     global lacks_addresses
-    if <void*>start == MAP_FAILED:
+    if <void*>mapped == MAP_FAILED:
         lacks_addresses = True
         return NULL
-    aligned = <char*>rounded(<size_t>start, alignment)
-    if aligned > start:
-        munmap(start, aligned - start)
-    if start + padded > aligned + size:
-        munmap(aligned + size, start + padded - aligned - size)
+    aligned = <char*>rounded(<size_t>mapped, alignment)
+    if aligned > mapped:
+        munmap(mapped, aligned - mapped)
+    if mapped + padded > aligned + size:
+        munmap(aligned + size, mapped + padded - aligned - size)
     return aligned
 
 
@@ -537,34 +541,6 @@ cdef extern from *:
     static pthread_key_t accelrt_thread_end;  /* has a value on threads that have such streams */
     static void accelrt_at_thread_end(void (*end)(void*)) { pthread_key_create(&accelrt_thread_end, end); }
     static void accelrt_note_thread(void) { pthread_setspecific(accelrt_thread_end, accelrt_per_thread); }
-    static void accelrt_sleep_us(long us) {
-        struct timespec rest = {us / 1000000, (us % 1000000) * 1000};
-        while (nanosleep(&rest, &rest) == -1 && errno == EINTR) {}
-    }
-    /* Waits for at most so long; nonzero where nothing came. */
-    static int accelrt_linger(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += ms * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        return pthread_cond_timedwait(wake, mutex, &until);
-    }
-    static int accelrt_start(void* (*serve)(void*), void* stream) {
-        pthread_t thread;
-        pthread_attr_t attributes;
-        int code;
-        pthread_attr_init(&attributes);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        code = pthread_create(&thread, &attributes, serve, stream);
-        pthread_attr_destroy(&attributes);
-        return code;
-    }
-    static long long accelrt_now_ns(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return now.tv_sec * 1000000000LL + now.tv_nsec;
-    }
     static int accelrt_processors(void) {
         cpu_set_t set;
         return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
@@ -573,18 +549,10 @@ cdef extern from *:
     void** per_thread "accelrt_per_thread"
     void at_thread_end "accelrt_at_thread_end" (void (*end)(void*) noexcept nogil) noexcept nogil
     void note_thread "accelrt_note_thread" () noexcept nogil
-    void sleep_us "accelrt_sleep_us"(long us) noexcept nogil
-    int linger "accelrt_linger"(pthread_cond_t* wake, pthread_mutex_t* mutex, long ms) noexcept nogil
-    long long now_ns "accelrt_now_ns"() noexcept nogil
     int processors "accelrt_processors"() noexcept nogil
-    int start "accelrt_start"(void* (*serve)(void*) noexcept nogil, void* stream) noexcept nogil
-    int pthread_cond_init(pthread_cond_t* condition, void* attributes) noexcept nogil
-    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) noexcept nogil
-    int pthread_cond_signal(pthread_cond_t* condition) noexcept nogil
-    int pthread_cond_broadcast(pthread_cond_t* condition) noexcept nogil
 
 cdef enum:
-    LINGER_MS = 50      # how long a worker waits for more
+    LINGER_NS = 50_000_000  # how long a worker waits for more
     LEGACY = 1          # handles that CUDA reserves
     PER_THREAD = 2
     FIRST_HANDLE = 0x10000
@@ -797,9 +765,9 @@ cdef bint hold_end_open(HostStream* stream) noexcept nogil:
     capture.ending = True
     held_ends += 1
     unlock()
-    sleep_us(microseconds)
+    sleep_ns(microseconds * 1000)
     while load_count(&holding_ends):
-        sleep_us(100)
+        sleep_ns(100_000)
     lock()
     held_ends -= 1
     stream = look_up(device, handle)
@@ -985,7 +953,7 @@ cdef void* watch_shared(void* ticket_) noexcept nogil:
     cdef Ticket* ticket = <Ticket*>ticket_
     sleep_on(ticket.shared, ticket.number)
     lock()
-    ticket.time_ms = now_ns() / 1e6
+    ticket.time_ms = now() / 1e6
     ticket.done = True
     pthread_cond_broadcast(&done)
     drop_ticket(ticket)
@@ -1055,7 +1023,7 @@ cdef void pass_point(int kind, Ticket* ticket) noexcept nogil:
     if ticket != NULL and kind == WAIT:
         wait_for(ticket)
     elif ticket != NULL:
-        ticket.time_ms = now_ns() / 1e6
+        ticket.time_ms = now() / 1e6
         ticket.done = True
         pthread_cond_broadcast(&done)
     unlock()
@@ -1078,7 +1046,7 @@ cdef void finish(HostStream* stream) noexcept nogil:
     global operations
     cdef Operation* head = stream.head
     if head.work.kind == RECORD:
-        head.ticket.time_ms = now_ns() / 1e6
+        head.ticket.time_ms = now() / 1e6
         head.ticket.done = True
         if head.ticket.shared != NULL:
             complete_record(head.ticket.shared, head.ticket.number)
@@ -1102,7 +1070,7 @@ cdef void* serve(void* data) noexcept nogil:
     lock()
     while True:
         if stream.head == NULL:
-            if stream.dropped or (linger(&stream.wake, &mutex, LINGER_MS) and stream.head == NULL):
+            if stream.dropped or (wait_on(&stream.wake, &mutex, LINGER_NS) and stream.head == NULL):
                 break
             continue
         head = stream.head
@@ -1111,7 +1079,7 @@ cdef void* serve(void* data) noexcept nogil:
         else:
             unlock()
             if delay:
-                sleep_us(delay)
+                sleep_ns(delay * 1000)
             if head.work.kind == REPLAY:
                 replay(head.work.plan, <Ticket**>head.staged, stream.device)
             else:
@@ -1343,8 +1311,8 @@ cdef void share(part_fn run, const void* task, unsigned long long count) noexcep
     if threads == 1 or count == 1:
         run(task, 0, count)
         return
-    began = now_ns()
-    while now_ns() - began < ALONE_NS:
+    began = now()
+    while now() - began < ALONE_NS:
         step = min(step, count - done)
         if not run(task, done, step):
             return

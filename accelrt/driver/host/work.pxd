@@ -5,8 +5,8 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from accelrt.core.threads cimport pthread_cond_t
 from accelrt.driver.table cimport host_fn
-from accelrt.driver.guard cimport pthread_cond_t
 from accelrt.status cimport NO_HOST_MEMORY
 
 cdef enum:  # kinds of work
