@@ -456,6 +456,8 @@ cdef void leave_asking(Slot* asker) noexcept nogil:
 
 
 cdef bint try_asking() noexcept nogil:
+    # For what is asked on accelrt's own account: False where a capture ends just now, so that it is to be asked later.
+    # Never waits; may nest, and rows may be called inside.
     return try_asking_here()
 
 
@@ -465,8 +467,7 @@ cdef void stop_asking() noexcept nogil:
 
 
 cdef bint is_ending() noexcept nogil:
-    # For what is asked on accelrt's own account: False where a capture ends just now, so that it is to be asked later.
-    # Never waits; may nest, and rows may be called inside. whether a capture ends just now.
+    # Whether a capture ends just now.
     return (load_flag(&held, ACQUIRE) & ENDS) != 0
 
 

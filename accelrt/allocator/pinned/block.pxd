@@ -1,5 +1,5 @@
 # What the cache of page-locked memory is made of: sizes, figures, records.  One such pool a process: the memory is
-# portable, every device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
+# portable, every device can use it.  cache.pyx walks the identities of memory/DESIGN.md.
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
@@ -101,9 +101,6 @@ cdef inline void reset_sums(Tally* tally) noexcept nogil:
 
 cdef inline void reset_timing(Timing* timing) noexcept nogil:
     memset(timing, 0, sizeof(Timing))
-
-# What the cache of page-locked memory is made of.  One such pool a process: the memory is portable, every
-# device can use it.  pool.pyx walks the identities of memory/DESIGN.md.
 
 cdef enum:  # PinnedBlock.state
     FREE = 0      # in one free list

@@ -1,4 +1,4 @@
-# Blocks of page-locked memory.  Free lists, splitting and merging: all under the pool's lock; no driver is known here.
+# Blocks of page-locked memory: free lists, splitting and merging, all under the pool's lock and without the driver.
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.block cimport (
@@ -122,7 +122,8 @@ cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogi
 
 # The cache of page-locked host memory: the public nogil face of allocator/pinned/.  Addresses are what
 # allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.
-# size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
+
+# Allocates size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
 # more from the driver of the calling thread's current device.
 cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
 cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil  # of that device's driver
