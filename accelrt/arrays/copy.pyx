@@ -27,7 +27,7 @@ from accelrt.memory.caching cimport allocate_host_bytes, checked_size, connect_d
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
 from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy
-from accelrt.streams.stream cimport current_of, judge_handle, Stream, stream_for, stream_of, wrap
+from accelrt.streams.stream cimport current_of, judge_handle, mark_used, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, refuse_sleeping
 cimport accelrt.runtime.access as watch
 
@@ -697,6 +697,7 @@ cdef inline int checked_width(object width) except -1:
 cdef Stream worker_for(object stream, int ordinal):
     # Of that device; None is its current stream.
     if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).made:
+        mark_used(<Stream>stream)
         return <Stream>stream
     return stream_for(stream, ordinal, "the memory")
 

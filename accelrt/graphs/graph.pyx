@@ -1175,7 +1175,7 @@ cdef class Branch:
         cdef uintptr_t body = 0
         cdef uint64_t capture = 0
         cdef int code
-        self.stream = make_stream(self.ordinal)
+        self.stream = stream_of(make_stream(self.ordinal), self.ordinal)
         code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
         if code:
             raise_status(code, "conditional_add", ("stream", before.handle, "kind", self.kind))

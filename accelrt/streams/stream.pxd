@@ -6,8 +6,9 @@ from accelrt.streams.stream_pool cimport PooledStream
 from accelrt.uses.events cimport PooledEvent
 
 cdef class Stream:
-    cdef readonly uintptr_t handle  # the driver's; 0 is the device's legacy default stream
+    cdef uintptr_t handle           # the driver's; 0 is the device's legacy default stream; for work, see mark_used
     cdef readonly int device_index
+    cdef bint used                  # other code may have put work in: had the handle, or had the stream for its work
     cdef PooledStream* pooled       # returned to the pool of driver streams when the object dies; NULL: others own it
     cdef object owner               # kept alive as long as this object, for a stream of others
     cdef bint has_window            # an access policy window was set on a driver stream of the pool
@@ -31,6 +32,11 @@ cdef class Event:
     cdef int raise_unrecorded(self, int code, uintptr_t stream) except -1
     cdef int record_in(self, Stream stream) except -1
     cdef int wait_in(self, Stream stream) except -1
+
+cdef inline uintptr_t mark_used(Stream stream) noexcept:
+    # The handle, for whoever may put work in.  What stream_of, current_of and exchange_current answered or got is marked.
+    stream.used = True
+    return stream.handle
 
 cdef enum:  # handles of default streams
     LEGACY = 0

@@ -232,7 +232,7 @@ cdef class Stream:
         if self.has_window:  # the driver stream's next holder begins without one
             end_window(self.device_index, self.handle)
         if self.pooled != NULL:
-            return_stream(self.pooled)
+            return_stream(self.pooled, self.used)
 
     cdef int open_by_id(self, object stream_id, int ordinal) except -1:
         cdef uintptr_t handle = handle_of(stream_id, "stream_id")
@@ -249,6 +249,7 @@ cdef class Stream:
             if found != ordinal:
                 raise ArgumentError(f"stream_id {handle:#x} is a stream of device {found}, but device_index is {ordinal}")
         self.handle = handle
+        self.used = True
         self.device_index = ordinal
         self.made = True
         return 0
@@ -281,18 +282,23 @@ cdef class Stream:
         return device_at(self.device_index)
 
     @property
+    def handle(self) -> int:
+        """The driver's handle, 0 where the stream is the device's legacy default stream."""
+        return mark_used(self)
+
+    @property
     def cuda_stream(self) -> int:
         """The driver's handle, by torch's name for it: an int that fits a CUstream."""
         if not self.made:
             refuse_unmade(self)
-        return self.handle
+        return mark_used(self)
 
     @property
     def stream_id(self) -> int:
         """int: with device_index and device_type, what names this stream to Stream(stream_id=...); the driver's handle."""
         if not self.made:
             refuse_unmade(self)
-        return self.handle
+        return mark_used(self)
 
     @property
     def native_handle(self) -> int:
@@ -446,7 +452,7 @@ cdef class Stream:
         """
         if not self.made:
             refuse_unmade(self)
-        enqueue_callback(self.device_index, self.handle, function)
+        enqueue_callback(self.device_index, mark_used(self), function)
 
     def __enter__(self) -> Self:
         enter_own(self)
@@ -459,7 +465,7 @@ cdef class Stream:
         """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
         if not self.made:
             refuse_unmade(self)
-        return 0, self.handle
+        return 0, mark_used(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Stream):
@@ -474,7 +480,7 @@ cdef class Stream:
 
     def __repr__(self):
         kind = type(self).__name__
-        return f"<accelrt.{kind} device={init.chosen_driver()}:{self.device_index} cuda_stream={self.handle:#x}>"
+        return f"<accelrt.{kind} device={init.chosen_driver()}:{self.device_index} cuda_stream={mark_used(self):#x}>"
 
 
 def default_stream(device: DeviceArgument | None = None) -> Stream:
@@ -659,7 +665,7 @@ cdef class Event:
         # the stream, which may wait for a function of Python's.
         global records
         cdef int ordinal = where.device_index
-        cdef uintptr_t stream = where.handle
+        cdef uintptr_t stream = mark_used(where)
         cdef bint captured = False
         cdef bint is_node
         cdef int code
@@ -699,7 +705,7 @@ cdef class Event:
 
     cdef int wait_in(self, Stream stream) except -1:
         cdef int ordinal = stream.device_index
-        cdef uintptr_t waiter = stream.handle
+        cdef uintptr_t waiter = mark_used(stream)
         cdef bint is_node
         cdef int code
         if not stream.made:
@@ -955,7 +961,7 @@ cdef int make_current(Stream stream) except -1:
     before = currents[stream.device_index].stream
     Py_INCREF(stream)
     currents[stream.device_index].stream = <PyObject*>stream
-    currents[stream.device_index].handle = stream.handle
+    currents[stream.device_index].handle = mark_used(stream)
     Py_XDECREF(before)
     return 0
 
@@ -968,7 +974,7 @@ cdef PyObject* exchange_current(Stream stream) except NULL:
     before = currents[ordinal].stream
     Py_INCREF(stream)
     currents[ordinal].stream = <PyObject*>stream
-    currents[ordinal].handle = stream.handle
+    currents[ordinal].handle = mark_used(stream)
     return before
 
 
@@ -990,6 +996,7 @@ cdef Stream stream_of(object stream, int ordinal):
     if isinstance(stream, Stream):
         if not (<Stream>stream).made:
             refuse_unmade(stream)
+        mark_used(stream)
         return stream
     return other_stream(stream, ordinal)
 

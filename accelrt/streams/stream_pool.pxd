@@ -9,12 +9,14 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
     int priority
     bint by_handle         # nogil code has it, and returns it by its handle; under the pool's lock
     bint idle              # in the pool; under its lock
+    bint used              # others than its Streams may have put work in since it was found idle; under the pool's lock
     int sharers            # Streams made by its id, beside the first holder; under the pool's lock
     PooledStream* next     # in the pool: the one that was returned next
 
 # For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers.
 cdef PooledStream* take_stream(int device, int priority) except NULL
-cdef void return_stream(PooledStream* stream) noexcept nogil  # its work may still run
+# Its work may still run, where it was used: where anything but the Stream itself had its handle.
+cdef void return_stream(PooledStream* stream, bint used) noexcept nogil
 # For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE in
 # out_code where it is but has no holder.
 cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil

@@ -19,7 +19,8 @@ from accelrt.uses.events cimport make_event, PooledEvent, release_event, return_
 # --- streams ---------------------------------------------------------------------------------------------------------
 # A Stream that dies returns its driver stream, and nogil code the handle that it took; it is handed out again only when
 # its work is complete.  So no two holders share a stream, and none is destroyed while the allocator still has memory
-# filed under it.  That memory serves the next holder of the stream.
+# filed under it.  That memory serves the next holder of the stream.  The driver is asked whether the work is complete only
+# where there may be some: a stream whose holder did nothing with it is as idle as before.
 
 cdef struct Returned:  # streams of one device and priority, the one returned first at the front
     PooledStream* first
@@ -76,8 +77,10 @@ cdef void push_locked(PooledStream* stream) noexcept nogil:
     queue.last = stream
 
 
-cdef void return_stream(PooledStream* stream) noexcept nogil:
+cdef void return_stream(PooledStream* stream, bint used) noexcept nogil:
     spin_lock(&lock)
+    if used:
+        stream.used = True
     push_locked(stream)
     spin_unlock(&lock)
 
@@ -110,10 +113,13 @@ cdef int take_idle(int device, int priority, PooledStream** out_stream, const ch
             return NOT_READY
         is_last = stream.next == NULL
         out_stream[0] = stream
+        if not stream.used:
+            return 0
         code = query_uncaptured(registry.active(), device, stream.handle, out_row)
         if code == 0:
+            stream.used = False
             return 0
-        return_stream(stream)
+        return_stream(stream, True)
         if is_last or code != NOT_READY:  # the device's work failed, which the caller has to hear
             return code
     return NOT_READY
@@ -200,6 +206,7 @@ cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept n
         return code
     spin_lock(&lock)
     found.by_handle = True
+    found.used = True
     spin_unlock(&lock)
     out_stream[0] = found.handle
     return 0

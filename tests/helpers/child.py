@@ -178,6 +178,15 @@ def wrap_host(posing=False):
     return faults
 
 
+def calls_of(faults, work, *but):
+    """How often the work calls each row once everything that it needs is there; but those named."""
+    for _ in range(3):
+        work()
+    faults.reset_call_counts()
+    work()
+    return {row: count for row, count in faults.call_counts().items() if count and row not in but}
+
+
 def waits():
     """How often this process has called a row that waits for a device's work; after wrap_host."""
     from accelrt.driver import testing as faults

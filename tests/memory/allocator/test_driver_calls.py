@@ -1,21 +1,12 @@
 """Which rows of the driver an allocation and its free call."""
 
 import pytest
-from child import in_child, wrap_host
+from child import calls_of, in_child, wrap_host
 
 import accelrt
 
 pytestmark = pytest.mark.host
 ALLOC, FREE = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
-
-
-def calls_of(faults, work):
-    """The rows that the work calls once everything that it needs is there."""
-    for _ in range(3):
-        work()
-    faults.reset_call_counts()
-    work()
-    return {row: count for row, count in faults.call_counts().items() if count}
 
 
 def hits():
