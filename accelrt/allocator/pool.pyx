@@ -3,7 +3,6 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from accelrt.allocator.address_table cimport block_at, block_in, heap_at
 from accelrt.allocator.audit cimport audit_between, audit_pool
 from accelrt.allocator.backing.pages cimport (
     join_peers, keep_file, kept_file, make_pages_shareable, pages_are_shareable, slot_index,
@@ -18,10 +17,11 @@ from accelrt.allocator.external.external_pool cimport (
     external_set_limit, external_use_on,
 )
 from accelrt.allocator.heaps cimport (
-    PER_THREAD, count_freed, count_splits, entered_pool, find_private, gone, hand_over, heap_of,
+    PER_THREAD, block_at, count_freed, count_splits, entered_pool, find_private, gone, hand_over, heap_at, heap_of,
     heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, note_peaks, pool_for, try_lock_to_read,
     unlock_after_read, unlock_all,
 )
+from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.allocator.miss cimport (
