@@ -28,7 +28,7 @@ from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
 from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
-from accelrt.streams.stream_pool cimport events_in_use, streams_in_use
+from accelrt.runtime.lifetimes cimport events_in_use, streams_in_use
 
 
 # --- refusal ----------------------------------------------------------------------------------------------------------
