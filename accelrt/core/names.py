@@ -29,7 +29,8 @@ NOW = {
         host_memory_stats record_stream reset_accumulated_host_memory_stats reset_peak_host_memory_stats
         set_per_process_memory_fraction
     """,
-    "allocator.settings.apply": "configure_pinned pinned_settings",
+    "allocator.pinned.cache": "pinned_settings",
+    "allocator.settings.apply": "configure_pinned",
     "runtime.init": "init is_available is_initialized lazy_call",
     "runtime.access": "get_sync_debug_mode set_sync_debug_mode",
     "streams.stream": "Event Stream current_stream default_stream per_thread_stream set_stream stream",

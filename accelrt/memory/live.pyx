@@ -15,7 +15,7 @@ from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.routes cimport private_of
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
 from accelrt.allocator.readers import holdings, rounded_request
-from accelrt.allocator.settings.apply cimport backend_name
+from accelrt.allocator.external.external_pool cimport backend_name
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.printable import printable
