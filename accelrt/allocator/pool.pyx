@@ -104,7 +104,7 @@ def want_level(int level) -> None:
         pthread_mutex_unlock(&making)
 
 
-def want_settings(dict values, bint at_once=False, bint limits=False) -> None:
+def want_settings(values: dict[str, object], bint at_once=False, bint limits=False) -> None:
     """Gives pools settings.
 
     Arguments:

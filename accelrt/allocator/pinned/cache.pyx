@@ -991,7 +991,7 @@ cdef int checked_threads(object value) except -1:
     return value
 
 
-def change_pinned(dict values) -> None:
+def change_pinned(values: dict[str, object]) -> None:
     """Sets the settings of page-locked memory that a dict has under the names of configure_pinned; all are checked before
     any takes effect."""
     cdef PinnedSettings settings = read_settings()
