@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
 
-__all__ = ["Generator", "is_default"]
-
 MOST_THREADS = 1 << 26  # of a geometry: kernels step by 16 times as many elements, in 32 bits
 EXACT = {name: 1 << BY_NAME[name].precision for name in FLOATS}  # all integers up to it are exact
 WIDE_RANGE = 1 << 28  # from here on integers are drawn of 64 bits, as torch's are

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from accelrt.arrays.array import Array
     from accelrt.graphs.graph import RandomState
 
-__all__ = ["GraphStates", "find_states"]
-
-
 PUT = ElementwiseKernel(
     "uint64 seed, uint64 offset", "raw uint64 at", "at[0] = seed; at[1] = offset", "random_state"
 )

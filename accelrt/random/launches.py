@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from accelrt.kernels.kernel import Kernel
     from accelrt.streams.stream import Stream
 
-__all__ = ["Launch", "checked_array", "kernel_for", "name_of", "plan_for"]
-
 # Elements, and bytes from the first to the last, of one launch; torch's, so that bits agree.
 MOST = (1 << 31) - 1
 RANKED = 1024  # elements up to which a permutation sorts drawn keys

@@ -15,14 +15,6 @@ if TYPE_CHECKING:
 
     from accelrt.allocator.settings.settings import Settings
 
-__all__ = [
-    "allocator_settings",
-    "backend_to_come",
-    "configure_pinned",
-    "read_environment",
-    "set_allocator_settings",
-]
-
 NO_LIMIT = (1 << 64) - 1  # SIZE_MAX
 UNCHANGED: Any = object()
 
