@@ -16,8 +16,8 @@ cimport accelrt.allocator.pinned.cache as pinned
 from accelrt.runtime.init import later
 cimport accelrt.status as status
 from accelrt.streams.stream cimport current_handle, device_of_stream
-cimport accelrt.streams.stream_pool as stream_pool
-from accelrt.streams.stream_pool cimport note_record, return_event_handle, take_event_handle
+cimport accelrt.runtime.lifetimes as lifetimes
+from accelrt.runtime.lifetimes cimport note_record, return_event_handle, take_event_handle
 from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use, is_awake
 
 
@@ -165,11 +165,11 @@ cdef int stream_wait_stream(int device, uintptr_t stream, int other_device, uint
 cdef int stream_lease(int device, int priority, uintptr_t* out_stream) noexcept nogil:
     if outside(device):
         return INVALID_DEVICE
-    return stream_pool.take_handle(device, priority, out_stream)
+    return lifetimes.take_handle(device, priority, out_stream)
 
 
 cdef int stream_return(int device, uintptr_t stream) noexcept nogil:
-    return stream_pool.return_handle(device, stream)
+    return lifetimes.return_handle(device, stream)
 
 
 cdef int event_lease(int device, bint timing, bint blocking, uintptr_t* out_event) noexcept nogil:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["BUILD_VARIABLES", "SECRETS", "VARIABLES", "Variable", "read_size", "text", "value"]
-
 PREFIX = "ACCELRT_"
 DRIVERS = ("cuda", "host")  # each a module driver/NAME/driver.pyx
 MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/machine.pxd

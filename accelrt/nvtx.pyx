@@ -18,6 +18,12 @@ from accelrt.status cimport refuse_copy, refuse_unmade
 
 __all__ = ["Domain", "get_domain", "is_listening", "mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
+# stub: _F = TypeVar("_F", bound=Callable[..., object])
+# stub: class _Range(Protocol):
+# stub:     def __enter__(self) -> None: ...
+# stub:     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> bool: ...  # no-cython-lint
+# stub:     def __call__(self, function: _F, /) -> _F: ...
+
 cdef enum:
     NO_TRACKING = -2  # what NVTX answers for a depth where no tool listens (NVTX_NO_PUSH_POP_TRACKING)
 
@@ -96,7 +102,7 @@ cdef class Domain:
     cdef bint made
     cdef object __weakref__
 
-    def __init__(self, *_):
+    def __init__(self, *_: object) -> None:
         if not self.made:
             raise TypeError("a Domain is made by accelrt.nvtx.get_domain(name)")
 
@@ -106,7 +112,10 @@ cdef class Domain:
     def __repr__(self):
         return f"<accelrt.nvtx.Domain {self.name!r}>"
 
-    def mark(self, msg, color=None, category=None, payload=None):
+    def mark(
+        self, msg: str, color: str | int | None = None, category: str | int | None = None,
+        payload: float | None = None,
+    ) -> None:
         """Marks a moment.
 
         Arguments:
@@ -118,7 +127,10 @@ cdef class Domain:
         if self.backend is not None:
             self.backend.mark(message=text_of(msg), color=color, category=category, payload=payload)
 
-    def range_push(self, msg, color=None, category=None, payload=None):
+    def range_push(
+        self, msg: str, color: str | int | None = None, category: str | int | None = None,
+        payload: float | None = None,
+    ) -> int:
         """Begins a range inside of the calling thread's others; arguments as of mark.
 
         Returns:
@@ -131,7 +143,7 @@ cdef class Domain:
         self.depths.open = depth + 1
         return depth
 
-    def range_pop(self):
+    def range_pop(self) -> int:
         """Ends the range that the calling thread began last.
 
         Returns:
@@ -144,7 +156,10 @@ cdef class Domain:
         self.depths.open = max(depth, 0)
         return depth
 
-    def range_start(self, msg, color=None, category=None, payload=None):
+    def range_start(
+        self, msg: str, color: str | int | None = None, category: str | int | None = None,
+        payload: float | None = None,
+    ) -> int:
         """Begins a range that any thread may end; arguments as of mark.
 
         Returns:
@@ -154,12 +169,12 @@ cdef class Domain:
             return 0
         return self.backend.start_range(message=text_of(msg), color=color, category=category, payload=payload)
 
-    def range_end(self, range_id):
+    def range_end(self, range_id: int) -> None:
         """Ends a range that range_start began; range_id is what it returned."""
         if self.backend is not None:
             self.backend.end_range(range_id)
 
-    def range(self, msg, *args, **kwargs):
+    def range(self, msg: str, *args: object, **kwargs: object) -> _Range:
         """A context, or a decorator of functions, that is a range; arguments as of accelrt.nvtx.range."""
         return nothing if self.backend is None else new_range(self, msg, args, kwargs)
 
@@ -219,12 +234,12 @@ cdef Range new_range(Domain domain, object msg, tuple args, dict kwargs):
     return made
 
 
-def is_listening():
+def is_listening() -> bool:
     """Whether a profiler listens to what this module tells."""
     return not silent()
 
 
-def get_domain(str name not None):
+def get_domain(str name not None) -> Domain:
     """A domain: a name under which a profiler files marks and ranges.
 
     Arguments:
@@ -242,7 +257,7 @@ def get_domain(str name not None):
     return found
 
 
-def mark(msg):
+def mark(msg: str) -> None:
     """Marks a moment.
 
     Arguments:
@@ -252,7 +267,7 @@ def mark(msg):
         default.mark(msg)
 
 
-def range_push(msg):
+def range_push(msg: str) -> int:
     """Begins a range inside of the calling thread's others.
 
     Arguments:
@@ -263,7 +278,7 @@ def range_push(msg):
     return NO_TRACKING if silent() else default.range_push(msg)
 
 
-def range_pop():
+def range_pop() -> int:
     """Ends the range that the calling thread began last.
 
     Returns:
@@ -272,7 +287,7 @@ def range_pop():
     return NO_TRACKING if silent() else default.range_pop()
 
 
-def range_start(msg):
+def range_start(msg: str) -> int:
     """Begins a range that any thread may end.
 
     Arguments:
@@ -283,7 +298,7 @@ def range_start(msg):
     return 0 if silent() else default.range_start(msg)
 
 
-def range_end(range_id):
+def range_end(range_id: int) -> None:
     """Ends a range that range_start began.
 
     Arguments:
@@ -293,7 +308,7 @@ def range_end(range_id):
         default.range_end(range_id)
 
 
-def range(msg, *args, **kwargs):
+def range(msg: str, *args: object, **kwargs: object) -> _Range:
     """A context, or a decorator of functions, that is a range.
 
         with accelrt.nvtx.range("step {}", number):

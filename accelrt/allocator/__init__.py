@@ -1,8 +1,8 @@
 """The caching allocator of device memory, in nogil code.
 
 pool           the devices' pools: allocate, free, other streams' uses; memory that other processes have
-heaps          records of heaps, segments and blocks; private pools; the exclusive section, sums of statistics
-address_table  from an address to the heap that it belongs to
+heaps          records of heaps, segments and blocks; private pools; the exclusive section; sums of
+               statistics; the table from an address to the heap that it belongs to
 miss           the retry ladder, from a search that finds nothing to out of memory; blocks freed while in use
 readers        what a pool holds, for Python: statistics, a snapshot, holdings by pool, stream and stack
 audit          checks of the identities of DESIGN.md

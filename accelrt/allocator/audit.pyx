@@ -8,8 +8,8 @@ that the next hit finds.
 from libc.stdint cimport SIZE_MAX, int64_t
 from libc.string cimport memcpy, memset
 
-from accelrt.allocator.address_table cimport block_in, heap_at
-from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, serves_others, total_of
+from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, heap_at, serves_others, total_of
+from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.backing.pages cimport slot_index
 from accelrt.allocator.history_types cimport TagFigures
 from accelrt.allocator.inline.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing

@@ -3,7 +3,6 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from accelrt.allocator.address_table cimport ensure_places
 from accelrt.allocator.backing.pages cimport (
     evict, grow_pages, grow_plain, need_at_end, release_page, release_plain, takes_plain, trim_all_expandable,
 )
@@ -17,6 +16,7 @@ from accelrt.allocator.heaps cimport (
     PER_THREAD, call_unlocked, count_freed, drop_empty, ensure_blocks, hand_out, has_graphs, heap_of, heap_stream,
     lock_all, pool_for, reserved, total_of, unlock_all,
 )
+from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.history_types cimport BORROWED, OFFERED, REFUSED
 from accelrt.allocator.inline.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
 from accelrt.allocator.inline.free_list cimport best_fit, class_of, next_class, precedes

@@ -39,9 +39,6 @@ cdef inline int pool_of(int device, Pool** out_pool) noexcept nogil:
     return 0
 
 
-cdef void want_settings(const PoolSettings* settings) noexcept nogil  # for pools that are made from now on
-cdef void want_level(int level) noexcept nogil  # likewise, the level of audits: 0 none, 1 counters, 2 everything
-cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil  # in the exclusive section
 # Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
 cdef int set_history(const HistorySettings* settings) noexcept nogil
 # For callers that come without the GIL from Python, under no lock: whether operations of this level keep their stack

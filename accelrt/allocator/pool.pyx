@@ -3,7 +3,6 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from accelrt.allocator.address_table cimport block_at, block_in, heap_at
 from accelrt.allocator.audit cimport audit_between, audit_pool
 from accelrt.allocator.backing.pages cimport (
     join_peers, keep_file, kept_file, make_pages_shareable, pages_are_shareable, slot_index,
@@ -18,10 +17,11 @@ from accelrt.allocator.external.external_pool cimport (
     external_set_limit, external_use_on,
 )
 from accelrt.allocator.heaps cimport (
-    PER_THREAD, count_freed, count_splits, entered_pool, find_private, gone, hand_over, heap_of,
+    PER_THREAD, block_at, count_freed, count_splits, entered_pool, find_private, gone, hand_over, heap_at, heap_of,
     heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, note_peaks, pool_for, try_lock_to_read,
     unlock_after_read, unlock_all,
 )
+from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.allocator.miss cimport (
@@ -86,31 +86,62 @@ cdef int make_pool(int device, Pool** out_pool) noexcept nogil:
     return code
 
 
-cdef void want_settings(const PoolSettings* settings) noexcept nogil:
-    global wanted
-    pthread_mutex_lock(&making)
-    wanted = settings[0]
-    pthread_mutex_unlock(&making)
+def any_made() -> bool:
+    """Whether a device has a pool."""
+    cdef int device
+    for device in range(MAX_DEVICES):
+        if pool_if_made(device) != NULL:
+            return True
+    return False
 
 
-cdef void want_level(int level) noexcept nogil:
+def want_level(int level) -> None:
+    """Has pools that are made from now on audited at a level: 0 never, 1 their counters, 2 everything."""
     global wanted_level
-    pthread_mutex_lock(&making)
-    wanted_level = level
-    pthread_mutex_unlock(&making)
+    with nogil:
+        pthread_mutex_lock(&making)
+        wanted_level = level
+        pthread_mutex_unlock(&making)
 
 
-cdef void replace_settings(Pool* pool, const PoolSettings* settings) noexcept nogil:
+def want_settings(values: dict[str, object], bint at_once=False, bint limits=False) -> None:
+    """Gives pools settings.
+
+    Arguments:
+        values: dict, field of PoolSettings -> value.
+        at_once: bool, whether the pools that are made already get them too.
+        limits: bool, whether those get the limit that the fraction stands for.
+    """
+    global wanted
+    cdef PoolSettings settings = values
+    cdef Pool* pool
+    cdef int device
+    with nogil:
+        pthread_mutex_lock(&making)
+        wanted = settings
+        pthread_mutex_unlock(&making)
+        for device in range(MAX_DEVICES if at_once else 0):
+            pool = pool_if_made(device)
+            if pool != NULL:
+                lock_all(pool)
+                replace_settings(pool, &settings, limits)
+                unlock_all(pool, NULL)
+
+
+cdef void replace_settings(Pool* pool, const PoolSettings* settings, bint limits) noexcept nogil:
     # In the exclusive section.  What stands before virtual_memory changes; what the fast path reads without a lock is
     # stored atomically, or stays.
     cdef size_t changing = <const char*>&settings.virtual_memory - <const char*>settings
     cdef bint stitches = settings.stitching and pool.settings.virtual_memory
+    cdef size_t total = 0
     cdef int power
     memcpy(&pool.settings, settings, changing)
     pool.settings.stitching = stitches
     for power in range(64):
         store_steps(&pool.settings.divisions[power], settings.divisions[power])
     store_flag(&pool.settings.rounds, settings.rounds)
+    if limits and pool.table.device_memory(pool.device, &total) == 0:
+        pool.limit = limit_of_fraction(settings.fraction, total)
 
 
 cdef Pool* new_pool(int device) noexcept nogil:

@@ -139,7 +139,7 @@ cdef struct Heap:
     const PoolSettings* settings  # its pool's; no other pool has the same address
     Block* cached                 # the last-freed cache: a LIVE or CACHED block, or NULL; NULL in the exclusive section
     int64_t cached_rounds         # how often it was allocated from the cache
-    AddressMap blocks             # its LIVE, CACHED and PENDING blocks by address (address_table.pxd)
+    AddressMap blocks             # its LIVE, CACHED and PENDING blocks by address (inline/block_map.pxd)
     PrivatePool* owner            # NULL for a common heap
     int kind                      # of its plain segments; LARGE with virtual memory, where one heap serves both kinds
     uint32_t seed                 # of the weights of its blocks

@@ -10,8 +10,6 @@ from accelrt.arrays.copy import device_span
 from accelrt.streams.access_policy import AccessPolicyWindow
 from accelrt.streams.stream import Stream
 
-__all__ = ["access_policy_window"]
-
 
 @contextmanager
 def access_policy_window(

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["BY_NAME", "DTYPES", "DType"]
-
 
 class DType(NamedTuple):
     """One type of elements.

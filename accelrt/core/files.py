@@ -11,8 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["check_regular", "read", "stamp", "write"]
-
 UNFINISHED = ".new"
 CHUNK = 1 << 24  # bytes of one read
 

@@ -29,7 +29,8 @@ NOW = {
         host_memory_stats record_stream reset_accumulated_host_memory_stats reset_peak_host_memory_stats
         set_per_process_memory_fraction
     """,
-    "allocator.settings.apply": "configure_pinned pinned_settings",
+    "allocator.pinned.cache": "pinned_settings",
+    "allocator.settings.apply": "configure_pinned",
     "runtime.init": "init is_available is_initialized lazy_call",
     "runtime.access": "get_sync_debug_mode set_sync_debug_mode",
     "streams.stream": "Event Stream current_stream default_stream per_thread_stream set_stream stream",
@@ -57,8 +58,7 @@ LATER = {
     "arrays.array": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
     "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
-    "kernels.kernel": "Kernel KernelAttributes Launcher",
-    "kernels.module": "Module host_kernel sleep",
+    "kernels.kernel": "Kernel KernelAttributes Launcher Module host_kernel sleep",
     "sharing.handles": "ipc_collect",
     "devices.versions": "driver_version runtime_version",
     "devices.device": "get_device_capability get_device_name get_device_properties",
@@ -87,7 +87,7 @@ LATER = {
 
 # Names that programs written for torch.cuda use although they begin with an underscore; imported later too.
 UNDERSCORED = {
-    "kernels.module": "_sleep",
+    "kernels.kernel": "_sleep",
     "runtime.init": "_is_in_bad_fork _lazy_call _lazy_init",
     "streams.stream": "_set_stream_by_id",
 }

@@ -2,8 +2,6 @@
 
 import sys
 
-__all__ = ["printable", "printable_lines", "say", "size_text"]
-
 UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from accelrt.core.process import open_descriptor
 
-__all__ = ["Listed", "Status", "listed", "pci_bus_id", "started", "status_of"]
-
 ROOT = Path("/proc/driver/nvidia")
 NODES = Path("/dev")
 

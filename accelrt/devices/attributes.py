@@ -4,8 +4,6 @@ Source: CUDA driver API, "Data types used by CUDA driver", CUdevice_attribute: t
 prefix, in lower case, of CUDA 13.5; what a release added is how its cuda.h differs from the one before.
 """
 
-__all__ = ["ATTRIBUTES", "known_to"]
-
 # The driver's version (cuDriverGetVersion) and the numbers that came with it; CUDA 12.0 has the others.
 ADDED = {
     12010: (132,),

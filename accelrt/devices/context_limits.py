@@ -13,8 +13,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["get_limit", "reset_persisting_l2_cache", "set_limit"]
-
 # CUlimit (CUDA driver API, "Data types used by CUDA driver"): the names without their prefix, in lower case.
 NAMES = """
     stack_size printf_fifo_size malloc_heap_size dev_runtime_sync_depth dev_runtime_pending_launch_count

@@ -25,8 +25,6 @@ from accelrt.core import procfs
 from accelrt.errors import ReadingError
 from accelrt.nvml import Card, listing
 
-__all__ = ["Asked", "count", "physical", "probe"]
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 

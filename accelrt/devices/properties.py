@@ -9,8 +9,6 @@ from accelrt.devices.attributes import ATTRIBUTES, known_to
 from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
-__all__ = ["DeviceProperties", "read_properties"]
-
 # The driver's names of those that torch calls otherwise.
 DRIVER_NAMES = {
     "major": "compute_capability_major",

@@ -11,8 +11,6 @@ from accelrt.devices.attributes import ATTRIBUTES
 from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
-__all__ = ["driver_version", "kernel_driver_version", "runtime_version", "warn_of_what_is_old"]
-
 MODULE = Path("/sys/module/nvidia/version")
 # The first branch that accelrt opens: cuGetProcAddress as it calls it is of CUDA 12.0.
 OLDEST_OPENED = (525, "12.0")

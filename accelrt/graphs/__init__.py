@@ -1,6 +1,7 @@
 """Capture, change and replay of graphs.
 
-graph       CUDAGraph: capture, replay, update; the contexts that capture it and bodies of conditional nodes
+graph       CUDAGraph: capture, replay, update; the contexts that capture it and bodies of conditional nodes;
+            the states of random numbers that its replays move on
 nodes       the driver's graphs: nodes, instantiation and update; graphs of nogil code, for the Cython API
 hooks       functions called before and after captures and replays
 callables   make_graphed_callables: functions captured once and replayed

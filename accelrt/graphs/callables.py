@@ -19,8 +19,6 @@ from accelrt.graphs.pytree import LEAF, Layout, gather, names_of, put_together, 
 from accelrt.memory.mempool import MemPool
 from accelrt.streams.stream import Stream, current_stream, stream
 
-__all__ = ["GraphedCallable", "make_graphed_callables"]
-
 
 class Turns:
     """The one stream at a time on which callables that share a pool are replayed."""

@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["RemovableHandle"]
-
 
 class RemovableHandle:
     """A hook's registration: remove() ends it.  As a context, it ends with the context.

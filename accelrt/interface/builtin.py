@@ -27,8 +27,6 @@ from accelrt.streams.stream import Event, Stream, current_stream, set_stream, st
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CudaInterface", "HostInterface"]
-
 
 def exchange_device(device: int) -> int:
     """Makes a device the current one of this thread; returns the ordinal of the one before."""

@@ -8,8 +8,6 @@ from typing import Any
 from accelrt.errors import InterfaceError
 from accelrt.interface.base import DeviceInterface, EventBase, StreamBase, Worker
 
-__all__ = ["check"]
-
 # name -> arguments that it is called with
 METHODS: dict[str, tuple[Any, ...]] = {
     "current_device": (),

@@ -19,8 +19,6 @@ from accelrt.interface.base import DeviceInterface, EventBase, StreamBase, Worke
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["HipInterface", "XpuInterface"]
-
 NODES = Path("/sys/class/kfd/kfd/topology/nodes")  # the amdgpu driver's list, with processors among its nodes
 CARDS = Path("/sys/class/drm")
 INTEL = "0x8086"

@@ -1,7 +1,6 @@
 """Kernels: compiled, loaded, launched and captured.
 
-module              Module; host kernels; sleep
-kernel              Kernel, its arguments and its launches
+kernel              Module; Kernel, its arguments and its launches; host kernels; sleep
 signature           what a signature says of the parameters
 limits              why a driver refuses a launch
 compiler            compile, compile_image and link_images

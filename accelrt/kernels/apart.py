@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Call", "call_apart"]
-
 T = TypeVar("T")
 PATIENCE = 10.0  # seconds that an interrupted caller waits for what it called to give all back
 

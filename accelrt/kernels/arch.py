@@ -9,8 +9,6 @@ from accelrt.errors import CompilerNotFoundError
 from accelrt.kernels import nvrtc
 from accelrt.runtime import init
 
-__all__ = ["get_arch_list", "get_gencode_flags", "is_bf16_supported", "is_tf32_supported", "nvrtc_version"]
-
 NATIVE_BF16 = (8, 0)
 
 

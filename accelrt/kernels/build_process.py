@@ -18,8 +18,6 @@ from accelrt.runtime import init
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Outcome", "run_compiler"]
-
 PREFIX = "accelrt-compile-"
 SECONDS = 300.0  # that a compiler may take
 UNLOCKED = 60.0  # seconds that a folder may exist before its owner has locked it

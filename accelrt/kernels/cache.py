@@ -24,8 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digest", "forget", "lookup", "read_fields", "store", "write_fields"]
-
 MAGIC = b"accelrt kernel 1\n"
 DIGEST_BYTES = 32
 SUFFIX = ".kernel"

@@ -13,7 +13,7 @@ from accelrt.errors import CompileError
 from accelrt.kernels import cache as kept
 from accelrt.kernels import host_compiler, host_cuda, includes, jitlink, known_compiler, nvrtc
 from accelrt.kernels.image import KINDS, MOST_BYTES, ModuleImage, arch_name, arch_number
-from accelrt.kernels.module import Module
+from accelrt.kernels.kernel import Module
 from accelrt.runtime import init
 
 if TYPE_CHECKING:

@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["error_text"]
-
 SHOWN = 5  # errors; the log has all of them
 AROUND = 2  # lines before and after the one that an error is about
 # "name(3): error: text" of NVRTC, and "name:3:7: error: text" of compilers of C and C++.

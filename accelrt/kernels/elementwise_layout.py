@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Layout", "broadcast", "broadcast_strides", "collapse", "overlap", "overlaps_itself", "span_of"]
-
 
 class Layout(NamedTuple):
     """How elements are counted.

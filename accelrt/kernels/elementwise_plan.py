@@ -40,7 +40,7 @@ from accelrt.kernels.elementwise_source import (
     read_parameters,
     signature,
 )
-from accelrt.kernels.module import Module
+from accelrt.kernels.kernel import Module
 from accelrt.runtime import init
 
 if TYPE_CHECKING:

@@ -19,25 +19,6 @@ from accelrt.core.dtypes import BY_NAME, DTYPES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = [
-    "BLOCK",
-    "CHUNK",
-    "COMPLEX",
-    "FLOATS",
-    "IN_FLOAT",
-    "MOST_AXES",
-    "MOST_PARAMETERS",
-    "STORED",
-    "UNROLLED",
-    "Operand",
-    "Parameter",
-    "Text",
-    "cuda_source",
-    "host_source",
-    "read_parameters",
-    "signature",
-]
-
 BLOCK = 256  # threads
 UNROLLED = 2  # vectors for each thread, whose loads are under way at the same time
 VECTOR_BYTES = 16  # the widest load of a thread

@@ -12,8 +12,6 @@ import os
 import struct
 from typing import NamedTuple
 
-__all__ = ["check_shared_object"]
-
 MACHINES = {"x86_64": 62, "aarch64": 183}
 MOST_ADDRESS = 1 << 40
 DYN, LOAD, DYNAMIC, TLS, DYNSYM = 3, 1, 2, 7, 11

@@ -21,15 +21,6 @@ from accelrt.runtime import init
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "HEADERS",
-    "Compiler",
-    "compile_cpp",
-    "find_compiler",
-    "line_directive",
-    "run_checked",
-]
-
 HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cuda_on_host")
 # No instructions beyond those of every machine of the architecture: machines may share the cache's folder.
 FLAGS = (
@@ -38,9 +29,8 @@ FLAGS = (
     *("-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
     "-U_FORTIFY_SOURCE",  # threads of a block jump from stack to stack
 )
-GCC_FLAGS = (
-    "-fno-gnu-unique",
-)  # else templates' variables are one in all modules, and none is ever unloaded
+# Else templates' variables are one in all modules, and none is ever unloaded.
+GCC_FLAGS = ("-fno-gnu-unique",)
 NAMES = ("c++", "g++", "clang++")  # the one to take first
 LINK_FLAGS = ("-Wl,-Bsymbolic", "-Wl,--no-undefined", "-Wl,--as-needed", "-lm")
 UNDEFINED = re.compile(r"undefined reference to [`'](?P<name>[\w:~]+)")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from accelrt.kernels.image import ModuleImage
 
-__all__ = ["Found", "build", "find_kernels"]
-
 EXPRESSION = "accelrt_expression_"  # and a number: what a name expression's kernel is exported as
 STRING = re.compile(
     r'R"(?P<mark>[^\s()\\]*)\(.*?\)(?P=mark)"|"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)+'", re.S

@@ -13,8 +13,6 @@ from accelrt.kernels.image import ModuleImage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["BLOCK_FUNCTION", "TARGET", "compile_call", "compile_text", "is_called_for_blocks"]
-
 BLOCK_FUNCTION = "void (*)(const accelrt_block *where, void **arguments)"
 # The kernel of a text that may fail an assertion, which leaves the function; a setjmp for each block.
 ASSERTING = """\

@@ -11,8 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "MOST_BYTES", "SEAL", "ModuleImage", "arch_name", "arch_number", "sealed", "unsealed"]
-
 MOST_BYTES = 1 << 32  # of a file of code that is read
 KINDS = ("cubin", "ptx", "ltoir")
 

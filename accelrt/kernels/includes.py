@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["folders_of", "has_include", "included"]
-
 CONTINUED = re.compile(rb"\\[ \t]*\r?\n")
 # "#" also as "%:" and "??=", with comments between it and the word.
 GAP = rb"(?:[ \t]|/\*.*?\*/)*"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-__all__ = ["input_kind", "link", "version"]
-
 INPUTS = {"cubin": "CUBIN", "ptx": "PTX", "ltoir": "LTOIR", "fatbin": "FATBIN", "object": "OBJECT"}
 FATBIN = 0xBA55ED50.to_bytes(4, "little")  # FATBIN_MAGIC of fatbinary_section.h's container
 LTOIR = 0x7F4E43ED.to_bytes(4, "little")

@@ -13,8 +13,6 @@ import sys
 from accelrt.core import files
 from accelrt.kernels import cache, nvrtc
 
-__all__ = ["known"]
-
 # Where cuda.pathfinder and the dynamic linker look for a library.
 VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD")
 PLACES = ("/etc/ld.so.cache", "/usr/local", "/usr/local/cuda")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from accelrt.devices.attributes import ATTRIBUTES
 from accelrt.driver.registry import Rows
 
-__all__ = ["explain_refusal"]
-
 Size = tuple[int, int, int]
 
 

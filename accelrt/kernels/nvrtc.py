@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = [
-    "ADVICE",
-    "Compiler",
-    "Program",
-    "compile_program",
-    "load",
-    "path_of_loaded",
-    "reason_of",
-]
-
 ADVICE = (
     "pip install 'accelrt[kernels]' brings it; with cuda-bindings 12 it is 'accelrt[kernels-cu12]' "
     "(cuda-bindings takes NVRTC and nvJitLink of its own major version)"

@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["KINDS", "Parsed", "parse_pointees", "parse_signature"]
-
 # Numbers that kernel.pxd has names for.
 KINDS = {"any": 0, "pointer": 1, "signed": 2, "unsigned": 3, "float": 4, "bool": 5, "complex": 6, "bytes": 7}
 POINTER_SIZE = 8

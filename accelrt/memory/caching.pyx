@@ -27,7 +27,7 @@ from accelrt.allocator.readers cimport (
     reserved_bytes, reset_accumulated, reset_peaks, try_current,
 )
 from accelrt.allocator.readers import record_snapshot, segments
-from accelrt.allocator.settings.apply cimport backend_name
+from accelrt.allocator.external.external_pool cimport backend_name
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
 from accelrt.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, PER_HEAP, RESERVED_BYTES, STATS, Counter, current_of, Stats,

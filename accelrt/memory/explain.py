@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-__all__ = ["Cause", "callers", "causes_of", "count_text", "pinned_text", "size_text", "stack_text", "text_of"]
-
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/"
 MOST_LINES = 25
 MOST_CAUSES = 4

@@ -15,7 +15,7 @@ from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.routes cimport private_of
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
 from accelrt.allocator.readers import holdings, rounded_request
-from accelrt.allocator.settings.apply cimport backend_name
+from accelrt.allocator.external.external_pool cimport backend_name
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.printable import printable
@@ -28,7 +28,7 @@ from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
 from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
-from accelrt.streams.stream_pool cimport events_in_use, streams_in_use
+from accelrt.runtime.lifetimes cimport events_in_use, streams_in_use
 
 
 # --- refusal ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["by_stack", "described", "live_blocks", "named"]
-
 
 def live_blocks(ordinal: int) -> list[dict[str, Any]]:
     """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
 
 
-__all__ = ["report", "report_data"]
-
 WIDTH = 26  # of the column of names
 
 

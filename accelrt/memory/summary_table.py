@@ -8,8 +8,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["memory_summary"]
-
 WIDTH = 75
 # Key of the figure, the name that torch's table has for it, and whether it is bytes.
 ROWS = (

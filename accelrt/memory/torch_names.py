@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = [
-    "host_memory_stats_as_nested_dict",
-    "max_memory_cached",
-    "memory_cached",
-    "memory_stats_as_nested_dict",
-    "reset_max_memory_allocated",
-    "reset_max_memory_cached",
-]
-
 MOST_ENTRIES = 1 << 24  # that record_history keeps; torch's default is sys.maxsize
 
 

@@ -11,21 +11,6 @@ from accelrt.errors import NcclError
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "AVG",
-    "MAX",
-    "MIN",
-    "OPERATIONS",
-    "PARTS",
-    "PROD",
-    "SUM",
-    "WHOLE",
-    "BackendError",
-    "Kind",
-    "error_of",
-    "numbers_of",
-]
-
 SUM, PROD, MAX, MIN, AVG = range(5)
 OPS = {"sum": SUM, "prod": PROD, "max": MAX, "min": MIN, "avg": AVG}
 BYTE = 1

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
     from accelrt.streams.stream import Stream
 
-__all__ = [
-    "all_gather",
-    "all_reduce",
-    "broadcast",
-    "init_rank",
-    "is_available",
-    "reduce",
-    "reduce_scatter",
-    "unique_id",
-    "version",
-]
-
 CPU, CUDA, MANAGED = 1, 2, 13  # DLDeviceType
 
 _made: dict[tuple[int, ...], list[Communicator]] = {}

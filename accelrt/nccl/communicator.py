@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from accelrt.nccl.codes import Kind
     from accelrt.streams.stream import Stream
 
-__all__ = ["Communicator", "backend", "init_all"]
-
 
 def backend() -> Any:
     """The module that performs collectives: NCCL, or on the host device the one for tests."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from accelrt.arrays.array import Array
     from accelrt.streams.stream import Stream
 
-__all__ = ["InGraph", "Joining", "Operation", "await_ready", "errors_of", "perform"]
-
 
 class InGraph:
     """What a graph keeps for each operation that it holds: its communicator, which then cannot be closed."""

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Place", "place_from_environment"]
-
 DEFAULT_PORT = 29500  # torch's
 LOCAL = "127.0.0.1"
 JOB_PARTS = ("SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT")

@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["POLL_SECONDS", "seconds_of"]
-
 POLL_SECONDS = 0.001
 
 

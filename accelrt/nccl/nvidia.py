@@ -27,22 +27,6 @@ if TYPE_CHECKING:
 
     from accelrt.streams.stream import Stream
 
-__all__ = [
-    "abort",
-    "async_error",
-    "awaited",
-    "destroy",
-    "group_abandon",
-    "group_end",
-    "group_start",
-    "in_progress",
-    "init_rank",
-    "issue",
-    "revoke",
-    "unique_id",
-    "version",
-]
-
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 SUCCESS, IN_PROGRESS = 0, 7
 ADVICE = (

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from accelrt.streams.stream import Stream
 
-__all__ = ["abandoned", "check_running", "live"]
-
 live: weakref.WeakSet[Any] = weakref.WeakSet()  # communicators that the exit ends
 abandoned: list[tuple[Any, object, int, Stream | None]] = []  # of communicators dropped without close()
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
     from accelrt.nccl.launcher import Place
 
-__all__ = ["exchange", "init_from_environment"]
-
 HELLO = b"accelrt rendezvous 2\0\0\0\0"
 # HELLO, job, ranks, rank, communicator, token of the process, nonce of the connection, process id, host
 QUESTION = struct.Struct("<24s16sIII16s16sI64s")

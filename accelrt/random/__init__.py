@@ -6,7 +6,6 @@ philox_source  the kernels' text
 philox_text    the pieces of C++ that it is made of
 host_math      C++ for what CUDA's mathematical functions compute
 seeds          seeds, offsets and states, as users give them
-state          a seed and an offset
 graph_states   seeds and offsets in graphs
 defaults       the devices' default generators, and functions of them
 """

@@ -11,6 +11,7 @@ import numpy
 from accelrt.core.dtypes import BY_NAME
 from accelrt.devices.device import device as device_type
 from accelrt.devices.device import get_device_properties
+from accelrt.graphs.graph import RandomState
 from accelrt.kernels.elementwise_plan import LIMITS
 from accelrt.kernels.elementwise_source import FLOATS, IN_FLOAT
 from accelrt.random.graph_states import GraphStates, find_states
@@ -23,7 +24,6 @@ from accelrt.random.seeds import (
     read_state,
     seed_of,
 )
-from accelrt.random.state import State
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Stream, current_stream
@@ -31,8 +31,6 @@ from accelrt.streams.stream import Stream, current_stream
 if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
-
-__all__ = ["Generator", "is_default"]
 
 MOST_THREADS = 1 << 26  # of a geometry: kernels step by 16 times as many elements, in 32 bits
 EXACT = {name: 1 << BY_NAME[name].precision for name in FLOATS}  # all integers up to it are exact
@@ -48,7 +46,7 @@ def finite(value: object, name: str) -> float:
     return number
 
 
-def is_default(state: State, device: int) -> bool:
+def is_default(state: RandomState, device: int) -> bool:
     """Whether it is of the device's default generator, which every capture may draw from."""
     found = _defaults.get(device)
     return found is not None and found.shared_state is state
@@ -78,7 +76,7 @@ class Generator:
 
     def __init__(self, device: DeviceArgument | None = None) -> None:
         self._ordinal = ordinal_of(device)
-        self._state = State(DEFAULT_SEED)
+        self._state = RandomState(DEFAULT_SEED)
         self._geometry: tuple[int, int] | None = None
         self._own_geometry: tuple[int, int] | None = None
 
@@ -88,7 +86,7 @@ class Generator:
         return device_type(self._ordinal)
 
     @property
-    def shared_state(self) -> State:
+    def shared_state(self) -> RandomState:
         """What generators that draw from one sequence share."""
         return self._state
 
@@ -183,7 +181,7 @@ class Generator:
     def clone_state(self) -> Generator:
         """A generator of the same device with a state of its own that is equal to this one's."""
         made = self.graphsafe_get_state()
-        made._state = State(self._state.seed, self._state.offset)
+        made._state = RandomState(self._state.seed, self._state.offset)
         return made
 
     def graphsafe_get_state(self) -> Generator:

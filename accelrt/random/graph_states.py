@@ -18,10 +18,7 @@ from accelrt.streams.stream import Event, Stream
 
 if TYPE_CHECKING:
     from accelrt.arrays.array import Array
-    from accelrt.random.state import State
-
-__all__ = ["GraphStates", "find_states"]
-
+    from accelrt.graphs.graph import RandomState
 
 PUT = ElementwiseKernel(
     "uint64 seed, uint64 offset", "raw uint64 at", "at[0] = seed; at[1] = offset", "random_state"
@@ -32,13 +29,14 @@ making = RLock()  # while the first draw of a capture makes its GraphStates
 class GraphStates:
     """The states of the generators that a graph draws from."""
 
-    def __init__(self, registered: tuple[State, ...]) -> None:
+    def __init__(self, registered: tuple[RandomState, ...]) -> None:
         self.registered = registered
-        self.places: dict[State, tuple[Array, int]] = {}  # its memory, and the words that the graph uses
+        # Its memory, and the words that the graph uses.
+        self.places: dict[RandomState, tuple[Array, int]] = {}
         self.event: Event | None = None  # behind the last replay
         self.lock = RLock()  # for places; and from a replay's writes until it is launched
 
-    def take(self, state: State, words: int, stream: Stream) -> tuple[Array, int]:
+    def take(self, state: RandomState, words: int, stream: Stream) -> tuple[Array, int]:
         """Memory of the seed and the offset, and what to add to the offset, for a kernel of the graph."""
         with self.lock:  # other threads may draw on streams that joined the capture
             memory, used = self.places.get(state) or (empty(2, "uint64", stream.device_index, stream), 0)

@@ -12,8 +12,6 @@ that float32 has in units of 2**-25 turns, and for 4,259,840 angles as a generat
 
 from __future__ import annotations
 
-__all__ = ["HOST_MATH"]
-
 HOST_MATH = """\
 /* A float times a power of two plus half of it: double holds both exactly, so that the end rounds once. */
 accelrt_inline float accelrt_scaled(unsigned int word, float scale, float half) {

@@ -10,7 +10,7 @@ from accelrt.arrays.exchange import asarray
 from accelrt.kernels import compiler, host_compiler
 from accelrt.kernels.elementwise_layout import Piece, collapse, overlaps_itself
 from accelrt.kernels.elementwise_source import MOST_AXES, STORED
-from accelrt.kernels.module import Module
+from accelrt.kernels.kernel import Module
 from accelrt.random import philox_source as source
 from accelrt.random.philox_source import BLOCK, Form
 from accelrt.random.philox_text import WIDTHS
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from accelrt.kernels.kernel import Kernel
     from accelrt.streams.stream import Stream
-
-__all__ = ["Launch", "checked_array", "kernel_for", "name_of", "plan_for"]
 
 # Elements, and bytes from the first to the last, of one launch; torch's, so that bits agree.
 MOST = (1 << 31) - 1

@@ -30,13 +30,6 @@ from accelrt.random.philox_text import (
     WORDS,
 )
 
-__all__ = [
-    "BLOCK",
-    "Form",
-    "cuda_source",
-    "host_source",
-    "signature",
-]
 BLOCK = 256  # threads
 SPAN = 4  # threads whose neighbouring numbers one thread of a GPU draws, to write them at once
 

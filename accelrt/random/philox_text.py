@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CUDA_MATH",
-    "CUDA_PRODUCT",
-    "DRAWS",
-    "HOST_PRODUCT",
-    "RANKED",
-    "WALKED",
-    "WIDTHS",
-    "WORDS",
-]
-
 # Both halves of a product.  NVRTC makes 64-bit operations of what C says, several times as many.
 CUDA_PRODUCT = """\
 #define accelrt_product(high, low, x, y) \\

@@ -15,8 +15,6 @@ from accelrt.devices.device import device as device_type
 if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["DEFAULT_SEED", "checked_offset", "ordinal_of", "random_seed", "read_state", "seed_of"]
-
 DEFAULT_SEED = 67280421310721  # torch's of a new generator
 STATE_BYTES = 16
 

@@ -22,8 +22,6 @@ from accelrt.readings.other_vendors import Host, OtherVendor
 from accelrt.readings.records import EccErrors, GpuProcess, MemoryInfo, PcieLink, PowerLimits, supported
 from accelrt.runtime import init
 
-__all__ = ["Amd", "is_the_platform", "other_targets"]
-
 LIBRARY_NOT_FOUND = 12  # nvmlReturn_t
 NOT_SUPPORTED = 2  # AMDSMI_STATUS_NOT_SUPPORTED
 MISSING = ("N/A", None)

@@ -27,7 +27,6 @@ from accelrt import identity
 # stub: PREFIXES: tuple[str, ...]
 # stub: DRIVER_NOT_LOADED: int
 # stub: DEPRECATED: int
-# stub: NONE: int
 
 cdef extern from *:
     """
@@ -153,6 +152,7 @@ cdef int make_table() except -1:
 
 
 cdef int begin(Target target, Device* out) noexcept nogil:
+    # OK: holds the session, until let_go, and gives the handle in it; or a code, and holds nothing.
     cdef int code = hold()
     if code:
         return code
@@ -169,12 +169,7 @@ cdef int begin(Target target, Device* out) noexcept nogil:
     return OK
 
 
-cdef void end() noexcept nogil:
-    # Answers OK, holds the session and gives the handle in it; or a code, and holds nothing.
-    let_go()
-
-
-cdef bint again(str reading, Target target, int code, int* tries) except -1:
+cdef bint may_ask_again(str reading, Target target, int code, int* tries) except -1:
     # What to do about a code: 1, try once more; or raises.  tries counts up.
     cdef uint64_t number = target.session
     if code == UNINITIALIZED and tries[0] == 0:
@@ -211,6 +206,8 @@ at_fork("readings.nvml_calls", FORK_READINGS, NULL, NULL, &forget_table)
 
 cdef enum:
     MAX_FIELDS = 16
+    MAX_PROCESSES = 1 << 16
+    NONE = -1  # the kind and the sort of a function that takes neither
 
 cdef struct MemoryV2:  # nvmlMemory_v2_t
     unsigned int version
@@ -257,37 +254,79 @@ ctypedef int (*processes_fn)(Device device, unsigned int* count, Process* out) n
 
 cdef int MEMORY_V2 = function("nvmlDeviceGetMemoryInfo_v2")
 cdef int MEMORY_V1 = function("nvmlDeviceGetMemoryInfo")
-cdef int FIELDS = function("nvmlDeviceGetFieldValues")
+cdef int FIELD_VALUES = function("nvmlDeviceGetFieldValues")
 
-NONE = -1  # the kind that a function without one takes
+cdef enum Shape:  # what a function takes
+    UNSIGNED   # an unsigned int to write, behind the kind, if any
+    LONG       # an unsigned long long, behind the kind and the sort, if any
+    TWO        # unsigned ints, by a pointer each
+    FOUR
+    MEMORY     # a MemoryV2, which has its second version or its first
+    FIELDS     # how many, and so many Fields
+    PROCESSES  # where their number is, and so many Processes
+
+cdef struct Call:
+    Shape shape
+    int number           # of the function
+    int kind             # and sort: what UNSIGNED and LONG take before out; NONE where the function takes neither
+    int sort
+    unsigned int* count  # of FIELDS and PROCESSES
+    void* out
+
+
+cdef int perform(const Call* call, Device device) noexcept nogil:
+    cdef void* called = address(call.number)
+    cdef unsigned int* words = <unsigned int*>call.out
+    if call.shape == MEMORY:
+        return ask_memory(device, <MemoryV2*>call.out)
+    if called == NULL:
+        return FUNCTION_NOT_FOUND
+    if call.shape == UNSIGNED and call.kind < 0:
+        return (<unsigned_fn>called)(device, words)
+    if call.shape == UNSIGNED:
+        return (<unsigned_of_fn>called)(device, <unsigned int>call.kind, words)
+    if call.shape == LONG and call.kind < 0:
+        return (<long_fn>called)(device, <unsigned long long*>call.out)
+    if call.shape == LONG:
+        return (<long_of_fn>called)(
+            device, <unsigned int>call.kind, <unsigned int>call.sort, <unsigned long long*>call.out)
+    if call.shape == TWO:
+        return (<two_fn>called)(device, &words[0], &words[1])
+    if call.shape == FOUR:
+        return (<four_fn>called)(device, &words[0], &words[1], &words[2], &words[3])
+    if call.shape == FIELDS:
+        return (<fields_fn>called)(device, <int>call.count[0], <Field*>call.out)
+    return (<processes_fn>called)(device, call.count, <Process*>call.out)
+
+
+cdef bint ask(str reading, Target target, const Call* call) except -1:
+    # Whether it has answered; False where there are more PROCESSES than room.  Raises what else NVML says.
+    cdef int code, tries = 0
+    cdef Device device
+    while True:
+        with nogil:
+            code = begin(target, &device)
+            if code == OK:
+                code = perform(call, device)
+                let_go()
+        if code == OK:
+            return True
+        if code == INSUFFICIENT_SIZE and call.shape == PROCESSES:
+            return False
+        may_ask_again(reading, target, code, &tries)
 
 
 cdef object read_unsigned(str reading, int number, object device, int kind, int which):
     cdef unsigned int[2] values
-    cdef int code, tries = 0
-    cdef Device handle
-    cdef Target target
-    found = target_of(device)
-    if type(found) is not Target:
-        return getattr(found, reading)()
-    target = <Target>found
-    while True:
-        with nogil:
-            code = begin(target, &handle)
-            if code == OK:
-                if address(number) == NULL:
-                    code = FUNCTION_NOT_FOUND
-                elif kind < 0:
-                    code = (<unsigned_fn>address(number))(handle, values)
-                else:
-                    code = (<unsigned_of_fn>address(number))(handle, <unsigned int>kind, values)
-                end()
-        if code == OK:
-            return values[which]
-        again(reading, target, code, &tries)
+    cdef Call call = Call(UNSIGNED, number, kind, NONE, NULL, &values[0])
+    target = target_of(device)
+    if type(target) is not Target:
+        return getattr(target, reading)()
+    ask(reading, <Target>target, &call)
+    return values[which]
 
 
-def read_number(str reading, int number, device: DeviceArgument | Target | None, int kind=NONE) -> int:
+def read_number(str reading, int number, device: DeviceArgument | Target | None, int kind=-1) -> int:
     """An unsigned int: f(device, out), or f(device, kind, out)."""
     return read_unsigned(reading, number, device, kind, 0)
 
@@ -297,46 +336,20 @@ def read_pair(str reading, int number, device: DeviceArgument | Target | None, i
     return read_unsigned(reading, number, device, NONE, which)
 
 
-def read_large(str reading, int number, Target target, int kind=NONE, int sort=NONE) -> int:
+def read_large(str reading, int number, Target target, int kind=-1, int sort=-1) -> int:
     """An unsigned long long: f(device, out), or f(device, kind, sort, out)."""
     cdef unsigned long long value = 0
-    cdef int code, tries = 0
-    cdef Device handle
-    while True:
-        with nogil:
-            code = begin(target, &handle)
-            if code == OK:
-                if address(number) == NULL:
-                    code = FUNCTION_NOT_FOUND
-                elif kind < 0:
-                    code = (<long_fn>address(number))(handle, &value)
-                else:
-                    code = (<long_of_fn>address(number))(handle, <unsigned int>kind, <unsigned int>sort, &value)
-                end()
-        if code == OK:
-            return value
-        again(reading, target, code, &tries)
+    cdef Call call = Call(LONG, number, kind, sort, NULL, &value)
+    ask(reading, target, &call)
+    return value
 
 
 def read_several(str reading, int number, Target target, int count) -> tuple[int, ...]:
     """Two or four unsigned ints, each by a pointer of its own; a tuple."""
     cdef unsigned int[4] values
-    cdef int code, tries = 0
-    cdef Device handle
-    while True:
-        with nogil:
-            code = begin(target, &handle)
-            if code == OK:
-                if address(number) == NULL:
-                    code = FUNCTION_NOT_FOUND
-                elif count == 2:
-                    code = (<two_fn>address(number))(handle, &values[0], &values[1])
-                else:
-                    code = (<four_fn>address(number))(handle, &values[0], &values[1], &values[2], &values[3])
-                end()
-        if code == OK:
-            return tuple([values[index] for index in range(count)])
-        again(reading, target, code, &tries)
+    cdef Call call = Call(TWO if count == 2 else FOUR, number, NONE, NONE, NULL, &values[0])
+    ask(reading, target, &call)
+    return tuple([values[index] for index in range(count)])
 
 
 cdef int ask_memory(Device handle, MemoryV2* out) noexcept nogil:
@@ -356,24 +369,14 @@ cdef int ask_memory(Device handle, MemoryV2* out) noexcept nogil:
 def read_memory(str reading, device: DeviceArgument | Target | None, bint whole) -> Any:
     """Bytes: used, or where the whole is wanted (total, reserved, free, used)."""
     cdef MemoryV2 memory
-    cdef int code, tries = 0
-    cdef Device handle
-    cdef Target target
-    found = target_of(device)
-    if type(found) is not Target:
-        return getattr(found, reading)()
-    target = <Target>found
-    while True:
-        with nogil:
-            code = begin(target, &handle)
-            if code == OK:
-                code = ask_memory(handle, &memory)
-                end()
-        if code == OK:
-            if whole:
-                return memory.total, memory.reserved, memory.free, memory.used
-            return memory.used
-        again(reading, target, code, &tries)
+    cdef Call call = Call(MEMORY, MEMORY_V2, NONE, NONE, NULL, &memory)
+    target = target_of(device)
+    if type(target) is not Target:
+        return getattr(target, reading)()
+    ask(reading, <Target>target, &call)
+    if whole:
+        return memory.total, memory.reserved, memory.free, memory.used
+    return memory.used
 
 
 def read_fields(str reading, Target target, fields: Sequence[tuple[int, int]]) -> list[int | float | None]:
@@ -385,25 +388,15 @@ def read_fields(str reading, Target target, fields: Sequence[tuple[int, int]]) -
         A list: int or float, or None for a field that the device refuses.
     """
     cdef Field[MAX_FIELDS] asked
-    cdef int code, tries = 0, count = len(fields), index
-    cdef Device handle
+    cdef unsigned int count = len(fields), index
+    cdef Call call = Call(FIELDS, FIELD_VALUES, NONE, NONE, &count, &asked[0])
     if count > MAX_FIELDS:
         raise ValueError(f"{count} fields at once; {MAX_FIELDS} is the most")
     memset(asked, 0, sizeof(asked))
     for index in range(count):
         asked[index].id, asked[index].scope = fields[index]
-    while True:
-        with nogil:
-            code = begin(target, &handle)
-            if code == OK:
-                if address(FIELDS) == NULL:
-                    code = FUNCTION_NOT_FOUND
-                else:
-                    code = (<fields_fn>address(FIELDS))(handle, count, asked)
-                end()
-        if code == OK:
-            return [None if asked[index].code else field_value(&asked[index]) for index in range(count)]
-        again(reading, target, code, &tries)
+    ask(reading, target, &call)
+    return [None if asked[index].code else field_value(&asked[index]) for index in range(count)]
 
 
 cdef object field_value(Field* field):
@@ -423,32 +416,20 @@ cdef object field_value(Field* field):
 
 def read_processes(str reading, int number, Target target) -> list[tuple[int, int | None, int | None, int | None]]:
     """Processes of one kind: a list of (pid, bytes or None, GPU instance or None, compute instance or None)."""
-    cdef unsigned int room = 32, count, index
-    cdef int code, tries = 0
-    cdef Device handle
-    cdef Process* processes
+    cdef unsigned int room = 32, count = 32, index
+    cdef Call call = Call(PROCESSES, number, NONE, NONE, &count, NULL)
     while True:
-        processes = <Process*>malloc(room * sizeof(Process))
-        if processes == NULL:
+        call.out = malloc(room * sizeof(Process))
+        if call.out == NULL:
             raise MemoryError
         try:
-            count = room
-            with nogil:
-                code = begin(target, &handle)
-                if code == OK:
-                    if address(number) == NULL:
-                        code = FUNCTION_NOT_FOUND
-                    else:
-                        code = (<processes_fn>address(number))(handle, &count, processes)
-                    end()
-            if code == OK:
-                return [process_of(&processes[index]) for index in range(count)]
+            if ask(reading, target, &call):
+                return [process_of(&(<Process*>call.out)[index]) for index in range(count)]
         finally:
-            free(processes)
-        if code == INSUFFICIENT_SIZE and room < 1 << 16:
-            room = max(room, count) * 2  # processes may have come meanwhile
-        else:
-            again(reading, target, code, &tries)
+            free(call.out)
+        if room >= MAX_PROCESSES:
+            raise reading_error(reading, target, INSUFFICIENT_SIZE)
+        room = count = max(room, count) * 2  # processes may have come meanwhile
 
 
 cdef tuple process_of(Process* process):

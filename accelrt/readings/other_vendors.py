@@ -18,8 +18,6 @@ from accelrt.runtime import init
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Host", "OtherVendor"]
-
 
 class OtherVendor:
     """One device: a method for each reading that it has, with the reading's name and unit.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["figures", "reading", "refusal"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

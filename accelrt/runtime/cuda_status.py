@@ -14,8 +14,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["check_error", "cudaStatus", "cudart", "get_module_loading", "set_module_loading"]
-
 VARIABLE = "CUDA_MODULE_LOADING"  # the driver's own, which cuInit reads
 MODES = {1: "eager", 2: "lazy"}  # CUmoduleLoadingMode
 ADVERBS = {"eager": "eagerly", "lazy": "lazily"}

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["chosen_driver", "init", "is_available", "is_initialized", "lazy_call"]
-
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = RLock()

@@ -1,4 +1,5 @@
-"""What has to live until work has passed it: records of captures, host functions, and late releases."""
+"""What has to live until work has passed it: records of captures, host functions, and late releases; and the pools that
+driver streams and events return to."""
 import sys
 from collections import namedtuple
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
@@ -8,29 +9,34 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt import errors
+from accelrt.allocator.heaps cimport trust_stream
 from accelrt.allocator.pinned.cache cimport (
     is_cached_pinned, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
 )
 from accelrt.allocator.pool cimport MAX_DEVICES, in_private, record_deferred_uses, release, use_across
-from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_reserve
-from accelrt.core.locks cimport add_count, load_count, store_count
+from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
     GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait, go_relaxed,
-    is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll, restore_mode,
+    is_capturing, is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll, query_uncaptured,
+    restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE,
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_INVALIDATED, CAPTURE_NONE, EVENT_INTERPROCESS, STREAM_NON_BLOCKING,
 )
 from accelrt.status cimport (
-    CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status,
+    CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, INVALID_HANDLE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY,
+    raise_status,
 )
 from accelrt.status import status_error, watch_errors
 cimport accelrt.runtime.access as watch
-from accelrt.uses.events cimport Use, ask_use, mark_use
+from accelrt.uses.events cimport (
+    PooledEvent, Use, ask_use, make_event, mark_use, release_event, return_event, take_event, take_spare,
+)
 
 
 # --- capture record ---------------------------------------------------------------------------------------------------
@@ -318,11 +324,6 @@ cdef Waiting* waiting = NULL  # guarded by the GIL
 cdef draining drain_more = NULL
 
 
-cdef void forget_waiting() noexcept nogil:
-    global waiting
-    waiting = NULL  # the parent's objects
-
-
 cdef bint any_waits() noexcept:
     return waiting != NULL
 
@@ -519,9 +520,6 @@ cdef void retry_replays(Waiting* entry) noexcept:
 cdef void drain_too(draining more) noexcept:
     global drain_more
     drain_more = more
-
-
-at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_waiting)
 
 
 # --- host func --------------------------------------------------------------------------------------------------------
@@ -764,5 +762,309 @@ def forget_in_child():
     store_count(&closing, 0)
 
 
+# --- streams that are handed out again --------------------------------------------------------------------------------
+# A Stream that dies returns its driver stream, and nogil code the handle that it took; it is handed out again only when
+# its work is complete.  So no two holders share a stream, and none is destroyed while the allocator still has memory
+# filed under it.  That memory serves the next holder of the stream.  The driver is asked whether the work is complete only
+# where there may be some: a stream whose holder did nothing with it is as idle as before.
+
+cdef struct Returned:  # streams of one device and priority, the one returned first at the front
+    PooledStream* first
+    PooledStream* last
+
+cdef enum:
+    LEVELS = 8       # priorities kept apart
+    MAX_QUERIES = 4  # a request: one stream that is busy for long must not hide the others
+
+cdef Returned[MAX_DEVICES][LEVELS] returned  # under the lock
+cdef AddressMap streams                      # handle -> PooledStream, of all; under the lock
+cdef AddressMap events                       # handle -> PooledEvent, of those that nogil code has; under the lock
+cdef long event_holders = 0                  # Events that have a PooledEvent; guarded by the GIL
+cdef int pool_lock = 0                       # held for no call of the driver's
+
+
+cdef inline Returned* returned_like(int device, int priority) noexcept nogil:
+    return &returned[device][-priority & (LEVELS - 1)]
+
+
+cdef PooledStream* pop(Returned* queue) noexcept nogil:
+    # The stream that was returned first, or NULL.  Takes the lock.
+    cdef PooledStream* pooled
+    spin_lock(&pool_lock)
+    pooled = queue.first
+    if pooled != NULL:
+        queue.first = pooled.next
+        pooled.idle = False
+    spin_unlock(&pool_lock)
+    return pooled
+
+
+cdef void push_locked(PooledStream* stream) noexcept nogil:
+    cdef Returned* queue = returned_like(stream.device, stream.priority)
+    if stream.sharers:  # one of its holders is gone
+        stream.sharers -= 1
+        return
+    stream.idle = True
+    stream.next = NULL
+    if queue.first == NULL:
+        queue.first = stream
+    else:
+        queue.last.next = stream
+    queue.last = stream
+
+
+cdef void return_stream(PooledStream* stream, bint used) noexcept nogil:
+    spin_lock(&pool_lock)
+    if used:
+        stream.used = True
+    push_locked(stream)
+    spin_unlock(&pool_lock)
+
+
+cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil:
+    # Takes the lock.
+    cdef PooledStream* pooled
+    out_code[0] = 0
+    spin_lock(&pool_lock)
+    pooled = <PooledStream*>map_find(&streams, stream)
+    if pooled != NULL and (pooled.idle or pooled.device != device):
+        out_code[0] = INVALID_HANDLE
+        pooled = NULL
+    elif pooled != NULL:
+        pooled.sharers += 1
+    spin_unlock(&pool_lock)
+    return pooled
+
+
+cdef int take_idle(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:
+    # A stream whose work is complete; NOT_READY where the ones that were queried are busy, which go to the end, or
+    # where there is none.  A stream is not in the pool while it is queried, so that no other thread takes it too.
+    cdef Returned* queue = returned_like(device, priority)
+    cdef PooledStream* stream
+    cdef bint is_last
+    cdef int code, _query
+    for _query in range(MAX_QUERIES):
+        stream = pop(queue)
+        if stream == NULL:
+            return NOT_READY
+        is_last = stream.next == NULL
+        out_stream[0] = stream
+        if not stream.used:
+            return 0
+        code = query_uncaptured(registry.active(), device, stream.handle, out_row)
+        if code == 0:
+            stream.used = False
+            return 0
+        return_stream(stream, True)
+        if is_last or code != NOT_READY:  # the device's work failed, which the caller has to hear
+            return code
+    return NOT_READY
+
+
+cdef int enlist(AddressMap* holders, uintptr_t handle, void* pooled) noexcept nogil:
+    # Takes the lock.
+    cdef int code
+    spin_lock(&pool_lock)
+    code = map_reserve(holders)
+    if code == 0:
+        map_insert(holders, handle, pooled)
+    spin_unlock(&pool_lock)
+    return code
+
+
+cdef int make_stream(int device, int priority, PooledStream** out_stream) noexcept nogil:
+    # Takes the lock, but not for the driver's call, which may wait.
+    cdef PooledStream* stream = <PooledStream*>calloc(1, sizeof(PooledStream))
+    cdef int code
+    if stream == NULL:
+        return NO_HOST_MEMORY
+    stream.device = device
+    stream.priority = priority
+    code = registry.active().stream_create(device, STREAM_NON_BLOCKING, priority, &stream.handle)
+    if code == 0:
+        code = enlist(&streams, stream.handle, stream)
+        if code:
+            registry.active().stream_destroy(device, stream.handle)
+    if code:
+        free(stream)
+        return code
+    trust_stream(stream.handle)  # where that fails, its memory serves no other stream
+    out_stream[0] = stream
+    return 0
+
+
+cdef PooledStream* take_stream(int device, int priority) except NULL:
+    # The GIL is released where a copy of another thread's may hold a lock of the driver's until a function of Python's
+    # has run.
+    cdef PooledStream* pooled = NULL
+    cdef const char* row = NULL
+    cdef int code
+    if functions_wait():
+        with nogil:
+            code = take_idle(device, priority, &pooled, &row)
+    else:
+        code = take_idle(device, priority, &pooled, &row)
+    if code == NOT_READY:
+        with nogil:
+            code = make_stream(device, priority, &pooled)
+        if code:
+            raise_status(code, "stream_create", ("device", device, "priority", priority))
+    elif code:
+        raise_status(code, row.decode(), ("stream", pooled.handle))
+    watch.note_stream(device, pooled.handle)
+    return pooled
+
+
+# --- streams by handles, without the GIL ---------------------------------------------------------------------
+
+cdef int clamp_priority(int device, int* priority) noexcept nogil:
+    cdef int least = 0, greatest = 0
+    cdef int code
+    if priority[0] == 0:
+        return 0
+    code = registry.active().stream_priority_range(device, &least, &greatest)
+    priority[0] = max(greatest, min(least, priority[0]))
+    return code
+
+
+cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil:
+    # Takes the lock.
+    cdef PooledStream* pooled = NULL
+    cdef const char* row = NULL
+    cdef int code = clamp_priority(device, &priority)
+    out_stream[0] = 0
+    if code:
+        return code
+    code = take_idle(device, priority, &pooled, &row)
+    if code == NOT_READY:
+        code = make_stream(device, priority, &pooled)
+    if code:
+        return code
+    spin_lock(&pool_lock)
+    pooled.by_handle = True
+    pooled.used = True
+    spin_unlock(&pool_lock)
+    out_stream[0] = pooled.handle
+    return 0
+
+
+cdef int return_handle(int device, uintptr_t stream) noexcept nogil:
+    # Takes the lock.
+    cdef PooledStream* pooled
+    cdef int code = INVALID_HANDLE
+    spin_lock(&pool_lock)
+    pooled = <PooledStream*>map_find(&streams, stream)
+    if pooled != NULL and pooled.by_handle and pooled.device == device:
+        pooled.by_handle = False
+        push_locked(pooled)
+        code = 0
+    spin_unlock(&pool_lock)
+    return code
+
+
+cdef size_t streams_in_use() noexcept nogil:
+    # Takes the lock.
+    cdef const PooledStream* stream
+    cdef size_t count
+    cdef int device, level
+    spin_lock(&pool_lock)
+    count = streams.count
+    for device in range(MAX_DEVICES):
+        for level in range(LEVELS):
+            stream = returned[device][level].first
+            while stream != NULL:
+                count -= 1
+                stream = stream.next
+    spin_unlock(&pool_lock)
+    return count
+
+
+# --- events, of Events and by handles ------------------------------------------------------------------------
+# Their own pool, by device and flags, is that of uses/events.pyx.
+
+cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) except NULL:
+    global event_holders
+    cdef PooledEvent* event = NULL if fresh else take_spare(device, flags)
+    cdef int code
+    if event == NULL:
+        with nogil:
+            code = make_event(registry.active(), device, flags, &event)
+        if code:
+            raise_status(code, "event_create", ("device", device, "flags", flags))
+    event_holders += 1
+    return event
+
+
+cdef void return_from_event(PooledEvent* event) noexcept:
+    # An interprocess event is destroyed: what another process did with it is unknown.
+    global event_holders
+    event_holders -= 1
+    if event.flags & EVENT_INTERPROCESS:
+        dispose(EVENT, event.device, event.handle)
+        free(event)
+    else:
+        return_event(event)
+
+
+cdef long events_in_use() noexcept nogil:
+    return event_holders + <long>events.count
+
+
+cdef int take_event_handle(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil:
+    # Takes the lock, but not for the driver's call.
+    cdef PooledEvent* event
+    cdef int code = take_event(registry.active(), device, flags, &event)
+    out_event[0] = 0
+    if code:
+        return code
+    code = enlist(&events, event.handle, event)
+    if code:
+        return_event(event)
+        return code
+    out_event[0] = event.handle
+    return 0
+
+
+cdef int return_event_handle(int device, uintptr_t event) noexcept nogil:
+    # Takes the lock, but not for the driver's call.
+    cdef PooledEvent* pooled
+    spin_lock(&pool_lock)
+    pooled = <PooledEvent*>map_find(&events, event)
+    if pooled != NULL and pooled.device == device:
+        map_remove(&events, event)
+    else:
+        pooled = NULL
+    spin_unlock(&pool_lock)
+    if pooled == NULL:
+        return INVALID_HANDLE
+    release_event(registry.active(), pooled)
+    return 0
+
+
+cdef void note_record(int device, uintptr_t event, uintptr_t stream) noexcept nogil:
+    # Takes the lock, but not for the driver's call.
+    cdef PooledEvent* pooled
+    cdef int code
+    if not is_capturing(registry.active(), device, stream, &code):
+        return
+    spin_lock(&pool_lock)
+    pooled = <PooledEvent*>map_find(&events, event)
+    if pooled != NULL:
+        pooled.captured = True
+    spin_unlock(&pool_lock)
+
+
+cdef void forget_in_fork() noexcept nogil:
+    # The parent's objects, and a lock that another of its threads may have held.
+    global waiting, pool_lock, event_holders
+    waiting = NULL
+    pool_lock = 0
+    event_holders = 0
+    memset(returned, 0, sizeof(returned))
+    memset(&streams, 0, sizeof(streams))
+    memset(&events, 0, sizeof(events))
+
+
+at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_in_fork)
 call_at_exit("runtime.lifetimes", "host functions", finish_host_functions)
 call_at_fork("runtime.lifetimes", "runtime", child=forget_in_child)

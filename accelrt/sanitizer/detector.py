@@ -39,8 +39,6 @@ from accelrt.sanitizer.scope import (
     using,
 )
 
-__all__ = ["Detector", "Driver"]
-
 PER_THREAD = 2  # CU_STREAM_PER_THREAD: one stream for each thread
 LEGACY = (0, 1)  # the null stream, and CU_STREAM_LEGACY
 MANY = 4096  # lines of waits to keep before those of streams that are over are dropped

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["IntervalMap", "Part"]
-
 T = TypeVar("T")
 Part = tuple[int, int, T]  # begin, end, what holds from begin up to end
 

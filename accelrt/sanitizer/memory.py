@@ -13,8 +13,6 @@ from accelrt.sanitizer.intervals import IntervalMap
 from accelrt.sanitizer.order import Clock, Timeline, reached
 from accelrt.sanitizer.report import Access, Allocation
 
-__all__ = ["Fingerprints", "LiveMemory"]
-
 
 @dataclass(slots=True)
 class LiveMemory:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Clock", "Order", "Timeline", "join", "reached"]
-
 
 @dataclass(eq=False, slots=True)
 class Timeline:

@@ -13,8 +13,6 @@ from accelrt.sanitizer.order import Clock, Timeline, join
 from accelrt.sanitizer.report import Access, Line
 from accelrt.sanitizer.scope import Captured, Point
 
-__all__ = ["Branches", "Launch", "Step"]
-
 
 @dataclass(slots=True)
 class Branches:

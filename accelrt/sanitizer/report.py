@@ -10,8 +10,6 @@ from typing import NamedTuple
 from accelrt.core.printable import printable
 from accelrt.sanitizer.order import Clock, Timeline, reached
 
-__all__ = ["Access", "Allocation", "Clash", "Line", "Report", "caller", "changed_report", "race_report"]
-
 PACKAGE = str(Path(__file__).parents[1]) + "/"
 PROGRAMS = PACKAGE + "tools/cli/"  # programs like any other, though they are shipped with the package
 

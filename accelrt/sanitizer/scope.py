@@ -10,19 +10,6 @@ from accelrt.sanitizer.intervals import IntervalMap
 from accelrt.sanitizer.order import Clock, Order, Timeline, reached
 from accelrt.sanitizer.report import Access, Clash, Line
 
-__all__ = [
-    "Captured",
-    "Launched",
-    "Point",
-    "Scope",
-    "Span",
-    "Use",
-    "Uses",
-    "exchanged",
-    "summary_of",
-    "using",
-]
-
 
 class Span(NamedTuple):
     """A range of bytes that an operation uses, to read ("r") or to write ("w")."""

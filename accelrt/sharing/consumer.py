@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from accelrt.core.process import Descriptor
     from accelrt.sharing.mapping import Mapping
 
-__all__ = ["Place", "collect", "decline_unclaimed", "missing", "open_memory", "statistics"]
-
 MOST_LATE = 64  # what this process may have of one owner's that is over and not given back
 MOST_LATE_BYTES = 256 << 20
 MOST_TOLD = 256  # of what is over, told in one message
@@ -51,9 +49,8 @@ _owners: dict[str, Owner] = {}
 _names = count(1)  # of what this process has opened
 _numbers = count(1)  # of connections
 _who = ""  # this process, to owners
-_segment_turns = (
-    threading.Lock()
-)  # of one plain segment there is one mapping; held for no wait for another process
+# Of one plain segment there is one mapping; held for no wait for another process.
+_segment_turns = threading.Lock()
 _event_turns = threading.Lock()  # of one event of another process's, this one has one object at a time
 
 

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from accelrt.sharing.mapping import Claim
     from accelrt.streams.stream import Stream
 
-__all__ = ["MemoryHandle", "cancel_unopened", "ipc_collect", "register_reductions", "share", "statistics"]
-
-_turns = (
-    threading.RLock()
-)  # one that is held at a fork is its thread's alone, and the child has that thread alone
+# One that is held at a fork is its thread's alone, and the child has that thread alone.
+_turns = threading.RLock()
 
 Layout = tuple[int, tuple[int, ...], tuple[int, ...], "Any", bool]  # offset, shape, strides, dtype, readonly
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from accelrt.sharing.mapping import SharedBytes
     from accelrt.streams.stream import Stream
 
-__all__ = ["cancel_tickets", "drop_own_ticket", "find_own", "lend", "statistics"]
-
 PER_THREAD = 2  # the handle of the calling thread's default stream
 LOOK_EVERY = 1.0  # seconds between two looks at processes whose end the kernel does not tell
 RETRY_EVERY = 0.05  # seconds until a thread is tried again that could not start

@@ -12,8 +12,6 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Service", "report"]
-
 FIRST_PAUSE = 0.001  # seconds after an exception; each further one doubles it
 LONGEST_PAUSE = 1.0
 

@@ -12,8 +12,6 @@ from accelrt.devices.device import get_device_properties
 from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
-__all__ = ["AccessPolicyWindow", "read", "write"]
-
 PROPERTIES = {"normal": 0, "streaming": 1, "persisting": 2}  # CUaccessProperty
 NAMES = {number: name for name, number in PROPERTIES.items()}
 NOT_SUPPORTED = 801

@@ -2,7 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.streams.stream_pool cimport PooledStream
+from accelrt.runtime.lifetimes cimport PooledStream
 from accelrt.uses.events cimport PooledEvent
 
 cdef class Stream:

@@ -19,13 +19,13 @@ from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVE
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
-    EVENT, UNCAPTURED, dispose, drain, enqueue_callback, keep_where_captured, raise_callback_errors,
+    EVENT, UNCAPTURED, dispose, drain, enqueue_callback, keep_where_captured, raise_callback_errors, return_from_event,
+    return_stream, share_stream, take_for_event, take_stream,
 )
 from accelrt.status cimport (
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY, NOT_SUPPORTED, raise_status, refuse_copy,
     refuse_unmade,
 )
-from accelrt.streams.stream_pool cimport return_from_event, return_stream, share_stream, take_for_event, take_stream
 cimport accelrt.runtime.access as watch
 
 

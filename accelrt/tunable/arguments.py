@@ -14,8 +14,6 @@ from accelrt.arrays.array import Array, Buffer
 from accelrt.arrays.exchange import asarray
 from accelrt.tunable.switches import Tolerances
 
-__all__ = ["copied", "differs", "made_of", "name_of", "nbytes_of", "ordinal_of_arrays"]
-
 ARRAY = re.compile(r"(?P<dtype>[A-Za-z]\w*)\[(?P<shape>\d*(?:x\d+)*)\](?P<strided>s?)")
 BYTES = re.compile(r"bytes\((\d+)\)")
 ADVICE = "give the operation a function for it: Operation(..., {0}=...)"

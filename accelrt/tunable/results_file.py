@@ -28,8 +28,6 @@ from accelrt.core import files
 from accelrt.core.process import open_descriptor
 from accelrt.errors import PeerTimeoutError
 
-__all__ = ["Key", "Result", "append_lines", "check_field", "merge", "read", "read_untuned", "record_untuned"]
-
 Key = tuple[str, str]  # operation, parameters
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1  # seconds between two attempts to lock a file

@@ -17,8 +17,6 @@ from accelrt.tunable import switches
 from accelrt.tunable.arguments import differs, nbytes_of
 from accelrt.tunable.switches import say
 
-__all__ = ["DEFAULT", "Fastest", "Function", "fastest"]
-
 Function = Callable[..., Any]
 Copies = Callable[[Any], Any]
 DEFAULT = "Default"

@@ -7,12 +7,12 @@ import threading
 
 import numpy as np
 import pytest
+import rowgen
 from beside import Caller, park
 from capture_ends import storm
 from child import in_child, wrap_host
 
 import accelrt
-from accelrt.driver import rowgen
 from accelrt.driver.guard import is_capture_ending
 from accelrt.driver.registry import Rows
 

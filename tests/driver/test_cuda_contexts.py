@@ -67,7 +67,7 @@ def arguments(row):
 
 def calls():
     """Every row that the driver fills, as (name, arguments, whether it names a device)."""
-    from accelrt.driver import rowgen
+    import rowgen
 
     for row in rowgen.read_rows():
         if row.name in OF_THE_HOST:

@@ -1,8 +1,7 @@
 """What rowgen.py refuses to derive: mistakes in what a row passes that no compiler would see."""
 
 import pytest
-
-from accelrt.driver import rowgen
+import rowgen
 
 ROWS = rowgen.read_rows()
 TYPE = "ctypedef int (*PFN_{}_v1)({}) noexcept nogil  # {}\n"

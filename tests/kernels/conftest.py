@@ -37,7 +37,7 @@ def saxpy(module):
 def _no_module_left(_nothing_left_behind, request):
     """Modules that a test loaded are unloaded once its kernels and graphs are gone."""
     from accelrt.driver.host import driver as host
-    from accelrt.kernels.module import forget_kernels
+    from accelrt.kernels.kernel import forget_kernels
 
     before = host.live_objects()["modules"] if ON_HOST and accelrt.is_initialized() else 0
     yield

@@ -226,7 +226,7 @@ def test_an_exit_beside_daemon_threads_that_go_on():
     )
     assert done.returncode == 3, done.stderr
     text = done.stdout
-    assert 0 < text.index("('exit', 'allocator.settings.apply')") < text.index("('exit', 'driver.registry')")
+    assert 0 < text.index("('exit', 'allocator.pinned.cache')") < text.index("('exit', 'driver.registry')")
 
 
 class Scene:
@@ -348,7 +348,7 @@ ENDS = [
     ),
     *(
         "runtime.access",
-        "allocator.settings.apply",
+        "allocator.pinned.cache",
         "driver.registry",
         "allocator.external.backends",
     ),

@@ -3,11 +3,10 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from posix.unistd cimport close
 
-from accelrt.allocator.address_table cimport claim_addresses
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
-    append_hole, call_unlocked, count_oversize, count_pool, ensure_blocks, lock_all, put_free, reserved, take_free,
-    total_of, unlock_all,
+    append_hole, call_unlocked, claim_addresses, count_oversize, count_pool, ensure_blocks, lock_all, put_free,
+    reserved, take_free, total_of, unlock_all,
 )
 from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.allocator.inline.block_ops cimport recycle, split_off

@@ -7,7 +7,8 @@ from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strlen
 
-from accelrt.allocator.external.external_pool cimport cuda_malloc_async_backend
+from accelrt.allocator.external.external_pool cimport backend_name, choose_backend
+from accelrt.allocator.external.external_pool import choose_by_name
 from accelrt.allocator.external.external_types cimport ExternalPool, Record, lock_external, unlock_external
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
@@ -24,7 +25,6 @@ from accelrt.allocator.private.routes cimport (
     retain_pool,
 )
 from accelrt.allocator.readers cimport active_bytes, allocated_bytes, largest_free, limit_of, reserved_bytes
-from accelrt.allocator.settings.apply cimport backend_name, choose_backend
 from accelrt.allocator.settings.apply import backend_to_come, read_environment
 from accelrt.allocator.types cimport Pool
 from accelrt.core.integers cimport checked_address_int
@@ -294,14 +294,11 @@ def select_backend(name: str) -> None:
         ValueError: no such backend.
     """
     read_environment()
-    if name == "native":
-        choose_backend(NULL, "select_backend")
-    elif name == "cudaMallocAsync":
-        choose_backend(cuda_malloc_async_backend(), "select_backend")
-    elif name == "pluggable":
+    if name == "pluggable":
         raise ValueError("backend 'pluggable' is chosen by change_current_allocator(CUDAPluggableAllocator(...))")
-    else:
+    if name not in ("native", "cudaMallocAsync"):
         raise ValueError(f"backend {name!r} is not known; it may be native or cudaMallocAsync")
+    choose_by_name(name, "select_backend")
 
 
 cdef str backend_in_effect():

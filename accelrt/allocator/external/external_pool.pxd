@@ -5,10 +5,9 @@ from accelrt.driver.table cimport Table
 from accelrt.allocator.stats cimport Stats
 from accelrt.allocator.external.external_types cimport Backend, ExternalPool
 
-# Which backend the pools are made on; NULL is accelrt's own.  ILLEGAL_STATE once one was made on another.
-cdef int choose(const Backend* backend) noexcept nogil
-cdef const Backend* chosen_backend() noexcept nogil
-cdef const Backend* cuda_malloc_async_backend() noexcept nogil
+# Which backend the pools are made on; NULL is accelrt's own.  RuntimeError, for the call, once one was made on another.
+cdef int choose_backend(const Backend* backend, str call) except -1
+cdef str backend_name()  # "native", "cudaMallocAsync" or "pluggable": the one that is chosen now
 # For the maker of a device's pool, once: NULL where accelrt's own allocator serves.  It fixes the choice.
 cdef int external_attach(int device, Table* table, int debug, ExternalPool** out_pool) noexcept nogil
 

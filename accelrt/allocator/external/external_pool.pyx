@@ -26,7 +26,7 @@ from accelrt.allocator.stats cimport (
 )
 from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Record, lock_external, unlock_external
 from accelrt.status cimport (
-    BROKEN, CAP_REACHED, ILLEGAL_STATE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
+    BROKEN, CAP_REACHED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
     NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY,
 )
 from accelrt.uses.events cimport PooledEvent, add_use, drop_use, hand_on, mark_behind, release_event
@@ -59,24 +59,36 @@ cdef Backend ordered             # cudaMallocAsync, the stream-ordered allocator
 
 # --- the choice --------------------------------------------------------------------------------------------
 
-cdef int choose(const Backend* backend) noexcept nogil:
+cdef str backend_name():
+    cdef const Backend* backend
+    with nogil:
+        pthread_mutex_lock(&choice)
+        backend = chosen
+        pthread_mutex_unlock(&choice)
+    return "native" if backend == NULL else backend.name.decode()
+
+
+cdef int choose_backend(const Backend* backend, str call) except -1:
     global chosen
-    cdef int code = 0
-    pthread_mutex_lock(&choice)
-    if settled and backend != chosen:
-        code = ILLEGAL_STATE
-    else:
-        chosen = backend
-    pthread_mutex_unlock(&choice)
-    return code
+    cdef bint late
+    with nogil:
+        pthread_mutex_lock(&choice)
+        late = settled and backend != chosen
+        if not late:
+            chosen = backend
+        pthread_mutex_unlock(&choice)
+    if late:
+        raise RuntimeError(
+            f"{call}: memory of a device is in use already, from the backend {backend_name()!r}; call it before the "
+            "first allocation, buffer, capture, or limit of the process, or set ACCELRT_ALLOC_CONF=backend:... "
+            "in the environment"
+        )
+    return 0
 
 
-cdef const Backend* chosen_backend() noexcept nogil:
-    cdef const Backend* answer
-    pthread_mutex_lock(&choice)
-    answer = chosen
-    pthread_mutex_unlock(&choice)
-    return answer
+def choose_by_name(str name, str call) -> None:
+    """Has pools made on a backend, "native" or "cudaMallocAsync"; RuntimeError, for the call, once it is too late."""
+    choose_backend(&ordered if name == "cudaMallocAsync" else NULL, call)
 
 
 cdef int external_attach(int device, Table* table, int debug, ExternalPool** out_pool) noexcept nogil:
@@ -558,10 +570,6 @@ cdef const char* compare(ExternalPool* pool, int64_t live_bytes, int64_t parting
 
 
 # --- the backend cudaMallocAsync -----------------------------------------------------------------------------
-
-cdef const Backend* cuda_malloc_async_backend() noexcept nogil:
-    return &ordered
-
 
 cdef int ordered_open(ExternalPool* pool) noexcept nogil:
     # Without a threshold the pool gives everything back at each synchronize.

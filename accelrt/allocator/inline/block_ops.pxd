@@ -2,7 +2,7 @@
 # Nothing here counts (heap_stats.pxd); of_taking and of_freeing tell the change of the counters before it is made.
 from libc.stdint cimport int64_t
 
-from accelrt.allocator.address_table cimport list_block, unlist_block
+from accelrt.allocator.inline.block_map cimport list_block, unlist_block
 from accelrt.allocator.inline.free_list cimport remove
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.sizes cimport UNIT, worth_splitting

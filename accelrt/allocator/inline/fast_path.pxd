@@ -7,7 +7,7 @@
 # flush_cached() brings them up to date before any other operation or reader uses the heap.
 from libc.stdint cimport uintptr_t
 
-from accelrt.allocator.address_table cimport block_in, has_place
+from accelrt.allocator.inline.block_map cimport block_in, has_place
 from accelrt.allocator.inline.block_ops cimport (
     Change, join_freed, joined_size, keeps_rest, make_live, of_freeing, of_taking, split_off,
 )

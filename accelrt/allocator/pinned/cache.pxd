@@ -146,7 +146,4 @@ cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capt
 cdef PinnedStats read_pinned_stats() noexcept nogil
 cdef void reset_pinned_peaks() noexcept nogil
 cdef void reset_pinned_sums() noexcept nogil
-cdef PinnedSettings read_pinned_settings() noexcept nogil
-cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil
-cdef void close_pinned() noexcept nogil  # at exit: the polling thread ends
 cdef const char* pinned_audit_failure() noexcept nogil  # NULL where every identity holds

@@ -10,8 +10,10 @@ from accelrt.allocator.pinned.block cimport (
     reset_timing, round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
+from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.core.process import call_at_exit
 from accelrt.core.threads cimport (
     now, pthread_cond_init, pthread_cond_signal, pthread_cond_t, pthread_cond_wait, pthread_create, pthread_join,
     pthread_t, wait_on,
@@ -902,7 +904,7 @@ cdef int empty_pinned() noexcept nogil:
     return code
 
 
-# --- figures, settings, process --------------------------------------------------------------------------
+# --- figures and the process -----------------------------------------------------------------------------
 
 cdef PinnedStats read_pinned_stats() noexcept nogil:
     cdef PinnedStats stats
@@ -932,26 +934,6 @@ cdef void reset_pinned_sums() noexcept nogil:
     spin_unlock(&pool.lock)
 
 
-cdef PinnedSettings read_pinned_settings() noexcept nogil:
-    cdef PinnedSettings settings
-    spin_lock(&pool.lock)
-    settings = pool.settings
-    spin_unlock(&pool.lock)
-    return settings
-
-
-cdef void set_pinned_settings(PinnedSettings settings) noexcept nogil:
-    spin_lock(&pool.lock)
-    pool.settings = settings
-    spin_unlock(&pool.lock)
-    if not settings.background:
-        stop_watch(&pool, False)
-
-
-cdef void close_pinned() noexcept nogil:
-    stop_watch(&pool, True)
-
-
 cdef const char* pinned_audit_failure() noexcept nogil:
     cdef const char* found
     pthread_mutex_lock(&pool.order)
@@ -973,11 +955,93 @@ cdef void forget_in_child() noexcept nogil:
     forget_watch()
 
 
+# --- settings ------------------------------------------------------------------------------------------------
+
+# stub: MAX_REGISTER_THREADS: int
+MAX_REGISTER_THREADS = 128
+
+
+cdef PinnedSettings read_settings() noexcept nogil:
+    cdef PinnedSettings settings
+    spin_lock(&pool.lock)
+    settings = pool.settings
+    spin_unlock(&pool.lock)
+    return settings
+
+
+cdef bint checked_switch(object value, str name) except -1:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass True or False")
+    return value
+
+
+cdef size_t checked_limit(object value, str name) except? 0:
+    if value is None:
+        return SIZE_MAX
+    value = exact_int(value, name, "MiB as int, or None for no limit")
+    if not 0 <= value < 1 << 40:
+        raise ValueError(f"{name} is {value}; it goes from 0 to 2**40 - 1 MiB, or is None for no limit")
+    return value << 20
+
+
+cdef int checked_threads(object value) except -1:
+    value = exact_int(value, "pinned_num_register_threads", "an int")
+    if not 1 <= value <= MAX_REGISTER_THREADS or value & value - 1:
+        raise ValueError(f"pinned_num_register_threads is {value}; it is a power of two from 1 to {MAX_REGISTER_THREADS}")
+    return value
+
+
+def change_pinned(values: dict[str, object]) -> None:
+    """Sets the settings of page-locked memory that a dict has under the names of configure_pinned; all are checked before
+    any takes effect."""
+    cdef PinnedSettings settings = read_settings()
+    for name, value in values.items():
+        if name == "pinned_use_cuda_host_register":
+            settings.use_register = checked_switch(value, name)
+        elif name == "pinned_num_register_threads":
+            settings.register_threads = checked_threads(value)
+        elif name == "pinned_max_round_threshold_mb":
+            settings.round_limit = checked_limit(value, name)
+        elif name == "pinned_max_cached_size_mb":
+            settings.cache_limit = checked_limit(value, name)
+        else:
+            settings.background = checked_switch(value, name)
+    with nogil:
+        spin_lock(&pool.lock)
+        pool.settings = settings
+        spin_unlock(&pool.lock)
+        if not settings.background:
+            stop_watch(&pool, False)
+
+
+cdef object in_mib(size_t limit):
+    return None if limit == SIZE_MAX else limit >> 20
+
+
+def pinned_settings() -> dict[str, int | None]:
+    """What configure_pinned set, or the defaults: name -> value, as dict."""
+    cdef PinnedSettings settings = read_settings()
+    return {
+        "pinned_use_cuda_host_register": bool(settings.use_register),
+        "pinned_num_register_threads": settings.register_threads,
+        "pinned_max_round_threshold_mb": in_mib(settings.round_limit),
+        "pinned_max_cached_size_mb": in_mib(settings.cache_limit),
+        "pinned_use_background_threads": bool(settings.background),
+    }
+
+
+def close_pinned() -> None:
+    """Before the driver is closed: ends the thread that polls for page-locked memory; none is started any more."""
+    with nogil:
+        stop_watch(&pool, True)
+
+
 pool.settings.round_limit = SIZE_MAX
 pool.settings.cache_limit = SIZE_MAX
 pool.settings.register_threads = 1
 pthread_mutex_init(&pool.order, NULL)
 at_fork("allocator.pinned.cache", FORK_POOLS, NULL, NULL, &forget_in_child)
+call_at_exit("allocator.pinned.cache", "pools", close_pinned)
 
 
 # --- the identities of the page-locked memory; memory/DESIGN.md lists them --------------------------------

@@ -3,16 +3,16 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, malloc
 from libc.string cimport memset
 
-from accelrt.allocator.address_table cimport block_at, ensure_places, list_block, unlist_block
 from accelrt.allocator.audit cimport audit_pool
 from accelrt.allocator.backing.stitching cimport poll_all
 from accelrt.allocator.event_ring cimport record_allocation, record_event, record_free_completed, record_free_requested
 from accelrt.allocator.external.external_pool cimport external_begin_capture, external_end_capture
 from accelrt.allocator.heaps cimport (
-    append_hole, begin_expected_route, begin_route, count, count_splits, end_expected_route, end_route, ensure_blocks,
-    find_private, is_captured, lock_all, note_peaks, note_replay, pool_for, put_free, release_hold,
+    append_hole, begin_expected_route, begin_route, block_at, count, count_splits, end_expected_route, end_route,
+    ensure_blocks, find_private, is_captured, lock_all, note_peaks, note_replay, pool_for, put_free, release_hold,
     reset_private_peaks, retain, sum_of, take_free, unlock_all, update_fast_path,
 )
+from accelrt.allocator.inline.block_map cimport ensure_places, list_block, unlist_block
 from accelrt.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.allocator.inline.block_ops cimport recycle
 from accelrt.allocator.miss cimport poll, release_ended

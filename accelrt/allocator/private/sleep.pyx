@@ -3,13 +3,12 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
-from accelrt.allocator.address_table cimport block_at
 from accelrt.allocator.audit cimport audit_pool
 from accelrt.allocator.backing.pages cimport close_file, count_owner, open_range
 from accelrt.allocator.backing.stitching cimport cancel_device_wait, close_epochs, mark_all_quiescent, return_all_pages
 from accelrt.allocator.event_ring cimport drop_stack, record_event
 from accelrt.allocator.heaps cimport (
-    call_unlocked, count_pool, count_splits, find_private, lock_all, release_hold, reserved, retain, sum_of,
+    block_at, call_unlocked, count_pool, count_splits, find_private, lock_all, release_hold, reserved, retain, sum_of,
     unlock_all,
 )
 from accelrt.allocator.history_types cimport SLEPT, WOKEN

@@ -7,21 +7,6 @@ than all of it.
 
 from collections.abc import Callable, Mapping
 
-__all__ = [
-    "AUTO",
-    "CONTRADICTIONS",
-    "DIVISION_CLASSES",
-    "KEYS",
-    "MIB",
-    "NEEDS",
-    "UNLIMITED",
-    "Key",
-    "Reader",
-    "Value",
-    "asks",
-    "complaint",
-]
-
 MIB = 1 << 20
 MOST_MB = 1 << 40  # requests of 2**60 bytes are refused unseen, so no size in MiB needs more
 AUTO = -1.0  # the pool chooses

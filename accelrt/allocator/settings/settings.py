@@ -10,8 +10,6 @@ from accelrt import env
 from accelrt.allocator.settings.keys import DIVISION_CLASSES, KEYS, MIB, Value, complaint
 from accelrt.errors import SettingsError
 
-__all__ = ["VARIABLE", "Settings", "from_environment", "keys_in", "merge", "parse", "rounded_size"]
-
 VARIABLE = "ACCELRT_ALLOC_CONF"
 DEFAULT = "default"  # the value that takes any key back to its default
 UNIT = 512  # every block's size is a multiple, as in sizes.pxd

@@ -36,20 +36,6 @@ if TYPE_CHECKING:
 
     from accelrt.memory.history.memory_history import Frames, Recorder
 
-__all__ = [
-    "MAGIC",
-    "RECORDING",
-    "SNAPSHOT",
-    "Reader",
-    "Tables",
-    "beginning",
-    "ending",
-    "event_section",
-    "outline",
-    "recorded",
-    "written",
-]
-
 Parts = list[bytes]  # of a file, one after the other
 
 MAGIC = b"\x89ACRT\r\n\x1a"  # as PNG's: a transfer that changes line ends or strips a bit is seen at once

@@ -25,8 +25,6 @@ from accelrt.memory.history.memory_history import EVENT_BYTES, copy_chunks
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Drain", "start", "start_by_environment", "stop"]
-
 SECONDS = 0.1  # between two looks at the ring
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
 CHUNK = 1 << 18  # events of one copy, each of which costs some waits for the GIL

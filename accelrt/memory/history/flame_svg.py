@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-__all__ = ["boxes", "flame_graph", "of_memory", "of_segments"]
-
 WIDTH, HEIGHT = 1200.0, 16  # of the picture, and of a box
 LEAST = 1 / 4000  # of the width; narrower boxes are left out
 DEEPEST = 256  # names of a path

@@ -15,28 +15,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "ACTIONS",
-    "EVENT",
-    "EVENT_BYTES",
-    "FORMAT",
-    "NO_EVENTS",
-    "NUMBERS",
-    "OOM",
-    "VERSION",
-    "History",
-    "Recorder",
-    "add_names",
-    "are_annotations",
-    "collected",
-    "copied",
-    "copy_chunks",
-    "gc_paused",
-    "numbers_in",
-    "of_accelrt",
-    "of_torch",
-]
-
 Events = NDArray[np.void]  # of dtype EVENT
 Frames = list[dict[str, Any]]  # filename, line and name of each, the innermost first
 

@@ -13,8 +13,6 @@ from accelrt.memory.history.memory_history import VERSION
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OWN", "check_snapshot"]
-
 OWN = "accelrt"
 
 Form = tuple[dict[str, type], dict[str, type]]  # the keys that a dict has, and those that it may have

@@ -15,8 +15,6 @@ from accelrt.memory.history.memory_history import History
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["dump_snapshot", "load_history", "load_snapshot", "write_history"]
-
 FORMATS = {"torch": torch_form.written, "compact": compact_form.written}
 TORCH_SUFFIXES = (".pickle", ".pkl")
 MOST_BYTES = 1 << 36

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-__all__ = ["history_now", "snapshot"]
-
 
 def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
     """The allocator's state and the recorded events: torch.cuda.memory._snapshot.

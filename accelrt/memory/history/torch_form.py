@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from accelrt.memory.history.memory_history import Events, History
 
-__all__ = ["read", "written"]
-
 PROTOCOL, STOP, MARK = b"\x80\x02", b".", b"("
 EMPTY_DICT, SETITEMS, EMPTY_LIST, APPENDS = b"}", b"u", b"]", b"e"
 GET, LONG_GET, LONG1 = b"h", b"j", b"\x8a"

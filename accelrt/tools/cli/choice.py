@@ -13,8 +13,6 @@ import accelrt
 from accelrt import env
 from accelrt.runtime.init import HOST_ADVICE, chosen_driver
 
-__all__ = ["need", "open_driver"]
-
 MEMORY = "ACCELRT_HOST_MEMORY"
 
 

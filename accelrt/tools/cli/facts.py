@@ -15,8 +15,6 @@ from accelrt.kernels import arch
 from accelrt.runtime.init import chosen_driver
 from accelrt.tools.cli.sample import Device, Sampler
 
-__all__ = ["collect", "state_of"]
-
 DEFAULTS = {name: variable.default or "empty" for name, variable in env.VARIABLES.items()} | {
     "CUDA_VISIBLE_DEVICES": "all",
     "CUDA_DEVICE_ORDER": "FASTEST_FIRST",

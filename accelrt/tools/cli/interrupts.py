@@ -5,8 +5,6 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-__all__ = ["HeldInterrupts"]
-
 
 class HeldInterrupts:
     """The context in which Ctrl-C raises nothing but is noted; it raises KeyboardInterrupt at the end.

@@ -22,8 +22,6 @@ from accelrt.core.process import open_descriptor
 from accelrt.tools.cli import commands
 from accelrt.tools.cli.text import put
 
-__all__ = ["main"]
-
 TUNE_OFFLINE = ["tune", "offline"]
 
 

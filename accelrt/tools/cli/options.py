@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 from accelrt import env
 
-__all__ = ["add_device", "add_driver", "add_json", "add_once", "add_trace", "number_from"]
-
 DRIVERS = ("auto", *env.DRIVERS)
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[Any]
 
-__all__ = ["PipelineFigures", "pipeline_part"]
-
 BLOCKS = 8
 GUARD = 4096  # bytes at either end of the result
 GUARD_VALUE = 0xA5

@@ -9,8 +9,6 @@ import accelrt
 from accelrt.core import process
 from accelrt.tools.cli.text import pairs
 
-__all__ = ["collect", "describe", "import_all"]
-
 FOR_TESTS = "accelrt.driver.testing"  # which no program imports
 FORK = "around a fork (children in this order, C's before Python's; locks are taken in reverse)"
 EXIT = "at the end of a process"

@@ -19,8 +19,6 @@ from accelrt.readings import amd
 from accelrt.runtime.init import HOST_ADVICE, chosen_driver
 from accelrt.tools import publish
 
-__all__ = ["Device", "Process", "Sample", "Sampler"]
-
 # The readings of accelrt.readings in the order in which they are shown, and their units, if they have one.
 READINGS = {
     "utilization": "percent of time",

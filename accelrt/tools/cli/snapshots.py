@@ -11,8 +11,6 @@ from accelrt.core import files
 from accelrt.core.printable import size_text
 from accelrt.tools.cli.text import put
 
-__all__ = ["add_arguments", "convert"]
-
 MOST_BYTES = 1 << 36  # of a snapshot in JSON
 
 

@@ -7,8 +7,6 @@ from typing import IO
 
 from accelrt.core.printable import printable_lines
 
-__all__ = ["Progress", "pairs", "put", "short", "table"]
-
 
 def put(text: str, file: IO[str] | None = None, flush: bool = False) -> None:
     """Prints a text, of which no letter does more than to be shown.

@@ -7,8 +7,6 @@ been allocated was there before, so it is allocated first; what is allocated twi
 from accelrt.errors import RecordError
 from accelrt.tools.traces.trace import EVENT_LIMIT, SIZE_LIMIT, Trace, built
 
-__all__ = ["PairedEvents"]
-
 
 class PairedEvents:
     """A trace being made; the rows are given in order.

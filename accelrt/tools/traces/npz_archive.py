@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Column = NDArray[Any]
 
-__all__ = ["load", "save"]
-
 COLUMNS = ("op", "id", "size", "stream")
 COLUMN_LIMIT = 8 * EVENT_LIMIT + (1 << 16)  # bytes of one array, its header among them
 READ_LIMIT = 1 << 20  # bytes of one read

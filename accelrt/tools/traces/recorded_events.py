@@ -12,8 +12,6 @@ from accelrt.memory.history.snapshot_file import load_history
 from accelrt.tools.traces.address_pairs import PairedEvents
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["load"]
-
 WANTED = ("alloc", "free_requested", "free_completed", "free")
 NUMBERS = [number for number, action in enumerate(ACTIONS) if action in WANTED]
 

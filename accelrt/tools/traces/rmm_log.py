@@ -6,8 +6,6 @@ from accelrt.errors import RecordError
 from accelrt.tools.traces.address_pairs import PairedEvents
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["COLUMNS", "load"]
-
 COLUMNS = ("Thread", "Time", "Action", "Pointer", "Size", "Stream")
 ACTIONS = ("allocate", "free", "allocate failure")
 LONGEST = 512  # bytes of a line

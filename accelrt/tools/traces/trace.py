@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["EVENT_LIMIT", "SIZE_LIMIT", "Trace", "built", "peak_of"]
-
 SIZE_LIMIT = 1 << 60  # no allocation of a trace is as large
 EVENT_LIMIT = 1 << 22  # a replay takes some 256 bytes an event: 1 GiB
 

@@ -17,8 +17,6 @@ import numpy as np
 from accelrt.core import files
 from accelrt.tools.viewer.snapshot_columns import DeviceRecording, Recording
 
-__all__ = ["trace_events", "write_trace"]
-
 EVENTS_THREAD = 1
 FIRST_LANE = 10  # thread of the first lane of annotations
 FRAMES = 32  # of a stack, in a slice's arguments

@@ -24,8 +24,6 @@ from accelrt.core import files
 from accelrt.tools.viewer.memory_ranges import Range
 from accelrt.tools.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
-__all__ = ["make_page", "write_page"]
-
 FORMAT = 1
 LEVEL = 3  # of zlib: a tenth larger than at 6, in a third of the time
 SCRIPTS = ("data.js", "colours.js", "timeline.js", "map.js", "flame.js", "tables.js", "main.js")

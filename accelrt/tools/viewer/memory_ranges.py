@@ -12,18 +12,6 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-__all__ = [
-    "CHANGES",
-    "EXPANDABLE",
-    "PLAIN",
-    "START",
-    "STITCHED",
-    "Range",
-    "find_ranges",
-    "joined",
-    "mark_stitched",
-]
-
 PLAIN, EXPANDABLE, STITCHED = range(3)
 CHANGES = {  # the actions that map and unmap, by the kind of range
     **{"segment_alloc": PLAIN, "segment_free": PLAIN},

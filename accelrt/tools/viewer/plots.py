@@ -20,8 +20,6 @@ from accelrt.memory.history.flame_svg import boxes
 from accelrt.tools.viewer.memory_ranges import joined
 from accelrt.tools.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
-__all__ = ["KINDS", "write_plot"]
-
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = (
     "#4269d0",

@@ -28,8 +28,6 @@ from accelrt.tools.viewer.memory_ranges import (
     mark_stitched,
 )
 
-__all__ = ["DeviceRecording", "Recording"]
-
 FIRST_ACTIONS = ("alloc", "free_requested", "free_completed")  # of allocations; the others as they come
 MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
 RESERVES = dict.fromkeys(("segment_alloc", "segment_map", "wake"), 1)  # or gives back

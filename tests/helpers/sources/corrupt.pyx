@@ -1,7 +1,8 @@
 """Damage to an allocator's heaps as a fault in its fast path would leave it, for tests of the audits."""
 from libc.stdint cimport int64_t, uintptr_t
 
-from accelrt.allocator.address_table cimport block_in, heap_at
+from accelrt.allocator.heaps cimport heap_at
+from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.inline.free_list cimport remove
 from accelrt.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
 from accelrt.allocator.types cimport Block, Heap

@@ -16,8 +16,6 @@ from accelrt.tools.cli.text import pairs, put
 from accelrt.tools.traces.npz_archive import load
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["add_arguments", "load_trace", "pipeline_part", "release_everything", "replay", "run"]
-
 NAME = "gpt2.npz"
 HEADROOM = 2  # times the trace's peak, which the device has to have free
 

@@ -21,8 +21,6 @@ from accelrt.tools.cli.interrupts import HeldInterrupts
 from accelrt.tools.cli.sample import Device, Process, Sampler
 from accelrt.tools.cli.text import put
 
-__all__ = ["Collector", "add_arguments", "run"]
-
 PORT = 9484
 LABELS = ("uuid", "device", "name")
 OF_PROCESS = ("uuid", "device", "pid", "user", "program")

@@ -5,8 +5,6 @@ import argparse
 from accelrt.tools.cli import snapshots
 from accelrt.tools.viewer.chrome_trace import write_trace
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "allocations to show as slices; default: 2000"

@@ -17,8 +17,6 @@ from accelrt.tools.cli.choice import need
 from accelrt.tools.cli.sample import Device
 from accelrt.tools.cli.text import pairs, put, table
 
-__all__ = ["add_arguments", "run"]
-
 NOTHING = "NVML is not there, or lists none"
 ADVICE = "set ACCELRT_DRIVER=host, or call accelrt.init(driver='host')"
 PROBLEMS = r"(?m)^  (problem|old|device \S+:) .*$"

@@ -5,8 +5,6 @@ import argparse
 from accelrt.tools.cli import options, snapshots
 from accelrt.tools.viewer.plots import KINDS, write_plot
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=KINDS, default="timeline", help="default: timeline")

@@ -16,8 +16,6 @@ from accelrt.core.printable import size_text
 from accelrt.memory.history import compact_form
 from accelrt.tools.cli.text import put
 
-__all__ = ["add_arguments", "run"]
-
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NOT_RUN = 127  # as shells have it
 

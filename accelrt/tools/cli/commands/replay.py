@@ -20,8 +20,6 @@ from accelrt.tools.cli.text import Progress, pairs, put, table
 from accelrt.tools.traces import load
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["Figures", "add_arguments", "describe", "host_capacity", "replay", "run", "timed"]
-
 CHUNK = 8192  # events between two looks at the clock, and at the bar
 HOST_SLACK = 1 << 30
 HOST_LIMIT = 1 << 44  # of the host device's size, however much a trace asks for

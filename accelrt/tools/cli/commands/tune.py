@@ -27,8 +27,6 @@ from accelrt.tools.cli.text import Progress, put, table
 from accelrt.tools.traces import load, npz_archive
 from accelrt.tools.traces.trace import Trace
 
-__all__ = ["Trial", "add_arguments", "best_of", "candidates", "run"]
-
 # What is tried of each key, alone and then together with the best so far.
 CHOICES = {
     "stitching": ("False",),

@@ -17,8 +17,6 @@ from accelrt.tools.cli.choice import open_driver
 from accelrt.tools.cli.text import put, table
 from accelrt.tunable import offline, results_file
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "accelrt tune offline [--import MODULE] [-o FILE] [--driver DRIVER] FILE [FILE ...]"

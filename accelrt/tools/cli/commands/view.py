@@ -7,8 +7,6 @@ from pathlib import Path
 from accelrt.tools.cli import snapshots
 from accelrt.tools.viewer.html_page import write_page
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", dest="opens", help="open it in the browser")

@@ -12,8 +12,6 @@ from typing import Self
 
 from accelrt.core.process import Owned, open_descriptor, pipe
 
-__all__ = ["ENDED", "RESIZED", "Keys"]
-
 RESIZED = "resized"
 ENDED = "ended"  # the terminal is gone
 ESCAPE = "\x1b"

@@ -7,8 +7,6 @@ from typing import Any
 from accelrt.tools.cli.commands.top.keys import ENDED, ESCAPE
 from accelrt.tools.cli.sample import Device, Process, Sample
 
-__all__ = ["SORTS", "State"]
-
 LOOKS = 120  # how many a sparkline can show
 QUIT = ("q", "Q", ESCAPE, ENDED, "\x03")
 

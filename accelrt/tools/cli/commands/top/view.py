@@ -14,8 +14,6 @@ from accelrt.tools.cli.commands.top.state import SORTS, State
 from accelrt.tools.cli.sample import Device, Process
 from accelrt.tools.cli.text import short
 
-__all__ = ["Page", "picture"]
-
 WIDE = 120  # columns from which there is room for more
 FEWEST = 3  # lines for processes, however many devices there are
 AROUND = 5  # lines that are neither a device's nor a process's

@@ -11,7 +11,7 @@ import builtins
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 Classes = dict[str, str]  # name -> module
 # Where the names of annotations come from, beside the classes of the package.
 SOURCES = {
@@ -30,7 +30,6 @@ SOURCES = {
 }
 MODULES = {name: f"import {name}" for name in ("builtins", "os", "pickle", "socket", "threading")}
 MODULES["np"] = "import numpy as np"
-BY_HAND = {"accelrt.nvtx"}  # stubs that stand in the repository
 # Types of C, and of Python as Cython spells them, by what Python passes for them.
 TYPES = {
     "bint": "bool",
@@ -207,7 +206,7 @@ class Source:
             line = self.lines[at]
             if re.match(r"# stub: class ", line) and re.match(r"(cdef )?class |@", self.lines[at + 1]):
                 head = line.removeprefix("# stub: ")
-            elif line.startswith("# stub: "):
+            elif line.startswith(("# stub: ", "__all__ = ")):
                 made.append(line.removeprefix("# stub: "))
             elif found := re.match(r"(?:async )?def (\w+)", line):
                 made += [] if found[1] in said else self.function(at, "", [])
@@ -262,8 +261,6 @@ def imports_for(text: str, module: str, classes: Classes) -> list[str]:
 def write_stub(path: Path, classes: Classes) -> None:
     """Writes the stub beside a .pyx; leaves one that says the same as it is."""
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    if module in BY_HAND:
-        return
     text = "\n".join(Source(path, classes).body())
     if not text:
         return

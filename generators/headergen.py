@@ -12,8 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-HERE = Path(__file__).parent
-PACKAGE = HERE.parent
+PACKAGE = Path(__file__).parents[1] / "accelrt"
 FUNCTION = re.compile(r"cdef ([\w ]+\**) ?\b(\w+)\((.*)\) (?:noexcept|except -1) nogil$")
 CONSTANT = re.compile(r"(\w+) = (-?\d+)")
 TYPES = {
@@ -359,7 +358,7 @@ def render() -> dict[Path, str]:
     statuses = read_statuses((PACKAGE / "status.pxd").read_text())
     functions = [item.function for item in items if item.function]
     return {
-        HERE / "accelrt.h": render_header(items, statuses),
+        PACKAGE / "include" / "accelrt.h": render_header(items, statuses),
         PACKAGE / "lib" / "libaccelrt.c": render_library(functions),
     }
 
