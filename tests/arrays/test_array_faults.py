@@ -9,7 +9,7 @@ from failing_calls import failing_calls
 
 import accelrt
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+pytestmark = pytest.mark.host
 
 
 @in_own_process

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from published_files import record
 
 from accelrt.tools import publish
@@ -79,7 +79,8 @@ def test_nothing_is_published_unless_it_is_asked_for(place, setting):
     assert list(place.iterdir()) == []
 
 
-def fork_before_use():
+@in_own_process(ACCELRT_PUBLISH="1")
+def test_a_child_forked_before_use_publishes_itself(place):
     import os
 
     import accelrt
@@ -94,10 +95,6 @@ def fork_before_use():
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not accelrt.is_initialized()
-
-
-def test_a_child_forked_before_use_publishes_itself(place):
-    in_child(fork_before_use, ACCELRT_PUBLISH="1")
 
 
 def die_while_publishing():

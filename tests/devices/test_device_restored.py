@@ -176,7 +176,6 @@ def test_the_interface_goes_back_to_the_device_that_it_named():
     on_a_thread_of_its_own(exchange)
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_child_forked_in_a_devices_context_leaves_it():
     import os

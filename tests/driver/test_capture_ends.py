@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from beside import Caller, park
 from capture_ends import storm
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver import rowgen
@@ -190,7 +190,8 @@ def test_captures_end_one_after_the_other(host):
     assert host.calls_beside_ends() == before
 
 
-def ask_of_all_streams():
+@in_own_process
+def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
     from accelrt.driver.host import driver as host
 
     accelrt.init()
@@ -242,22 +243,16 @@ def ask_of_all_streams():
     assert host.calls_beside_ends() == 0
 
 
-def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
-    in_child(ask_of_all_streams)
-
-
-def eight_threads(devices):
+@pytest.mark.parametrize("devices", [1, 2])
+@in_own_process(ACCELRT_HOST_END_DELAY_US="200")
+def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devices):
     rounds, wrong = storm(1.5, 8, devices)
     assert rounds
     assert wrong == 0
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devices):
-    in_child(eight_threads, devices, ACCELRT_HOST_END_DELAY_US="200")
-
-
-def gives_back_as_of_an_event():
+@in_own_process
+def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
     # The watch stream is the allocator's own, so another thread's end makes the event no captured one.
     from accelrt.driver.host import driver
 
@@ -282,7 +277,3 @@ def gives_back_as_of_an_event():
     accelrt.synchronize()
     accelrt.memory.audit()
     assert driver.calls_beside_ends() == 0
-
-
-def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
-    in_child(gives_back_as_of_an_event)

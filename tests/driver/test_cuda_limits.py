@@ -5,21 +5,15 @@ import os
 import shutil
 
 import pytest
-from child import in_child
+from child import in_own_process
 
-pytestmark = [
-    pytest.mark.own_process,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 MIB = 1 << 20
+STAND_IN = {"LD_LIBRARY_PATH": "{library}", "ACCELRT_DRIVER": "cuda"}
 
 
-@pytest.fixture(scope="module")
-def library(library):
-    return {"LD_LIBRARY_PATH": library, "ACCELRT_DRIVER": "cuda"}
-
-
-def limits():
+@in_own_process(**STAND_IN)
+def test_limits_are_of_each_device(library):
     import accelrt
 
     assert accelrt.get_limit("stack_size") == 1024
@@ -38,11 +32,8 @@ def limits():
     assert accelrt.driver_version() == (13, 0)
 
 
-def test_limits_are_of_each_device(library):
-    in_child(limits, **library)
-
-
-def windows():
+@in_own_process(**STAND_IN)
+def test_a_window_is_the_streams_and_the_next_holder_has_none(library):
     import accelrt
 
     stream = accelrt.Stream(1)
@@ -67,11 +58,8 @@ def windows():
     assert accelrt.ExternalStream(0x300, 0).get_access_policy_window().num_bytes == 2
 
 
-def test_a_window_is_the_streams_and_the_next_holder_has_none(library):
-    in_child(windows, **library)
-
-
-def refusals():
+@in_own_process(**STAND_IN)
+def test_windows_that_make_no_sense_are_refused(library):
     import accelrt
 
     stream = accelrt.Stream()
@@ -92,11 +80,9 @@ def refusals():
         accelrt.ExternalStream(0x888, 0).set_access_policy_window(1, 2)
 
 
-def test_windows_that_make_no_sense_are_refused(library):
-    in_child(refusals, **library)
-
-
-def loading(first, then):
+@pytest.mark.parametrize(("first", "then"), [("eager", "lazy"), ("lazy", "eager")])
+@in_own_process(**STAND_IN)
+def test_the_loading_of_modules_is_chosen_before_the_first_use(library, first, then):
     import accelrt
 
     accelrt.set_module_loading(first)
@@ -107,19 +93,11 @@ def loading(first, then):
         accelrt.set_module_loading(then)
 
 
-@pytest.mark.parametrize(("first", "then"), [("eager", "lazy"), ("lazy", "eager")])
-def test_the_loading_of_modules_is_chosen_before_the_first_use(library, first, then):
-    in_child(loading, first, then, **library)
-
-
-def too_late():
+@in_own_process(**STAND_IN)
+def test_a_driver_that_was_started_before_is_told(library):
     import accelrt
 
     accelrt.set_module_loading("eager")
     os.environ["CUDA_MODULE_LOADING"] = "LAZY"  # as where another library had started the driver
     with pytest.warns(RuntimeWarning, match="another library had started CUDA before"):
         accelrt.init()
-
-
-def test_a_driver_that_was_started_before_is_told(library):
-    in_child(too_late, **library)

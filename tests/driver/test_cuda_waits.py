@@ -6,7 +6,7 @@ import signal
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 pytestmark = [
     pytest.mark.own_process,
@@ -75,7 +75,8 @@ def test_a_signal_ends_every_wait(library):
     in_child(interrupts, True, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
 
 
-def waits_by_an_event():
+@in_own_process(LD_LIBRARY_PATH="{library}", ACCELRT_DRIVER="cuda")
+def test_no_wait_names_its_stream_for_as_long_as_it_lasts(library):
     """Off the main thread too, a stream is named only to ask it and to record an event."""
     import accelrt
 
@@ -101,24 +102,17 @@ def waits_by_an_event():
     assert fake.fake_synchronized() == 0
 
 
-def test_no_wait_names_its_stream_for_as_long_as_it_lasts(library):
-    in_child(waits_by_an_event, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
-
-
 def test_where_a_devices_work_cannot_be_recorded_another_thread_waits(library):
     missing = "cuCtxRecordEvent"
     in_child(interrupts, False, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda", FAKE_MISSING=missing)
 
 
-def keep_their_rows():
+@pytest.mark.parametrize("name", ["cuEventQuery", "cuStreamQuery", "cuCtxRecordEvent"])
+@in_own_process(LD_LIBRARY_PATH="{library}", FAKE_MISSING="{name}")
+def test_a_driver_that_lacks_a_question_waits_as_ever(library, name):
     from accelrt.driver.registry import Rows
 
     rows = Rows("cuda")
     assert rows.open() == 0
     assert rows.stream_synchronize(0, 0x300) == 0
     assert rows.event_synchronize(0, 0x200) == 0
-
-
-@pytest.mark.parametrize("name", ["cuEventQuery", "cuStreamQuery", "cuCtxRecordEvent"])
-def test_a_driver_that_lacks_a_question_waits_as_ever(library, name):
-    in_child(keep_their_rows, LD_LIBRARY_PATH=library, FAKE_MISSING=name)

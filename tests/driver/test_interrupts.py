@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_own_process
 from interruptions import Alarm, interrupted, signals
 
 import accelrt
@@ -206,7 +206,8 @@ def test_what_a_function_raised_is_told_after_an_interruption():
         stream.synchronize()
 
 
-def wait_in_a_child_of_a_thread():
+@in_own_process
+def test_the_thread_that_forked_is_the_main_one_of_the_child():
     def fork():
         child = os.fork()
         if child:
@@ -224,8 +225,3 @@ def wait_in_a_child_of_a_thread():
     thread.start()
     thread.join()
     assert statuses == [0]
-
-
-@pytest.mark.own_process
-def test_the_thread_that_forked_is_the_main_one_of_the_child():
-    in_child(wait_in_a_child_of_a_thread)

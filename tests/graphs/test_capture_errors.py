@@ -169,7 +169,6 @@ def test_a_capture_ended_by_another_thread_is_gone_and_said_so():
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_refused_calls_of_captures_leave_no_stream_behind():
     """Captures of which one call is refused, again and again, leave no stream more than others do."""

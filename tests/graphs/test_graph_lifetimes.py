@@ -232,7 +232,6 @@ def test_entering_a_capture_waits_for_nothing():
     stream.synchronize()
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process(printing="130 2\n")
 def test_memory_that_was_in_use_goes_back_with_the_wait_for_its_use():

@@ -66,7 +66,6 @@ def about_to_begin(graph, stream, faults):
     assert errors == []
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is_left():
     faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()
@@ -87,7 +86,6 @@ def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is
     assert accelrt.memory_reserved() == 0
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_no_stream_is_asked_from_the_moment_that_a_capture_is_about_to_begin():
     faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()

@@ -5,7 +5,7 @@ import threading
 import pytest
 from child import in_own_process, wrap_host
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+pytestmark = pytest.mark.host
 SECONDS = 20
 USED = "another thread replays or reads this CUDAGraph just now"
 CHANGED = "another thread begins, ends or drops a capture of this CUDAGraph just now"

@@ -186,7 +186,6 @@ def test_bytes_that_a_node_had_keep_what_they_point_at(image):
     assert kept() is None
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process(printing="(True, True) None None\n")
 def test_a_change_that_only_the_instance_took_keeps_both_sides():
@@ -298,7 +297,6 @@ def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_a_change_costs_as_many_calls_in_a_large_graph():
     """The driver's calls of 50 changes to a graph of two nodes, and to one of a thousand."""

@@ -5,7 +5,7 @@ import pickle
 import threading
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -26,7 +26,10 @@ def alloc(size):
 free = accelrt.caching_allocator_delete
 
 
-def tags_within_tags():
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
+@in_own_process(ACCELRT_DEBUG="{level}", ACCELRT_ALLOC_CONF="{settings}")
+def test_the_innermost_tag_counts(level, settings):
     plain = alloc(512)
     with memory.tag("outer") as outer:
         first = alloc(MIB)
@@ -60,12 +63,6 @@ def tags_within_tags():
     for address in (plain, first, third, after):
         free(address)
     assert figure("outer") == figure("outer", "allocation") == figure("outer", "requested_bytes") == 0
-
-
-@pytest.mark.parametrize("level", ["0", "2"])
-@pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
-def test_the_innermost_tag_counts(level, settings):
-    in_child(tags_within_tags, ACCELRT_DEBUG=level, ACCELRT_ALLOC_CONF=settings)
 
 
 def used_before_any_tag():
@@ -120,7 +117,8 @@ def test_threads_have_their_own_tag():
     in_child(tags_of_threads)
 
 
-def freed_by_objects():
+@in_own_process
+def test_buffers_and_arrays_have_the_tag():
     with memory.tag("objects"):
         buffer = accelrt.Buffer(3 * MIB)
         array = accelrt.zeros((1000,), dtype="float32")
@@ -130,11 +128,8 @@ def freed_by_objects():
     assert figure("objects") == 0
 
 
-def test_buffers_and_arrays_have_the_tag():
-    in_child(freed_by_objects)
-
-
-def left_elsewhere():
+@in_own_process
+def test_a_tag_is_left_where_it_was_entered():
     tag = memory.tag("here")
     tag.__enter__()
     problems = []
@@ -154,10 +149,6 @@ def left_elsewhere():
         tag.__exit__(None, None, None)
 
 
-def test_a_tag_is_left_where_it_was_entered():
-    in_child(left_elsewhere)
-
-
 def test_what_is_no_tag_is_refused():
     with pytest.raises(TypeError, match="as str"):
         memory.tag(3)
@@ -168,7 +159,8 @@ def test_what_is_no_tag_is_refused():
             duplicate(memory.tag("x"))
 
 
-def too_many():
+@in_own_process
+def test_a_process_has_so_many_tags():
     for number in range(4095):
         memory.tag(str(number))
     with pytest.raises(ValueError, match="4095 different"):
@@ -178,7 +170,3 @@ def too_many():
     assert figure("77") == 512
     free(address)
     assert set(recording.tag_stats(0)) == {"77"}
-
-
-def test_a_process_has_so_many_tags():
-    in_child(too_many)

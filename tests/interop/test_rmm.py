@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from backend_use import allocated, churn, use_memory
 from beside import on_threads
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -248,7 +248,9 @@ def test_what_is_no_resource_is_refused(rmm):
 # --- on a GPU -------------------------------------------------------------------------------------
 
 
-def rmm_on_a_gpu():
+@pytest.mark.gpu
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_rmm_on_a_gpu(rmm):
     import rmm
 
     ours.install()
@@ -296,7 +298,10 @@ def rmm_on_a_gpu():
     memory.audit()
 
 
-def accelrt_on_rmm_on_a_gpu(kind):
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["pool", "async", "cuda"])
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_accelrt_on_rmm_on_a_gpu(rmm, kind):
     import rmm
 
     accelrt.set_device(0)
@@ -309,16 +314,3 @@ def accelrt_on_rmm_on_a_gpu(kind):
     memory.change_current_allocator(ours.from_rmm(rmm.mr.LimitingResourceAdaptor(counted, 32 * MIB)))
     use_memory(lambda: counted.allocation_counts.current_bytes, 32 * MIB)
     churn(lambda: counted.allocation_counts.current_bytes)
-
-
-@pytest.mark.gpu
-@pytest.mark.own_process
-def test_rmm_on_a_gpu(rmm):
-    in_child(rmm_on_a_gpu, ACCELRT_DRIVER="cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.own_process
-@pytest.mark.parametrize("kind", ["pool", "async", "cuda"])
-def test_accelrt_on_rmm_on_a_gpu(rmm, kind):
-    in_child(accelrt_on_rmm_on_a_gpu, kind, ACCELRT_DRIVER="cuda")

@@ -134,7 +134,6 @@ def test_a_replay_on_another_stream_holds_the_memory(number):
     busy.synchronize()
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @pytest.mark.parametrize(
     ("signature", "clashes"),
@@ -165,7 +164,6 @@ def accelrt_driver():
     return "cuda" if os.environ.get("ACCELRT_DRIVER", "host") != "host" else "host"
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process
 def test_without_a_signature_all_memory_counts_as_written():

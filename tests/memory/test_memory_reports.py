@@ -4,7 +4,7 @@ import re
 import threading
 
 import pytest
-from child import in_child, in_own_process
+from child import in_own_process
 
 import accelrt
 
@@ -115,7 +115,8 @@ def test_devices_are_reported_one_by_one():
             assert report_data(0)["live"] == 0
 
 
-def recorded():
+@in_own_process
+def test_stacks_and_tags_are_there_while_history_is_recorded():
     accelrt.memory.record_history("state", "state")
     with accelrt.memory.tag("cache"):
         held = [accelrt.Buffer(5 * MIB) for _ in range(2)]
@@ -133,11 +134,6 @@ def recorded():
     assert "nothing is recorded" not in report()
 
 
-@pytest.mark.own_process
-def test_stacks_and_tags_are_there_while_history_is_recorded():
-    in_child(recorded)
-
-
 @in_own_process
 def test_before_the_first_use_it_opens_nothing():
     import os
@@ -153,7 +149,6 @@ def test_before_the_first_use_it_opens_nothing():
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_another_backend_gives_totals():
     kept = []

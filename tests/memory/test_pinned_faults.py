@@ -51,7 +51,6 @@ def settled():
     return host.live_objects()
 
 
-@pytest.mark.own_process
 @pytest.mark.parametrize("register", [False, True])
 @pytest.mark.parametrize("mode", ["once", "onward"])
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])

@@ -158,7 +158,6 @@ def test_the_fraction_is_a_limit(symbols, capfd):
     symbols.free(symbols.alloc(8 * MIB, 0, None), 8 * MIB, 0, None)
 
 
-@pytest.mark.own_process
 @in_own_process(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
 def test_the_first_call_initialises():
     symbols = Symbols()

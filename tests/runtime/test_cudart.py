@@ -131,7 +131,6 @@ def test_the_calls_are_torchs():
 
 
 @pytest.mark.gpu
-@pytest.mark.own_process
 @in_own_process(ACCELRT_DRIVER="cuda")
 def test_a_driver_loads_modules_as_it_was_told():
     accelrt.set_module_loading("eager")
@@ -141,7 +140,6 @@ def test_a_driver_loads_modules_as_it_was_told():
         accelrt.set_module_loading("lazy")
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_child_of_fork_is_told():
     accelrt.init()

@@ -91,7 +91,6 @@ def test_memory_used_on_a_stream_that_another_library_captures_waits_for_the_cap
     assert accelrt.memory_reserved() == 0
 
 
-@pytest.mark.own_process
 @in_own_process(printing="UNKNOWN graph_launch\n")
 def test_a_launch_that_is_refused_lets_go_of_its_host_functions():
     faults = wrap_host()

@@ -188,7 +188,6 @@ def test_a_copy_to_other_host_memory_behind_a_function_lets_other_threads_use_th
     thread.join()
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_function_in_a_capture_that_others_began_runs_with_each_launch():
     from accelrt.driver.registry import Rows

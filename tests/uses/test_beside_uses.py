@@ -10,7 +10,7 @@ from child import in_own_process, wrap_host
 
 import accelrt
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+pytestmark = pytest.mark.host
 SIZE = 4096
 
 

@@ -110,7 +110,6 @@ def test_with_virtual_memory_pages_of_a_dead_stream_serve_everybody():
     assert accelrt.memory_reserved() == reserved
 
 
-@pytest.mark.own_process
 @in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
 def test_a_busy_stream_does_not_keep_the_others_from_being_handed_out():
     gate = threading.Event()
