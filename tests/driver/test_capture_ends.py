@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from beside import Caller, park
+from beside import Caller, on_threads, park, until_over
 from capture_ends import storm
 from child import in_own_process, wrap_host
 
@@ -166,7 +166,7 @@ def test_the_end_does_not_wait_for_a_copy_that_waits_for_its_stream(host):
 def test_captures_end_one_after_the_other(host):
     before, graphs = host.calls_beside_ends(), []
 
-    def capture():
+    def capture(_):
         stream = accelrt.Stream()
         with accelrt.Buffer(64, stream=stream) as memory:
             for n in range(5):
@@ -180,11 +180,7 @@ def test_captures_end_one_after_the_other(host):
                 graphs.append((out == n).all())
 
     host.delay_capture_ends(500)
-    threads = [threading.Thread(target=capture) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
+    on_threads(capture, range(8))
     assert len(graphs) == 40
     assert all(graphs)
     assert host.calls_beside_ends() == before
@@ -198,9 +194,8 @@ def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
     host.delay_capture_ends(2000)
     streams = [accelrt.Stream() for _ in range(4)]
     memory = [accelrt.Buffer(256, stream=stream) for stream in streams]
-    over, errors, made = threading.Event(), [], [0] * 6
 
-    def ask(number):
+    def ask(over, number):
         event, pool = accelrt.Event(), accelrt.MemPool()
         own = accelrt.Stream()
         calls = [
@@ -212,18 +207,13 @@ def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
             lambda stream: [accelrt.Buffer((3 << 20) + 4096 * n, stream=own) for n in range(4)],
             lambda stream: (accelrt.memory_stats(), accelrt.is_current_stream_capturing()),
         ]
-        try:
-            while not over.is_set():
-                with accelrt.use_mem_pool(pool), accelrt.stream(own):
-                    calls[made[number] % len(calls)](streams[(made[number] + number) % len(streams)])
-                made[number] += 1
-        except BaseException as error:
-            errors.append(error)
+        while not over.is_set():
+            with accelrt.use_mem_pool(pool), accelrt.stream(own):
+                calls[made[number] % len(calls)](streams[(made[number] + number) % len(streams)])
+            made[number] += 1
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(made))]
-    for thread in threads:
-        thread.start()
-    try:
+    made = [0] * 6
+    with until_over(ask, range(6)):
         for n in range(60):
             graph = accelrt.CUDAGraph()
             with accelrt.graph(graph, stream=streams[0], capture_error_mode="thread_local"):
@@ -233,11 +223,6 @@ def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
                     streams[0].wait_stream(other)
             with accelrt.stream(streams[0]):
                 graph.replay()
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert not errors, errors
     assert all(made), made
     accelrt.synchronize()
     assert host.calls_beside_ends() == 0

@@ -1,10 +1,10 @@
 """Captures that begin while other threads do what they may: none is broken, and neither notices the other."""
 
 import contextlib
-import threading
 from collections import Counter
 
 import pytest
+from beside import Crowd
 from capture_storm import MODES, storm
 from child import in_child, in_own_process
 from downstream_project import built
@@ -14,33 +14,6 @@ import accelrt
 MIB = 1 << 20
 THREAD_LOCAL = 1
 pytestmark = pytest.mark.own_process
-
-
-class Crowd:
-    """Threads that repeat their work until the captures of this one are over."""
-
-    def __init__(self, *works):
-        self.over, self.errors, self.rounds = threading.Event(), [], 0
-        self.threads = [threading.Thread(target=self.run, args=(work,)) for work in works]
-
-    def run(self, work):
-        try:
-            while not self.over.is_set():
-                work()
-                self.rounds += 1
-        except BaseException as error:
-            self.errors.append(error)
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        for thread in self.threads:
-            thread.join()
-        assert self.errors == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -69,7 +42,7 @@ def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pi
         given.free()
 
     with Crowd(give_back, give_back, give_back) as crowd:
-        while crowd.rounds < 20000 and not crowd.errors:
+        while sum(crowd.rounds) < 20000 and not crowd.has_failed():
             with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode=mode):
                 buffer.fill(1)
     accelrt.synchronize()
@@ -100,7 +73,7 @@ def test_a_stream_that_begins_to_capture_is_not_asked_whether_it_is_idle():
             accelrt.Buffer(8 * MIB, stream=stream).free()
             with accelrt.graph(accelrt.CUDAGraph(), stream=stream, capture_error_mode="relaxed"):
                 accelrt.copy(target, source, blocking=False)
-    assert crowd.rounds
+    assert crowd.rounds[0]
     accelrt.memory.audit()
 
 

@@ -2,9 +2,9 @@
 
 import gc
 import random
-import threading
 
 import pytest
+from beside import until_over
 from child import in_child, in_own_process
 from history_replay import check, program, steps
 
@@ -60,9 +60,9 @@ def test_pages_that_move_are_told():
 @pytest.mark.parametrize("level", ["0", "2"])
 @in_own_process(ACCELRT_DEBUG="{level}", **ROOM)
 def test_recording_changes_while_threads_allocate(level):
-    chance, over = random.Random(7), threading.Event()
+    chance = random.Random(7)
 
-    def use(seed):
+    def use(over, seed):
         streams, pool = [accelrt.Stream()], memory.MemPool()
         kept = []
         while not over.is_set():
@@ -73,19 +73,14 @@ def test_recording_changes_while_threads_allocate(level):
         for address, _ in kept:
             accelrt.caching_allocator_delete(address)
 
-    threads = [threading.Thread(target=use, args=(1000 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(150):
-        enabled = chance.choice(["all", "state", None])
-        context = chance.choice([None, "state", "alloc", "all"])
-        memory.record_history(enabled, context, max_entries=chance.choice([10, 1000, 100_000]))
-        if chance.random() < 0.1:
-            memory.snapshot()
-        memory.audit()
-    over.set()
-    for thread in threads:
-        thread.join()
+    with until_over(use, range(0, 4000, 1000)):
+        for _ in range(150):
+            enabled = chance.choice(["all", "state", None])
+            context = chance.choice([None, "state", "alloc", "all"])
+            memory.record_history(enabled, context, max_entries=chance.choice([10, 1000, 100_000]))
+            if chance.random() < 0.1:
+                memory.snapshot()
+            memory.audit()
     figures = recording.tag_stats(0)
     assert sum(stats["allocated_bytes"]["current"] for stats in figures.values()) == 0
     assert accelrt.memory_allocated(0) == 0

@@ -2,11 +2,12 @@
 
 import gc
 import os
-import threading
+import struct
 
 import numpy
 import pytest
-from child import in_child, in_fresh_interpreter, in_own_process
+from beside import Crowd
+from child import in_fresh_interpreter, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -84,7 +85,9 @@ def test_frames_are_innermost_first_and_kept_once():
     in_fresh_interpreter(lines_and_order)  # the whole stack is compared
 
 
-def first_allocation_of_the_process():
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
+@in_own_process(ACCELRT_ALLOC_CONF="{settings}")
+def test_the_first_allocation_of_a_device_has_its_stack(settings):
     memory.record_history()
     address = allocate_here()
     assert "allocate_here" in names(of(address))
@@ -92,11 +95,6 @@ def first_allocation_of_the_process():
     assert "allocate_here" in names(mapped)
     assert "allocate_here" in [frame["name"] for frame in memory.memory_snapshot(0)[0]["frames"]]
     free_there(address)
-
-
-def test_the_first_allocation_of_a_device_has_its_stack():
-    in_child(first_allocation_of_the_process)
-    in_child(first_allocation_of_the_process, ACCELRT_ALLOC_CONF="expandable_segments:False")
 
 
 def caches_emptied(context):
@@ -163,27 +161,14 @@ def test_the_ring_drops_the_oldest_and_says_how_many():
 def test_events_are_copied_in_order_beside_threads_that_add_more():
     memory.record_history(max_entries=5000, context=None)
     free_there(allocate_here())
-    over = threading.Event()
-
-    def write():
-        while not over.is_set():
-            free_there(allocate_here(640))
-
-    writers = [threading.Thread(target=write) for _ in range(2)]
-    for writer in writers:
-        writer.start()
     seen, place = 0, 0
-    import struct
-
-    for _ in range(300):
-        data, first, place = recording.copy_events(0, place, 100_000)
-        assert len(data) == 64 * (place - first)
-        seen += len(data) // 64
-        times = [event[0] for event in struct.iter_unpack("<Q56x", data)]
-        assert times == sorted(times)
-    over.set()
-    for writer in writers:
-        writer.join()
+    with Crowd(*[lambda: free_there(allocate_here(640))] * 2):
+        for _ in range(300):
+            data, first, place = recording.copy_events(0, place, 100_000)
+            assert len(data) == 64 * (place - first)
+            seen += len(data) // 64
+            times = [event[0] for event in struct.iter_unpack("<Q56x", data)]
+            assert times == sorted(times)
     assert seen > 0
 
 
@@ -239,7 +224,9 @@ class Holder:
         free_there(self.address)
 
 
-def collected_within_a_walk():
+@pytest.mark.parametrize("level", "02")
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_garbage_that_frees_memory_while_a_stack_is_taken(level):
     memory.record_history()
     gc.set_threshold(1)
     for _ in range(200):
@@ -248,11 +235,6 @@ def collected_within_a_walk():
     gc.set_threshold(700)
     gc.collect()
     assert accelrt.memory_allocated(0) == 0
-
-
-def test_garbage_that_frees_memory_while_a_stack_is_taken():
-    in_child(collected_within_a_walk, ACCELRT_DEBUG="0")
-    in_child(collected_within_a_walk)
 
 
 @in_own_process

@@ -5,7 +5,8 @@ import pickle
 import threading
 
 import pytest
-from child import in_child, in_own_process
+from beside import on_a_thread, on_threads
+from child import in_own_process
 
 import accelrt
 from accelrt import memory
@@ -65,7 +66,9 @@ def test_the_innermost_tag_counts(level, settings):
     assert figure("outer") == figure("outer", "allocation") == figure("outer", "requested_bytes") == 0
 
 
-def used_before_any_tag():
+@pytest.mark.parametrize("level", "02")
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_memory_from_before_the_first_tag_has_none(level):
     before = [alloc(512) for _ in range(3)]
     free(alloc(512))
     free(alloc(512))  # from the last-freed cache
@@ -83,12 +86,9 @@ def used_before_any_tag():
     assert figure("late", "allocation", "allocated") == 4
 
 
-def test_memory_from_before_the_first_tag_has_none():
-    in_child(used_before_any_tag, ACCELRT_DEBUG="0")
-    in_child(used_before_any_tag)
-
-
-def tags_of_threads():
+@pytest.mark.parametrize("level", "02")
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_threads_have_their_own_tag(level):
     stop, kept = threading.Barrier(4), []
 
     def work(number):
@@ -99,22 +99,13 @@ def tags_of_threads():
             kept.append(alloc(MIB))
         free(alloc(77))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(4))
     for number in range(4):
         assert figure(f"thread {number}") == MIB
         assert figure(f"thread {number}", "allocation", "allocated") == 301
     for address in kept:  # on another thread than they were allocated on
         free(address)
     assert all(figure(f"thread {number}") == 0 for number in range(4))
-
-
-def test_threads_have_their_own_tag():
-    in_child(tags_of_threads, ACCELRT_DEBUG="0")
-    in_child(tags_of_threads)
 
 
 @in_own_process
@@ -132,18 +123,8 @@ def test_buffers_and_arrays_have_the_tag():
 def test_a_tag_is_left_where_it_was_entered():
     tag = memory.tag("here")
     tag.__enter__()
-    problems = []
-
-    def leave():
-        try:
-            tag.__exit__(None, None, None)
-        except RuntimeError as error:
-            problems.append(str(error))
-
-    thread = threading.Thread(target=leave)
-    thread.start()
-    thread.join()
-    assert "not entered on this thread" in problems[0]
+    with pytest.raises(RuntimeError, match="not entered on this thread"):
+        on_a_thread(lambda: tag.__exit__(None, None, None))
     tag.__exit__(None, None, None)
     with pytest.raises(RuntimeError, match="not entered"):
         tag.__exit__(None, None, None)

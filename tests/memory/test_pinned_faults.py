@@ -4,8 +4,8 @@ import gc
 
 import numpy as np
 import pytest
-from beside import on_threads
-from child import in_child, in_own_process, run_code, wrap_host
+from beside import Crowd, on_threads
+from child import in_child, in_fork, in_own_process, run_code, wrap_host
 from failing_calls import failing_calls
 
 import accelrt
@@ -147,60 +147,41 @@ def test_eight_threads_share_the_cache(background):
         accelrt.configure_pinned(pinned_use_background_threads=False)
 
 
-@pytest.mark.own_process
 @pytest.mark.parametrize("background", [False, True])
+@in_own_process
 def test_a_forked_child_is_told_and_never_hangs(background):
-    out = run_code(
-        "import accelrt, os, threading\n"
-        f"accelrt.configure_pinned(pinned_use_background_threads={background})\n"
-        "pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()\n"
-        "done = []\n"
-        "def churn():\n"
-        "    while not done:\n"
-        "        buffer = accelrt.PinnedBuffer(1000)\n"
-        "        accelrt.record_host_stream(buffer, stream)\n"
-        "        buffer.free()\n"
-        "thread = threading.Thread(target=churn)\n"
-        "thread.start()\n"
-        "def attempt(call):\n"
-        "    try:\n"
-        "        call()\n"
-        "    except accelrt.ForkedError as error:\n"
-        "        return 'spawn' in str(error)\n"
-        "bad = 0\n"
-        "for _ in range(20):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        ok = attempt(lambda: accelrt.PinnedBuffer(10))\n"
-        "        ok = ok and attempt(lambda: accelrt.caching_host_allocator_delete(pinned.ptr))\n"
-        "        pinned.free()\n"
-        "        accelrt.memory.host_audit()\n"
-        "        os._exit(0 if ok else 1)\n"
-        "    bad += os.waitpid(child, 0)[1]\n"
-        "done.append(1)\n"
-        "thread.join()\n"
-        "print(bad)\n",
-        **HOST,
-    )
-    assert out.split() == ["0"]
+    accelrt.configure_pinned(pinned_use_background_threads=background)
+    pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()
+
+    def churn():
+        buffer = accelrt.PinnedBuffer(1000)
+        accelrt.record_host_stream(buffer, stream)
+        buffer.free()
+
+    def child():
+        with pytest.raises(accelrt.ForkedError, match="spawn"):
+            accelrt.PinnedBuffer(10)
+        with pytest.raises(accelrt.ForkedError, match="spawn"):
+            accelrt.caching_host_allocator_delete(pinned.ptr)
+        pinned.free()
+        accelrt.memory.host_audit()
+
+    with Crowd(churn):
+        assert [in_fork(child) for _ in range(20)] == [0] * 20
 
 
-@pytest.mark.own_process
+@in_own_process
 def test_a_fork_before_the_first_use_leaves_the_child_its_own_cache():
-    out = run_code(
-        "import accelrt, os\n"
-        "accelrt.configure_pinned(pinned_use_background_threads=True)\n"
-        "child = os.fork()\n"
-        "pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()\n"
-        "accelrt.record_host_stream(pinned, stream)\n"
-        "pinned.free()\n"
-        "accelrt.host_empty_cache()\n"
-        "if child == 0:\n"
-        "    os._exit(7)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n",
-        **HOST,
-    )
-    assert out.split() == ["7"]
+    accelrt.configure_pinned(pinned_use_background_threads=True)
+
+    def use():
+        pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()
+        accelrt.record_host_stream(pinned, stream)
+        pinned.free()
+        accelrt.host_empty_cache()
+
+    assert in_fork(use) == 0
+    use()
 
 
 @pytest.mark.own_process

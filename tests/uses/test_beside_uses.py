@@ -1,11 +1,12 @@
 """What other threads do to memory while a use of it is on its way to the driver: sleep(), free(), reset()."""
 
 import ctypes
+import functools
 import time
 
 import numpy as np
 import pytest
-from beside import SECONDS, Caller, park
+from beside import SECONDS, Caller, Crowd, park
 from child import in_own_process, wrap_host
 
 import accelrt
@@ -315,31 +316,23 @@ def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
 
 @in_own_process
 def test_uses_beside_sleeps_for_two_seconds():
-    import threading
-
-    scene, stop, wrong, refused = Scene(), threading.Event(), [], []
+    scene, wrong, refused = Scene(), [], []
     uses = [use for name, (_, use) in scene.uses().items() if "to" not in name and "from page" not in name]
 
     def work(use):
-        while not stop.is_set():
-            try:
-                answer = use()
-            except accelrt.SleepingMemoryError:
-                refused.append(1)
-            else:
-                if isinstance(answer, np.ndarray) and not (answer == 7).all():
-                    wrong.append(answer)
+        try:
+            answer = use()
+        except accelrt.SleepingMemoryError:
+            refused.append(1)
+        else:
+            if isinstance(answer, np.ndarray) and not (answer == 7).all():
+                wrong.append(answer)
 
-    threads = [threading.Thread(target=work, args=(use,)) for use in uses]
-    for thread in threads:
-        thread.start()
     end = time.monotonic() + 2
-    while time.monotonic() < end:
-        scene.pool.sleep()
-        scene.pool.wake()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with Crowd(*(functools.partial(work, use) for use in uses)):
+        while time.monotonic() < end:
+            scene.pool.sleep()
+            scene.pool.wake()
     accelrt.synchronize()
     assert not wrong
     assert refused

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from beside import until_over
 from child import in_own_process
 
 import accelrt
@@ -181,24 +182,13 @@ def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
 
 
 def test_threads_hand_over_while_others_wait_for_events():
-    over, errors = threading.Event(), []
-
-    def wait_again_and_again():
+    def wait_again_and_again(over, _):
         waiter, done = accelrt.Stream(), accelrt.Stream().record_event()
-        try:
-            while not over.is_set():
-                waiter.wait_event(done)
-                free(allocate(waiter))
-        except BaseException as error:
-            errors.append(error)
+        while not over.is_set():
+            waiter.wait_event(done)
+            free(allocate(waiter))
 
-    threads = [threading.Thread(target=wait_again_and_again) for _ in range(3)]
-    for thread in threads:
-        thread.start()
     stream = accelrt.Stream()
-    for _ in range(300):
-        free_after(allocate(stream), stream.record_event())
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with until_over(wait_again_and_again, range(3)):
+        for _ in range(300):
+            free_after(allocate(stream), stream.record_event())
