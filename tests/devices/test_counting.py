@@ -3,16 +3,14 @@ does.
 """
 
 import os
-import shutil
 import warnings
 
 import pytest
-from cards import A, B, beside_cards, card_libraries, libraries, on_cards, without_proc
+from cards import A, B, beside_cards, libraries, without_proc
 
 import accelrt
 
-__all__ = ["card_libraries", "on_cards"]
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
+pytestmark = pytest.mark.own_process
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 INFORMATION = (

@@ -2,13 +2,11 @@
 what takes an address, a stream, an event, a graph or a module where no context is current."""
 
 import ctypes
-import shutil
 import threading
 
 import pytest
 from child import in_own_process
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
 FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
 NOTHING = (1 << 64) - 1  # no call was made that wants a context

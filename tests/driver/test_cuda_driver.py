@@ -1,16 +1,12 @@
 """The cuda driver's own logic, on a library that stands in for NVIDIA's: no GPU is needed, none is used."""
 
 import ctypes
-import shutil
 import threading
 
 import pytest
 from child import in_child, in_own_process
 
-pytestmark = [
-    pytest.mark.own_process,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = pytest.mark.own_process
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts, which its memory_info answers
 DEVICE, PINNED, PAGEABLE = 0x1000, 0x10000, 0x100000
 INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 100, 101, 400, 801

@@ -2,12 +2,10 @@
 
 import gc
 import os
-import shutil
 
 import pytest
 from child import in_own_process
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 MIB = 1 << 20
 STAND_IN = {"LD_LIBRARY_PATH": "{library}", "ACCELRT_DRIVER": "cuda"}
 

@@ -1,17 +1,13 @@
 """The cuda driver's waits, which signals end on the main thread, on a stand-in for NVIDIA's library."""
 
 import ctypes
-import shutil
 import signal
 import threading
 
 import pytest
 from child import in_child, in_own_process
 
-pytestmark = [
-    pytest.mark.own_process,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = pytest.mark.own_process
 
 
 class Alarm(BaseException):

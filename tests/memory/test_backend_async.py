@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import shutil
 import threading
 
 import numpy as np
@@ -246,7 +245,6 @@ def a_limit():
     free(alloc(2 * MIB, A))
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.parametrize(
     "function",
     [
@@ -267,7 +265,6 @@ def test_the_calls_of_the_driver(stand_in, function):
     in_child(function, **stand_in)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_a_driver_without_the_pool_is_told_at_first_use(stand_in):
     in_child(refused_and_mended, "cuda", **stand_in | {"FAKE_MISSING": "cuMemPoolSetAttribute"})
 

@@ -3,18 +3,15 @@
 import functools
 import multiprocessing
 import os
-import shutil
 import threading
 
 import pytest
 from beside import Crowd
-from cards import A, beside_cards, card_libraries, without_proc
+from cards import A, beside_cards, without_proc
 from child import in_fork
 
 import accelrt
 
-__all__ = ["card_libraries"]
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 FORKS, THREADS = 100, 4
 
 

@@ -1,12 +1,9 @@
 """What NVML says of a device, read by way of its UUID, on a stand-in for NVML."""
 
-import shutil
-
 import pytest
-from cards import FIRST_MIG, A, B, C, beside_cards, card_libraries, on_cards, without_proc
+from cards import FIRST_MIG, A, B, C, beside_cards, without_proc
 
-__all__ = ["card_libraries", "on_cards"]
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
+pytestmark = pytest.mark.own_process
 NUMBERS = {A: 1, B: 2, C: 3}
 
 
