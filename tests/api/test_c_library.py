@@ -4,10 +4,10 @@ import ctypes
 import os
 import re
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
+from beside import on_a_thread
 from child import in_child, in_fork, in_own_process
 from compiled import compile_against, compile_program, typed
 
@@ -96,9 +96,7 @@ def test_the_current_stream_is_that_of_the_calling_thread(library):
     with accelrt.stream(stream):
         assert library.current_stream(0, ctypes.byref(found)) == 0
         assert found.value == stream.cuda_stream
-        thread = threading.Thread(target=library.current_stream, args=(0, ctypes.byref(found)))
-        thread.start()
-        thread.join()
+        on_a_thread(lambda: library.current_stream(0, ctypes.byref(found)))
     assert found.value == 0
 
 
@@ -135,10 +133,11 @@ def test_threads_that_python_never_sees(door, device):
     accelrt.synchronize(device)
 
 
-def first_call(path):
+@in_own_process(**DRIVER)
+def test_the_first_call_imports_and_the_first_use_initialises():
     import sys
 
-    library = Library(path)
+    library = Library(accelrt.get_library())
     assert "accelrt.api" not in sys.modules
     assert library.version() == 1
     assert "accelrt.api" in sys.modules
@@ -146,11 +145,6 @@ def first_call(path):
     code, address = library.take(0, 512)
     assert accelrt.is_initialized()
     assert (code, library.release(0, address)) == (0, 0)
-
-
-@pytest.mark.own_process
-def test_the_first_call_imports_and_the_first_use_initialises():
-    in_child(first_call, accelrt.get_library(), **DRIVER)
 
 
 @in_own_process(**DRIVER)

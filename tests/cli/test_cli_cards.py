@@ -5,15 +5,15 @@ import json
 import pytest
 from cards import FIRST_MIG, A, B, C, without_proc
 
+import accelrt
+from accelrt.tools.cli.main import main
+
 pytestmark = pytest.mark.own_process
 PAGE = {"COLUMNS": "140", "PYTHONUTF8": "1"}
 
 
 def command(*arguments):
     """The command in this process, which has to leave the driver alone unless it is info."""
-    import accelrt
-    from accelrt.tools.cli.main import main
-
     without_proc()
     assert main(arguments) == 0
     assert accelrt.is_initialized() == (arguments[0] == "info")

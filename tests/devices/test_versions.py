@@ -1,9 +1,15 @@
 """Versions, what kernels can be compiled for, and what is said of old drivers and devices."""
 
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
 import pytest
 from cards import without_proc
 
 import accelrt
+from accelrt.devices import versions
 from accelrt.runtime import init
 
 
@@ -22,8 +28,6 @@ def test_no_kernels_are_compiled_for_the_host_device():
 
 def start():
     """Initialises on the stand-ins; returns the warnings of it."""
-    import warnings
-
     without_proc()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -33,11 +37,6 @@ def start():
 
 
 def say_warnings(bindings=(13, 3)):
-    import subprocess
-    import sys
-
-    from accelrt.devices import versions
-
     versions.runtime_version = lambda: bindings
     for text in start():
         print(text)
@@ -122,10 +121,6 @@ def test_without_nvrtc_it_is_what_the_driver_compiles_for(on_cards, capability, 
 
 
 def say_why_not():
-    from pathlib import Path
-
-    from accelrt.devices import versions
-
     versions.runtime_version = lambda: (13, 3)
     without_proc()
     folder = Path("version")

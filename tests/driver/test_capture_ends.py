@@ -7,13 +7,15 @@ import threading
 
 import numpy as np
 import pytest
-from beside import Caller, on_threads, park, until_over
+from beside import Caller, Gate, on_threads, park, until_over
 from capture_ends import storm
 from child import in_own_process, wrap_host
+from device_arrays import bytes_of
 
 import accelrt
 from accelrt.driver import rowgen
 from accelrt.driver.guard import is_capture_ending
+from accelrt.driver.host import driver
 from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host
@@ -31,8 +33,6 @@ LOOKING = {
 
 @pytest.fixture
 def host():
-    from accelrt.driver.host import driver
-
     accelrt.init()
     driver.delay_capture_ends(0, hold=True)
     yield driver
@@ -149,16 +149,15 @@ def test_memory_that_a_captured_stream_used_is_freed_at_once_while_the_capture_e
 
 def test_the_end_does_not_wait_for_a_copy_that_waits_for_its_stream(host):
     # The copy's stream waits for what this thread does after the end.
-    go, copying = threading.Event(), accelrt.Stream()
+    copying = accelrt.Stream()
     source, target = accelrt.Buffer(64, stream=copying), np.zeros(64, np.uint8)
     source.fill(7, stream=copying)
-    copying.launch_host_func(go.wait)
-    sides = (target.ctypes.data, source.ptr, 64)
-    reader = threading.Thread(target=Rows().copy, args=(0, copying.cuda_stream, *sides))
-    reader.start()
-    with Ending(host):
-        pass
-    go.set()
+    with Gate(copying):
+        sides = (target.ctypes.data, source.ptr, 64)
+        reader = threading.Thread(target=Rows().copy, args=(0, copying.cuda_stream, *sides))
+        reader.start()
+        with Ending(host):
+            pass
     reader.join(SECONDS)
     assert (target == 7).all()
 
@@ -175,9 +174,7 @@ def test_captures_end_one_after_the_other(host):
                     memory.fill(n)
                 with accelrt.stream(stream):
                     graph.replay()
-                out = np.zeros(64, np.uint8)
-                memory.copy_to(out, stream=stream)
-                graphs.append((out == n).all())
+                graphs.append((bytes_of(memory, stream) == n).all())
 
     host.delay_capture_ends(500)
     on_threads(capture, range(8))
@@ -239,7 +236,6 @@ def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devi
 @in_own_process
 def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
     # The watch stream is the allocator's own, so another thread's end makes the event no captured one.
-    from accelrt.driver.host import driver
 
     faults = wrap_host()
     driver.delay_capture_ends(0, hold=True)

@@ -2,10 +2,13 @@
 what takes an address, a stream, an event, a graph or a module where no context is current."""
 
 import ctypes
-import threading
 
 import pytest
+from beside import on_a_thread
 from child import in_own_process
+
+from accelrt.driver import rowgen
+from accelrt.driver.registry import Rows
 
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
 FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
@@ -25,8 +28,6 @@ STAND_IN = {"LD_LIBRARY_PATH": "{library}", "FAKE_POOL": "8"}
 
 
 def opened():
-    from accelrt.driver.registry import Rows
-
     rows = Rows("cuda")
     assert rows.open() == 0
     fake = ctypes.CDLL("libcuda.so.1")
@@ -58,8 +59,6 @@ def arguments(row):
 
 def calls():
     """Every row that the driver fills, as (name, arguments, whether it names a device)."""
-    from accelrt.driver import rowgen
-
     for row in rowgen.read_rows():
         if row.name in OF_THE_HOST:
             continue
@@ -74,20 +73,6 @@ def call(rows, name, given):
 
 def as_tuple(expected):
     return expected if isinstance(expected, tuple) else (expected,)
-
-
-def in_thread(run, errors):
-    def guarded():
-        try:
-            run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("open_first", [True, False])
@@ -114,8 +99,8 @@ def test_every_row_has_its_context_and_puts_back_the_threads(library, before, op
             expected = NOTHING if name in FREE else SECOND if on_device else before or (FIRST, SECOND)
             wrong.extend([found[-1]] if found[-1][2] not in (expected, *as_tuple(expected)) else [])
 
-    found, wrong, errors = [], [], []
-    in_thread(run, errors)
+    found, wrong = [], []
+    on_a_thread(run)
     refused = [(name, code) for name, code, *_ in found if code]
     assert not refused, refused
     assert not wrong, wrong

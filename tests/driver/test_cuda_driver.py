@@ -1,10 +1,14 @@
 """The cuda driver's own logic, on a library that stands in for NVIDIA's: no GPU is needed, none is used."""
 
 import ctypes
-import threading
 
 import pytest
+from beside import on_a_thread
 from child import in_child, in_own_process
+
+import accelrt
+from accelrt.driver.cuda import driver as cuda
+from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.own_process
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts, which its memory_info answers
@@ -13,8 +17,6 @@ INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 100
 
 
 def opened():
-    from accelrt.driver.registry import Rows
-
     rows = Rows("cuda")
     assert rows.open() == 0
     return rows, ctypes.CDLL("libcuda.so.1")
@@ -39,9 +41,6 @@ def copies(waits):
 
 
 def refused(code, reason):
-    from accelrt.driver.cuda import driver as cuda
-    from accelrt.driver.registry import Rows
-
     rows = Rows("cuda")
     assert cuda.open_error() == ""
     for _ in range(2):
@@ -58,8 +57,6 @@ def logs():
 
 
 def errors_of_images():
-    import accelrt
-
     said = r"INVALID_PTX \(218\): the PTX does not compile; the driver said:\n    ptxas fake, .*\n    ptxas"
     with pytest.raises(accelrt.CudaError, match=said):
         accelrt.Module(b"bad", device=1)
@@ -88,11 +85,7 @@ def test_a_row_runs_in_its_devices_context_and_puts_back_the_threads(library):
     assert rows.memory_info(-1)[0] == INVALID_DEVICE
     assert rows.current_device() == (0, 0)
     assert [fake.fake_retained(device) for device in range(2)] == [1, 1]
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(rows.current_device()))
-    thread.start()
-    thread.join()
-    assert seen == [(0, -1)]
+    assert on_a_thread(rows.current_device) == (0, -1)
 
 
 @in_own_process(LD_LIBRARY_PATH="{library}")
@@ -140,8 +133,6 @@ def test_memory_that_the_driver_does_not_know_is_refused_by_the_row_alone(librar
 
 @in_own_process(LD_LIBRARY_PATH="{library}", ACCELRT_DRIVER="cuda")
 def test_a_driver_is_asked_for_the_attributes_of_its_own_version(library):
-    import accelrt
-
     assert accelrt.get_device_properties(1).attributes.keys() >= {"warp_size", "host_memory_pools_supported"}
     assert ctypes.CDLL("libcuda.so.1").fake_refused() == 0
 

@@ -6,14 +6,14 @@ import os
 import pytest
 from child import in_own_process
 
+import accelrt
+
 MIB = 1 << 20
 STAND_IN = {"LD_LIBRARY_PATH": "{library}", "ACCELRT_DRIVER": "cuda"}
 
 
 @in_own_process(**STAND_IN)
 def test_limits_are_of_each_device(library):
-    import accelrt
-
     assert accelrt.get_limit("stack_size") == 1024
     assert accelrt.set_limit("stack_size", 4096, 1) == 4096
     assert (accelrt.get_limit("stack_size", 0), accelrt.get_limit("stack_size", "cuda:1")) == (1024, 4096)
@@ -32,8 +32,6 @@ def test_limits_are_of_each_device(library):
 
 @in_own_process(**STAND_IN)
 def test_a_window_is_the_streams_and_the_next_holder_has_none(library):
-    import accelrt
-
     stream = accelrt.Stream(1)
     assert stream.get_access_policy_window() is None
     stream.set_access_policy_window(4096, 8192, 0.5)
@@ -58,8 +56,6 @@ def test_a_window_is_the_streams_and_the_next_holder_has_none(library):
 
 @in_own_process(**STAND_IN)
 def test_windows_that_make_no_sense_are_refused(library):
-    import accelrt
-
     stream = accelrt.Stream()
     for given, kind, text in (
         ((0, 16 * MIB + 1), ValueError, "num_bytes is 16777217; a window of device 0 has at most 16777216"),
@@ -81,8 +77,6 @@ def test_windows_that_make_no_sense_are_refused(library):
 @pytest.mark.parametrize(("first", "then"), [("eager", "lazy"), ("lazy", "eager")])
 @in_own_process(**STAND_IN)
 def test_the_loading_of_modules_is_chosen_before_the_first_use(library, first, then):
-    import accelrt
-
     accelrt.set_module_loading(first)
     assert os.environ["CUDA_MODULE_LOADING"] == first.upper()
     assert accelrt.get_module_loading() == first
@@ -93,8 +87,6 @@ def test_the_loading_of_modules_is_chosen_before_the_first_use(library, first, t
 
 @in_own_process(**STAND_IN)
 def test_a_driver_that_was_started_before_is_told(library):
-    import accelrt
-
     accelrt.set_module_loading("eager")
     os.environ["CUDA_MODULE_LOADING"] = "LAZY"  # as where another library had started the driver
     with pytest.warns(RuntimeWarning, match="another library had started CUDA before"):

@@ -7,6 +7,10 @@ import time
 import pytest
 from child import in_own_process, wrap_host
 
+import accelrt
+from accelrt.driver import testing
+from accelrt.driver.registry import Rows
+
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 SECONDS = 20  # until a test that fails stops waiting
 
@@ -33,8 +37,6 @@ class Caller:
 
 
 def rows_and_faults():
-    from accelrt.driver.registry import Rows
-
     return wrap_host(), Rows("faults")
 
 
@@ -114,8 +116,6 @@ def test_a_parked_thread_goes_on_at_its_limit_and_says_so():
 
 @in_own_process
 def test_a_call_with_the_gil_held_does_not_park():
-    import accelrt
-
     faults = wrap_host()
     accelrt.current_device()
     faults.begin_trace()
@@ -176,8 +176,6 @@ def test_a_forked_child_has_no_point_and_the_parent_keeps_its():
 
 
 def test_what_park_cannot_do_is_refused():
-    from accelrt.driver import testing
-
     assert refusal(testing.park, "no_such_row") == "no such row: no_such_row"
     assert refusal(testing.park, None, 0) == "number is 0; the next call is 1"
     assert refusal(testing.park, None, 1, "during") == "when is 'during'; it is 'before' or 'after'"

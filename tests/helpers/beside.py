@@ -7,6 +7,20 @@ import threading
 SECONDS = 20  # until a test that fails stops waiting
 
 
+class Gate:
+    """Holds a stream until it is opened, the block ends, or a test that fails has waited long."""
+
+    def __init__(self, stream):
+        self.open = threading.Event()
+        stream.launch_host_func(functools.partial(self.open.wait, 3 * SECONDS))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.open.set()
+
+
 class Caller:
     """A thread that calls a function, which begins when it is told to, and the answer or the error."""
 

@@ -1,6 +1,7 @@
 """The history as torch.cuda.memory has it: its arguments, what clears it, what a snapshot tells of itself."""
 
 import ctypes
+import subprocess
 import sys
 
 import pytest
@@ -204,8 +205,6 @@ def called_through_cpp(library):
 
 
 def test_names_of_cpp_are_told_as_they_are_written(tmp_path):
-    import subprocess
-
     path = tmp_path / "through.cpp"
     path.write_text(SOURCE)
     library = tmp_path / "through.so"

@@ -4,12 +4,11 @@ Without a GPU RMM can ask its resources for memory; the first tests hand it the 
 
 import gc
 import sys
-import threading
 
 import numpy as np
 import pytest
 from backend_use import allocated, churn, use_memory
-from beside import on_threads
+from beside import Gate, on_threads
 from child import in_child, in_own_process
 
 import accelrt
@@ -76,17 +75,16 @@ def test_memory_comes_from_accelrt(rmm, on_host_memory):
 
 @pytest.mark.host
 def test_memory_belongs_to_the_stream_that_rmm_names(rmm, on_host_memory):
-    resource, stream, gate = ours.resource(), accelrt.Stream(), threading.Event()
+    resource, stream = ours.resource(), accelrt.Stream()
     address = resource.allocate(MIB, stream_of(stream))
     resource.deallocate(address, MIB, stream_of(stream))
     assert accelrt.Buffer(MIB, stream=stream).ptr == address
     other = accelrt.Stream()
     address = resource.allocate(MIB, stream_of(stream))
-    other.launch_host_func(gate.wait)
-    resource.deallocate(address, MIB, stream_of(other))  # behind the other stream's work
-    assert accelrt.memory_stats()["active_bytes.all.current"] == MIB
-    assert accelrt.memory_allocated() == 0
-    gate.set()
+    with Gate(other):
+        resource.deallocate(address, MIB, stream_of(other))  # behind the other stream's work
+        assert accelrt.memory_stats()["active_bytes.all.current"] == MIB
+        assert accelrt.memory_allocated() == 0
 
 
 @pytest.mark.host

@@ -1,5 +1,6 @@
 """What report() and memory_summary() say of the memory that is held."""
 
+import os
 import re
 import threading
 
@@ -136,8 +137,6 @@ def test_stacks_and_tags_are_there_while_history_is_recorded():
 
 @in_own_process
 def test_before_the_first_use_it_opens_nothing():
-    import os
-
     assert accelrt.memory.report_data() == {}
     assert accelrt.memory.report() == "accelrt has not used a device yet: it holds no memory\n"
     assert "Allocated memory      |      0 B   |" in accelrt.memory_summary()

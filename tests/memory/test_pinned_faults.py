@@ -9,6 +9,7 @@ from child import in_child, in_fork, in_own_process, run_code, wrap_host
 from failing_calls import failing_calls
 
 import accelrt
+from accelrt.driver.host import driver as host
 
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 MIB = 1 << 20
@@ -39,8 +40,6 @@ def path(register):
 
 
 def settled():
-    from accelrt.driver.host import driver as host
-
     gc.collect()
     accelrt.synchronize()
     accelrt.empty_cache()

@@ -11,14 +11,13 @@ from cards import A, beside_cards, without_proc
 from child import in_fork
 
 import accelrt
+from accelrt.nvml.library import session_number
 
 FORKS, THREADS = 100, 4
 
 
 @beside_cards
 def test_a_child_opens_a_session_of_its_own(card_libraries):
-    from accelrt.nvml.library import session_number
-
     without_proc()
     assert accelrt.temperature(0) == 32
     mine = session_number()

@@ -2,6 +2,9 @@
 
 import ctypes
 import functools
+import os
+import signal
+import threading
 import time
 
 import numpy as np
@@ -10,6 +13,7 @@ from beside import SECONDS, Caller, Crowd, park
 from child import in_own_process, wrap_host
 
 import accelrt
+from accelrt.arrays.copy import MemoryUse
 
 pytestmark = pytest.mark.host
 SIZE = 4096
@@ -240,9 +244,6 @@ def test_a_use_that_fails_does_not_hold_a_sleep_up():
 
 @in_own_process
 def test_an_interruption_ends_the_wait_of_a_sleep():
-    import signal
-    import threading
-
     faults, scene = wrap_host(), Scene()
     row, use = scene.uses()["fill_"]
     caller = park(faults, row, use)
@@ -264,8 +265,6 @@ def test_an_interruption_ends_the_wait_of_a_sleep():
 
 @in_own_process
 def test_calls_that_python_makes_are_uses_too():
-    from accelrt.arrays.copy import MemoryUse
-
     scene = Scene()
     with MemoryUse("a collective", [scene.array, scene.out]):
         with pytest.raises(RuntimeError, match="in the midst of a use"):
@@ -291,10 +290,6 @@ def test_calls_that_python_makes_are_uses_too():
 
 @in_own_process
 def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
-    import os
-
-    from accelrt.arrays.copy import MemoryUse
-
     faults, scene = wrap_host(), Scene()
     row, use = scene.uses()["fill_"]
     other = MemoryUse("before", [scene.out])
