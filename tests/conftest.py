@@ -7,7 +7,10 @@ import signal
 import traceback
 
 import pytest
+from cards import card_libraries, on_cards
 from child import close_server
+
+__all__ = ["card_libraries", "on_cards"]
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")

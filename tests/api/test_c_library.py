@@ -4,10 +4,10 @@ import ctypes
 import os
 import re
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
+from beside import on_a_thread
 from child import in_child, in_fork, in_own_process
 from compiled import compile_against, compile_program, typed
 
@@ -96,9 +96,7 @@ def test_the_current_stream_is_that_of_the_calling_thread(library):
     with accelrt.stream(stream):
         assert library.current_stream(0, ctypes.byref(found)) == 0
         assert found.value == stream.cuda_stream
-        thread = threading.Thread(target=library.current_stream, args=(0, ctypes.byref(found)))
-        thread.start()
-        thread.join()
+        on_a_thread(lambda: library.current_stream(0, ctypes.byref(found)))
     assert found.value == 0
 
 
@@ -135,10 +133,11 @@ def test_threads_that_python_never_sees(door, device):
     accelrt.synchronize(device)
 
 
-def first_call(path):
+@in_own_process(**DRIVER)
+def test_the_first_call_imports_and_the_first_use_initialises():
     import sys
 
-    library = Library(path)
+    library = Library(accelrt.get_library())
     assert "accelrt.api" not in sys.modules
     assert library.version() == 1
     assert "accelrt.api" in sys.modules
@@ -148,12 +147,6 @@ def first_call(path):
     assert (code, library.release(0, address)) == (0, 0)
 
 
-@pytest.mark.own_process
-def test_the_first_call_imports_and_the_first_use_initialises():
-    in_child(first_call, accelrt.get_library(), **DRIVER)
-
-
-@pytest.mark.own_process
 @in_own_process(**DRIVER)
 def test_first_calls_with_the_gil_and_an_exception_of_the_callers(tmp_path):
     path = compile_against("c_door", tmp_path)
@@ -168,7 +161,6 @@ def test_first_calls_with_the_gil_and_an_exception_of_the_callers(tmp_path):
     assert (code, library.release(0, address)) == (0, 0)
 
 
-@pytest.mark.own_process
 @in_own_process(**DRIVER)
 def test_the_first_calls_of_sixteen_threads_at_once(tmp_path):
     wrong = ctypes.c_long(-1)
@@ -201,7 +193,6 @@ def test_an_import_that_fails_is_told_and_tried_again():
     assert "ModuleNotFoundError" in said or "ImportError" in said
 
 
-@pytest.mark.own_process
 @pytest.mark.skipif(not ON_HOST, reason="there is a driver")
 @in_own_process(ACCELRT_DRIVER="cuda", CUDA_VISIBLE_DEVICES="")
 def test_a_first_use_that_fails_is_a_code():
@@ -229,7 +220,6 @@ def test_a_program_without_python_is_told_so(tmp_path):
     assert last == "0 0 SUCCESS"
 
 
-@pytest.mark.own_process
 @in_own_process(**DRIVER)
 def test_a_library_without_an_rpath_finds_the_one_that_is_loaded(tmp_path):
     path = compile_against(
@@ -241,7 +231,6 @@ def test_a_library_without_an_rpath_finds_the_one_that_is_loaded(tmp_path):
     assert ctypes.CDLL(path).import_accelrt() == 0
 
 
-@pytest.mark.own_process
 @in_own_process(**DRIVER)
 def test_a_forked_child_is_told_so():
     library = Library()

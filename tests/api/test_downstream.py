@@ -1,10 +1,8 @@
 """Another project's extension: memory, streams and events in loops without the GIL."""
 
-import threading
-
 import numpy as np
 import pytest
-from beside import on_threads
+from beside import Gate, on_threads
 from downstream_project import built
 
 import accelrt
@@ -60,11 +58,10 @@ def test_a_graph_replays_from_nogil_code(loops):
 
 
 def test_page_locked_memory_is_given_back_with_its_copy_under_way(loops):
-    stream, gate, out = accelrt.Stream(), threading.Event(), np.zeros((20, 1000), np.uint8)
+    stream, out = accelrt.Stream(), np.zeros((20, 1000), np.uint8)
     with accelrt.Buffer(out.nbytes, stream=stream) as buffer:
-        stream.launch_host_func(gate.wait)
-        again = loops.through_pinned(0, stream.cuda_stream, buffer.ptr, 1000, 20)
-        gate.set()
+        with Gate(stream):
+            again = loops.through_pinned(0, stream.cuda_stream, buffer.ptr, 1000, 20)
         buffer.copy_to(out, stream=stream)
     assert (again[0], accelrt.status.name_of(again[1])) == (0, "NOT_ALLOCATED")
     assert (out == np.arange(20, dtype=np.uint8)[:, None]).all()

@@ -3,21 +3,15 @@
 import gc
 import threading
 
-import numpy as np
 import pytest
 from beside import on_a_thread
+from device_arrays import bytes_of
 
 import accelrt
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 NOT_CAPTURING, ACTIVE, BROKEN = 0, 1, 2
 EMPTY, CAPTURING, CAPTURED, READY = 0, 1, 2, 3
-
-
-def bytes_at(buffer):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    return out
 
 
 def works_again(graphs, stream):
@@ -30,7 +24,7 @@ def works_again(graphs, stream):
         graph.launch(stream)
         accelrt.ExternalStream(stream).synchronize()
         graph.destroy()
-        return (bytes_at(buffer) == 5).all()
+        return (bytes_of(buffer) == 5).all()
 
 
 def test_threads_that_python_never_sees_capture_and_launch(graphs):
@@ -52,7 +46,7 @@ def test_python_captures_while_such_threads_do(graphs):
             between.fill(value)
             accelrt.copy(buffer, between, blocking=False)
         graph.replay()
-        assert (bytes_at(buffer) == value).all()
+        assert (bytes_of(buffer) == value).all()
         accelrt.empty_cache()
     thread.join()
     assert [(name, wrong) for name, _, wrong in answers] == [("SUCCESS", 0)] * 2
@@ -199,16 +193,12 @@ def test_what_dies_in_python_beside_such_a_capture_does_not_break_it(graphs, str
     graph.instantiate()
     graph.launch(stream)
     accelrt.ExternalStream(stream).synchronize()
-    assert (bytes_at(buffer) == 7).all()
+    assert (bytes_of(buffer) == 7).all()
     graph.destroy()
 
 
 def test_the_capture_mode_is_the_threads(graphs):
     accelrt.init()
     before = graphs.exchange_mode(RELAXED)
-    thread = threading.Thread(target=lambda: modes.append(graphs.exchange_mode(GLOBAL)))
-    modes = []
-    thread.start()
-    thread.join()
-    assert (before, modes) == (GLOBAL, [GLOBAL])
+    assert (before, on_a_thread(lambda: graphs.exchange_mode(GLOBAL))) == (GLOBAL, GLOBAL)
     assert graphs.exchange_mode(before) == RELAXED

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from beside import Gate
 
 import accelrt
 
@@ -48,13 +49,12 @@ def test_python_and_nogil_code_take_streams_from_one_pool(graphs):
 
 
 def test_a_stream_with_work_left_is_not_leased_again(graphs):
-    gate, handle = threading.Event(), graphs.lease(0)
+    handle = graphs.lease(0)
     busy = accelrt.ExternalStream(handle)
-    busy.launch_host_func(gate.wait)
-    assert graphs.query(0, handle) == "NOT_READY"
-    graphs.give_stream(0, handle)
-    others = [graphs.lease(0) for _ in range(20)]
-    gate.set()
+    with Gate(busy):
+        assert graphs.query(0, handle) == "NOT_READY"
+        graphs.give_stream(0, handle)
+        others = [graphs.lease(0) for _ in range(20)]
     assert handle not in others
     busy.synchronize()
     for other in others:
@@ -102,13 +102,12 @@ def test_an_event_that_nogil_code_captured_is_not_handed_out_again(graphs, strea
 
 
 def test_a_stream_waits_for_another(graphs, stream):
-    gate, other, seen = threading.Event(), graphs.lease(0), []
+    other, seen = graphs.lease(0), []
     first, second = accelrt.ExternalStream(stream), accelrt.ExternalStream(other)
-    first.launch_host_func(gate.wait)
-    first.launch_host_func(lambda: seen.append(1))
-    graphs.wait_for(0, other, 0, stream)
-    assert graphs.query(0, other) == "NOT_READY"
-    gate.set()
+    with Gate(first):
+        first.launch_host_func(lambda: seen.append(1))
+        graphs.wait_for(0, other, 0, stream)
+        assert graphs.query(0, other) == "NOT_READY"
     second.synchronize()
     assert seen == [1]
     first.synchronize()

@@ -1,12 +1,11 @@
 """Arrays in captures, on several streams, and under the race detector."""
 
 import gc
-import threading
 from functools import partial
 
 import numpy as np
 import pytest
-from beside import on_threads
+from beside import Gate, on_threads
 
 import accelrt
 
@@ -83,32 +82,30 @@ def test_overlapping_copies_are_captured():
 
 
 def test_memory_used_on_another_stream_is_not_reused_before_its_work_is_done():
-    worker, event = accelrt.Stream(), threading.Event()
+    worker = accelrt.Stream()
     src, dst = accelrt.full((64, 64), 1, "i4"), accelrt.zeros((64, 64), "i4")
     accelrt.synchronize()
-    worker.launch_host_func(event.wait)
-    dst.copy_(src.T, stream=worker)
-    address = src.ptr
-    del src
-    other = accelrt.full((64, 64), 9, "i4")
-    accelrt.current_stream().synchronize()
-    assert other.ptr != address
-    event.set()
+    with Gate(worker):
+        dst.copy_(src.T, stream=worker)
+        address = src.ptr
+        del src
+        other = accelrt.full((64, 64), 9, "i4")
+        accelrt.current_stream().synchronize()
+        assert other.ptr != address
     worker.synchronize()
     assert (dst.numpy() == 1).all()
 
 
 def test_page_locked_memory_may_be_dropped_while_it_is_copied():
-    worker, event = accelrt.Stream(), threading.Event()
+    worker = accelrt.Stream()
     array = accelrt.zeros((64, 64), "i4", stream=worker)
-    worker.launch_host_func(event.wait)
-    source = accelrt.empty((64, 64), "i4", pin_memory=True).fill_(4)
-    address = source.ptr
-    array.copy_(source.T, non_blocking=True, stream=worker)
-    array[0].copy_(np.full((2, 64), 6, np.int32)[0, ::-1], non_blocking=True, stream=worker)
-    del source
-    assert accelrt.empty((64, 64), "i4", pin_memory=True).ptr != address
-    event.set()
+    with Gate(worker):
+        source = accelrt.empty((64, 64), "i4", pin_memory=True).fill_(4)
+        address = source.ptr
+        array.copy_(source.T, non_blocking=True, stream=worker)
+        array[0].copy_(np.full((2, 64), 6, np.int32)[0, ::-1], non_blocking=True, stream=worker)
+        del source
+        assert accelrt.empty((64, 64), "i4", pin_memory=True).ptr != address
     worker.synchronize()
     found = array.numpy()
     assert (found[0] == 6).all()

@@ -9,7 +9,7 @@ from failing_calls import failing_calls
 
 import accelrt
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+pytestmark = pytest.mark.host
 
 
 @in_own_process
@@ -55,7 +55,6 @@ def test_every_refusal_is_told_and_leaves_nothing():
 @in_own_process
 def test_copies_take_as_few_calls_as_their_strides_allow():
     faults = wrap_host()
-    import accelrt
 
     array, other = accelrt.zeros((8, 16, 32), "i4"), accelrt.zeros((8, 16, 32), "i4")
     cases = {

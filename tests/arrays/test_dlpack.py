@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
-from beside import on_a_thread
+from beside import Gate, on_a_thread
 from child import run_code
 from dlpack import Managed, Producer, Versioned, look, take
 
@@ -105,15 +105,14 @@ def test_streams_of_the_host_are_none():
 
 @pytest.mark.gpu
 def test_streams_of_a_gpu_are_ordered():
-    producer, consumer, event = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    producer, consumer = accelrt.Stream(), accelrt.Stream()
     array = accelrt.zeros(1 << 20, "u1", stream=producer)
-    producer.launch_host_func(event.wait)
-    array.fill_(7, stream=producer)
-    capsule = array.__dlpack__(stream=consumer.cuda_stream)
-    out = accelrt.empty(1 << 20, "u1", stream=consumer)
-    out.copy_(array, stream=consumer)
-    assert not consumer.query()
-    event.set()
+    with Gate(producer):
+        array.fill_(7, stream=producer)
+        capsule = array.__dlpack__(stream=consumer.cuda_stream)
+        out = accelrt.empty(1 << 20, "u1", stream=consumer)
+        out.copy_(array, stream=consumer)
+        assert not consumer.query()
     consumer.synchronize()
     assert (out.numpy() == 7).all()
     for stream in (-1, 1, 2, None):

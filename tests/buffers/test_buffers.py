@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from beside import on_threads
+from beside import Gate, on_threads
 
 import accelrt
 
@@ -216,15 +216,13 @@ def test_pageable_memory_may_change_after_an_asynchronous_copy():
 
 def test_memory_used_on_another_stream_is_not_handed_out_before_it_is_done():
     owner, user = accelrt.Stream(), accelrt.Stream()
-    gate = threading.Event()
-    user.launch_host_func(gate.wait)
-    buffer = accelrt.Buffer(1 << 20, stream=owner)
-    address = buffer.ptr
-    buffer.fill(1, stream=user)
-    buffer.free()
-    with accelrt.Buffer(1 << 20, stream=owner) as other:
-        assert other.ptr != address
-    gate.set()
+    with Gate(user):
+        buffer = accelrt.Buffer(1 << 20, stream=owner)
+        address = buffer.ptr
+        buffer.fill(1, stream=user)
+        buffer.free()
+        with accelrt.Buffer(1 << 20, stream=owner) as other:
+            assert other.ptr != address
     user.synchronize()
     with accelrt.Buffer(1 << 20, stream=owner) as again:
         assert again.ptr == address

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from beside import Gate
+from device_arrays import bytes_of
 
 import accelrt
 
@@ -28,9 +30,7 @@ class Array:
 
 
 def contents(buffer):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    return set(out.tolist())
+    return set(bytes_of(buffer).tolist())
 
 
 def late_fill(buffer, stream, value):
@@ -81,12 +81,10 @@ def test_without_a_stream_nothing_is_waited_for(entries):
     consumer = accelrt.Stream()
     with accelrt.Buffer(SIZE) as theirs, accelrt.Buffer(SIZE) as mine:
         theirs.fill(6, blocking=True)
-        gate = threading.Event()
         other = accelrt.Stream()
-        other.launch_host_func(gate.wait)
-        mine.copy_from(Array(theirs, **entries), stream=consumer)
-        assert contents(mine) == {6}
-        gate.set()
+        with Gate(other):
+            mine.copy_from(Array(theirs, **entries), stream=consumer)
+            assert contents(mine) == {6}
         other.synchronize()
 
 
@@ -122,21 +120,19 @@ def test_memory_of_the_cache_behind_an_array_is_kept_for_the_copy():
     worker = accelrt.Stream()
     pointer = accelrt.caching_allocator_alloc(SIZE)
     with accelrt.Buffer(SIZE) as mine:
-        gate = threading.Event()
-        worker.launch_host_func(gate.wait)
+        with Gate(worker):
 
-        class Raw:
-            __cuda_array_interface__: ClassVar = {
-                "shape": (SIZE,),
-                "typestr": "|u1",
-                "data": (pointer, False),
-                "version": 3,
-            }
+            class Raw:
+                __cuda_array_interface__: ClassVar = {
+                    "shape": (SIZE,),
+                    "typestr": "|u1",
+                    "data": (pointer, False),
+                    "version": 3,
+                }
 
-        mine.copy_from(Raw(), stream=worker, blocking=False)
-        accelrt.caching_allocator_delete(pointer)
-        again = [accelrt.caching_allocator_alloc(SIZE) for _ in range(3)]
-        gate.set()
+            mine.copy_from(Raw(), stream=worker, blocking=False)
+            accelrt.caching_allocator_delete(pointer)
+            again = [accelrt.caching_allocator_alloc(SIZE) for _ in range(3)]
         worker.synchronize()
         assert pointer not in again
         for address in again:

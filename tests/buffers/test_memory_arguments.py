@@ -224,7 +224,6 @@ def test_numpys_floats_are_fractions(fraction):
     memory.set_per_process_memory_fraction(1.0)
 
 
-@pytest.mark.own_process
 @in_own_process(ACCELRT_HOST_MEMORY="85016772608")
 def test_a_fraction_made_of_bytes_allows_all_of_them():
     total, nbytes = accelrt.mem_get_info()[1], 32 << 20

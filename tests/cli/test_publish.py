@@ -3,11 +3,15 @@
 import os
 import subprocess
 import sys
+import threading
+import time
+import warnings
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from published_files import record
 
+import accelrt
 from accelrt.tools import publish
 
 pytestmark = pytest.mark.own_process
@@ -23,11 +27,6 @@ def place(tmp_path, monkeypatch):
 
 
 def publish_and_look():
-    import os
-    import time
-
-    import accelrt
-
     buffers = [accelrt.Buffer(3 * MIB), accelrt.Buffer(5 * MIB)]
     buffers.pop()
     end = time.monotonic() + 60
@@ -64,10 +63,6 @@ def test_a_process_that_is_told_to_publishes_what_its_pools_hold(place):
 
 
 def use_quietly():
-    import threading
-
-    import accelrt
-
     accelrt.Buffer(512)
     assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
     assert accelrt.publish.published() == []
@@ -79,11 +74,8 @@ def test_nothing_is_published_unless_it_is_asked_for(place, setting):
     assert list(place.iterdir()) == []
 
 
-def fork_before_use():
-    import os
-
-    import accelrt
-
+@in_own_process(ACCELRT_PUBLISH="1")
+def test_a_child_forked_before_use_publishes_itself(place):
     accelrt.publish.published()
     child = os.fork()
     if child == 0:
@@ -96,15 +88,7 @@ def fork_before_use():
     assert not accelrt.is_initialized()
 
 
-def test_a_child_forked_before_use_publishes_itself(place):
-    in_child(fork_before_use, ACCELRT_PUBLISH="1")
-
-
 def die_while_publishing():
-    import os
-
-    import accelrt
-
     accelrt.init()
     while not accelrt.publish.published():
         pass
@@ -136,10 +120,6 @@ def test_what_is_not_of_this_pid_namespace_is_left_alone(place):
 
 
 def start_in_vain():
-    import warnings
-
-    import accelrt
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         accelrt.init()
@@ -175,8 +155,6 @@ def fail_twice(*_):
 
 
 def publish_in_trouble():
-    import threading
-
     fail_twice.calls, fail_twice.passed = 0, threading.Event()
     publish.write = fail_twice
     publish.start(0.001)

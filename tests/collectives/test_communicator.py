@@ -3,10 +3,10 @@
 import copy
 import gc
 import pickle
-import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 from accelrt import nccl
@@ -150,21 +150,13 @@ def test_one_that_is_dropped_open_says_so(two_devices):
 
 
 def test_threads_that_never_chose_a_device_take_part(comms):
-    given, errors = arrays(), []
+    given = arrays()
 
     def work(rank):
-        try:
-            comms[rank].all_reduce(given[rank])
-            comms[rank].synchronize(timeout=30)
-        except BaseException as error:
-            errors.append(error)
+        comms[rank].all_reduce(given[rank])
+        comms[rank].synchronize(timeout=30)
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert errors == []
+    on_threads(work, range(2))
     assert [each.numpy()[0] for each in given] == [3, 3]
     assert accelrt.current_device() == 0
 
@@ -173,28 +165,19 @@ def test_threads_that_never_chose_a_device_take_part(comms):
 def test_groups_are_a_threads_own():
     comms = [nccl.init_all([0, 1]) for _ in range(4)]
     nccl.all_reduce(arrays(), comms=comms[0])
-    errors = []
 
     def work(mine):
-        try:
-            streams = [accelrt.Stream(rank) for rank in range(2)]
-            for _ in range(25):
-                given = arrays()
-                for rank in range(2):
-                    streams[rank].wait_stream(accelrt.current_stream(rank))
-                nccl.all_reduce(given, streams=streams, comms=mine)
-                for rank, each in enumerate(streams):
-                    each.synchronize()
-                    assert given[rank].numpy()[-1] == 3
-        except BaseException as error:
-            errors.append(error)
+        streams = [accelrt.Stream(rank) for rank in range(2)]
+        for _ in range(25):
+            given = arrays()
+            for rank in range(2):
+                streams[rank].wait_stream(accelrt.current_stream(rank))
+            nccl.all_reduce(given, streams=streams, comms=mine)
+            for rank, each in enumerate(streams):
+                each.synchronize()
+                assert given[rank].numpy()[-1] == 3
 
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in comms]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert errors == []
+    on_threads(work, comms)
     for mine in comms:
         for each in mine:
             each.close()
@@ -202,14 +185,7 @@ def test_groups_are_a_threads_own():
 
 def test_ranks_are_made_in_a_group_and_by_threads(two_devices):
     name, made = nccl.unique_id(), []
-    threads = [
-        threading.Thread(target=lambda rank=rank: made.append(nccl.Communicator(2, name, rank, rank)))
-        for rank in range(2)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    on_threads(lambda rank: made.append(nccl.Communicator(2, name, rank, rank)), range(2))
     comms = sorted(made, key=lambda each: each.rank)
     given = arrays()
     nccl.all_reduce(given, comms=comms)

@@ -5,7 +5,8 @@ import os
 import threading
 
 import pytest
-from child import in_child
+from beside import Caller
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt import nccl
@@ -76,27 +77,22 @@ def test_a_capture_of_another_thread_is_not_disturbed(comms):
     graph, stream, given, total = accelrt.CUDAGraph(), accelrt.Stream(0), accelrt.zeros(64), arrays()
     for rank in range(2):
         accelrt.synchronize(rank)
-    began, go, errors = threading.Event(), threading.Event(), []
+    began, go = threading.Event(), threading.Event()
 
     def capture():
-        try:
-            with accelrt.graph(graph, stream=stream):
-                given.fill_(3)
-                began.set()
-                go.wait(30)
-        except BaseException as error:
-            errors.append(error)
+        with accelrt.graph(graph, stream=stream):
+            given.fill_(3)
+            began.set()
+            go.wait(30)
 
-    thread = threading.Thread(target=capture)
-    thread.start()
+    caller = Caller(capture).begin()
     began.wait(30)
     streams = [accelrt.Stream(rank) for rank in range(2)]
     try:
         nccl.all_reduce(total, streams=streams, comms=comms)
     finally:
         go.set()
-        thread.join()
-    assert errors == []
+        caller.result()
     for rank, each in enumerate(comms):
         each.synchronize(streams[rank], timeout=30)
     assert total[1].numpy()[0] == 3
@@ -117,7 +113,8 @@ def test_default_streams_are_streams(comms, kind):
     assert given[0].numpy()[0] == given[1].numpy()[0] == 3
 
 
-def race():
+@in_own_process(ACCELRT_SANITIZE="1")
+def test_the_race_detector_is_told_of_collectives():
     comms, given = nccl.init_all([0, 1]), arrays()
     streams = [accelrt.Stream(rank) for rank in range(2)]
     for rank, each in enumerate(streams):
@@ -130,12 +127,6 @@ def race():
     given[0].fill_(0)
     for each in comms:
         each.close()
-    print("told")
-
-
-@pytest.mark.own_process
-def test_the_race_detector_is_told_of_collectives():
-    assert "told" in in_child(race, ACCELRT_SANITIZE="1")
 
 
 @pytest.mark.host
@@ -170,7 +161,8 @@ def test_an_operation_that_others_never_call_times_out_and_is_aborted(comms):
     assert caught.value.name == "REMOTE_ERROR"
 
 
-def use_in_child_of_a_fork():
+@in_own_process
+def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
     comms = nccl.init_all([0, 1])
     nccl.all_reduce(arrays(), comms=comms)
     child = os.fork()
@@ -190,12 +182,6 @@ def use_in_child_of_a_fork():
     assert given[1].numpy()[0] == 3
     for each in comms:
         each.close()
-    print("done")
-
-
-@pytest.mark.own_process
-def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
-    assert "done" in in_child(use_in_child_of_a_fork)
 
 
 def leave_with_an_operation_under_way(finished):

@@ -10,6 +10,7 @@ import pytest
 
 import accelrt
 from accelrt import nccl
+from accelrt.nccl import host_for_tests
 
 pytestmark = [pytest.mark.own_process, pytest.mark.usefixtures("two_devices")]
 SIZE = 50_000
@@ -115,8 +116,6 @@ def test_a_rank_whose_process_is_killed_is_noticed():
 
 @pytest.mark.host
 def test_ranks_that_are_taken_are_refused_and_no_file_is_left():
-    from accelrt.nccl import host_for_tests
-
     name, second = nccl.unique_id(), nccl.unique_id()
     with nccl.group():
         comms = [nccl.Communicator(2, name, rank, rank) for rank in range(2)]

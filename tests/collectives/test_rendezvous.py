@@ -132,25 +132,16 @@ def test_strangers_are_cut_off_and_change_nothing(ranks):
         each.close()
 
 
-def test_a_port_that_is_taken_is_passed_over(ranks):
+@pytest.mark.parametrize("told", [True, False], ids=["which the ranks are told", "which they find out"])
+def test_a_port_that_is_taken_is_passed_over(ranks, monkeypatch, told):
+    if not told:
+        monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()  # and answers nothing, as torchrun's own server on MASTER_PORT
         port = taken.getsockname()[1]
-        where = {"taken": True}
         for rank in range(2):
-            ranks.start(place(rank, 2, port, **where))
-        assert ranks.join() == {0: ID, 1: ID}
-
-
-def test_something_else_on_the_port_is_left_alone(ranks, monkeypatch):
-    monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", 0.3)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        for rank in range(2):
-            ranks.start(place(rank, 2, port))
+            ranks.start(place(rank, 2, port, **({"taken": True} if told else {})))
         assert ranks.join() == {0: ID, 1: ID}
 
 

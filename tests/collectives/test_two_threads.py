@@ -9,6 +9,7 @@ from parking_backend import ParkingBackend, Worker
 
 import accelrt
 from accelrt import nccl
+from accelrt.nccl import host_for_tests
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("two_devices")]
 POINTS = [
@@ -198,8 +199,6 @@ def test_the_interpreter_ends_beside_a_daemon_thread_that_goes_on(level):
 
 
 def test_the_backend_refuses_none():
-    from accelrt.nccl import host_for_tests
-
     for function in ("async_error", "abort", "destroy", "revoke", "in_progress", "awaited"):
         with pytest.raises(TypeError, match="None"):
             getattr(host_for_tests, function)(None)

@@ -159,7 +159,6 @@ def test_an_image_is_pickled():
     assert (again.data, again.names, again.arch) == (image.data, image.names, image.arch)
 
 
-@pytest.mark.own_process
 @pytest.mark.skipif(os.environ["ACCELRT_DRIVER"] != "host", reason="there is a device to compile for")
 @in_own_process(ACCELRT_DRIVER="cuda")
 def test_without_a_device_the_architecture_has_to_be_given():

@@ -5,7 +5,9 @@ import pickle
 import pytest
 
 import accelrt
+from accelrt.kernels import nvrtc
 from accelrt.kernels.diagnostics import error_text
+from accelrt.runtime import init
 
 pytestmark = pytest.mark.nvrtc
 SOURCE = """__global__ void scale(float* x, float a)
@@ -120,9 +122,6 @@ def test_a_file_that_is_not_there_is_its_own_error(tmp_path):
 
 
 def test_a_missing_compiler_says_what_brings_it(monkeypatch):
-    from accelrt.kernels import nvrtc
-    from accelrt.runtime import init
-
     there = init.later
 
     def absent(name):

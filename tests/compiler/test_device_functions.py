@@ -4,6 +4,7 @@ The bounds are those of the CUDA C++ Programming Guide, "Mathematical Functions"
 """
 
 import os
+from math import erf, erfc, exp, pi, sqrt
 
 import numpy as np
 import pytest
@@ -288,8 +289,6 @@ def test_fast_forms_are_near():
 @pytest.mark.host
 def test_inverses_are_right_over_the_whole_range():
     """By the functions that they invert, which the C library has."""
-    from math import erf, erfc, exp, pi, sqrt
-
     kernel = accelrt.elementwise(
         "T p", "T a, T b, T c", "a = erfinv(2 * p - 1); b = erfcinv(2 * p); c = normcdfinv(p)"
     )

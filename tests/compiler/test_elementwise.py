@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import accelrt
+from accelrt.kernels import elementwise_plan
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 DTYPES += ["float16", "float32", "float64"]
@@ -175,8 +176,6 @@ def test_arrays_of_other_libraries_are_taken():
 
 
 def test_a_kernel_is_compiled_once_for_its_types(monkeypatch):
-    from accelrt.kernels import elementwise_plan
-
     made = []
     load = elementwise_plan.load
     monkeypatch.setattr(elementwise_plan, "load", lambda *given: made.append(given) or load(*given))

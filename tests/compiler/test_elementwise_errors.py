@@ -8,6 +8,7 @@ import pytest
 from device_arrays import read, to_device
 
 import accelrt
+from accelrt.kernels import host_compiler
 
 ADD = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
 
@@ -186,8 +187,6 @@ def test_an_operation_that_does_not_compile_shows_its_line():
 
 @pytest.mark.host
 def test_without_a_cpp_compiler_it_is_said(monkeypatch):
-    from accelrt.kernels import host_compiler
-
     monkeypatch.setattr(host_compiler, "_compiler", None)
     monkeypatch.setenv("PATH", "/nowhere")
     said = r"none of c\+\+, g\+\+, clang\+\+ is in PATH; install one, such as the package g\+\+"

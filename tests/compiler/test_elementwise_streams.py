@@ -8,6 +8,7 @@ from device_arrays import read, to_device
 from failing_calls import failing_calls
 
 import accelrt
+from accelrt.driver.host import driver as host
 
 ADD = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
 
@@ -78,8 +79,6 @@ def test_a_kernel_may_die_while_it_runs():
 
 @in_own_process(printing="a write\n", ACCELRT_SANITIZE="1")
 def test_inputs_are_reads_and_outputs_writes_to_the_race_detector():
-    import accelrt
-
     x = accelrt.zeros(100, "float32")
     accelrt.synchronize()
     one, other = accelrt.Stream(), accelrt.Stream()
@@ -108,8 +107,6 @@ def step(kernel):
 
 @in_own_process(printing="")
 def test_whatever_call_fails_nothing_is_left():
-    from accelrt.driver.host import driver as host
-
     faults = wrap_host()
     kernel = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="swept")
     step(kernel)

@@ -259,8 +259,6 @@ def test_a_second_process_loads_no_compiler():
 
 
 def second_process(found):
-    import accelrt
-
     accelrt.compile_image(SOURCE, arch=90)
     with open("/proc/self/maps") as maps:
         if "libnvrtc.so" in maps.read():

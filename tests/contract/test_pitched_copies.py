@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 from capturing import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,14 +84,9 @@ def test_a_captured_copy_of_rows_is_a_node_that_reads_anew(rows, device, stream)
 
 
 def test_copies_of_rows_take_a_thread_without_a_device(rows, device):
-    codes = []
-    thread = threading.Thread(
-        target=lambda: codes.append(rows.copy_3d(0, 0, device + 64, 8, 1, device, 8, 1, 8, 4, 1))
-    )
-    thread.start()
-    thread.join()
+    code = on_a_thread(lambda: rows.copy_3d(0, 0, device + 64, 8, 1, device, 8, 1, 8, 4, 1))
     rows.ok("stream_synchronize", 0, 0)
-    assert codes == [0]
+    assert code == 0
 
 
 def test_copies_of_no_rows_do_nothing(rows, device):

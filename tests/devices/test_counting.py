@@ -3,16 +3,17 @@ does.
 """
 
 import os
-import shutil
 import warnings
+from pathlib import Path
 
 import pytest
-from cards import A, B, beside_cards, card_libraries, libraries, on_cards, without_proc
+from cards import A, B, beside_cards, libraries, without_proc
 
 import accelrt
+from accelrt.core import procfs
+from accelrt.devices import discovery
 
-__all__ = ["card_libraries", "on_cards"]
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
+pytestmark = pytest.mark.own_process
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 INFORMATION = (
@@ -25,8 +26,6 @@ def kernel_list(folder, *cards):
     """A list of cards such as the kernel's driver shows, in a folder; and their device nodes, less that of
     "X".
     """
-    from accelrt.core import procfs
-
     procfs.ROOT, procfs.NODES = folder, folder / "dev"
     procfs.NODES.mkdir(parents=True)
     for minor, (uuid, place, excluded) in enumerate(cards):
@@ -39,8 +38,6 @@ def kernel_list(folder, *cards):
 
 @beside_cards
 def test_the_kernels_list_needs_no_library(card_libraries, tmp_path):
-    from pathlib import Path
-
     cards = [(A, "0000:41:00.0", "No"), (B, "0000:07:00.0", "No"), ("GPU-ex", "0000:08:00.0", "Yes")]
     kernel_list(Path(tmp_path), *cards, ("GPU-not-ours-X", "0000:01:00.0", "No"))
     assert accelrt.device_count() == 2
@@ -62,8 +59,6 @@ def test_the_kernels_list_needs_no_library(card_libraries, tmp_path):
 @beside_cards
 def test_nvml_counts_where_the_kernels_list_is_not_enough(card_libraries, tmp_path, uuid, mig):
     """The stand-in of NVML has three cards; the kernel's list would have one."""
-    from pathlib import Path
-
     kernel_list(Path(tmp_path), (uuid, "0000:41:00.0", "No"))
     if mig:
         (Path(tmp_path) / "capabilities" / "gpu0" / "mig" / "gi1").mkdir(parents=True)
@@ -85,8 +80,6 @@ def test_a_count_before_init_is_not_kept_and_opens_no_driver(card_libraries):
 
 
 def no_driver_at_all():
-    from accelrt.devices import discovery
-
     without_proc()
     for _ in range(2):
         assert accelrt.device_count() == 0

@@ -1,13 +1,14 @@
 """Whatever looks at another device leaves the calling thread on the one it had, or on none."""
 
 import os
-import threading
 
 import pytest
+from beside import on_a_thread
 from child import in_child, in_own_process
 from compiled import compile_library
 
 import accelrt
+from accelrt import memory
 from accelrt.driver.registry import Rows
 from accelrt.interface import get_interface_for_device
 
@@ -21,21 +22,13 @@ def last():
 
 def on_a_thread_of_its_own(function):
     """Runs function on a fresh thread; returns the device that was current there before and after."""
-    seen = []
 
     def run():
-        try:
-            seen.append(Rows().current_device()[1])
-            function()
-            seen.append(Rows().current_device()[1])
-        except BaseException as error:
-            seen.append(error)
+        before = Rows().current_device()[1]
+        function()
+        return [before, Rows().current_device()[1]]
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert not isinstance(seen[-1], BaseException), seen[-1]
-    return seen
+    return on_a_thread(run)
 
 
 def in_a_device():
@@ -176,11 +169,8 @@ def test_the_interface_goes_back_to_the_device_that_it_named():
     on_a_thread_of_its_own(exchange)
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_child_forked_in_a_devices_context_leaves_it():
-    import os
-
     with accelrt.device(last()), accelrt.device(0):
         child = os.fork()
     if child == 0:
@@ -189,8 +179,6 @@ def test_a_child_forked_in_a_devices_context_leaves_it():
 
 
 def allocate_by_a_library(path):
-    from accelrt import memory
-
     memory.change_current_allocator(memory.CUDAPluggableAllocator(path, "books_alloc", "books_free"))
     for device in range(accelrt.device_count()):
         assert on_a_thread_of_its_own(lambda at=device: accelrt.Buffer(512, device=at).free()) == [NONE, NONE]

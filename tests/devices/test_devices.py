@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from beside import on_a_thread
+from beside import Caller, Gate, on_a_thread
 
 import accelrt
 
@@ -129,23 +129,21 @@ def test_a_context_entered_again_restores_step_by_step():
 
 def test_threads_that_share_a_devices_object_do_not_disturb_each_other():
     shared, entered, leave = accelrt.device(last()), threading.Barrier(2), threading.Event()
-    seen = []
 
     def use():
         accelrt.set_device(0)
         with shared:
             entered.wait()
             leave.wait()
-        seen.append(accelrt.current_device())
+        return accelrt.current_device()
 
     accelrt.set_device(last())
-    thread = threading.Thread(target=use)
+    caller = Caller(use)
     with shared:
-        thread.start()
+        caller.begin()
         entered.wait()
     leave.set()
-    thread.join()
-    assert seen == [0]
+    assert caller.result() == 0
     assert accelrt.current_device() == last()
     accelrt.set_device(0)
 
@@ -169,14 +167,13 @@ def test_each_device_has_its_current_stream():
 
 @pytest.mark.skipif(not SEVERAL, reason="needs two devices")
 def test_a_peer_copy_is_ordered_by_a_wait_across_devices():
-    near, far, gate = accelrt.Stream(0), accelrt.Stream(1), threading.Event()
+    near, far = accelrt.Stream(0), accelrt.Stream(1)
     data, out = np.arange(1 << 16, dtype=np.uint8), np.zeros(1 << 16, np.uint8)
     with accelrt.Buffer(data.nbytes, 0, near) as here, accelrt.Buffer(data.nbytes, 1, far) as there:
         here.copy_from(data, stream=near)
-        near.launch_host_func(gate.wait)
-        accelrt.copy(there, here, stream=near, blocking=False)
-        far.wait_stream(near)
-        assert not far.query()
-        gate.set()
+        with Gate(near):
+            accelrt.copy(there, here, stream=near, blocking=False)
+            far.wait_stream(near)
+            assert not far.query()
         there.copy_to(out, stream=far)
     assert (out == data).all()

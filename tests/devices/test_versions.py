@@ -1,15 +1,16 @@
 """Versions, what kernels can be compiled for, and what is said of old drivers and devices."""
 
-import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import pytest
-from cards import on_cards, without_proc
+from cards import without_proc
 
 import accelrt
+from accelrt.devices import versions
 from accelrt.runtime import init
-
-__all__ = ["on_cards"]
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
 def test_versions_are_pairs():
@@ -27,8 +28,6 @@ def test_no_kernels_are_compiled_for_the_host_device():
 
 def start():
     """Initialises on the stand-ins; returns the warnings of it."""
-    import warnings
-
     without_proc()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -38,11 +37,6 @@ def start():
 
 
 def say_warnings(bindings=(13, 3)):
-    import subprocess
-    import sys
-
-    from accelrt.devices import versions
-
     versions.runtime_version = lambda: bindings
     for text in start():
         print(text)
@@ -52,13 +46,11 @@ def say_warnings(bindings=(13, 3)):
     assert subprocess.run(with_errors, check=False).returncode == 0
 
 
-@needs_compiler
 @pytest.mark.own_process
 def test_nothing_is_said_of_what_is_new_enough(on_cards):
     assert on_cards(say_warnings) == ""
 
 
-@needs_compiler
 @pytest.mark.own_process
 def test_an_old_driver_is_warned_of_once_with_what_to_do(on_cards):
     lines = on_cards(say_warnings, FAKE_VERSION="12040").splitlines()
@@ -68,7 +60,6 @@ def test_an_old_driver_is_warned_of_once_with_what_to_do(on_cards):
     assert "or install cuda-bindings 12" in lines[0]
 
 
-@needs_compiler
 @pytest.mark.own_process
 @pytest.mark.parametrize(
     ("version", "capability", "said"), [("12040", "70", ""), ("12000", "40", "CUDA 12 ")]
@@ -79,7 +70,6 @@ def test_cuda_12_is_content_with_older_drivers_and_devices(on_cards, version, ca
     assert said in out
 
 
-@needs_compiler
 @pytest.mark.own_process
 def test_old_devices_are_warned_of_once_by_name(on_cards):
     lines = on_cards(say_warnings, FAKE_CAPABILITY="70", FAKE_DRIVER="BA").splitlines()
@@ -109,7 +99,6 @@ def say_architectures(nvrtc):
     print(arch.nvrtc_version())
 
 
-@needs_compiler
 @pytest.mark.own_process
 def test_with_nvrtc_it_is_what_nvrtc_compiles_for(on_cards):
     archs, flags, _, version = on_cards(say_architectures, True).splitlines()
@@ -119,7 +108,6 @@ def test_with_nvrtc_it_is_what_nvrtc_compiles_for(on_cards):
     assert version == "(13, 3)"
 
 
-@needs_compiler
 @pytest.mark.own_process
 @pytest.mark.parametrize(("capability", "native"), [("90", "True"), ("75", "False")])
 def test_without_nvrtc_it_is_what_the_driver_compiles_for(on_cards, capability, native):
@@ -133,10 +121,6 @@ def test_without_nvrtc_it_is_what_the_driver_compiles_for(on_cards, capability, 
 
 
 def say_why_not():
-    from pathlib import Path
-
-    from accelrt.devices import versions
-
     versions.runtime_version = lambda: (13, 3)
     without_proc()
     folder = Path("version")
@@ -150,7 +134,6 @@ def say_why_not():
         assert ("needs branch 525" in str(caught.value)) == text.startswith("470")
 
 
-@needs_compiler
 @pytest.mark.own_process
 def test_a_driver_too_old_to_open_is_told_from_one_that_is_broken(on_cards, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

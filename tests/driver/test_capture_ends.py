@@ -8,12 +8,14 @@ import threading
 import numpy as np
 import pytest
 import rowgen
-from beside import Caller, park
+from beside import Caller, Gate, on_threads, park, until_over
 from capture_ends import storm
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
+from device_arrays import bytes_of
 
 import accelrt
 from accelrt.driver.guard import is_capture_ending
+from accelrt.driver.host import driver
 from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host
@@ -31,8 +33,6 @@ LOOKING = {
 
 @pytest.fixture
 def host():
-    from accelrt.driver.host import driver
-
     accelrt.init()
     driver.delay_capture_ends(0, hold=True)
     yield driver
@@ -149,16 +149,15 @@ def test_memory_that_a_captured_stream_used_is_freed_at_once_while_the_capture_e
 
 def test_the_end_does_not_wait_for_a_copy_that_waits_for_its_stream(host):
     # The copy's stream waits for what this thread does after the end.
-    go, copying = threading.Event(), accelrt.Stream()
+    copying = accelrt.Stream()
     source, target = accelrt.Buffer(64, stream=copying), np.zeros(64, np.uint8)
     source.fill(7, stream=copying)
-    copying.launch_host_func(go.wait)
-    sides = (target.ctypes.data, source.ptr, 64)
-    reader = threading.Thread(target=Rows().copy, args=(0, copying.cuda_stream, *sides))
-    reader.start()
-    with Ending(host):
-        pass
-    go.set()
+    with Gate(copying):
+        sides = (target.ctypes.data, source.ptr, 64)
+        reader = threading.Thread(target=Rows().copy, args=(0, copying.cuda_stream, *sides))
+        reader.start()
+        with Ending(host):
+            pass
     reader.join(SECONDS)
     assert (target == 7).all()
 
@@ -166,7 +165,7 @@ def test_the_end_does_not_wait_for_a_copy_that_waits_for_its_stream(host):
 def test_captures_end_one_after_the_other(host):
     before, graphs = host.calls_beside_ends(), []
 
-    def capture():
+    def capture(_):
         stream = accelrt.Stream()
         with accelrt.Buffer(64, stream=stream) as memory:
             for n in range(5):
@@ -175,31 +174,25 @@ def test_captures_end_one_after_the_other(host):
                     memory.fill(n)
                 with accelrt.stream(stream):
                     graph.replay()
-                out = np.zeros(64, np.uint8)
-                memory.copy_to(out, stream=stream)
-                graphs.append((out == n).all())
+                graphs.append((bytes_of(memory, stream) == n).all())
 
     host.delay_capture_ends(500)
-    threads = [threading.Thread(target=capture) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
+    on_threads(capture, range(8))
     assert len(graphs) == 40
     assert all(graphs)
     assert host.calls_beside_ends() == before
 
 
-def ask_of_all_streams():
+@in_own_process
+def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
     from accelrt.driver.host import driver as host
 
     accelrt.init()
     host.delay_capture_ends(2000)
     streams = [accelrt.Stream() for _ in range(4)]
     memory = [accelrt.Buffer(256, stream=stream) for stream in streams]
-    over, errors, made = threading.Event(), [], [0] * 6
 
-    def ask(number):
+    def ask(over, number):
         event, pool = accelrt.Event(), accelrt.MemPool()
         own = accelrt.Stream()
         calls = [
@@ -211,18 +204,13 @@ def ask_of_all_streams():
             lambda stream: [accelrt.Buffer((3 << 20) + 4096 * n, stream=own) for n in range(4)],
             lambda stream: (accelrt.memory_stats(), accelrt.is_current_stream_capturing()),
         ]
-        try:
-            while not over.is_set():
-                with accelrt.use_mem_pool(pool), accelrt.stream(own):
-                    calls[made[number] % len(calls)](streams[(made[number] + number) % len(streams)])
-                made[number] += 1
-        except BaseException as error:
-            errors.append(error)
+        while not over.is_set():
+            with accelrt.use_mem_pool(pool), accelrt.stream(own):
+                calls[made[number] % len(calls)](streams[(made[number] + number) % len(streams)])
+            made[number] += 1
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(made))]
-    for thread in threads:
-        thread.start()
-    try:
+    made = [0] * 6
+    with until_over(ask, range(6)):
         for n in range(60):
             graph = accelrt.CUDAGraph()
             with accelrt.graph(graph, stream=streams[0], capture_error_mode="thread_local"):
@@ -232,34 +220,22 @@ def ask_of_all_streams():
                     streams[0].wait_stream(other)
             with accelrt.stream(streams[0]):
                 graph.replay()
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert not errors, errors
     assert all(made), made
     accelrt.synchronize()
     assert host.calls_beside_ends() == 0
 
 
-def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
-    in_child(ask_of_all_streams)
-
-
-def eight_threads(devices):
+@pytest.mark.parametrize("devices", [1, 2])
+@in_own_process(ACCELRT_HOST_END_DELAY_US="200")
+def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devices):
     rounds, wrong = storm(1.5, 8, devices)
     assert rounds
     assert wrong == 0
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_eight_threads_capture_copy_free_and_replay_with_the_right_contents(devices):
-    in_child(eight_threads, devices, ACCELRT_HOST_END_DELAY_US="200")
-
-
-def gives_back_as_of_an_event():
+@in_own_process
+def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
     # The watch stream is the allocator's own, so another thread's end makes the event no captured one.
-    from accelrt.driver.host import driver
 
     faults = wrap_host()
     driver.delay_capture_ends(0, hold=True)
@@ -282,7 +258,3 @@ def gives_back_as_of_an_event():
     accelrt.synchronize()
     accelrt.memory.audit()
     assert driver.calls_beside_ends() == 0
-
-
-def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
-    in_child(gives_back_as_of_an_event)

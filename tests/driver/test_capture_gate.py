@@ -1,12 +1,12 @@
 """Captures that begin while other threads do what they may: none is broken, and neither notices the other."""
 
 import contextlib
-import threading
 from collections import Counter
 
 import pytest
+from beside import Crowd
 from capture_storm import MODES, storm
-from child import in_child
+from child import in_child, in_own_process
 from downstream_project import built
 
 import accelrt
@@ -16,34 +16,9 @@ THREAD_LOCAL = 1
 pytestmark = pytest.mark.own_process
 
 
-class Crowd:
-    """Threads that repeat their work until the captures of this one are over."""
-
-    def __init__(self, *works):
-        self.over, self.errors, self.rounds = threading.Event(), [], 0
-        self.threads = [threading.Thread(target=self.run, args=(work,)) for work in works]
-
-    def run(self, work):
-        try:
-            while not self.over.is_set():
-                work()
-                self.rounds += 1
-        except BaseException as error:
-            self.errors.append(error)
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        for thread in self.threads:
-            thread.join()
-        assert self.errors == []
-
-
-def any_call(mode):
+@pytest.mark.parametrize("mode", MODES)
+@in_own_process
+def test_no_capture_is_broken_beside_what_other_threads_may_do(mode):
     made = storm(mode, 200)
     accelrt.synchronize()
     accelrt.memory.audit()
@@ -51,11 +26,9 @@ def any_call(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_capture_is_broken_beside_what_other_threads_may_do(mode):
-    in_child(any_call, mode)
-
-
-def memory_it_used(mode, pinned):
+@pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
+@in_own_process(ACCELRT_DEBUG="0")
+def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pinned):
     captured, stream = accelrt.Stream(), accelrt.Stream()
     buffer = accelrt.Buffer(64)
 
@@ -69,7 +42,7 @@ def memory_it_used(mode, pinned):
         given.free()
 
     with Crowd(give_back, give_back, give_back) as crowd:
-        while crowd.rounds < 20000 and not crowd.errors:
+        while sum(crowd.rounds) < 20000 and not crowd.has_failed():
             with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode=mode):
                 buffer.fill(1)
     accelrt.synchronize()
@@ -80,13 +53,13 @@ def memory_it_used(mode, pinned):
     assert accelrt.host_memory_stats()["active_requests.current"] == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("pinned", [False, True], ids=["device", "pinned"])
-def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pinned):
-    in_child(memory_it_used, mode, pinned, ACCELRT_DEBUG="0")
+def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
+    built("graphs")
+    in_child(broken_at_once_without_the_gil)
 
 
-def idle_memory_is_looked_for():
+@in_own_process(ACCELRT_DEBUG="0")
+def test_a_stream_that_begins_to_capture_is_not_asked_whether_it_is_idle():
     # The captured stream has free memory, which others look at for their own requests.
     stream, other = accelrt.Stream(), accelrt.Stream()
     source, target = accelrt.Buffer(64, stream=stream), accelrt.Buffer(64, stream=stream)
@@ -100,53 +73,8 @@ def idle_memory_is_looked_for():
             accelrt.Buffer(8 * MIB, stream=stream).free()
             with accelrt.graph(accelrt.CUDAGraph(), stream=stream, capture_error_mode="relaxed"):
                 accelrt.copy(target, source, blocking=False)
-    assert crowd.rounds
+    assert crowd.rounds[0]
     accelrt.memory.audit()
-
-
-def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
-    built("graphs")
-    in_child(broken_at_once_without_the_gil)
-
-
-def test_a_stream_that_begins_to_capture_is_not_asked_whether_it_is_idle():
-    in_child(idle_memory_is_looked_for, ACCELRT_DEBUG="0")
-
-
-def broken_at_once():
-    # By a user's synchronize(), which is refused beside a capture and breaks it whenever it comes.
-    told, buffer, texts, pools = Counter(), accelrt.Buffer(4096), [], []
-
-    def synchronize():
-        try:
-            accelrt.synchronize()
-        except accelrt.CaptureError:
-            told["refused"] += 1
-
-    def capture():
-        graph = accelrt.CUDAGraph()
-        try:
-            with accelrt.graph(graph, capture_error_mode="thread_local"):
-                buffer.fill(1)
-        except accelrt.CaptureError as error:
-            told[error.call] += 1
-            if error.call == "capture_begin":
-                texts.append(str(error))
-                with accelrt.stream(accelrt.default_stream()), accelrt.Buffer(3 * MIB) as common:
-                    segments = [each for each in accelrt.memory_snapshot() if holds(each, common.ptr)]
-                    pools.extend(each["segment_pool_id"] for each in segments)
-        assert not graph.is_capturing
-        graph.reset()
-
-    with Crowd(synchronize):
-        while told["capture_begin"] < 3 or told["capture_end"] < 3:
-            capture()
-    accelrt.synchronize()
-    capture()
-    accelrt.memory.audit()
-    assert all("another thread broke the capture as soon as it began" in text for text in texts)
-    assert set(pools) == {(0, 0)}
-    assert accelrt.memory_stats()["active.all.current"] == 1
 
 
 def broken_at_once_without_the_gil():
@@ -186,5 +114,38 @@ def holds(segment, address):
     return segment["address"] <= address < segment["address"] + segment["total_size"]
 
 
+@in_own_process
 def test_a_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
-    in_child(broken_at_once)
+    # By a user's synchronize(), which is refused beside a capture and breaks it whenever it comes.
+    told, buffer, texts, pools = Counter(), accelrt.Buffer(4096), [], []
+
+    def synchronize():
+        try:
+            accelrt.synchronize()
+        except accelrt.CaptureError:
+            told["refused"] += 1
+
+    def capture():
+        graph = accelrt.CUDAGraph()
+        try:
+            with accelrt.graph(graph, capture_error_mode="thread_local"):
+                buffer.fill(1)
+        except accelrt.CaptureError as error:
+            told[error.call] += 1
+            if error.call == "capture_begin":
+                texts.append(str(error))
+                with accelrt.stream(accelrt.default_stream()), accelrt.Buffer(3 * MIB) as common:
+                    segments = [each for each in accelrt.memory_snapshot() if holds(each, common.ptr)]
+                    pools.extend(each["segment_pool_id"] for each in segments)
+        assert not graph.is_capturing
+        graph.reset()
+
+    with Crowd(synchronize):
+        while told["capture_begin"] < 3 or told["capture_end"] < 3:
+            capture()
+    accelrt.synchronize()
+    capture()
+    accelrt.memory.audit()
+    assert all("another thread broke the capture as soon as it began" in text for text in texts)
+    assert set(pools) == {(0, 0)}
+    assert accelrt.memory_stats()["active.all.current"] == 1

@@ -2,16 +2,14 @@
 what takes an address, a stream, an event, a graph or a module where no context is current."""
 
 import ctypes
-import shutil
-import threading
 
 import pytest
-from child import in_child
+from beside import on_a_thread
+from child import in_own_process
 
-pytestmark = [
-    pytest.mark.own_process,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+import rowgen
+from accelrt.driver.registry import Rows
+
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
 FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
 NOTHING = (1 << 64) - 1  # no call was made that wants a context
@@ -26,16 +24,10 @@ FREE = {
 }  # fmt: skip
 
 OF_THE_HOST = {"module_register"}  # which no GPU has
-
-
-@pytest.fixture(scope="module")
-def library(library):
-    return {"LD_LIBRARY_PATH": library, "FAKE_POOL": "8"}
+STAND_IN = {"LD_LIBRARY_PATH": "{library}", "FAKE_POOL": "8"}
 
 
 def opened():
-    from accelrt.driver.registry import Rows
-
     rows = Rows("cuda")
     assert rows.open() == 0
     fake = ctypes.CDLL("libcuda.so.1")
@@ -67,8 +59,6 @@ def arguments(row):
 
 def calls():
     """Every row that the driver fills, as (name, arguments, whether it names a device)."""
-    import rowgen
-
     for row in rowgen.read_rows():
         if row.name in OF_THE_HOST:
             continue
@@ -81,7 +71,14 @@ def call(rows, name, given):
     return answer[0] if isinstance(answer, tuple) else answer
 
 
-def sweep(before, open_first):
+def as_tuple(expected):
+    return expected if isinstance(expected, tuple) else (expected,)
+
+
+@pytest.mark.parametrize("open_first", [True, False])
+@pytest.mark.parametrize("before", [0, FIRST, SECOND, FOREIGN, OTHER], ids=hex)
+@in_own_process(**STAND_IN)
+def test_every_row_has_its_context_and_puts_back_the_threads(library, before, open_first):
     """Calls every row on a fresh thread where `before` is current; it is current afterwards too."""
     rows, fake = opened()
     if open_first:  # else the rows themselves open the context that they need
@@ -102,39 +99,16 @@ def sweep(before, open_first):
             expected = NOTHING if name in FREE else SECOND if on_device else before or (FIRST, SECOND)
             wrong.extend([found[-1]] if found[-1][2] not in (expected, *as_tuple(expected)) else [])
 
-    found, wrong, errors = [], [], []
-    in_thread(run, errors)
+    found, wrong = [], []
+    on_a_thread(run)
     refused = [(name, code) for name, code, *_ in found if code]
     assert not refused, refused
     assert not wrong, wrong
     assert len(found) == rows.filled - 3
 
 
-def as_tuple(expected):
-    return expected if isinstance(expected, tuple) else (expected,)
-
-
-def in_thread(run, errors):
-    def guarded():
-        try:
-            run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-
-
-@pytest.mark.parametrize("open_first", [True, False])
-@pytest.mark.parametrize("before", [0, FIRST, SECOND, FOREIGN, OTHER], ids=hex)
-def test_every_row_has_its_context_and_puts_back_the_threads(library, before, open_first):
-    in_child(sweep, before, open_first, **library)
-
-
-def count_calls():
+@in_own_process(**STAND_IN)
+def test_a_row_asks_for_the_context_once_and_changes_it_only_where_another_is_current(library):
     rows, fake = opened()
     assert rows.set_device(1) == 0
     for name, given, _ in calls():
@@ -158,11 +132,9 @@ def count_calls():
         assert fake.fake_asked() == 3
 
 
-def test_a_row_asks_for_the_context_once_and_changes_it_only_where_another_is_current(library):
-    in_child(count_calls, **library)
-
-
-def ask_about_a_strangers_memory(device):
+@pytest.mark.parametrize("device", [0, 1])
+@in_own_process(FAKE_ACTIVE="{device}", **STAND_IN)
+def test_a_row_without_a_device_uses_a_context_that_another_library_has(library, device):
     rows, fake = opened()
     for _ in range(2):
         assert rows.pointer_device(ADDRESS) == (0, 0)
@@ -171,22 +143,15 @@ def ask_about_a_strangers_memory(device):
     assert (fake.fake_depth(), rows.current_device()) == (0, (0, -1))
 
 
-@pytest.mark.parametrize("device", [0, 1])
-def test_a_row_without_a_device_uses_a_context_that_another_library_has(library, device):
-    in_child(ask_about_a_strangers_memory, device, FAKE_ACTIVE=str(device), **library)
-
-
-def ask_where_nothing_is_open():
+@in_own_process(**STAND_IN)
+def test_a_row_without_a_device_makes_no_context_of_its_own(library):
     rows, fake = opened()
     assert rows.pointer_device(ADDRESS)[0] == 201  # the driver's own answer
     assert [fake.fake_retained(index) for index in range(2)] == [0, 0]
 
 
-def test_a_row_without_a_device_makes_no_context_of_its_own(library):
-    in_child(ask_where_nothing_is_open, **library)
-
-
-def come_and_go():
+@in_own_process(**STAND_IN)
+def test_a_thread_goes_back_to_no_context(library):
     rows, fake = opened()
     for device in (0, 1):
         assert rows.set_device(device) == 0
@@ -195,7 +160,3 @@ def come_and_go():
         assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
     assert rows.set_device(-1) == 0
     assert rows.set_device(-2) == 101
-
-
-def test_a_thread_goes_back_to_no_context(library):
-    in_child(come_and_go, **library)

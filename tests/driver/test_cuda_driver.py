@@ -1,74 +1,25 @@
 """The cuda driver's own logic, on a library that stands in for NVIDIA's: no GPU is needed, none is used."""
 
 import ctypes
-import shutil
-import threading
 
 import pytest
-from child import in_child
+from beside import on_a_thread
+from child import in_child, in_own_process
 
-pytestmark = [
-    pytest.mark.own_process,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+import accelrt
+from accelrt.driver.cuda import driver as cuda
+from accelrt.driver.registry import Rows
+
+pytestmark = pytest.mark.own_process
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts, which its memory_info answers
 DEVICE, PINNED, PAGEABLE = 0x1000, 0x10000, 0x100000
 INVALID_VALUE, NO_DEVICE, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 100, 101, 400, 801
 
 
 def opened():
-    from accelrt.driver.registry import Rows
-
     rows = Rows("cuda")
     assert rows.open() == 0
     return rows, ctypes.CDLL("libcuda.so.1")
-
-
-def contexts():
-    rows, fake = opened()
-    assert rows.device_count() == (0, 2)
-    assert rows.current_device() == (0, -1)
-    assert [fake.fake_retained(device) for device in range(2)] == [0, 0]
-    assert rows.memory_info(1) == (0, SECOND, SECOND)
-    assert rows.current_device() == (0, -1)
-    assert fake.fake_depth() == 0
-    assert rows.set_device(0) == 0
-    assert rows.current_device() == (0, 0)
-    assert rows.memory_info(0) == (0, FIRST, FIRST)
-    assert rows.memory_info(1) == (0, SECOND, SECOND)
-    assert rows.current_device() == (0, 0)
-    assert rows.set_device(2) == INVALID_DEVICE
-    assert rows.memory_info(-1)[0] == INVALID_DEVICE
-    assert rows.current_device() == (0, 0)
-    assert [fake.fake_retained(device) for device in range(2)] == [1, 1]
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(rows.current_device()))
-    thread.start()
-    thread.join()
-    assert seen == [(0, -1)]
-
-
-def streams():
-    rows, fake = opened()
-    code, stream = rows.stream_create(1, 1, 0)
-    assert code == 0
-    for _ in range(2):
-        assert rows.stream_query(1, stream) == 0
-        assert rows.event_query(1, 0x200) == 0
-        assert rows.stream_query(0, 0) == 0
-        assert rows.event_query(1, 0) == 1
-        assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
-
-
-def devices_of_streams():
-    rows, fake = opened()
-    made = [rows.stream_create(device, 1, 0)[1] for device in (0, 1)]
-    for device in (0, 1):
-        assert [rows.stream_device(device, stream) for stream in made] == [(0, 0), (0, 1)]
-        assert [rows.stream_device(device, stream) for stream in (0, 1, 2)] == [(0, device)] * 3
-        assert rows.stream_device(device, 0x800) == (0, 1)
-        assert rows.stream_device(device, 0x900)[0] == INVALID_HANDLE
-    assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
 
 
 def copies(waits):
@@ -89,34 +40,7 @@ def copies(waits):
     assert fake.fake_synchronized() == before
 
 
-def kinds():
-    rows, _ = opened()
-    assert rows.memory_info(0)[0] == 0
-    assert rows.pointer_device(DEVICE) == (0, 0)
-    assert rows.pointer_device(PINNED) == (0, -1)
-    assert rows.pointer_device(PAGEABLE) == (INVALID_VALUE, -1)
-
-
-def attributes():
-    import accelrt
-
-    assert accelrt.get_device_properties(1).attributes.keys() >= {"warp_size", "host_memory_pools_supported"}
-    assert ctypes.CDLL("libcuda.so.1").fake_refused() == 0
-
-
-def missing():
-    rows, _ = opened()
-    assert rows.stream_query(0, 0x300) == NOT_SUPPORTED
-    assert rows.event_query(0, 0x200) == 0
-    assert rows.stream_destroy(0, 0x300) == 0
-    assert rows.close() == 0
-    assert rows.filled == len(rows.names) - 2  # and module_register, which is the host device's
-
-
 def refused(code, reason):
-    from accelrt.driver.cuda import driver as cuda
-    from accelrt.driver.registry import Rows
-
     rows = Rows("cuda")
     assert cuda.open_error() == ""
     for _ in range(2):
@@ -133,8 +57,6 @@ def logs():
 
 
 def errors_of_images():
-    import accelrt
-
     said = r"INVALID_PTX \(218\): the PTX does not compile; the driver said:\n    ptxas fake, .*\n    ptxas"
     with pytest.raises(accelrt.CudaError, match=said):
         accelrt.Module(b"bad", device=1)
@@ -145,16 +67,50 @@ def test_the_compilers_log_is_told_with_the_error_of_an_image(library):
     in_child(errors_of_images, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}")
 def test_a_row_runs_in_its_devices_context_and_puts_back_the_threads(library):
-    in_child(contexts, LD_LIBRARY_PATH=library)
+    rows, fake = opened()
+    assert rows.device_count() == (0, 2)
+    assert rows.current_device() == (0, -1)
+    assert [fake.fake_retained(device) for device in range(2)] == [0, 0]
+    assert rows.memory_info(1) == (0, SECOND, SECOND)
+    assert rows.current_device() == (0, -1)
+    assert fake.fake_depth() == 0
+    assert rows.set_device(0) == 0
+    assert rows.current_device() == (0, 0)
+    assert rows.memory_info(0) == (0, FIRST, FIRST)
+    assert rows.memory_info(1) == (0, SECOND, SECOND)
+    assert rows.current_device() == (0, 0)
+    assert rows.set_device(2) == INVALID_DEVICE
+    assert rows.memory_info(-1)[0] == INVALID_DEVICE
+    assert rows.current_device() == (0, 0)
+    assert [fake.fake_retained(device) for device in range(2)] == [1, 1]
+    assert on_a_thread(rows.current_device) == (0, -1)
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}")
 def test_a_stream_gets_its_devices_context_and_an_event_is_asked_without(library):
-    in_child(streams, LD_LIBRARY_PATH=library)
+    rows, fake = opened()
+    code, stream = rows.stream_create(1, 1, 0)
+    assert code == 0
+    for _ in range(2):
+        assert rows.stream_query(1, stream) == 0
+        assert rows.event_query(1, 0x200) == 0
+        assert rows.stream_query(0, 0) == 0
+        assert rows.event_query(1, 0) == 1
+        assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}")
 def test_a_stream_names_the_device_of_its_context(library):
-    in_child(devices_of_streams, LD_LIBRARY_PATH=library)
+    rows, fake = opened()
+    made = [rows.stream_create(device, 1, 0)[1] for device in (0, 1)]
+    for device in (0, 1):
+        assert [rows.stream_device(device, stream) for stream in made] == [(0, 0), (0, 1)]
+        assert [rows.stream_device(device, stream) for stream in (0, 1, 2)] == [(0, device)] * 3
+        assert rows.stream_device(device, 0x800) == (0, 1)
+        assert rows.stream_device(device, 0x900)[0] == INVALID_HANDLE
+    assert (rows.current_device(), fake.fake_depth()) == ((0, -1), 0)
 
 
 def test_a_device_that_reaches_pageable_memory_is_waited_for(library):
@@ -166,16 +122,29 @@ def test_a_device_that_does_not_has_it_staged(library):
     in_child(copies, set(), LD_LIBRARY_PATH=library)
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}")
 def test_memory_that_the_driver_does_not_know_is_refused_by_the_row_alone(library):
-    in_child(kinds, LD_LIBRARY_PATH=library)
+    rows, _ = opened()
+    assert rows.memory_info(0)[0] == 0
+    assert rows.pointer_device(DEVICE) == (0, 0)
+    assert rows.pointer_device(PINNED) == (0, -1)
+    assert rows.pointer_device(PAGEABLE) == (INVALID_VALUE, -1)
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}", ACCELRT_DRIVER="cuda")
 def test_a_driver_is_asked_for_the_attributes_of_its_own_version(library):
-    in_child(attributes, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
+    assert accelrt.get_device_properties(1).attributes.keys() >= {"warp_size", "host_memory_pools_supported"}
+    assert ctypes.CDLL("libcuda.so.1").fake_refused() == 0
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}", FAKE_MISSING="cuStreamQuery")
 def test_a_missing_function_costs_its_own_row_alone(library):
-    in_child(missing, LD_LIBRARY_PATH=library, FAKE_MISSING="cuStreamQuery")
+    rows, _ = opened()
+    assert rows.stream_query(0, 0x300) == NOT_SUPPORTED
+    assert rows.event_query(0, 0x200) == 0
+    assert rows.stream_destroy(0, 0x300) == 0
+    assert rows.close() == 0
+    assert rows.filled == len(rows.names) - 2  # and module_register, which is the host device's
 
 
 def test_a_function_that_every_row_needs_is_named(library):

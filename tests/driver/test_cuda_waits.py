@@ -1,17 +1,17 @@
 """The cuda driver's waits, which signals end on the main thread, on a stand-in for NVIDIA's library."""
 
 import ctypes
-import shutil
 import signal
 import threading
 
 import pytest
-from child import in_child
+from beside import on_a_thread
+from child import in_child, in_own_process
 
-pytestmark = [
-    pytest.mark.own_process,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+import accelrt
+from accelrt.driver.registry import Rows
+
+pytestmark = pytest.mark.own_process
 
 
 class Alarm(BaseException):
@@ -30,8 +30,6 @@ def stop(number, frame):
 
 def interrupts(records):
     """A signal ends every wait; other threads' go on; all end by themselves when the work is complete."""
-    import accelrt
-
     accelrt.init()
     fake = ctypes.CDLL("libcuda.so.1")
     stream, default = accelrt.Stream(), accelrt.default_stream()
@@ -75,10 +73,9 @@ def test_a_signal_ends_every_wait(library):
     in_child(interrupts, True, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
 
 
-def waits_by_an_event():
+@in_own_process(LD_LIBRARY_PATH="{library}", ACCELRT_DRIVER="cuda")
+def test_no_wait_names_its_stream_for_as_long_as_it_lasts(library):
     """Off the main thread too, a stream is named only to ask it and to record an event."""
-    import accelrt
-
     accelrt.init()
     fake = ctypes.CDLL("libcuda.so.1")
     stream = accelrt.Stream()
@@ -90,19 +87,12 @@ def waits_by_an_event():
         ending = threading.Timer(0.02, fake.fake_busy, (0,))
         ending.start()
         stream.synchronize()
-        found.extend(calls(fake))
+        made = calls(fake)
         ending.join()
+        return made
 
-    found = []
-    thread = threading.Thread(target=wait)
-    thread.start()
-    thread.join()
-    assert found == [f"record on {stream.cuda_stream:#x}", "synchronize"]  # both of the event
+    assert on_a_thread(wait) == [f"record on {stream.cuda_stream:#x}", "synchronize"]  # both of the event
     assert fake.fake_synchronized() == 0
-
-
-def test_no_wait_names_its_stream_for_as_long_as_it_lasts(library):
-    in_child(waits_by_an_event, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda")
 
 
 def test_where_a_devices_work_cannot_be_recorded_another_thread_waits(library):
@@ -110,15 +100,10 @@ def test_where_a_devices_work_cannot_be_recorded_another_thread_waits(library):
     in_child(interrupts, False, LD_LIBRARY_PATH=library, ACCELRT_DRIVER="cuda", FAKE_MISSING=missing)
 
 
-def keep_their_rows():
-    from accelrt.driver.registry import Rows
-
+@pytest.mark.parametrize("name", ["cuEventQuery", "cuStreamQuery", "cuCtxRecordEvent"])
+@in_own_process(LD_LIBRARY_PATH="{library}", FAKE_MISSING="{name}")
+def test_a_driver_that_lacks_a_question_waits_as_ever(library, name):
     rows = Rows("cuda")
     assert rows.open() == 0
     assert rows.stream_synchronize(0, 0x300) == 0
     assert rows.event_synchronize(0, 0x200) == 0
-
-
-@pytest.mark.parametrize("name", ["cuEventQuery", "cuStreamQuery", "cuCtxRecordEvent"])
-def test_a_driver_that_lacks_a_question_waits_as_ever(library, name):
-    in_child(keep_their_rows, LD_LIBRARY_PATH=library, FAKE_MISSING=name)

@@ -1,14 +1,14 @@
 """Signals end waits on the main thread: what the handler raises is raised, and the work goes on."""
 
 import gc
-import os
 import signal
 import threading
 import weakref
 
 import numpy as np
 import pytest
-from child import in_child
+from beside import Gate, on_a_thread
+from child import in_fork, in_own_process
 from interruptions import Alarm, interrupted, signals
 
 import accelrt
@@ -150,7 +150,7 @@ def test_a_handler_that_raises_nothing_ends_no_wait_and_may_wait_itself():
 
 
 def test_a_handler_may_be_interrupted_in_a_wait_of_its_own():
-    stream, gate, depth = accelrt.Stream(), threading.Event(), []
+    stream, depth = accelrt.Stream(), []
 
     def handle(number, frame):
         depth.append(number)
@@ -162,10 +162,8 @@ def test_a_handler_may_be_interrupted_in_a_wait_of_its_own():
         finally:
             depth.append("left")
 
-    stream.launch_host_func(gate.wait)
-    with pytest.raises(Alarm), signals(handle):
+    with Gate(stream), pytest.raises(Alarm), signals(handle):
         stream.synchronize()
-    gate.set()
     stream.synchronize()
     assert depth == [signal.SIGALRM] * 3 + ["left"] * 2
 
@@ -206,26 +204,10 @@ def test_what_a_function_raised_is_told_after_an_interruption():
         stream.synchronize()
 
 
-def wait_in_a_child_of_a_thread():
-    def fork():
-        child = os.fork()
-        if child:
-            statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            return
-        try:
-            with interrupted(accelrt.Stream()):
-                accelrt.synchronize()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-
-    statuses = []
-    thread = threading.Thread(target=fork)
-    thread.start()
-    thread.join()
-    assert statuses == [0]
-
-
-@pytest.mark.own_process
+@in_own_process
 def test_the_thread_that_forked_is_the_main_one_of_the_child():
-    in_child(wait_in_a_child_of_a_thread)
+    def wait():
+        with interrupted(accelrt.Stream()):
+            accelrt.synchronize()
+
+    assert on_a_thread(lambda: in_fork(wait)) == 0

@@ -5,7 +5,11 @@ import threading
 import time
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
+
+import accelrt
+from accelrt.driver import testing
+from accelrt.driver.registry import Rows
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 SECONDS = 20  # until a test that fails stops waiting
@@ -33,8 +37,6 @@ class Caller:
 
 
 def rows_and_faults():
-    from accelrt.driver.registry import Rows
-
     return wrap_host(), Rows("faults")
 
 
@@ -44,7 +46,8 @@ def refusal(function, *arguments):
     return str(raised.value)
 
 
-def parks_before_and_after():
+@in_own_process
+def test_a_thread_parks_before_a_call_or_behind_it():
     faults, rows = rows_and_faults()
     for when, made in (("before", False), ("after", True)):
         _, event = rows.event_create(0, 0)
@@ -60,11 +63,8 @@ def parks_before_and_after():
         assert not faults.go_on()
 
 
-def test_a_thread_parks_before_a_call_or_behind_it():
-    in_child(parks_before_and_after)
-
-
-def parks_one_thread_at_the_nth_call():
+@in_own_process
+def test_only_the_chosen_call_of_the_chosen_thread_parks():
     faults, rows = rows_and_faults()
     counted = []
 
@@ -99,11 +99,8 @@ def parks_one_thread_at_the_nth_call():
     assert not faults.go_on()
 
 
-def test_only_the_chosen_call_of_the_chosen_thread_parks():
-    in_child(parks_one_thread_at_the_nth_call)
-
-
-def goes_on_at_the_limit():
+@in_own_process
+def test_a_parked_thread_goes_on_at_its_limit_and_says_so():
     faults, rows = rows_and_faults()
     caller = Caller(rows.device_count)
     faults.park("device_count", thread=caller.ident, limit=0.05)
@@ -117,13 +114,8 @@ def goes_on_at_the_limit():
     assert refusal(faults.await_parked, 0) == "no point is set; call park first"
 
 
-def test_a_parked_thread_goes_on_at_its_limit_and_says_so():
-    in_child(goes_on_at_the_limit)
-
-
-def passes_with_the_gil():
-    import accelrt
-
+@in_own_process
+def test_a_call_with_the_gil_held_does_not_park():
     faults = wrap_host()
     accelrt.current_device()
     faults.begin_trace()
@@ -140,11 +132,8 @@ def passes_with_the_gil():
         assert time.monotonic() - begun < SECONDS
 
 
-def test_a_call_with_the_gil_held_does_not_park():
-    in_child(passes_with_the_gil)
-
-
-def traces_by_thread():
+@in_own_process
+def test_calls_are_traced_by_thread():
     faults, rows = rows_and_faults()
 
     def calls():
@@ -166,11 +155,8 @@ def traces_by_thread():
     assert faults.traced_calls() == []
 
 
-def test_calls_are_traced_by_thread():
-    in_child(traces_by_thread)
-
-
-def forks_beside_a_parked_thread():
+@in_own_process
+def test_a_forked_child_has_no_point_and_the_parent_keeps_its():
     faults, rows = rows_and_faults()
     caller = Caller(rows.device_count)
     faults.park("device_count", thread=caller.ident, limit=SECONDS)
@@ -189,13 +175,7 @@ def forks_beside_a_parked_thread():
     assert caller.is_done(SECONDS)
 
 
-def test_a_forked_child_has_no_point_and_the_parent_keeps_its():
-    in_child(forks_beside_a_parked_thread)
-
-
 def test_what_park_cannot_do_is_refused():
-    from accelrt.driver import testing
-
     assert refusal(testing.park, "no_such_row") == "no such row: no_such_row"
     assert refusal(testing.park, None, 0) == "number is 0; the next call is 1"
     assert refusal(testing.park, None, 1, "during") == "when is 'during'; it is 'before' or 'after'"

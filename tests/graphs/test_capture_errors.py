@@ -5,9 +5,11 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 from child import in_own_process, settle, wrap_host
 
 import accelrt
+from accelrt.driver.host import driver as host
 
 
 def line():
@@ -91,23 +93,13 @@ def test_a_break_by_another_thread_names_its_line_and_thread():
 
 @pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
 def test_other_threads_do_not_break_captures_in_other_modes(mode):
-    graph, other, told = accelrt.CUDAGraph(), accelrt.Stream(), []
-
-    def synchronizes():
-        try:
-            other.synchronize()
-        except accelrt.CaptureError as error:
-            told.append(error)
-
+    graph, other = accelrt.CUDAGraph(), accelrt.Stream()
     with accelrt.Buffer(64) as buffer:
         with accelrt.graph(graph, capture_error_mode=mode):
             buffer.fill(1)
-            thread = threading.Thread(target=synchronizes)
-            thread.start()
-            thread.join()
+            on_a_thread(other.synchronize)
         graph.replay()
         accelrt.synchronize()
-    assert told == []
 
 
 def test_an_error_that_breaks_nothing_is_not_taken_for_the_cause():
@@ -147,34 +139,23 @@ def test_a_replay_inside_a_capture_breaks_it_and_is_named():
 
 
 def test_a_capture_ended_by_another_thread_is_gone_and_said_so():
-    graph, told = accelrt.CUDAGraph(), []
-    stream = accelrt.Stream()
-
-    def ends():
-        try:
-            graph.capture_end()
-        except accelrt.CaptureError as error:
-            told.append(error.name)
-
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
     with accelrt.stream(stream), accelrt.Buffer(64) as buffer:
         graph.capture_begin()
         buffer.fill(1)
-        thread = threading.Thread(target=ends)
-        thread.start()
-        thread.join()
-        assert told == ["STREAM_CAPTURE_WRONG_THREAD"]
+        with pytest.raises(accelrt.CaptureError) as caught:
+            on_a_thread(graph.capture_end)
+        assert caught.value.name == "STREAM_CAPTURE_WRONG_THREAD"
         assert not graph.is_capturing
         assert not accelrt.is_current_stream_capturing()
     assert works_again()
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_refused_calls_of_captures_leave_no_stream_behind():
     """Captures of which one call is refused, again and again, leave no stream more than others do."""
     faults = wrap_host()
-    from accelrt.driver.host import driver as host
 
     def settled():
         works_again()

@@ -2,46 +2,18 @@
 
 import gc
 import random
-import threading
 
 import numpy as np
 import pytest
-from child import in_child, run_code, wrap_host
+from beside import Crowd
+from child import in_own_process, run_code, wrap_host
 
 import accelrt
+from accelrt.driver.host import driver as host
 
 CAPTURES = 200
 FAILURES = 1000
 UNKNOWN, OUT_OF_MEMORY = 999, 2
-
-
-class Crowd:
-    """Threads that do something over and over until the context ends; what they raise is raised there."""
-
-    def __init__(self, *works):
-        self.over = threading.Event()
-        self.errors, self.rounds = [], [0] * len(works)
-        self.threads = [threading.Thread(target=self.run, args=(n, work)) for n, work in enumerate(works)]
-
-    def run(self, number, work):
-        try:
-            while not self.over.is_set():
-                work()
-                self.rounds[number] += 1
-        except BaseException as error:
-            self.errors.append(error)
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-
-    def __exit__(self, *_):
-        self.over.set()
-        for thread in self.threads:
-            thread.join()
-        if self.errors:
-            raise self.errors[0]
-        assert all(self.rounds)
 
 
 def allocate_and_free():
@@ -62,7 +34,7 @@ def test_every_replay_is_right_beside_threads_that_allocate_collect_and_empty(mo
     stream, out = accelrt.Stream(), np.zeros(4096, np.uint8)
     target = accelrt.Buffer(4096, stream=stream)
     replays = []
-    with Crowd(allocate_and_free, collect_garbage, accelrt.empty_cache):
+    with Crowd(allocate_and_free, collect_garbage, accelrt.empty_cache) as crowd:
         for n in range(CAPTURES):
             graph = accelrt.CUDAGraph()
             context = accelrt.graph(graph, stream=stream, capture_error_mode=mode)
@@ -73,6 +45,7 @@ def test_every_replay_is_right_beside_threads_that_allocate_collect_and_empty(mo
                 graph.replay()
             target.copy_to(out, stream=stream)
             replays.append((out == n % 251).all())
+    assert all(crowd.rounds)
     assert len(replays) == CAPTURES
     assert all(replays)
     target.free()
@@ -101,15 +74,14 @@ def capture_and_replay():
 
 
 def left():
-    from accelrt.driver.host import driver as host
-
     counts = host.live_objects()
     return {kind: counts[kind] for kind in ("allocations", "bytes", "graphs", "execs") if counts[kind]}
 
 
-def random_failures(seed):
-    """In a process of its own: captures that fail at a call chosen at random, and then one that does not."""
-    faults, choice = wrap_host(), random.Random(seed)
+@in_own_process
+def test_a_thousand_captures_that_fail_anywhere_leave_nothing():
+    """They fail at a call chosen at random, and then one does not."""
+    faults, choice = wrap_host(), random.Random(4)
     assert capture_and_replay()
     faults.disarm()
     assert capture_and_replay()
@@ -132,13 +104,8 @@ def random_failures(seed):
         assert n < 10 * FAILURES
     accelrt.memory.audit()
     assert capture_and_replay()
-    print(calls, n)
-
-
-def test_a_thousand_captures_that_fail_anywhere_leave_nothing():
-    calls, captures = map(int, in_child(random_failures, 4).split())
     assert calls > 30
-    assert captures >= FAILURES
+    assert n >= FAILURES
 
 
 @pytest.mark.own_process

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from beside import on_a_thread
+from device_arrays import bytes_of
 
 import accelrt
 
@@ -17,12 +18,6 @@ def flag():
         except accelrt.NotSupportedError as error:
             pytest.skip(f"this driver has no conditional nodes: {error}")
         yield made
-
-
-def bytes_of(buffer):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    return out
 
 
 def test_if_is_decided_by_each_replay(flag):

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from device_arrays import bytes_of
 
 import accelrt
 
@@ -29,9 +30,7 @@ def forked(buffer, first, second):
 
 
 def value(buffer):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    return int(out[0])
+    return int(bytes_of(buffer)[0])
 
 
 def test_nodes_and_edges_of_two_streams_are_listed():

@@ -7,25 +7,13 @@ import weakref
 
 import numpy as np
 import pytest
+from beside import Gate
 from child import in_own_process, wrap_host
+from device_arrays import bytes_of
 
 import accelrt
 
 SECONDS = 20
-
-
-class Gate:
-    """Holds a stream until it is opened."""
-
-    def __init__(self, stream):
-        self.event = threading.Event()
-        stream.launch_host_func(lambda: self.event.wait(SECONDS))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.event.set()
 
 
 class Bytes(np.ndarray):
@@ -37,12 +25,6 @@ def filling(buffer, value, stream):
     with accelrt.graph(graph, stream=stream):
         buffer.fill(value, stream=stream)
     return graph
-
-
-def read(buffer, stream=None):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out, stream=stream)
-    return out
 
 
 @pytest.mark.parametrize("alternate", [False, True])
@@ -84,7 +66,7 @@ def test_each_of_many_sources_is_kept_once_however_its_copies_follow_each_other(
     assert all(reference() is not None for reference in dead)
     with accelrt.stream(stream):
         graph.replay()
-    assert (read(target, stream) == 4).all()
+    assert (bytes_of(target, stream) == 4).all()
     del graph
     gc.collect()
     assert not any(reference() is not None for reference in dead)
@@ -100,7 +82,7 @@ def test_memory_of_a_dead_graph_serves_at_once_where_its_replays_are_in_order():
         del graph, target
         with accelrt.Buffer(4096, stream=stream) as fresh:
             assert fresh.ptr == address
-            assert (read(fresh, stream) == 7).all()
+            assert (bytes_of(fresh, stream) == 7).all()
 
 
 def test_an_array_lives_until_the_last_replay_of_its_dead_graph_is_past():
@@ -121,7 +103,7 @@ def test_an_array_lives_until_the_last_replay_of_its_dead_graph_is_past():
             stream.synchronize()
         accelrt.empty_cache()
         assert gone() is None
-        assert (read(target, stream) == 9).all()
+        assert (bytes_of(target, stream) == 9).all()
 
 
 def test_an_array_goes_with_its_graph_where_nothing_runs():
@@ -146,7 +128,7 @@ def test_a_graph_outlives_the_stream_that_it_was_captured_on():
         for _ in range(3):
             graph.replay()
         accelrt.synchronize()
-        assert (read(target) == 3).all()
+        assert (bytes_of(target) == 3).all()
 
 
 def test_two_graphs_replay_on_two_streams():
@@ -158,7 +140,7 @@ def test_two_graphs_replay_on_two_streams():
             with accelrt.stream(stream):
                 graph.replay()
     for n, (buffer, stream) in enumerate(zip(buffers, streams, strict=True)):
-        assert (read(buffer, stream) == n + 1).all()
+        assert (bytes_of(buffer, stream) == n + 1).all()
         buffer.free()
 
 
@@ -187,7 +169,7 @@ def test_reset_and_recapture_many_times():
                 inner.fill(n)
                 accelrt.copy(target, inner, 512, blocking=False)
             graph.replay()
-            assert (read(target, stream) == n).all()
+            assert (bytes_of(target, stream) == n).all()
             graph.reset()
             assert graph.memory_stats()["allocated_bytes.current"] == 0
 
@@ -206,7 +188,7 @@ def test_a_graph_dies_while_another_one_captures():
         stream.synchronize()
         graph.replay()
         accelrt.synchronize()
-        assert (read(target) == 2).all()
+        assert (bytes_of(target) == 2).all()
 
 
 def test_a_capture_may_wait_and_give_memory_back_first_if_asked():
@@ -232,7 +214,6 @@ def test_entering_a_capture_waits_for_nothing():
     stream.synchronize()
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process(printing="130 2\n")
 def test_memory_that_was_in_use_goes_back_with_the_wait_for_its_use():

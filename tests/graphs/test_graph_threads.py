@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from beside import on_a_thread
+from beside import Caller, on_a_thread
 from child import in_own_process, wrap_host
 
 import accelrt
@@ -36,37 +36,34 @@ def is_capture_counted(event, stream, faults):
 def about_to_begin(graph, stream, faults):
     """Another thread is inside capture_begin, has counted its capture, and waits for one that gives
     page-locked memory back, and that for the device."""
-    gate, waiter, errors = threading.Event(), accelrt.Stream(), []
+    gate, waiter = threading.Event(), accelrt.Stream()
     accelrt.PinnedBuffer(3 * MIB).free()
     waiter.launch_host_func(gate.wait)
 
     def capture():
-        try:
-            with accelrt.stream(stream), accelrt.Buffer(64, stream=stream) as buffer:
-                graph.capture_begin(capture_error_mode="relaxed")
-                buffer.fill(1)
-                graph.capture_end()
-        except BaseException as error:
-            errors.append(error)
+        with accelrt.stream(stream), accelrt.Buffer(64, stream=stream) as buffer:
+            graph.capture_begin(capture_error_mode="relaxed")
+            buffer.fill(1)
+            graph.capture_end()
 
-    threads = [threading.Thread(target=accelrt.host_empty_cache), threading.Thread(target=capture)]
+    callers = [Caller(accelrt.host_empty_cache), Caller(capture)]
     try:
-        threads[0].start()
+        callers[0].begin()
         while faults.call_counts()["host_free"] == 0:
             pass
-        threads[1].start()
+        callers[1].begin()
         assert any(is_busy(graph) for _ in range(10**6))
         event = accelrt.Event()
         assert any(is_capture_counted(event, stream, faults) for _ in range(10**4))
         yield
     finally:
         gate.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
+        for caller in callers:
+            caller.begin().thread.join()
+    for caller in callers:
+        caller.result()
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is_left():
     faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()
@@ -87,7 +84,6 @@ def test_a_graph_that_another_thread_begins_to_capture_is_refused_and_nothing_is
     assert accelrt.memory_reserved() == 0
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_no_stream_is_asked_from_the_moment_that_a_capture_is_about_to_begin():
     faults, graph, stream = wrap_host(), accelrt.CUDAGraph(), accelrt.Stream()

@@ -1,11 +1,13 @@
 """A CUDAGraph that one thread uses while another changes it: refused, and nothing of the driver's is lost."""
 
-import threading
-
 import pytest
+from beside import park
 from child import in_own_process, wrap_host
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+import accelrt
+from accelrt.driver.host import driver as host
+
+pytestmark = pytest.mark.host
 SECONDS = 20
 USED = "another thread replays or reads this CUDAGraph just now"
 CHANGED = "another thread begins, ends or drops a capture of this CUDAGraph just now"
@@ -21,31 +23,17 @@ def captured(accelrt, memory, value):
 
 def beside(faults, row, first, second):
     """The text with which the second call is refused while the first stands before a row."""
-    errors = []
-
-    def call():
-        try:
-            first()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=call)
-    faults.park(row, limit=SECONDS)
-    thread.start()
-    assert faults.await_parked(SECONDS) == row
+    caller = park(faults, row, first)
     with pytest.raises(RuntimeError) as refused:
         second()
     assert faults.go_on()
-    thread.join()
-    assert errors == []
+    caller.result()
     return str(refused.value)
 
 
 @in_own_process
 def test_what_another_thread_uses_is_not_changed():
     faults = wrap_host()
-    import accelrt
-    from accelrt.driver.host import driver as host
 
     memory = accelrt.zeros(64, "f4")
     graph, other = captured(accelrt, memory, 1), captured(accelrt, memory, 2)

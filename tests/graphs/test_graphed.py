@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from beside import on_threads
+from device_arrays import bytes_of
 
 import accelrt
 
@@ -21,12 +22,6 @@ def uploaded(data):
     buffer = accelrt.Buffer(data.nbytes)
     buffer.copy_from(data)
     return buffer
-
-
-def content(buffer):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    return out
 
 
 def rolled(source):
@@ -69,11 +64,11 @@ def test_three_chained_callables_of_one_pool_give_the_eager_result_on_a_thousand
             graphed = steps[2](steps[1](steps[0](given)))
             if seed % 50 == 0:
                 eager = framed(inverted(rolled(given)))
-                assert (content(eager[0]["framed"]) == content(graphed[0]["framed"])).all()
+                assert (bytes_of(eager[0]["framed"]) == bytes_of(graphed[0]["framed"])).all()
                 assert graphed[1][0] is None
             half = np.roll(pattern(seed), SIZE // 2)
-            assert (content(graphed[0]["framed"])[100:-100] == ~half[100:-100]).all()
-            assert (content(graphed[0]["framed"])[-100:] == 7).all()
+            assert (bytes_of(graphed[0]["framed"])[100:-100] == ~half[100:-100]).all()
+            assert (bytes_of(graphed[0]["framed"])[-100:] == 7).all()
         del eager, graphed, steps, samples, given
 
 
@@ -117,30 +112,30 @@ def test_only_inputs_at_another_address_are_copied(monkeypatch):
     )
     one, two = uploaded(pattern(1)), uploaded(pattern(2))
     step = accelrt.make_graphed_callables(lambda a, b: (rolled(a), rolled(b)), (one, two))
-    assert (content(step(one, two)[1]) == np.roll(pattern(2), SIZE // 2)).all()
+    assert (bytes_of(step(one, two)[1]) == np.roll(pattern(2), SIZE // 2)).all()
     assert not copies
     other = uploaded(pattern(3))
-    assert (content(step(one, other)[1]) == np.roll(pattern(3), SIZE // 2)).all()
+    assert (bytes_of(step(one, other)[1]) == np.roll(pattern(3), SIZE // 2)).all()
     assert copies == [(two.ptr, other.ptr)]
     other.copy_from(pattern(4))
-    assert (content(step(one, other)[1]) == np.roll(pattern(4), SIZE // 2)).all()
+    assert (bytes_of(step(one, other)[1]) == np.roll(pattern(4), SIZE // 2)).all()
 
 
 def test_inputs_may_change_places():
     one, two = uploaded(pattern(1)), uploaded(pattern(2))
     step = accelrt.make_graphed_callables(lambda a, b: (rolled(a), rolled(b)), (one, two))
     first, second = step(two, one)
-    assert (content(first) == np.roll(pattern(2), SIZE // 2)).all()
-    assert (content(second) == np.roll(pattern(1), SIZE // 2)).all()
+    assert (bytes_of(first) == np.roll(pattern(2), SIZE // 2)).all()
+    assert (bytes_of(second) == np.roll(pattern(1), SIZE // 2)).all()
 
 
 def test_results_keep_their_place_until_the_next_call():
     step = accelrt.make_graphed_callables(rolled, (accelrt.Buffer(SIZE),))
     first = step(uploaded(pattern(1)))
-    assert (content(first) == np.roll(pattern(1), SIZE // 2)).all()
+    assert (bytes_of(first) == np.roll(pattern(1), SIZE // 2)).all()
     second = step(uploaded(pattern(2)))
     assert first is second
-    assert (content(first) == np.roll(pattern(2), SIZE // 2)).all()
+    assert (bytes_of(first) == np.roll(pattern(2), SIZE // 2)).all()
 
 
 def test_containers_of_a_result_are_new_with_each_call():
@@ -151,7 +146,7 @@ def test_containers_of_a_result_are_new_with_each_call():
     first.clear()
     again = step(given)
     assert [type(part) for part in again] == [dict, tuple]
-    assert (content(again[0]["a"]) == np.roll(pattern(1), SIZE // 2)).all()
+    assert (bytes_of(again[0]["a"]) == np.roll(pattern(1), SIZE // 2)).all()
 
 
 def test_arguments_may_be_nested_and_on_the_host():
@@ -169,7 +164,7 @@ def test_arguments_may_be_nested_and_on_the_host():
         data = pattern(seed)
         high = data[half:] if seed % 2 else uploaded(data[half:])
         result = graphed({"high": [high], "low": data[:half]}, None)
-    assert (content(result) == data).all()
+    assert (bytes_of(result) == data).all()
     del graphed, host, high, result
 
 
@@ -194,7 +189,7 @@ def test_a_partial_binds_what_is_no_memory():
         return buffer
 
     step = accelrt.make_graphed_callables(functools.partial(filled, 9), (accelrt.Buffer(512),))
-    assert (content(step(accelrt.Buffer(512))) == 9).all()
+    assert (bytes_of(step(accelrt.Buffer(512))) == 9).all()
 
 
 def test_hooks_of_given_graphs_are_called():
@@ -245,7 +240,7 @@ def test_threads_may_call_at_the_same_time():
             accelrt.current_stream().synchronize()
 
     on_threads(work, range(4))
-    assert (content(step(uploaded(pattern(9)))) == np.roll(pattern(9), SIZE // 2)).all()
+    assert (bytes_of(step(uploaded(pattern(9)))) == np.roll(pattern(9), SIZE // 2)).all()
 
 
 def test_torchs_arguments_are_taken_by_their_places():

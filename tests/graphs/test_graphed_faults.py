@@ -9,8 +9,6 @@ from failing_calls import failing_calls
 import accelrt
 from accelrt.driver.host import driver as host
 
-pytestmark = pytest.mark.own_process
-
 UNKNOWN = 999
 ROWS = (
     "capture_begin",

@@ -10,10 +10,12 @@ import weakref
 
 import numpy as np
 import pytest
+from beside import Gate
 from child import in_own_process, wrap_host
 from kernel_sources import image_for, numbers
 
 import accelrt
+from accelrt.driver import testing
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -125,26 +127,25 @@ def test_what_a_change_used_goes_with_the_next_change(image, replays):
 
 def test_what_a_change_used_stays_while_a_replay_uses_it(image):
     graph, buffer = captured(image)
-    node, stream, gate = kernel_node(graph), accelrt.Stream(), threading.Event()
+    node, stream = kernel_node(graph), accelrt.Stream()
     first = accelrt.Buffer(4 * COUNT)
     graph.set_kernel_node_params(node, args=(first, 3))
-    stream.launch_host_func(gate.wait)
-    with accelrt.stream(stream):
-        graph.replay()
-    address, gone = first.ptr, weakref.ref(first)
-    del first
-    graph.set_kernel_node_params(node, args=(buffer, 4))
-    gc.collect()
-    assert gone() is None
-    others = [accelrt.Buffer(4 * COUNT) for _ in range(8)]
-    assert address not in {other.ptr for other in others}
-    gate.set()
+    with Gate(stream):
+        with accelrt.stream(stream):
+            graph.replay()
+        address, gone = first.ptr, weakref.ref(first)
+        del first
+        graph.set_kernel_node_params(node, args=(buffer, 4))
+        gc.collect()
+        assert gone() is None
+        others = [accelrt.Buffer(4 * COUNT) for _ in range(8)]
+        assert address not in {other.ptr for other in others}
     stream.synchronize()
 
 
 def test_a_function_stays_loaded_while_a_replay_runs_it(image):
     graph, buffer = captured(image)
-    node, stream, gate = kernel_node(graph), accelrt.Stream(), threading.Event()
+    node, stream = kernel_node(graph), accelrt.Stream()
     own = node.params.kernel
     other = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
     try:
@@ -152,14 +153,13 @@ def test_a_function_stays_loaded_while_a_replay_runs_it(image):
     except accelrt.CudaError:
         pytest.skip("this driver takes no other function in an instance")
     function = weakref.ref(other)
-    stream.launch_host_func(gate.wait)
-    with accelrt.stream(stream):
-        graph.replay()
-    graph.set_kernel_node_params(node, kernel=own, args=(buffer, 4))
-    del other
-    gc.collect()
-    assert function() is not None
-    gate.set()
+    with Gate(stream):
+        with accelrt.stream(stream):
+            graph.replay()
+        graph.set_kernel_node_params(node, kernel=own, args=(buffer, 4))
+        del other
+        gc.collect()
+        assert function() is not None
     stream.synchronize()
     accelrt.empty_cache()
     gc.collect()
@@ -186,13 +186,10 @@ def test_bytes_that_a_node_had_keep_what_they_point_at(image):
     assert kept() is None
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process(printing="(True, True) None None\n")
 def test_a_change_that_only_the_instance_took_keeps_both_sides():
     """What becomes of the memory of two changes where the graph refuses what its instance took."""
-    from accelrt.driver import testing
-
     wrap_host()
     with tempfile.TemporaryDirectory() as folder:
         graph, buffer = captured(image_for("host", folder))
@@ -298,7 +295,6 @@ def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_a_change_costs_as_many_calls_in_a_large_graph():
     """The driver's calls of 50 changes to a graph of two nodes, and to one of a thousand."""

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from beside import on_threads
+from device_arrays import bytes_of
 
 import accelrt
 from accelrt import memory
@@ -115,9 +116,7 @@ def capture(live, name):
     assert live() == 64
     graph.replay()
     accelrt.synchronize()
-    out = np.zeros(64, np.uint8)
-    kept.copy_to(out)
-    assert (out == data).all()
+    assert (bytes_of(kept) == data).all()
     with pytest.raises(accelrt.NotSupportedError, match=f"memory_snapshot is not supported by.*{name}"):
         accelrt.memory_snapshot()
     memory.audit()

@@ -1,9 +1,24 @@
 """Threads that run at once, and threads that are stopped on their way to the driver."""
 
+import contextlib
 import functools
 import threading
 
 SECONDS = 20  # until a test that fails stops waiting
+
+
+class Gate:
+    """Holds a stream until it is opened, the block ends, or a test that fails has waited long."""
+
+    def __init__(self, stream):
+        self.open = threading.Event()
+        stream.launch_host_func(functools.partial(self.open.wait, 3 * SECONDS))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.open.set()
 
 
 class Caller:
@@ -54,6 +69,52 @@ def on_a_thread(function):
     caller = Caller(function).begin()
     caller.thread.join()
     return caller.result()
+
+
+@contextlib.contextmanager
+def until_over(function, values):
+    """Calls function(over, value) for each value, on a thread each, beside the block, whose end sets over.
+
+    Raises the first error of a thread after all have ended.
+    """
+    over = threading.Event()
+    callers = [Caller(functools.partial(function, over, value)).begin() for value in values]
+    try:
+        yield
+    finally:
+        over.set()
+        for caller in callers:
+            caller.thread.join()
+    for caller in callers:
+        caller.result()
+
+
+class Crowd:
+    """Threads that call a function each, again and again; the end of the block raises what one raised."""
+
+    def __init__(self, *works):
+        self.over, self.rounds = threading.Event(), [0] * len(works)
+        self.callers = [Caller(functools.partial(self.repeat, *each)) for each in enumerate(works)]
+
+    def repeat(self, number, work):
+        while not self.over.is_set():
+            work()
+            self.rounds[number] += 1
+
+    def has_failed(self):
+        return any(caller.error for caller in self.callers)
+
+    def __enter__(self):
+        for caller in self.callers:
+            caller.begin()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for caller in self.callers:
+            caller.thread.join()
+        for caller in self.callers:
+            caller.result()
 
 
 def park(faults, row, function, when="before"):

@@ -11,10 +11,10 @@ import argparse
 import os
 import random
 import sys
-import threading
 import time
 
 import numpy as np
+from beside import until_over
 
 import accelrt
 
@@ -29,18 +29,13 @@ class Worker:
         self.device, self.number = number % devices, number
         self.devices, self.shared, self.choice = devices, shared, random.Random(seed)
         self.rounds = self.wrong = 0
-        self.error = None
 
     def run(self, over):
-        try:
-            accelrt.set_device(self.device)
-            self.stream, self.side = accelrt.Stream(self.device), accelrt.Stream(self.device)
-            while not over.is_set():
-                self.capture_and_replay()
-                self.rounds += 1
-        except BaseException as error:
-            self.error = error
-            over.set()
+        accelrt.set_device(self.device)
+        self.stream, self.side = accelrt.Stream(self.device), accelrt.Stream(self.device)
+        while not over.is_set():
+            self.capture_and_replay()
+            self.rounds += 1
 
     def use_elsewhere(self):
         # Freed while streams of all threads may use it: events are recorded behind them, now or later.
@@ -100,17 +95,8 @@ def storm(seconds, threads, devices, seed=1):
     """Returns (rounds, wrong replays); raises what a thread raised."""
     shared = [[accelrt.Stream(device) for _ in range(SHARED)] for device in range(devices)]
     workers = [Worker(number, devices, shared, 1000 * seed + number) for number in range(threads)]
-    over = threading.Event()
-    crowd = [threading.Thread(target=worker.run, args=(over,)) for worker in workers]
-    for thread in crowd:
-        thread.start()
-    over.wait(seconds)
-    over.set()
-    for thread in crowd:
-        thread.join()
-    for worker in workers:
-        if worker.error is not None:
-            raise worker.error
+    with until_over(lambda over, worker: worker.run(over), workers):
+        time.sleep(seconds)
     for device in range(devices):
         accelrt.synchronize(device)
     accelrt.memory.audit()

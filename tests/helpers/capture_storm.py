@@ -8,12 +8,13 @@ these calls or when something dies, must break none.  Prints a line a mode.
 """
 
 import argparse
+import functools
 import gc
 import random
-import threading
 from collections import Counter
 
 import numpy as np
+from beside import Crowd
 
 import accelrt
 
@@ -137,35 +138,20 @@ def capture(stream, mode, side, n):
 
 def storm(mode, captures, seed=1, threads=3):
     """Returns how often each call was made beside the captures; raises what a capture or a call raised."""
-    stream, side, over = accelrt.Stream(), accelrt.Stream(), threading.Event()
-    errors, made = [], Counter()
+    stream, side, made = accelrt.Stream(), accelrt.Stream(), Counter()
     others = [Others(stream, mode, seed + n) for n in range(threads)]
     accelrt.synchronize()
 
     def run(each):
-        try:
-            while not over.is_set():
-                made[each.round()] += 1
-        except BaseException as error:
-            errors.append(error)
-            over.set()
+        made[each.round()] += 1
 
-    crowd = [threading.Thread(target=run, args=(each,)) for each in others]
-    for thread in crowd:
-        thread.start()
-    try:
+    with Crowd(*(functools.partial(run, each) for each in others)) as crowd:
         for n in range(captures):
-            if over.is_set():
+            if crowd.has_failed():
                 break
             graph = capture(stream, mode, side, n)
             if n % 16 == 0:
                 graph.replay()
-    finally:
-        over.set()
-        for thread in crowd:
-            thread.join()
-    if errors:
-        raise errors[0]
     gc.collect()
     return made
 

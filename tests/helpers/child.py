@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 
+import pytest
 from fork_server import ForkServer
 
 SECONDS = 600
@@ -43,11 +44,12 @@ def in_own_process(function=None, /, *, printing=None, **environment):
     """Makes a test run by in_child, bare or called with the environment, and with what it has to print.
 
     Fixtures and parameters are answered here: the child gets them by their repr, paths as str, and so does
-    the environment where it names one in braces.
+    the environment where it names one in braces.  The test has the mark own_process.
     """
     if function is None:
         return functools.partial(in_own_process, printing=printing, **environment)
 
+    @pytest.mark.own_process
     @functools.wraps(function)
     def test(**arguments):
         settings = {name: text.format(**arguments) for name, text in environment.items()}

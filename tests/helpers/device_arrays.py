@@ -22,6 +22,13 @@ def strided(view, memory):
     return accelrt.Array(held, view.shape, view.dtype, strides=view.strides, offset=offset)
 
 
+def bytes_of(buffer, stream=None):
+    """The bytes of a Buffer, after the work of a stream."""
+    out = np.zeros(buffer.nbytes, np.uint8)
+    buffer.copy_to(out, stream=stream)
+    return out
+
+
 def read(array):
     """The values of an Array of any strides, after all work of its device."""
     accelrt.synchronize(array.device_index)

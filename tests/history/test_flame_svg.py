@@ -5,7 +5,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
-from child import in_child
+from child import in_own_process
 
 from accelrt import memory
 from accelrt.memory.history import flame_svg
@@ -29,24 +29,21 @@ def allocate_here(size):
     return memory.caching_allocator_alloc(size)
 
 
-def two_pictures(folder):
+@in_own_process
+def test_live_memory_and_segments_are_drawn(tmp_path):
     memory.record_history()
     kept = [allocate_here(1 << 20), allocate_here(3 << 20)]
-    memory._save_memory_usage(f"{folder}/memory.svg")
-    memory._save_segment_usage(f"{folder}/segments.svg", memory._snapshot())
-    live = boxes_of(Path(folder, "memory.svg").read_text())
+    memory._save_memory_usage(f"{tmp_path}/memory.svg")
+    memory._save_segment_usage(f"{tmp_path}/segments.svg", memory._snapshot())
+    live = boxes_of(Path(tmp_path, "memory.svg").read_text())
     sizes = {name: size for name, size, *_ in live}
     assert sizes["live memory"] == sizes["stream 0x0"] == 4 << 20
     assert sum(size for name, size, *_ in live if name.startswith("allocate_here (")) == 4 << 20
-    segments = boxes_of(Path(folder, "segments.svg").read_text())
+    segments = boxes_of(Path(tmp_path, "segments.svg").read_text())
     assert segments[0][:2] == ("segments", memory.memory_reserved())
     assert {"active_allocated"} <= {name for name, *_ in segments}
     for address in kept:
         memory.caching_allocator_delete(address)
-
-
-def test_live_memory_and_segments_are_drawn(tmp_path):
-    in_child(two_pictures, str(tmp_path))
 
 
 def test_boxes_stand_above_what_they_are_in_and_names_are_text():

@@ -2,10 +2,10 @@
 
 import gc
 import random
-import threading
 
 import pytest
-from child import in_child
+from beside import until_over
+from child import in_child, in_own_process
 from history_replay import check, program, steps
 
 import accelrt
@@ -35,7 +35,9 @@ def test_events_lead_to_the_state_on_a_gpu():
     in_child(program, 4, 500, ACCELRT_DRIVER="cuda", ACCELRT_DEBUG="0")
 
 
-def allocations_stitched_of_freed_pages():
+@pytest.mark.host
+@in_own_process
+def test_pages_that_move_are_told():
     memory.record_history()
     for part in range(4):
         small = [accelrt.caching_allocator_alloc(6 << 20) for _ in range(12)]
@@ -55,14 +57,12 @@ def allocations_stitched_of_freed_pages():
 
 
 @pytest.mark.host
-def test_pages_that_move_are_told():
-    in_child(allocations_stitched_of_freed_pages)
+@pytest.mark.parametrize("level", ["0", "2"])
+@in_own_process(ACCELRT_DEBUG="{level}", **ROOM)
+def test_recording_changes_while_threads_allocate(level):
+    chance = random.Random(7)
 
-
-def recording_changed_beside_threads():
-    chance, over = random.Random(7), threading.Event()
-
-    def use(seed):
+    def use(over, seed):
         streams, pool = [accelrt.Stream()], memory.MemPool()
         kept = []
         while not over.is_set():
@@ -73,30 +73,19 @@ def recording_changed_beside_threads():
         for address, _ in kept:
             accelrt.caching_allocator_delete(address)
 
-    threads = [threading.Thread(target=use, args=(1000 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(150):
-        enabled = chance.choice(["all", "state", None])
-        context = chance.choice([None, "state", "alloc", "all"])
-        memory.record_history(enabled, context, max_entries=chance.choice([10, 1000, 100_000]))
-        if chance.random() < 0.1:
-            memory.snapshot()
-        memory.audit()
-    over.set()
-    for thread in threads:
-        thread.join()
+    with until_over(use, range(0, 4000, 1000)):
+        for _ in range(150):
+            enabled = chance.choice(["all", "state", None])
+            context = chance.choice([None, "state", "alloc", "all"])
+            memory.record_history(enabled, context, max_entries=chance.choice([10, 1000, 100_000]))
+            if chance.random() < 0.1:
+                memory.snapshot()
+            memory.audit()
     figures = recording.tag_stats(0)
     assert sum(stats["allocated_bytes"]["current"] for stats in figures.values()) == 0
     assert accelrt.memory_allocated(0) == 0
     memory.record_history(clear_history=True, max_entries=1 << 20)
     accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(1000, 0))
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("level", ["0", "2"])
-def test_recording_changes_while_threads_allocate(level):
-    in_child(recording_changed_beside_threads, ACCELRT_DEBUG=level, **ROOM)
 
 
 def many_streams_and_captures(device):
@@ -143,7 +132,9 @@ def test_events_of_many_streams_and_of_captures_on_a_gpu():
     in_child(many_streams_and_captures, 0, ACCELRT_DRIVER="cuda")
 
 
-def checkpoint_gone_back_to():
+@pytest.mark.host
+@in_own_process
+def test_a_restored_pool_is_told():
     memory.record_history()
     pool = memory.MemPool()
     with memory.use_mem_pool(pool), memory.tag("branch"):
@@ -162,8 +153,3 @@ def checkpoint_gone_back_to():
         accelrt.caching_allocator_delete(address)
     del pool
     check()
-
-
-@pytest.mark.host
-def test_a_restored_pool_is_told():
-    in_child(checkpoint_gone_back_to)

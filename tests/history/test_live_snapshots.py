@@ -4,9 +4,9 @@ import importlib.util
 import os
 import pickle
 import random
-import threading
 
 import pytest
+from beside import until_over
 
 import accelrt
 from accelrt import memory
@@ -102,11 +102,7 @@ def churn(over, seed):
 
 @pytest.mark.parametrize("name", ["now.pickle", "now.accelrt"])
 def test_segments_are_what_the_events_led_to_beside_busy_threads(tmp_path, recorded, name):
-    over = threading.Event()
-    threads = [threading.Thread(target=churn, args=(over, seed)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
+    with until_over(churn, range(3)):
         for _ in range(5):
             memory.dump_snapshot(tmp_path / name)
             found = memory.load_snapshot(tmp_path / name)
@@ -118,7 +114,3 @@ def test_segments_are_what_the_events_led_to_beside_busy_threads(tmp_path, recor
                 if block["state"] == "active_allocated"
             ]
             assert live_addresses(found["device_traces"][0]) == set(blocks)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()

@@ -2,11 +2,12 @@
 
 import gc
 import os
-import threading
+import struct
 
 import numpy
 import pytest
-from child import in_child, in_fresh_interpreter
+from beside import Crowd
+from child import in_fresh_interpreter, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -39,7 +40,10 @@ def of(address):
     return next(block for block in blocks() if block["address"] == address)
 
 
-def scenario_of_context(context):
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("context", [None, "state", "alloc", "all"])
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_a_stack_is_there_or_not_as_context_says(context, level):
     memory.record_history(context=context, clear_history=True)
     for _ in range(3):  # the slow path, the usual hit and the last-freed cache
         address = allocate_here()
@@ -62,12 +66,6 @@ def scenario_of_context(context):
     )
 
 
-@pytest.mark.parametrize("level", ["0", "2"])
-@pytest.mark.parametrize("context", [None, "state", "alloc", "all"])
-def test_a_stack_is_there_or_not_as_context_says(context, level):
-    in_child(scenario_of_context, context, ACCELRT_DEBUG=level)
-
-
 def lines_and_order():
     memory.record_history()
     address = allocate_here()
@@ -87,7 +85,9 @@ def test_frames_are_innermost_first_and_kept_once():
     in_fresh_interpreter(lines_and_order)  # the whole stack is compared
 
 
-def first_allocation_of_the_process():
+@pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
+@in_own_process(ACCELRT_ALLOC_CONF="{settings}")
+def test_the_first_allocation_of_a_device_has_its_stack(settings):
     memory.record_history()
     address = allocate_here()
     assert "allocate_here" in names(of(address))
@@ -95,11 +95,6 @@ def first_allocation_of_the_process():
     assert "allocate_here" in names(mapped)
     assert "allocate_here" in [frame["name"] for frame in memory.memory_snapshot(0)[0]["frames"]]
     free_there(address)
-
-
-def test_the_first_allocation_of_a_device_has_its_stack():
-    in_child(first_allocation_of_the_process)
-    in_child(first_allocation_of_the_process, ACCELRT_ALLOC_CONF="expandable_segments:False")
 
 
 def caches_emptied(context):
@@ -118,7 +113,9 @@ def test_segments_that_are_freed_have_the_frame_of_empty_cache(context, settings
     in_fresh_interpreter(caches_emptied, context, ACCELRT_ALLOC_CONF=settings)  # a fork's stack begins deeper
 
 
-def off_and_on_again():
+@pytest.mark.parametrize("level", ["0", "2"])
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_off_and_on_again_keeps_what_was_recorded(level):
     memory.record_history()
     free_there(allocate_here(1001))
     memory.record_history(None)
@@ -135,12 +132,8 @@ def off_and_on_again():
     memory.record_history(False)
 
 
-@pytest.mark.parametrize("level", ["0", "2"])
-def test_off_and_on_again_keeps_what_was_recorded(level):
-    in_child(off_and_on_again, ACCELRT_DEBUG=level)
-
-
-def ring_that_is_full():
+@in_own_process(ACCELRT_DEBUG="0")
+def test_the_ring_drops_the_oldest_and_says_how_many():
     free_there(allocate_here())
     memory.record_history(max_entries=10)
     for size in range(1, 101):
@@ -164,42 +157,23 @@ def ring_that_is_full():
     assert recording.copy_events(1, 0, 5) == (b"", 0, 0)
 
 
-def test_the_ring_drops_the_oldest_and_says_how_many():
-    in_child(ring_that_is_full, ACCELRT_DEBUG="0")
-
-
-def readers_beside_writers():
+@in_own_process(ACCELRT_DEBUG="0")
+def test_events_are_copied_in_order_beside_threads_that_add_more():
     memory.record_history(max_entries=5000, context=None)
     free_there(allocate_here())
-    over = threading.Event()
-
-    def write():
-        while not over.is_set():
-            free_there(allocate_here(640))
-
-    writers = [threading.Thread(target=write) for _ in range(2)]
-    for writer in writers:
-        writer.start()
     seen, place = 0, 0
-    import struct
-
-    for _ in range(300):
-        data, first, place = recording.copy_events(0, place, 100_000)
-        assert len(data) == 64 * (place - first)
-        seen += len(data) // 64
-        times = [event[0] for event in struct.iter_unpack("<Q56x", data)]
-        assert times == sorted(times)
-    over.set()
-    for writer in writers:
-        writer.join()
+    with Crowd(*[lambda: free_there(allocate_here(640))] * 2):
+        for _ in range(300):
+            data, first, place = recording.copy_events(0, place, 100_000)
+            assert len(data) == 64 * (place - first)
+            seen += len(data) // 64
+            times = [event[0] for event in struct.iter_unpack("<Q56x", data)]
+            assert times == sorted(times)
     assert seen > 0
 
 
-def test_events_are_copied_in_order_beside_threads_that_add_more():
-    in_child(readers_beside_writers, ACCELRT_DEBUG="0")
-
-
-def refused_request():
+@in_own_process
+def test_out_of_memory_is_an_event():
     memory.record_history()
     address = allocate_here()
     with pytest.raises(accelrt.OutOfMemoryError):
@@ -212,15 +186,12 @@ def refused_request():
     free_there(address)
 
 
-def test_out_of_memory_is_an_event():
-    in_child(refused_request)
-
-
 def deep(left):
     return allocate_here() if left == 0 else deep(left - 1)
 
 
-def deep_stacks():
+@in_own_process
+def test_of_deep_stacks_the_outermost_frames_are_left_out():
     memory.record_history()
     address = deep(300)
     frames = of(address)["frames"]
@@ -230,11 +201,8 @@ def deep_stacks():
     free_there(address)
 
 
-def test_of_deep_stacks_the_outermost_frames_are_left_out():
-    in_child(deep_stacks)
-
-
-def stacks_of_c():
+@in_own_process
+def test_frames_of_c_come_first_if_they_are_wanted():
     memory.record_history(stacks="all")
     address = allocate_here()
     found = of(address)["frames"]
@@ -248,10 +216,6 @@ def stacks_of_c():
     free_there(address)
 
 
-def test_frames_of_c_come_first_if_they_are_wanted():
-    in_child(stacks_of_c)
-
-
 class Holder:
     def __init__(self):
         self.cycle, self.address = self, allocate_here()
@@ -260,7 +224,9 @@ class Holder:
         free_there(self.address)
 
 
-def collected_within_a_walk():
+@pytest.mark.parametrize("level", "02")
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_garbage_that_frees_memory_while_a_stack_is_taken(level):
     memory.record_history()
     gc.set_threshold(1)
     for _ in range(200):
@@ -271,12 +237,8 @@ def collected_within_a_walk():
     assert accelrt.memory_allocated(0) == 0
 
 
-def test_garbage_that_frees_memory_while_a_stack_is_taken():
-    in_child(collected_within_a_walk, ACCELRT_DEBUG="0")
-    in_child(collected_within_a_walk)
-
-
-def child_after_a_fork():
+@in_own_process
+def test_a_child_can_change_what_is_recorded():
     memory.record_history()
     tag = memory.tag("kept")
     tag.__enter__()
@@ -291,10 +253,6 @@ def child_after_a_fork():
         finally:
             os._exit(status)
     assert os.waitpid(process, 0)[1] == 0
-
-
-def test_a_child_can_change_what_is_recorded():
-    in_child(child_after_a_fork)
 
 
 @pytest.mark.parametrize(
@@ -312,18 +270,16 @@ def test_what_cannot_be_recorded_is_refused(arguments, error, text):
         memory.record_history(**arguments)
 
 
-def sizes_as_of_other_libraries():
+@in_own_process
+def test_torchs_default_of_entries_is_taken():
     memory.record_history(max_entries=numpy.int64(100))
     memory.record_history(max_entries=2**63 - 1)  # torch's default
     free_there(allocate_here())
     assert len(trace()) > 2
 
 
-def test_torchs_default_of_entries_is_taken():
-    in_child(sizes_as_of_other_libraries)
-
-
-def without_a_first_use():
+@in_own_process
+def test_recording_is_no_first_use():
     memory.record_history("state", "state")
     memory.record_history(None)
     with memory.tag("x"), memory.annotate("y"):
@@ -332,11 +288,8 @@ def without_a_first_use():
     assert not accelrt.is_initialized()
 
 
-def test_recording_is_no_first_use():
-    in_child(without_a_first_use)
-
-
-def parts_of_a_program():
+@in_own_process
+def test_annotations_are_in_the_snapshot():
     memory.record_history()
     address = allocate_here()
     with memory.annotate("forward"), memory.annotate("layer"):
@@ -354,7 +307,3 @@ def parts_of_a_program():
     ]  # fmt: skip
     with pytest.raises(TypeError, match="as str"):
         memory.annotate(3)
-
-
-def test_annotations_are_in_the_snapshot():
-    in_child(parts_of_a_program)

@@ -5,7 +5,8 @@ import pickle
 import threading
 
 import pytest
-from child import in_child
+from beside import on_a_thread, on_threads
+from child import in_own_process
 
 import accelrt
 from accelrt import memory
@@ -26,7 +27,10 @@ def alloc(size):
 free = accelrt.caching_allocator_delete
 
 
-def tags_within_tags():
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
+@in_own_process(ACCELRT_DEBUG="{level}", ACCELRT_ALLOC_CONF="{settings}")
+def test_the_innermost_tag_counts(level, settings):
     plain = alloc(512)
     with memory.tag("outer") as outer:
         first = alloc(MIB)
@@ -62,13 +66,9 @@ def tags_within_tags():
     assert figure("outer") == figure("outer", "allocation") == figure("outer", "requested_bytes") == 0
 
 
-@pytest.mark.parametrize("level", ["0", "2"])
-@pytest.mark.parametrize("settings", ["expandable_segments:True", "expandable_segments:False"])
-def test_the_innermost_tag_counts(level, settings):
-    in_child(tags_within_tags, ACCELRT_DEBUG=level, ACCELRT_ALLOC_CONF=settings)
-
-
-def used_before_any_tag():
+@pytest.mark.parametrize("level", "02")
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_memory_from_before_the_first_tag_has_none(level):
     before = [alloc(512) for _ in range(3)]
     free(alloc(512))
     free(alloc(512))  # from the last-freed cache
@@ -86,12 +86,9 @@ def used_before_any_tag():
     assert figure("late", "allocation", "allocated") == 4
 
 
-def test_memory_from_before_the_first_tag_has_none():
-    in_child(used_before_any_tag, ACCELRT_DEBUG="0")
-    in_child(used_before_any_tag)
-
-
-def tags_of_threads():
+@pytest.mark.parametrize("level", "02")
+@in_own_process(ACCELRT_DEBUG="{level}")
+def test_threads_have_their_own_tag(level):
     stop, kept = threading.Barrier(4), []
 
     def work(number):
@@ -102,11 +99,7 @@ def tags_of_threads():
             kept.append(alloc(MIB))
         free(alloc(77))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(4))
     for number in range(4):
         assert figure(f"thread {number}") == MIB
         assert figure(f"thread {number}", "allocation", "allocated") == 301
@@ -115,12 +108,8 @@ def tags_of_threads():
     assert all(figure(f"thread {number}") == 0 for number in range(4))
 
 
-def test_threads_have_their_own_tag():
-    in_child(tags_of_threads, ACCELRT_DEBUG="0")
-    in_child(tags_of_threads)
-
-
-def freed_by_objects():
+@in_own_process
+def test_buffers_and_arrays_have_the_tag():
     with memory.tag("objects"):
         buffer = accelrt.Buffer(3 * MIB)
         array = accelrt.zeros((1000,), dtype="float32")
@@ -130,32 +119,15 @@ def freed_by_objects():
     assert figure("objects") == 0
 
 
-def test_buffers_and_arrays_have_the_tag():
-    in_child(freed_by_objects)
-
-
-def left_elsewhere():
+@in_own_process
+def test_a_tag_is_left_where_it_was_entered():
     tag = memory.tag("here")
     tag.__enter__()
-    problems = []
-
-    def leave():
-        try:
-            tag.__exit__(None, None, None)
-        except RuntimeError as error:
-            problems.append(str(error))
-
-    thread = threading.Thread(target=leave)
-    thread.start()
-    thread.join()
-    assert "not entered on this thread" in problems[0]
+    with pytest.raises(RuntimeError, match="not entered on this thread"):
+        on_a_thread(lambda: tag.__exit__(None, None, None))
     tag.__exit__(None, None, None)
     with pytest.raises(RuntimeError, match="not entered"):
         tag.__exit__(None, None, None)
-
-
-def test_a_tag_is_left_where_it_was_entered():
-    in_child(left_elsewhere)
 
 
 def test_what_is_no_tag_is_refused():
@@ -168,7 +140,8 @@ def test_what_is_no_tag_is_refused():
             duplicate(memory.tag("x"))
 
 
-def too_many():
+@in_own_process
+def test_a_process_has_so_many_tags():
     for number in range(4095):
         memory.tag(str(number))
     with pytest.raises(ValueError, match="4095 different"):
@@ -178,7 +151,3 @@ def too_many():
     assert figure("77") == 512
     free(address)
     assert set(recording.tag_stats(0)) == {"77"}
-
-
-def test_a_process_has_so_many_tags():
-    in_child(too_many)

@@ -1,11 +1,19 @@
 """Snapshots of torch's own on a GPU, and of torch on accelrt's memory, read by both."""
 
+import json
 import os
+import pickle
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 from cli_command import TRACES, accelrt
+
+from accelrt import memory
+from accelrt.memory import load_snapshot
+from accelrt.tools.cli.commands.demo import load_trace
+from accelrt.tools.cli.commands.replay import replay
+from accelrt.tools.traces import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_process]
 GPU = {"ACCELRT_DRIVER": "cuda", "ACCELRT_DEBUG": "0"}
@@ -19,8 +27,6 @@ def _torch():
 
 def open_with_torch(path):
     """What torch's own viewer makes of a file, without an error."""
-    import pickle
-
     from torch.cuda import _memory_viz as viewer
 
     with open(path, "rb") as file:
@@ -42,9 +48,6 @@ def torch_dumps(path):
 
 
 def read_both(path):
-    from accelrt.memory import load_snapshot
-    from accelrt.tools.traces import load
-
     assert load_snapshot(path) == open_with_torch(path)
     trace = load(path)
     assert trace.peak_live >= 36 * MIB
@@ -58,12 +61,14 @@ def test_a_snapshot_of_torchs_is_read_as_torch_reads_it(tmp_path):
     assert '"ooms": 0' in accelrt("replay", path, "--json").stdout
 
 
-def torch_on_accelrt_dumps(path):
+@in_own_process(**GPU)
+def test_torchs_viewer_opens_snapshots_of_torch_on_accelrts_memory(tmp_path):
     import torch
 
     import accelrt
     import accelrt.interop.torch
 
+    path = f"{tmp_path}/torch.pickle"
     accelrt.interop.torch.install()
     torch_dumps(path)
     accelrt.memory.dump_snapshot(path + ".ours.pickle")
@@ -73,24 +78,14 @@ def torch_on_accelrt_dumps(path):
     torch.cuda.memory._record_memory_history(None)
 
 
-def test_torchs_viewer_opens_snapshots_of_torch_on_accelrts_memory(tmp_path):
-    in_child(torch_on_accelrt_dumps, str(tmp_path / "torch.pickle"), **GPU)
-
-
-def replay_and_dump(path):
-    from accelrt import memory
-    from accelrt.tools.cli.commands.demo import load_trace
-    from accelrt.tools.cli.commands.replay import replay
-
+@in_own_process(**GPU)
+def test_torchs_viewer_opens_a_snapshot_of_the_gpt2_trace(tmp_path):
+    path = f"{tmp_path}/gpt2.pickle"
     memory.record_history("all", context="all")
     replay(load_trace())
     memory.dump_snapshot(path)
     found = open_with_torch(path)
     assert len(found["device_traces"][0]) > 200_000
-
-
-def test_torchs_viewer_opens_a_snapshot_of_the_gpt2_trace(tmp_path):
-    in_child(replay_and_dump, str(tmp_path / "gpt2.pickle"), **GPU)
 
 
 PROGRAM = """
@@ -116,8 +111,6 @@ def test_a_program_of_torchs_is_recorded_replayed_and_tuned(tmp_path):
 
 
 def test_tune_keeps_its_promise_on_a_gpu():
-    import json
-
     path = TRACES / "gnn.npz"
     done = accelrt("tune", path, "--keys", "stitching,growth_slack", "--json", **GPU)
     assert done.returncode == 0, done.stderr

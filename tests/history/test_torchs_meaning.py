@@ -1,10 +1,11 @@
 """The history as torch.cuda.memory has it: its arguments, what clears it, what a snapshot tells of itself."""
 
 import ctypes
+import subprocess
 import sys
 
 import pytest
-from child import in_child
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -32,7 +33,8 @@ def actions(device=0):
     return [entry["action"] for entry in trace(device)]
 
 
-def a_snapshot_of_itself():
+@in_own_process
+def test_a_snapshot_is_told_by_the_next_one_with_the_active_bytes():
     memory._record_memory_history(context=None)
     kept = allocate_here(3 * MIB)
     before = actions()
@@ -45,11 +47,8 @@ def a_snapshot_of_itself():
     free_there(kept)
 
 
-def test_a_snapshot_is_told_by_the_next_one_with_the_active_bytes():
-    in_child(a_snapshot_of_itself)
-
-
-def events_of_a_pool():
+@in_own_process
+def test_an_event_names_the_pool_of_its_memory():
     memory._record_memory_history()
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
@@ -62,11 +61,8 @@ def events_of_a_pool():
     ]
 
 
-def test_an_event_names_the_pool_of_its_memory():
-    in_child(events_of_a_pool)
-
-
-def none_clears():
+@in_own_process
+def test_none_ends_the_history_and_clears_it():
     for context in ("alloc", "all", "state"):
         memory._record_memory_history(context=context)
         free_there(allocate_here())
@@ -81,11 +77,8 @@ def none_clears():
     assert "alloc" in actions(), "accelrt's own name keeps it"
 
 
-def test_none_ends_the_history_and_clears_it():
-    in_child(none_clears)
-
-
-def actions_are_skipped():
+@in_own_process
+def test_actions_that_are_skipped_are_not_recorded():
     memory._record_memory_history(skip_actions=["free_requested", "snapshot"], context=None)
     free_there(allocate_here())
     memory._snapshot()
@@ -98,11 +91,8 @@ def actions_are_skipped():
             memory._record_memory_history(skip_actions=wrong)
 
 
-def test_actions_that_are_skipped_are_not_recorded():
-    in_child(actions_are_skipped)
-
-
-def older_arguments():
+@in_own_process
+def test_torchs_older_arguments_are_taken():
     memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
     assert recording.is_recording()
     address = allocate_here()
@@ -122,17 +112,14 @@ def older_arguments():
         memory._record_memory_history("all", trace_alloc_max_entries=1)
 
 
-def test_torchs_older_arguments_are_taken():
-    in_child(older_arguments)
-
-
 def test_that_page_locked_memory_is_not_recorded_is_told():
     with pytest.warns(RuntimeWarning, match="host_memory_stats") as caught:
         memory._record_memory_history(None, record_pinned_host_memory=True)
     assert caught[0].filename == __file__
 
 
-def annotated_on_two_devices():
+@in_own_process
+def test_an_annotation_is_told_once_with_the_current_device():
     memory.record_history()
     kept = [accelrt.empty(1000, dtype="u1", device=device) for device in (0, 1)]
     for device in (1, 0):
@@ -141,10 +128,6 @@ def annotated_on_two_devices():
     told = [(one["stage"], one["name"], one["device"]) for one in memory.snapshot()["external_annotations"]]
     assert told == [("START", "on 1", 1), ("END", "on 1", 1), ("START", "on 0", 0), ("END", "on 0", 0)]
     del kept
-
-
-def test_an_annotation_is_told_once_with_the_current_device():
-    in_child(annotated_on_two_devices)
 
 
 def block_of(address):
@@ -167,7 +150,8 @@ def sorted_by_c():
     return made[0]
 
 
-def frames_of_c_and_python():
+@in_own_process
+def test_frames_of_c_stand_where_they_were_called():
     memory.record_history(stacks="all")
     address = sorted_by_c()
     frames = block_of(address)["frames"]
@@ -175,7 +159,8 @@ def frames_of_c_and_python():
     assert not any("%" in frame["name"] for frame in frames)
     python = [number for number, frame in enumerate(frames) if frame["line"]]
     names = [frames[number]["name"] for number in python]
-    assert names[:4] == ["allocate_here", "__lt__", "sorted_by_c", "frames_of_c_and_python"]
+    caller = "test_frames_of_c_stand_where_they_were_called"
+    assert names[:4] == ["allocate_here", "__lt__", "sorted_by_c", caller]
     if sys.version_info < (3, 13):
         between = frames[python[1] + 1 : python[2]]
         assert between, "list.sort, in C"
@@ -187,11 +172,8 @@ def frames_of_c_and_python():
     free_there(address)
 
 
-def test_frames_of_c_stand_where_they_were_called():
-    in_child(frames_of_c_and_python)
-
-
-def refused_with_c_frames():
+@in_own_process
+def test_a_refusal_names_who_called_accelrt():
     memory.record_history(stacks="all")
     kept = allocate_here(700 * MIB)
     with pytest.raises(accelrt.OutOfMemoryError) as caught:
@@ -200,10 +182,6 @@ def refused_with_c_frames():
     shown = lines[lines.index("Most live memory was allocated by:") + 1]
     assert "700.00 MiB in 1 block: allocate_here (test_torchs_meaning.py:" in shown
     free_there(kept)
-
-
-def test_a_refusal_names_who_called_accelrt():
-    in_child(refused_with_c_frames)
 
 
 SOURCE = """
@@ -227,8 +205,6 @@ def called_through_cpp(library):
 
 
 def test_names_of_cpp_are_told_as_they_are_written(tmp_path):
-    import subprocess
-
     path = tmp_path / "through.cpp"
     path.write_text(SOURCE)
     library = tmp_path / "through.so"

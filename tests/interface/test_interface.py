@@ -259,7 +259,6 @@ def test_a_lazy_registration_is_imported_when_it_is_asked_for(tmp_path, monkeypa
     assert accelrt.get_interface_for_device("vpu") is first
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_worker_answers_in_a_child_forked_after_use():
     found = accelrt.get_interface_for_device("cuda")

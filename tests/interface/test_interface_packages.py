@@ -1,7 +1,12 @@
 """Interfaces that other packages bring by entry points; each test in a process of its own."""
 
+import sys
+import warnings
+
 import pytest
 from child import in_child
+
+import accelrt
 
 pytestmark = pytest.mark.own_process
 
@@ -53,11 +58,7 @@ def test_a_package_adds_a_backend_without_being_imported_by_anybody(installed):
 
 
 def find_broken_ones(folder):
-    import sys
-    import warnings
-
     sys.path.append(folder)
-    import accelrt
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -88,11 +89,7 @@ def test_one_broken_package_does_not_hide_the_others(installed):
 
 
 def ask_for_cuda(folder):
-    import sys
-    import warnings
-
     sys.path.append(folder)
-    import accelrt
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -4,8 +4,6 @@ Each row that a case calls answers each code, at its first, its second and every
 after it is in refusals_while_busy.py.
 """
 
-import shutil
-
 import pytest
 from child import in_child
 from compiled import compile_libcuda, compile_library
@@ -18,8 +16,6 @@ OF_LIBRARIES = {name for name in CASES if "Give" in name}
 
 @pytest.fixture(scope="module")
 def books(tmp_path_factory):
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler")
     return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
 
 
@@ -55,7 +51,6 @@ def test_plain_segments_in_use_are_kept_whatever_code_is_answered(run, name):
     run(name, (*CODES, *LOST), True, ACCELRT_ALLOC_CONF="expandable_segments:False")
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.parametrize(
     ("codes", "sweep"),
     [((*FEW, LOST[2]), False), pytest.param((*CODES, *LOST), True, marks=pytest.mark.full_sweep)],

@@ -5,13 +5,12 @@ Without a GPU cuda.core makes buffers of memory that it is given; the first test
 import contextlib
 import copy
 import pickle
-import threading
 from unittest import mock
 
 import numpy as np
 import pytest
 from backend_use import allocated, churn, use_memory
-from beside import on_threads
+from beside import Gate, on_threads
 from child import in_child
 
 import accelrt
@@ -79,17 +78,16 @@ def test_buffers_are_memory_of_accelrts(core, resource):
 
 @pytest.mark.host
 def test_a_buffer_belongs_to_its_stream(core, resource):
-    stream, other, gate = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    stream, other = accelrt.Stream(), accelrt.Stream()
     buffer = resource.allocate(MIB, stream=stream)  # accelrt's own Stream
     address = int(buffer.handle)
     buffer.close(core.Stream.from_handle(stream.cuda_stream))
     assert accelrt.Buffer(MIB, stream=stream).ptr == address
     buffer = resource.allocate(MIB, stream=stream)
-    other.launch_host_func(gate.wait)
-    buffer.close(core.Stream.from_handle(other.cuda_stream))  # behind the other stream's work
-    assert accelrt.memory_allocated() == 0
-    assert accelrt.memory_stats()["active_bytes.all.current"] == MIB
-    gate.set()
+    with Gate(other):
+        buffer.close(core.Stream.from_handle(other.cuda_stream))  # behind the other stream's work
+        assert accelrt.memory_allocated() == 0
+        assert accelrt.memory_stats()["active_bytes.all.current"] == MIB
 
 
 @pytest.mark.host

@@ -10,7 +10,7 @@ import accelrt
 from accelrt.driver.host.driver import calls_of_gone_streams
 from accelrt.interop import cupy as interop
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+pytestmark = pytest.mark.host
 MIB = 1 << 20
 
 

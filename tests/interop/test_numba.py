@@ -1,6 +1,7 @@
 """accelrt.interop.numba on a GPU: numba-cuda's arrays in memory of accelrt's."""
 
 import gc
+import multiprocessing
 
 import numba_found
 import numpy as np
@@ -164,8 +165,6 @@ def read_shared(handle, answers):
 
 
 def share_between_processes():
-    import multiprocessing
-
     from numba import cuda
 
     interop.install()

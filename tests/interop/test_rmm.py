@@ -4,13 +4,12 @@ Without a GPU RMM can ask its resources for memory; the first tests hand it the 
 
 import gc
 import sys
-import threading
 
 import numpy as np
 import pytest
 from backend_use import allocated, churn, use_memory
-from beside import on_threads
-from child import in_child
+from beside import Gate, on_threads
+from child import in_child, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -76,17 +75,16 @@ def test_memory_comes_from_accelrt(rmm, on_host_memory):
 
 @pytest.mark.host
 def test_memory_belongs_to_the_stream_that_rmm_names(rmm, on_host_memory):
-    resource, stream, gate = ours.resource(), accelrt.Stream(), threading.Event()
+    resource, stream = ours.resource(), accelrt.Stream()
     address = resource.allocate(MIB, stream_of(stream))
     resource.deallocate(address, MIB, stream_of(stream))
     assert accelrt.Buffer(MIB, stream=stream).ptr == address
     other = accelrt.Stream()
     address = resource.allocate(MIB, stream_of(stream))
-    other.launch_host_func(gate.wait)
-    resource.deallocate(address, MIB, stream_of(other))  # behind the other stream's work
-    assert accelrt.memory_stats()["active_bytes.all.current"] == MIB
-    assert accelrt.memory_allocated() == 0
-    gate.set()
+    with Gate(other):
+        resource.deallocate(address, MIB, stream_of(other))  # behind the other stream's work
+        assert accelrt.memory_stats()["active_bytes.all.current"] == MIB
+        assert accelrt.memory_allocated() == 0
 
 
 @pytest.mark.host
@@ -248,7 +246,9 @@ def test_what_is_no_resource_is_refused(rmm):
 # --- on a GPU -------------------------------------------------------------------------------------
 
 
-def rmm_on_a_gpu():
+@pytest.mark.gpu
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_rmm_on_a_gpu(rmm):
     import rmm
 
     ours.install()
@@ -296,7 +296,10 @@ def rmm_on_a_gpu():
     memory.audit()
 
 
-def accelrt_on_rmm_on_a_gpu(kind):
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["pool", "async", "cuda"])
+@in_own_process(ACCELRT_DRIVER="cuda")
+def test_accelrt_on_rmm_on_a_gpu(rmm, kind):
     import rmm
 
     accelrt.set_device(0)
@@ -309,16 +312,3 @@ def accelrt_on_rmm_on_a_gpu(kind):
     memory.change_current_allocator(ours.from_rmm(rmm.mr.LimitingResourceAdaptor(counted, 32 * MIB)))
     use_memory(lambda: counted.allocation_counts.current_bytes, 32 * MIB)
     churn(lambda: counted.allocation_counts.current_bytes)
-
-
-@pytest.mark.gpu
-@pytest.mark.own_process
-def test_rmm_on_a_gpu(rmm):
-    in_child(rmm_on_a_gpu, ACCELRT_DRIVER="cuda")
-
-
-@pytest.mark.gpu
-@pytest.mark.own_process
-@pytest.mark.parametrize("kind", ["pool", "async", "cuda"])
-def test_accelrt_on_rmm_on_a_gpu(rmm, kind):
-    in_child(accelrt_on_rmm_on_a_gpu, kind, ACCELRT_DRIVER="cuda")

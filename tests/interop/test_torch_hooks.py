@@ -8,11 +8,12 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from child import in_child, in_own_process
+from child import in_own_process
 from compiled import CXX, SANITIZE, SOURCES
 
 import accelrt
 from accelrt.allocator.external import backends
+from accelrt.driver.registry import Rows
 
 pytestmark = [
     pytest.mark.own_process,
@@ -78,8 +79,9 @@ class Caller:
         return found
 
 
-def memory(path):
-    caller = Caller(path)
+@in_own_process
+def test_memory_and_both_exceptions(library):
+    caller = Caller(library)
     address = caller.alloc(5000)
     assert accelrt.memory_allocated(0) == 5120
     caller.free(address)
@@ -97,10 +99,6 @@ def memory(path):
     assert code == 0
     assert caller.torch.call_init(caller.hook("init"), 5, caller.text) == 2
     assert b"torch sees 5 devices and accelrt" in caller.text.value
-
-
-def test_memory_and_both_exceptions(library):
-    in_child(memory, library)
 
 
 @in_own_process
@@ -124,13 +122,12 @@ def test_a_pool_of_a_thread(library):
 
 
 def rows():
-    from accelrt.driver.registry import Rows
-
     return Rows("host")
 
 
-def captures(path):
-    caller, driver = Caller(path), rows()
+@in_own_process
+def test_a_pool_of_a_capture(library):
+    caller, driver = Caller(library), rows()
     stream, other = caller.stream.cuda_stream, accelrt.Stream(0)
     assert caller.begin(3, 0, CAPTURE) is None
     with ThreadPoolExecutor(1) as threads:  # the capture's own thread allocates nothing before it begins
@@ -154,10 +151,6 @@ def captures(path):
     accelrt.synchronize()
     accelrt.empty_cache()
     assert accelrt.memory_reserved(0) == 0
-
-
-def test_a_pool_of_a_capture(library):
-    in_child(captures, library)
 
 
 @in_own_process
@@ -262,14 +255,11 @@ def test_a_collection_while_the_uses_are_read(library):
         caller.release(0, number)
 
 
-def nothing_known(path):
-    lacking, raises = backends.prepare(path.encode(), lambda device: 0)
-    assert (lacking, raises) == (f"the library {path.encode()!r}", False), "it is not loaded"
+@in_own_process
+def test_a_library_without_torchs_names(library):
+    lacking, raises = backends.prepare(library.encode(), lambda device: 0)
+    assert (lacking, raises) == (f"the library {library.encode()!r}", False), "it is not loaded"
     ctypes.CDLL(backends.__file__)
     lacking, raises = backends.prepare(backends.__file__.encode(), lambda device: 0)
     assert "createCustomAllocator" in lacking
     assert not backends.answer_cache_info(backends.__file__.encode())
-
-
-def test_a_library_without_torchs_names(library):
-    in_child(nothing_known, library)

@@ -9,6 +9,7 @@ import time
 
 import launched
 import pytest
+from beside import Caller
 from every_bytecode import Held, interrupt_everywhere
 
 import accelrt
@@ -29,21 +30,16 @@ class Ranks:
 
 def settle(comms):
     """Ends what there is, on another thread: it would wait for a lock that stayed taken."""
-    told = []
 
     def end():
         for each in comms:
             for lock in (each._hold.order, each._hold.calling):
-                told.append(lock.acquire(timeout=10))
+                assert lock.acquire(timeout=10)
                 lock.release()
-            told.append(not each._hold.is_busy)
+            assert not each._hold.is_busy
             each.abort()
 
-    thread = threading.Thread(target=end)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert all(told)
+    Caller(end).begin().result()
     assert operands.groups.depth == 0
     assert operands.groups.pending == []
     for rank in range(2):

@@ -147,17 +147,22 @@ def test_memory_that_accelrt_has_of_rmm(monkeypatch):
     library = SimpleNamespace(DeviceMemoryResource=Resource, Stream=lambda handle: handle)
     monkeypatch.setattr(peers, "load", lambda name, package: library)
     resource = Resource()
-    allocator = rmm.from_rmm(resource)
+    interrupt_users(rmm.from_rmm(resource), resource, [rmm, peers])
+
+
+def interrupt_users(allocator, resource, modules):
+    """Whoever allocates by a foreign resource is interrupted everywhere; it keeps nothing of theirs."""
 
     def use(_):
         address = allocator.allocate(1000, 0, 0)
         assert resource.live == {address: 1000}
         allocator.free(address, 1000, 0, 0)
+        assert resource.live == {}
 
     def check(_):
         assert resource.live == {}
 
-    reached, escaped = interrupt_everywhere(use, [rmm, peers], check=check)
+    reached, escaped = interrupt_everywhere(use, modules, check=check)
     assert reached == escaped > 5
 
 
@@ -238,16 +243,4 @@ def test_memory_that_cuda_core_has(core, make):
 
 def test_memory_that_accelrt_has_of_cuda_core(core):
     resource = CoreResource()
-    allocator = cuda_core.from_resource(resource)
-
-    def use(_):
-        address = allocator.allocate(1000, 0, 0)
-        assert resource.live == {address: 1000}
-        allocator.free(address, 1000, 0, 0)
-        assert resource.live == {}
-
-    def check(_):
-        assert resource.live == {}
-
-    reached, escaped = interrupt_everywhere(use, [cuda_core, peers], check=check)
-    assert reached == escaped > 5
+    interrupt_users(cuda_core.from_resource(resource), resource, [cuda_core, peers])

@@ -7,6 +7,8 @@ from child import settle
 from kernel_sources import image_for
 
 import accelrt
+from accelrt.driver.host import driver as host
+from accelrt.kernels.kernel import forget_kernels
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 SAXPY = "float a, const float* x, float* y, int n"
@@ -36,9 +38,6 @@ def saxpy(module):
 @pytest.fixture(autouse=True)
 def _no_module_left(_nothing_left_behind, request):
     """Modules that a test loaded are unloaded once its kernels and graphs are gone."""
-    from accelrt.driver.host import driver as host
-    from accelrt.kernels.kernel import forget_kernels
-
     before = host.live_objects()["modules"] if ON_HOST and accelrt.is_initialized() else 0
     yield
     if not ON_HOST or not accelrt.is_initialized():

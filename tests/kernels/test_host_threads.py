@@ -1,5 +1,8 @@
 """The blocks of a kernel of the host device, shared by threads: each runs once, and all before it ends."""
 
+import tempfile
+
+import numpy as np
 import pytest
 from child import in_child
 
@@ -57,8 +60,6 @@ void sum(const accelrt_block *where, void **arguments) {
 
 
 def opened():
-    import tempfile
-
     from compiled import compile_source
 
     import accelrt
@@ -68,8 +69,6 @@ def opened():
 
 def visits():
     """Kernels on several streams at once, each followed by one that reads what it wrote."""
-    import numpy as np
-
     accelrt, module = opened()
     visit, total = module.function("visit"), module.function("sum")
     grids = [(300, 1, 1), (7, 5, 9), (1, 300, 2), (1, 1, 1)]
@@ -101,8 +100,6 @@ def alone():
 
 
 def small():
-    import numpy as np
-
     accelrt, module = opened()
     visit, ran_on = module.function("visit"), []
     for _ in range(20):
@@ -113,8 +110,6 @@ def small():
 
 
 def failing():
-    import numpy as np
-
     accelrt, module = opened()
     count = accelrt.PinnedBuffer(4)
     words = np.frombuffer(count, np.uint32)

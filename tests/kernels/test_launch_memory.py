@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import os
+import tempfile
 import weakref
 
 import numpy as np
@@ -134,7 +136,6 @@ def test_a_replay_on_another_stream_holds_the_memory(number):
     busy.synchronize()
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @pytest.mark.parametrize(
     ("signature", "clashes"),
@@ -143,8 +144,6 @@ def test_a_replay_on_another_stream_holds_the_memory(number):
 @in_own_process
 def test_the_race_detector_learns_reads_from_const_pointers(signature, clashes):
     """A read of y by a copy on another stream races with a kernel only where the kernel may write y."""
-    import tempfile
-
     from kernel_sources import image_for
 
     accelrt.sanitizer.enable()
@@ -160,17 +159,12 @@ def test_the_race_detector_learns_reads_from_const_pointers(signature, clashes):
 
 
 def accelrt_driver():
-    import os
-
     return "cuda" if os.environ.get("ACCELRT_DRIVER", "host") != "host" else "host"
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process
 def test_without_a_signature_all_memory_counts_as_written():
-    import tempfile
-
     from kernel_sources import image_for
 
     accelrt.sanitizer.enable()

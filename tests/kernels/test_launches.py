@@ -9,6 +9,7 @@ from kernel_sources import numbers
 
 import accelrt
 from accelrt.arrays.exchange import zeros
+from accelrt.driver.registry import Rows
 
 COUNT = 256
 
@@ -204,8 +205,6 @@ def test_threads_that_chose_no_device_launch(number, buffer):
 @pytest.mark.host
 @pytest.mark.gone_streams
 def test_a_dead_stream_is_refused_and_a_foreign_one_serves(number, buffer):
-    from accelrt.driver.registry import Rows
-
     code, handle = Rows().stream_create(0, 1, 0)
     assert code == 0
     launcher = number[4, 64, handle]

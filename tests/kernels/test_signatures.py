@@ -1,5 +1,7 @@
 """Signatures: what each parameter is, in the words of C; and integers as the parameters' sizes hold them."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -71,8 +73,6 @@ INTEGERS = {f"{sign}int{8 * size}_t": (sign, size) for sign in ("", "u") for siz
 @settings(max_examples=60, deadline=None)
 @given(st.integers(-(1 << 65), 1 << 65), st.sampled_from(sorted(INTEGERS)))
 def test_an_integer_arrives_or_is_refused_as_numpy_would(number, name):
-    import ctypes
-
     @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
     def run(where, arguments):
         seen.append(ctypes.string_at(arguments[0], INTEGERS[name][1]))

@@ -17,6 +17,7 @@ from failing_calls import failing_calls
 
 import accelrt
 from accelrt import memory
+from accelrt.driver.host import driver as host
 from accelrt.interop import cupy_memory
 
 pytestmark = pytest.mark.own_process
@@ -168,8 +169,6 @@ def round_trip(stream, other):
 @pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
 @in_own_process
 def test_every_call_of_the_driver_may_fail(library):
-    from accelrt.driver.host import driver as host
-
     faults, books = wrap_host(), plugged(library)
     stream, other = accelrt.Stream(0), accelrt.Stream(0)
     round_trip(stream, other)

@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+from beside import Caller
 from child import in_child
 
 import accelrt
@@ -180,13 +181,12 @@ def test_a_pool_that_another_thread_captures_into_is_refused():
             done.wait()
 
     state = memory.get_checkpoint_state(pool.id)
-    thread = threading.Thread(target=capture)
-    thread.start()
+    caller = Caller(capture).begin()
     inside.wait()
     with pytest.raises(RuntimeError, match="a capture allocates"):
         memory.set_checkpoint_state(state)
     done.set()
-    thread.join()
+    caller.result()
     assert memory.set_checkpoint_state(state).freed == []
 
 

@@ -1,10 +1,11 @@
 """What report() and memory_summary() say of the memory that is held."""
 
+import os
 import re
 import threading
 
 import pytest
-from child import in_child, in_own_process
+from child import in_own_process
 
 import accelrt
 
@@ -115,7 +116,8 @@ def test_devices_are_reported_one_by_one():
             assert report_data(0)["live"] == 0
 
 
-def recorded():
+@in_own_process
+def test_stacks_and_tags_are_there_while_history_is_recorded():
     accelrt.memory.record_history("state", "state")
     with accelrt.memory.tag("cache"):
         held = [accelrt.Buffer(5 * MIB) for _ in range(2)]
@@ -133,15 +135,8 @@ def recorded():
     assert "nothing is recorded" not in report()
 
 
-@pytest.mark.own_process
-def test_stacks_and_tags_are_there_while_history_is_recorded():
-    in_child(recorded)
-
-
 @in_own_process
 def test_before_the_first_use_it_opens_nothing():
-    import os
-
     assert accelrt.memory.report_data() == {}
     assert accelrt.memory.report() == "accelrt has not used a device yet: it holds no memory\n"
     assert "Allocated memory      |      0 B   |" in accelrt.memory_summary()
@@ -153,7 +148,6 @@ def test_before_the_first_use_it_opens_nothing():
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_another_backend_gives_totals():
     kept = []

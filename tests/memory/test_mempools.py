@@ -2,11 +2,10 @@
 
 import gc
 import random
-import threading
 import warnings
 
 import pytest
-from beside import on_threads
+from beside import Gate, on_a_thread, on_threads
 from child import in_own_process
 
 import accelrt
@@ -90,25 +89,16 @@ def test_contexts_that_end_in_another_order_end_themselves():
 
 
 def test_a_context_serves_one_thread_at_a_time():
-    pool, errors = accelrt.MemPool(), []
+    pool = accelrt.MemPool()
     context = accelrt.use_mem_pool(pool)
-
-    def leave():
-        try:
-            context.__exit__(None, None, None)
-        except RuntimeError as error:
-            errors.append(str(error))
-
     context.__enter__()
     with pytest.raises(RuntimeError, match="entered already"):
         context.__enter__()
-    thread = threading.Thread(target=leave)
-    thread.start()
-    thread.join()
+    with pytest.raises(RuntimeError, match="another thread"):
+        on_a_thread(lambda: context.__exit__(None, None, None))
     assert where() == NOWHERE
     with pytest.raises(RuntimeError, match="was left already"):
         context.__exit__(None, None, None)
-    assert "another thread" in errors[0]
     assert pool.use_count() == 1
 
 
@@ -150,14 +140,12 @@ def test_figures_are_exact():
     assert stats["allocated_bytes.peak"] == 5 * MIB + 1024
     assert stats["reserved_bytes.current"] == sum(segment["total_size"] for segment in pool.snapshot())
     assert stats["reserved_bytes.peak"] == stats["reserved_bytes.current"]
-    release = threading.Event()
     other = accelrt.Stream()
-    other.launch_host_func(release.wait)
-    accelrt.record_stream(two, other)
-    delete(two)
-    stats = pool.stats()
-    assert (stats["allocated_bytes.current"], stats["active_bytes.current"]) == (0, 5 * MIB)
-    release.set()
+    with Gate(other):
+        accelrt.record_stream(two, other)
+        delete(two)
+        stats = pool.stats()
+        assert (stats["allocated_bytes.current"], stats["active_bytes.current"]) == (0, 5 * MIB)
     other.synchronize()
     pool.reset_peak_stats()
     accelrt.empty_cache()

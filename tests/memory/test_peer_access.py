@@ -197,12 +197,14 @@ def test_the_last_page_goes_while_two_devices_are_connected(row, number, waits):
     accelrt.memory.audit()
 
 
-def copy_beside_releases(rounds):
+@pytest.mark.host
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_copies_beside_threads_that_release_pages_reach_both_sides():
     accelrt.init()
 
     def work(whose):
         device, release = whose
-        for index in range(rounds):
+        for index in range(60):
             src, dst = (on_stream(each, (1 + index % 5) * 4 * MIB) for each in (device, 1 - device))
             capture_copy(src, dst)
             assert devices_of(src, dst) == [[0, 1], [0, 1]]
@@ -216,11 +218,6 @@ def copy_beside_releases(rounds):
     accelrt.memory.audit()
     src, dst = on(0, MIB), on(1, MIB)
     assert devices_of(src, dst) == [[0], [1]]
-
-
-@pytest.mark.host
-def test_copies_beside_threads_that_release_pages_reach_both_sides():
-    in_child(copy_beside_releases, 60, ACCELRT_HOST_DEVICES="2")
 
 
 @pytest.mark.gpu

@@ -4,11 +4,12 @@ import gc
 
 import numpy as np
 import pytest
-from beside import on_threads
-from child import in_child, in_own_process, run_code, wrap_host
+from beside import Crowd, on_threads
+from child import in_child, in_fork, in_own_process, run_code, wrap_host
 from failing_calls import failing_calls
 
 import accelrt
+from accelrt.driver.host import driver as host
 
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 MIB = 1 << 20
@@ -39,8 +40,6 @@ def path(register):
 
 
 def settled():
-    from accelrt.driver.host import driver as host
-
     gc.collect()
     accelrt.synchronize()
     accelrt.empty_cache()
@@ -51,7 +50,6 @@ def settled():
     return host.live_objects()
 
 
-@pytest.mark.own_process
 @pytest.mark.parametrize("register", [False, True])
 @pytest.mark.parametrize("mode", ["once", "onward"])
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
@@ -71,7 +69,8 @@ def test_every_call_of_the_cache_may_fail(mode, code, register):
     assert call > 30
 
 
-def refused():
+@in_own_process
+def test_a_refusal_frees_what_is_idle_and_then_says_what_is_held():
     faults = wrap_host()
     idle = accelrt.PinnedBuffer(3 * MIB)
     idle.free()
@@ -80,21 +79,13 @@ def refused():
     assert accelrt.host_memory_stats()["num_host_free"] == 1
     live = accelrt.PinnedBuffer(MIB)
     faults.arm(call=1, code=OUT_OF_MEMORY, mode="onward", rows=["host_alloc"])
-    try:
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"host_empty_cache\(\)") as caught:
         accelrt.PinnedBuffer(8 * MIB + 1)
-    except accelrt.OutOfMemoryError as error:
-        print(error.requested, error.live, error)
+    error = caught.value
+    assert (error.requested, error.live) == (8 * MIB + 1, MIB)
+    assert str(error).startswith("Host out of memory. Tried to allocate 8.00 MiB of page-locked memory.")
     faults.disarm()
     live.free()
-
-
-@pytest.mark.own_process
-def test_a_refusal_frees_what_is_idle_and_then_says_what_is_held():
-    out = in_child(refused)
-    assert out.startswith(
-        f"{8 * MIB + 1} {MIB} Host out of memory. Tried to allocate 8.00 MiB of page-locked memory."
-    )
-    assert "host_empty_cache()" in out
 
 
 def refused_events(code):
@@ -148,60 +139,41 @@ def test_eight_threads_share_the_cache(background):
         accelrt.configure_pinned(pinned_use_background_threads=False)
 
 
-@pytest.mark.own_process
 @pytest.mark.parametrize("background", [False, True])
+@in_own_process
 def test_a_forked_child_is_told_and_never_hangs(background):
-    out = run_code(
-        "import accelrt, os, threading\n"
-        f"accelrt.configure_pinned(pinned_use_background_threads={background})\n"
-        "pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()\n"
-        "done = []\n"
-        "def churn():\n"
-        "    while not done:\n"
-        "        buffer = accelrt.PinnedBuffer(1000)\n"
-        "        accelrt.record_host_stream(buffer, stream)\n"
-        "        buffer.free()\n"
-        "thread = threading.Thread(target=churn)\n"
-        "thread.start()\n"
-        "def attempt(call):\n"
-        "    try:\n"
-        "        call()\n"
-        "    except accelrt.ForkedError as error:\n"
-        "        return 'spawn' in str(error)\n"
-        "bad = 0\n"
-        "for _ in range(20):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        ok = attempt(lambda: accelrt.PinnedBuffer(10))\n"
-        "        ok = ok and attempt(lambda: accelrt.caching_host_allocator_delete(pinned.ptr))\n"
-        "        pinned.free()\n"
-        "        accelrt.memory.host_audit()\n"
-        "        os._exit(0 if ok else 1)\n"
-        "    bad += os.waitpid(child, 0)[1]\n"
-        "done.append(1)\n"
-        "thread.join()\n"
-        "print(bad)\n",
-        **HOST,
-    )
-    assert out.split() == ["0"]
+    accelrt.configure_pinned(pinned_use_background_threads=background)
+    pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()
+
+    def churn():
+        buffer = accelrt.PinnedBuffer(1000)
+        accelrt.record_host_stream(buffer, stream)
+        buffer.free()
+
+    def child():
+        with pytest.raises(accelrt.ForkedError, match="spawn"):
+            accelrt.PinnedBuffer(10)
+        with pytest.raises(accelrt.ForkedError, match="spawn"):
+            accelrt.caching_host_allocator_delete(pinned.ptr)
+        pinned.free()
+        accelrt.memory.host_audit()
+
+    with Crowd(churn):
+        assert [in_fork(child) for _ in range(20)] == [0] * 20
 
 
-@pytest.mark.own_process
+@in_own_process
 def test_a_fork_before_the_first_use_leaves_the_child_its_own_cache():
-    out = run_code(
-        "import accelrt, os\n"
-        "accelrt.configure_pinned(pinned_use_background_threads=True)\n"
-        "child = os.fork()\n"
-        "pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()\n"
-        "accelrt.record_host_stream(pinned, stream)\n"
-        "pinned.free()\n"
-        "accelrt.host_empty_cache()\n"
-        "if child == 0:\n"
-        "    os._exit(7)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n",
-        **HOST,
-    )
-    assert out.split() == ["7"]
+    accelrt.configure_pinned(pinned_use_background_threads=True)
+
+    def use():
+        pinned, stream = accelrt.PinnedBuffer(4096), accelrt.Stream()
+        accelrt.record_host_stream(pinned, stream)
+        pinned.free()
+        accelrt.host_empty_cache()
+
+    assert in_fork(use) == 0
+    use()
 
 
 @pytest.mark.own_process

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import accelrt
+from accelrt.memory import host_memory_stats
 
 MIB = 1 << 20
 
@@ -61,8 +62,6 @@ def test_pinned_buffers_and_arrays_share_one_cache():
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 1 << 34))
 def test_a_block_wastes_at_most_an_eighth_or_63_bytes(size):
-    from accelrt.memory import host_memory_stats
-
     took = handed_out(size) if size <= 8 * MIB else None
     if took is not None:
         assert size <= took <= max(size * 9 // 8, size + 63)

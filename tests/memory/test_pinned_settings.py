@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import Gate
 
 import accelrt
 
@@ -141,12 +142,11 @@ def test_larger_blocks_than_the_cache_keeps_go_back_at_once():
 def test_an_uncached_block_in_use_goes_back_after_the_work():
     accelrt.configure_pinned(pinned_max_cached_size_mb=0)
     fresh()
-    stream, gate, pinned = accelrt.Stream(), threading.Event(), accelrt.PinnedBuffer(5000)
-    stream.launch_host_func(gate.wait)
-    accelrt.record_host_stream(pinned, stream)
-    pinned.free()
-    assert figures("allocated_bytes")[0] == 8192
-    gate.set()
+    stream, pinned = accelrt.Stream(), accelrt.PinnedBuffer(5000)
+    with Gate(stream):
+        accelrt.record_host_stream(pinned, stream)
+        pinned.free()
+        assert figures("allocated_bytes")[0] == 8192
     stream.synchronize()
     accelrt.PinnedBuffer(1).free()
     assert figures("allocated_bytes")[0] == 0
@@ -167,12 +167,11 @@ def test_an_uncached_block_freed_in_a_capture_goes_back_after_it():
 
 def test_a_thread_finds_what_no_stream_uses_any_more():
     accelrt.configure_pinned(pinned_use_background_threads=True)
-    stream, gate, pinned = accelrt.Stream(), threading.Event(), accelrt.PinnedBuffer(5000)
-    stream.launch_host_func(gate.wait)
-    accelrt.record_host_stream(pinned, stream)
-    pinned.free()
-    assert figures("active_requests")[0] == 1
-    gate.set()
+    stream, pinned = accelrt.Stream(), accelrt.PinnedBuffer(5000)
+    with Gate(stream):
+        accelrt.record_host_stream(pinned, stream)
+        pinned.free()
+        assert figures("active_requests")[0] == 1
     assert polled_until(lambda: figures("active_requests")[0] == 0)
 
 

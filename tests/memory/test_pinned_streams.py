@@ -2,33 +2,14 @@
 
 import gc
 import threading
-from typing import ClassVar
 
 import numpy as np
 import pytest
+from beside import Gate
 
 import accelrt
 
 SIZE = 1 << 16
-
-
-class Gate:
-    """Holds a stream until it is opened, at the latest when the test is over."""
-
-    made: ClassVar = []
-
-    def __init__(self, stream):
-        self.open = threading.Event()
-        self.made.append(self.open)
-        stream.launch_host_func(self.open.wait)
-
-
-@pytest.fixture(autouse=True)
-def _every_gate_open():
-    yield
-    for gate in Gate.made:
-        gate.set()
-    Gate.made.clear()
 
 
 def addresses():

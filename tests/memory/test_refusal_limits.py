@@ -14,6 +14,7 @@ from refused_requests import DEVICE, MIB, PLAIN, blocks, on_a_small_device, refu
 
 import accelrt
 from accelrt.driver import registry
+from accelrt.memory import caching
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
@@ -53,8 +54,6 @@ def test_a_request_that_no_freeing_could_serve():
 
 def used_by_others(listed):
     """Stand-ins: memory that this process takes of the driver itself, and a function in NVML's place."""
-    from accelrt.memory import caching
-
     rows = registry.Rows()
     alloc(2 * MIB)
     code, address = rows.memory_alloc(0, 150 * MIB)

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import until_over
 from sleepers import MIB, assert_contents, fill_buffers, free_bytes, random_bytes
 
 import accelrt
@@ -264,30 +265,21 @@ def test_the_history_has_an_event_for_each_run_of_pages():
 
 
 def test_other_threads_go_on():
-    pool, over, errors = accelrt.MemPool(), threading.Event(), []
+    pool = accelrt.MemPool()
     buffers, contents = fill_buffers(pool, [8 * MIB, 3 * MIB])
 
-    def churn(seed):
+    def churn(over, seed):
         chance, held = np.random.default_rng(seed), []
-        try:
-            while not over.is_set():
-                if held and chance.random() < 0.5:
-                    delete(held.pop(chance.integers(len(held))))
-                else:
-                    held.append(alloc(int(chance.integers(1, 3 * MIB))))
-        except Exception as error:  # told to the main thread
-            errors.append(error)
+        while not over.is_set():
+            if held and chance.random() < 0.5:
+                delete(held.pop(chance.integers(len(held))))
+            else:
+                held.append(alloc(int(chance.integers(1, 3 * MIB))))
         for address in held:
             delete(address)
 
-    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(12):
-        pool.sleep()
-        pool.wake()
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with until_over(churn, range(2)):
+        for _ in range(12):
+            pool.sleep()
+            pool.wake()
     assert_contents(buffers, contents)

@@ -9,7 +9,9 @@ from sleepers import MIB, assert_contents, write_contents
 
 import accelrt
 from accelrt import memory
+from accelrt.driver.host import driver as host
 
+pytestmark = pytest.mark.host
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 ROWS = [
     "host_alloc",
@@ -80,7 +82,6 @@ def sweep(step, code, mode):
     print(call, met)
 
 
-@pytest.mark.host
 @pytest.mark.parametrize("mode", ["once", "onward"])
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
 @pytest.mark.parametrize("step", ["sleep", "wake"])
@@ -88,14 +89,12 @@ def test_every_failure_leaves_the_contents(step, code, mode):
     print(in_child(sweep, step, code, mode))
 
 
-@pytest.mark.host
 @pytest.mark.parametrize("step", ["sleep", "wake"])
 def test_copies_under_way_keep_what_they_use_whatever_is_refused(step):
     # Each takes a while, so that it is still under way when the call after it is refused.
     print(in_child(sweep, step, UNKNOWN, "once", ACCELRT_HOST_DELAY_US="1000"))
 
 
-@pytest.mark.host
 @in_own_process
 def test_a_lack_of_host_memory_is_told():
     faults = wrap_host()
@@ -111,7 +110,6 @@ def test_a_lack_of_host_memory_is_told():
     pool.wake()
 
 
-@pytest.mark.host
 @in_own_process
 def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
     pool = accelrt.MemPool()
@@ -129,11 +127,8 @@ def test_a_child_leaves_the_parents_sleep_alone_and_a_process_may_end_with_it():
     pool.sleep()  # and the process ends
 
 
-@pytest.mark.host
 @in_own_process(printing="1 -1\n")
 def test_a_stream_that_the_driver_keeps_is_used_again():
-    from accelrt.driver.host import driver as host
-
     faults = wrap_host()
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
@@ -150,7 +145,6 @@ def test_a_stream_that_the_driver_keeps_is_used_again():
     print(len(set(streams)), host.live_objects()["streams"] - streams[0])
 
 
-@pytest.mark.host
 @pytest.mark.parametrize("step", ["sleep", "wake"])
 @in_own_process(ACCELRT_HOST_DELAY_US="3000")
 def test_copies_that_cannot_be_waited_for_keep_what_they_use(step):

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from beside import on_a_thread, on_threads
+from beside import Gate, on_a_thread, on_threads
 from child import in_child, in_own_process
 from compiled import typed
 
 import accelrt
 from accelrt import memory
+from accelrt.driver.registry import Rows
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 MIB = 1 << 20
@@ -39,8 +40,6 @@ def symbols():
 
 def copied(dst, src, size, stream):
     """Copies raw memory; accelrt's own face takes objects."""
-    from accelrt.driver.registry import Rows
-
     rows = Rows(os.environ.get("ACCELRT_DRIVER", "host"))
     assert rows.copy(0, stream, dst, src, size) == 0
     assert rows.stream_synchronize(0, stream) == 0
@@ -123,19 +122,18 @@ def test_what_cannot_be_is_told_in_one_line(symbols, capfd):
 
 @pytest.mark.parametrize("how", ["recorded", "freed on another stream"])
 def test_memory_in_use_on_another_stream_is_not_handed_out(symbols, how):
-    gate, own, other = threading.Event(), accelrt.Stream(0), accelrt.Stream(0)
+    own, other = accelrt.Stream(0), accelrt.Stream(0)
     address = symbols.alloc(MIB, 0, own.cuda_stream)
-    other.launch_host_func(gate.wait)
-    if how == "recorded":
-        symbols.record_stream(address, other.cuda_stream)
-        symbols.free(address, MIB, 0, own.cuda_stream)
-    else:
-        symbols.free(address, MIB, 0, other.cuda_stream)
-    stats = accelrt.memory_stats(0)
-    assert (stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]) == (0, MIB)
-    elsewhere = symbols.alloc(MIB, 0, own.cuda_stream)
-    assert elsewhere != address
-    gate.set()
+    with Gate(other):
+        if how == "recorded":
+            symbols.record_stream(address, other.cuda_stream)
+            symbols.free(address, MIB, 0, own.cuda_stream)
+        else:
+            symbols.free(address, MIB, 0, other.cuda_stream)
+        stats = accelrt.memory_stats(0)
+        assert (stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]) == (0, MIB)
+        elsewhere = symbols.alloc(MIB, 0, own.cuda_stream)
+        assert elsewhere != address
     other.synchronize()
     symbols.free(elsewhere, MIB, 0, own.cuda_stream)
 
@@ -158,7 +156,6 @@ def test_the_fraction_is_a_limit(symbols, capfd):
     symbols.free(symbols.alloc(8 * MIB, 0, None), 8 * MIB, 0, None)
 
 
-@pytest.mark.own_process
 @in_own_process(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
 def test_the_first_call_initialises():
     symbols = Symbols()

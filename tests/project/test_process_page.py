@@ -10,6 +10,7 @@ from cli_command import accelrt as command
 
 import accelrt
 from accelrt.core import process
+from accelrt.tools.cli.process_order import import_all
 
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
@@ -35,8 +36,6 @@ def test_nothing_is_registered_elsewhere():
 
 @in_own_process
 def test_the_page_lists_what_is_registered():
-    from accelrt.tools.cli.process_order import import_all
-
     import_all()
     page = (ROOT / "core" / "DESIGN.md").read_text()
     for name, rows in (("fork", fork_rows()), ("end", exit_rows())):
@@ -65,8 +64,6 @@ def exit_rows():
 
 @in_own_process
 def test_every_rank_is_used_and_every_name_is_a_modules():
-    from accelrt.tools.cli.process_order import import_all
-
     import_all()
     entries = [entry[:2] for entry in (*process.registered_at_fork(), *process.registered_at_exit())]
     modules = {

@@ -3,6 +3,7 @@
 import pytest
 
 from accelrt.kernels import cache
+from accelrt.random import graph_states, launches
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -14,8 +15,6 @@ def _kernel_cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels_unloaded():
-    from accelrt.random import graph_states, launches
-
     cache.forget()
     yield
     launches._plans.clear()

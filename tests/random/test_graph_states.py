@@ -9,6 +9,8 @@ from beside import on_threads
 from device_arrays import read
 
 import accelrt
+from accelrt.driver.registry import Rows, opened_name
+from accelrt.interop.cupy_memory import ExternalCapture
 from accelrt.random import Generator
 
 DEFAULT = accelrt.default_generators
@@ -154,9 +156,6 @@ def test_threads_replay_one_graph_without_losing_an_offset(choose):
 
 @pytest.mark.parametrize("known", [False, True])
 def test_captures_of_other_libraries_are_refused_and_go_on(known):
-    from accelrt.driver.registry import Rows, opened_name
-    from accelrt.interop.cupy_memory import ExternalCapture
-
     generator, out, stream = Generator(0), accelrt.empty(8, "f4"), accelrt.Stream(0)
     rows = Rows(opened_name())
     capture = ExternalCapture(0, stream.handle) if known else None

@@ -1,25 +1,23 @@
 """Forks beside NVML: a child has a session of its own, no lock held, and no stale count."""
 
+import functools
 import multiprocessing
 import os
-import shutil
 import threading
 
 import pytest
-from cards import A, beside_cards, card_libraries, without_proc
+from beside import Crowd
+from cards import A, beside_cards, without_proc
 from child import in_fork
 
 import accelrt
+from accelrt.nvml.library import session_number
 
-__all__ = ["card_libraries"]
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 FORKS, THREADS = 100, 4
 
 
 @beside_cards
 def test_a_child_opens_a_session_of_its_own(card_libraries):
-    from accelrt.nvml.library import session_number
-
     without_proc()
     assert accelrt.temperature(0) == 32
     mine = session_number()
@@ -41,29 +39,18 @@ def test_a_child_opens_a_session_of_its_own(card_libraries):
 @beside_cards
 def test_a_hundred_forks_beside_reading_threads_hang_nobody(card_libraries):
     without_proc()
-    stop = threading.Event()
-    wrong = []
 
     def churn(number):
-        while not stop.is_set():
-            if accelrt.temperature(number % 3) != (32, 31, 33)[number % 3] or accelrt.device_count() != 3:
-                wrong.append(number)
-            accelrt.identity.table()
-
-    threads = [threading.Thread(target=churn, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
+        assert accelrt.temperature(number % 3) == (32, 31, 33)[number % 3]
+        assert accelrt.device_count() == 3
+        accelrt.identity.table()
 
     def child():
         accelrt.identity.table()
         return 0 if (accelrt.temperature(0), accelrt.device_count()) == (32, 3) else 1
 
-    found = {in_fork(child) for _ in range(FORKS)}
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert found == {0}
-    assert wrong == []
+    with Crowd(*(functools.partial(churn, number) for number in range(THREADS))):
+        assert {in_fork(child) for _ in range(FORKS)} == {0}
 
 
 @beside_cards

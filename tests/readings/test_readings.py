@@ -1,20 +1,21 @@
 """What NVML says of a device, read by way of its UUID, on a stand-in for NVML."""
 
-import shutil
+import ctypes
+import os
 
 import pytest
-from cards import FIRST_MIG, A, B, C, beside_cards, card_libraries, on_cards, without_proc
+from cards import FIRST_MIG, A, B, C, beside_cards, without_proc
 
-__all__ = ["card_libraries", "on_cards"]
-pytestmark = [pytest.mark.own_process, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
+import accelrt
+from accelrt.readings.nvml_calls import Target
+
+pytestmark = pytest.mark.own_process
 NUMBERS = {A: 1, B: 2, C: 3}
 
 
 @beside_cards
 def test_a_reading_is_of_the_device_that_was_named(card_libraries):
     """Ordinals go by PCI bus id, B, A, C; NVML's indices are C, A, B."""
-    import accelrt
-
     without_proc()
     for _ in range(2):
         for ordinal, uuid in enumerate((B, A, C)):
@@ -36,8 +37,6 @@ def test_a_reading_is_of_the_device_that_was_named(card_libraries):
 
 @beside_cards
 def test_every_reading_has_its_unit(card_libraries):
-    import accelrt
-
     without_proc()
     records = accelrt.readings
     assert accelrt.memory_temperature(A) == 61
@@ -63,8 +62,6 @@ def test_every_reading_has_its_unit(card_libraries):
 
 
 def processes():
-    import accelrt
-
     without_proc()
     found = accelrt.gpu_processes(B)
     assert [process.pid for process in found] == [*range(1000, 1040), 2000]
@@ -79,8 +76,6 @@ def processes():
 
 
 def missing():
-    import accelrt
-
     without_proc()
     assert accelrt.temperature(C) == 33
     present = {"temperature", "device_memory_used", "device_memory_info"}
@@ -98,8 +93,6 @@ def missing():
 
 @beside_cards(FAKE_MIG="1", FAKE_DRIVER="M")
 def test_a_mig_device_answers_for_itself_or_names_its_card(card_libraries):
-    import accelrt
-
     without_proc()
     assert accelrt.device_memory_used(FIRST_MIG) == (9 << 30) + 11
     assert [process.gpu_instance for process in accelrt.gpu_processes(FIRST_MIG)] == [1]
@@ -109,8 +102,6 @@ def test_a_mig_device_answers_for_itself_or_names_its_card(card_libraries):
 
 @beside_cards
 def test_a_name_of_no_device_is_refused(card_libraries):
-    import accelrt
-
     without_proc()
     for name in (3, "cuda:3", -1, 10**30, "GPU-dead", "MIG-dead", "gpu"):
         with pytest.raises(ValueError, match=r"does not exist|not understood"):
@@ -122,17 +113,12 @@ def test_a_name_of_no_device_is_refused(card_libraries):
 
 @beside_cards(FAKE_NVML_OLD="1")
 def test_an_older_driver_counts_its_own_memory_as_used(card_libraries):
-    import accelrt
-
     without_proc()
     assert accelrt.device_memory_info(0) == accelrt.readings.MemoryInfo(80 << 30, 0, 70 << 30, (10 << 30) + 2)
 
 
 @beside_cards(FAKE_NVML_LOST="B")
 def test_a_lost_card_is_named_and_the_others_answer(card_libraries):
-    import accelrt
-    from accelrt.readings.nvml_calls import Target
-
     without_proc()
     with pytest.raises(accelrt.ReadingError, match=r"power_draw of .* GPU_IS_LOST \(15\)") as caught:
         accelrt.power_draw(Target(B, "Stand-in", None))
@@ -141,9 +127,6 @@ def test_a_lost_card_is_named_and_the_others_answer(card_libraries):
 
 
 def no_library():
-    import accelrt
-    from accelrt.readings.nvml_calls import Target
-
     without_proc()
     with pytest.raises(accelrt.DriverNotFoundError, match=r"libnvidia-ml\.so\.1 cannot be opened"):
         accelrt.temperature(Target(A, "card", None))
@@ -154,10 +137,6 @@ def no_library():
 
 @beside_cards
 def test_a_session_that_another_user_of_the_library_closed_is_opened_anew(card_libraries):
-    import ctypes
-
-    import accelrt
-
     without_proc()
     assert accelrt.temperature(0) == 32
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -170,10 +149,6 @@ def test_a_session_that_another_user_of_the_library_closed_is_opened_anew(card_l
 
 @beside_cards
 def test_before_init_a_reading_goes_with_the_environment(card_libraries):
-    import os
-
-    import accelrt
-
     without_proc()
     assert accelrt.temperature(0) == 32
     for text, expected in (("1", 31), (C, 33), ("2,1", 33), (None, 32)):

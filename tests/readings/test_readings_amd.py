@@ -10,6 +10,7 @@ from child import in_fork, in_own_process
 from compiled import SOURCES
 
 import accelrt
+from accelrt.core import procfs
 
 pytestmark = pytest.mark.own_process
 FIRST, SECOND, THIRD = "GPU-000000000000000a", "GPU-00000000000000ab", "GPU-000000000000000c"
@@ -27,8 +28,6 @@ beside_amd = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", LD_LIBRARY
 
 
 def hip():
-    from accelrt.core import procfs
-
     sys.path.insert(0, str(SOURCES / "fake_amdsmi"))
     procfs.ROOT = Path("/nowhere")
 

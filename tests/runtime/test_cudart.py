@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from child import in_child, in_fork, in_own_process
+from device_arrays import bytes_of
 
 import accelrt
 
@@ -71,9 +72,7 @@ def test_a_stream_is_made_used_and_destroyed(runtime):
     with accelrt.Buffer(64) as buffer:
         buffer.fill(5, stream=stream)
         stream.synchronize()
-        found = np.zeros(64, np.uint8)
-        buffer.copy_to(found)
-        assert (found == 5).all()
+        assert (bytes_of(buffer) == 5).all()
     del stream
     assert runtime.cudaStreamDestroy(handle.value) == SUCCESS
     assert runtime.cudaStreamCreate(0) == INVALID_VALUE
@@ -131,7 +130,6 @@ def test_the_calls_are_torchs():
 
 
 @pytest.mark.gpu
-@pytest.mark.own_process
 @in_own_process(ACCELRT_DRIVER="cuda")
 def test_a_driver_loads_modules_as_it_was_told():
     accelrt.set_module_loading("eager")
@@ -141,7 +139,6 @@ def test_a_driver_loads_modules_as_it_was_told():
         accelrt.set_module_loading("lazy")
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_child_of_fork_is_told():
     accelrt.init()

@@ -1,11 +1,10 @@
 """Captures, graphs and memory whose owner goes, or fails, at an awkward moment."""
 
 import gc
-import threading
 import weakref
 
 import pytest
-from beside import on_a_thread
+from beside import Gate, on_a_thread
 from child import in_own_process, wrap_host
 
 import accelrt
@@ -33,17 +32,16 @@ def captured(function, stream):
 
 @pytest.mark.parametrize("how", ["deleted", "reset"])
 def test_host_functions_run_although_their_graph_went_while_launches_were_under_way(how):
-    calls, gate, stream = [], threading.Event(), accelrt.Stream()
+    calls, stream = [], accelrt.Stream()
     graph = captured(lambda: calls.append(1), stream)
-    stream.launch_host_func(gate.wait)
-    with accelrt.stream(stream):
-        graph.replay()
-        graph.replay()
-    if how == "reset":
-        graph.reset()
-    del graph
-    gc.collect()
-    gate.set()
+    with Gate(stream):
+        with accelrt.stream(stream):
+            graph.replay()
+            graph.replay()
+        if how == "reset":
+            graph.reset()
+        del graph
+        gc.collect()
     stream.synchronize()
     assert calls == [1, 1]
 
@@ -91,7 +89,6 @@ def test_memory_used_on_a_stream_that_another_library_captures_waits_for_the_cap
     assert accelrt.memory_reserved() == 0
 
 
-@pytest.mark.own_process
 @in_own_process(printing="UNKNOWN graph_launch\n")
 def test_a_launch_that_is_refused_lets_go_of_its_host_functions():
     faults = wrap_host()

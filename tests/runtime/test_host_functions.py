@@ -3,9 +3,11 @@
 import threading
 
 import pytest
+from beside import Crowd, Gate
 from child import in_child, in_own_process
 
 import accelrt
+from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host
 WAYS = {
@@ -89,12 +91,11 @@ def test_the_first_errors_are_kept_and_all_are_counted():
 
 
 def test_a_query_that_finds_work_left_raises_nothing_yet():
-    stream, gate = accelrt.Stream(), threading.Event()
+    stream = accelrt.Stream()
     stream.launch_host_func(lambda: fail("one"))
     wait_quietly(stream)
-    stream.launch_host_func(gate.wait)
-    assert not stream.query()
-    gate.set()
+    with Gate(stream):
+        assert not stream.query()
     with pytest.raises(KeyError, match="one"):
         wait(stream)
 
@@ -165,34 +166,24 @@ def test_what_dies_with_a_function_on_the_drivers_thread_goes_back_later():
 
 
 def test_a_copy_to_other_host_memory_behind_a_function_lets_other_threads_use_the_driver():
-    stream, out = accelrt.Stream(), bytearray(4096)
-    done, waits = threading.Event(), threading.Event()
+    stream, own, out, waits = accelrt.Stream(), accelrt.Stream(), bytearray(4096), threading.Event()
 
     def busy():
-        with accelrt.stream(accelrt.Stream()):
-            while not done.is_set():
-                accelrt.Event().record()
-                accelrt.Stream().query()
-                waits.set()
+        accelrt.Event().record(own)
+        accelrt.Stream().query()
+        waits.set()
 
-    thread = threading.Thread(target=busy)
-    thread.start()
-    with accelrt.Buffer(4096, stream=stream) as buffer:
+    with Crowd(busy), accelrt.Buffer(4096, stream=stream) as buffer:
         for value in range(20):
             buffer.fill(value, stream=stream)
             waits.clear()
             stream.launch_host_func(waits.wait)
             buffer.copy_to(out, stream=stream)
             assert out == bytes([value]) * 4096
-    done.set()
-    thread.join()
 
 
-@pytest.mark.own_process
 @in_own_process
 def test_a_function_in_a_capture_that_others_began_runs_with_each_launch():
-    from accelrt.driver.registry import Rows
-
     accelrt.init()
     rows, ran = Rows(), []
     _, handle = rows.stream_create(0, 1, 0)

@@ -6,6 +6,9 @@ import sys
 import pytest
 from child import in_child, in_fork, in_own_process
 
+import accelrt
+from accelrt.driver import testing as faults
+
 pytestmark = [
     pytest.mark.own_process,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a child for each try"),
@@ -59,8 +62,6 @@ def at_call(number):
 
 def opening_the_driver(number):
     """The driver's open row answers, the first time, as where another failed."""
-    from accelrt.driver import testing as faults
-
     faults.wrap("host")
     if number == 1:
         faults.arm(call=1, code=999, rows=["open"])
@@ -68,16 +69,12 @@ def opening_the_driver(number):
 
 
 def use():
-    import accelrt
-
     with accelrt.Buffer(4096) as buffer:
         buffer.fill(7, blocking=True)
 
 
 def attempt(arrange, number, errors, init):
     """What interrupts is raised, if it was reached, and then all is well.  Answers whether it was reached."""
-    import accelrt
-
     queued = []
     accelrt.lazy_call(lambda: queued.append(accelrt.device_count()))
     reached = arrange(number)
@@ -101,8 +98,6 @@ def attempt(arrange, number, errors, init):
 
 def sweep(name, init_by_use):
     """Interrupts the first point, the second, ... until there is none; each in a child of its own."""
-    import accelrt
-
     arrange = {"reading": at_reading, "call": at_call, "open": opening_the_driver}[name]
     errors = accelrt.CudaError if name == "open" else Stop
     init = use if init_by_use else accelrt.init
@@ -128,8 +123,6 @@ def test_a_driver_that_did_not_open_is_opened_by_the_next_call():
 
 @in_own_process(ACCELRT_HOST_DEVICES="2")
 def test_a_queued_call_that_was_interrupted_runs_at_the_next_use():
-    import accelrt
-
     answers = iter([Stop("queued")])
     ran = []
 
@@ -151,8 +144,6 @@ def test_a_queued_call_that_was_interrupted_runs_at_the_next_use():
 
 @in_own_process
 def test_a_child_forked_after_the_driver_was_opened_is_told_so_though_init_failed():
-    import accelrt
-
     answers = iter([Stop("queued")])
     accelrt.lazy_call(lambda: next(answers, None) and exec("raise KeyError"))
     with pytest.raises(accelrt.DeferredCudaCallError):

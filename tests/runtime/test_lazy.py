@@ -1,58 +1,55 @@
 """Initialisation at first use, queued calls, and forks."""
 
+import threading
+
 import pytest
-from child import run_code
+from beside import Crowd, on_threads, until_over
+from child import in_fork, in_own_process, run_code
+
+import accelrt
 
 pytestmark = pytest.mark.own_process
 
 
+@in_own_process(printing="1 True\n")
 def test_first_use_initialises_once_from_many_threads():
-    out = run_code(
-        "import accelrt, threading\n"
-        "ran = []\n"
-        "accelrt.lazy_call(lambda: ran.append(1))\n"
-        "barrier = threading.Barrier(8)\n"
-        "def use():\n"
-        "    barrier.wait()\n"
-        "    accelrt.current_stream()\n"
-        "    accelrt.init()\n"
-        "threads = [threading.Thread(target=use) for _ in range(8)]\n"
-        "[t.start() for t in threads]; [t.join() for t in threads]\n"
-        "print(len(ran), accelrt.is_initialized())\n"
-    )
-    assert out.split() == ["1", "True"]
+    ran, barrier = [], threading.Barrier(8)
+    accelrt.lazy_call(lambda: ran.append(1))
+
+    def use(_):
+        barrier.wait()
+        accelrt.current_stream()
+        accelrt.init()
+
+    on_threads(use, range(8))
+    print(len(ran), accelrt.is_initialized())
 
 
+@in_own_process(printing="before\ninside 2\nafter\n", ACCELRT_HOST_DEVICES="2")
 def test_a_queued_call_may_use_the_device():
-    out = run_code(
-        "import accelrt\n"
-        "accelrt.lazy_call(lambda: print('inside', accelrt.device_count()))\n"
-        "print('before')\naccelrt.init()\naccelrt.lazy_call(lambda: print('after'))\n",
-        ACCELRT_HOST_DEVICES="2",
-    )
-    assert out.split("\n")[0] == "before"
-    assert out.split("\n")[1].startswith("inside")
-    assert out.split("\n")[2] == "after"
+    accelrt.lazy_call(lambda: print("inside", accelrt.device_count()))
+    print("before")
+    accelrt.init()
+    accelrt.lazy_call(lambda: print("after"))
 
 
+@in_own_process
 def test_a_queued_call_that_fails_names_who_queued_it_and_can_be_tried_again():
-    out = run_code(
-        "import accelrt\n"
-        "answers = iter([ValueError('boom')])\n"
-        "def call():\n"
-        "    for error in answers:\n"
-        "        raise error\n"
-        "def guilty():\n"
-        "    accelrt.lazy_call(call)\n"
-        "guilty()\n"
-        "try:\n"
-        "    accelrt.init()\n"
-        "except accelrt.DeferredCudaCallError as error:\n"
-        "    print('boom' in str(error), 'guilty' in str(error), type(error.__cause__).__name__)\n"
-        "accelrt.init()\n"
-        "print(accelrt.is_initialized())\n"
-    )
-    assert out.split() == ["True", "True", "ValueError", "True"]
+    answers = iter([ValueError("boom")])
+
+    def call():
+        for error in answers:
+            raise error
+
+    def guilty():
+        accelrt.lazy_call(call)
+
+    guilty()
+    with pytest.raises(accelrt.DeferredCudaCallError, match=r"(?s)boom.*guilty|guilty.*boom") as caught:
+        accelrt.init()
+    assert type(caught.value.__cause__) is ValueError
+    accelrt.init()
+    assert accelrt.is_initialized()
 
 
 @pytest.mark.parametrize(
@@ -73,12 +70,11 @@ def test_a_malformed_setting_is_named_with_its_value(setting, value):
     assert value in out
 
 
+@in_own_process
 def test_asking_for_another_driver_after_init_is_refused():
-    out = run_code(
-        "import accelrt\naccelrt.init()\nname = 'cuda' if accelrt.device(0).type == 'host' else 'host'\n"
-        "try:\n    accelrt.init(driver=name)\nexcept RuntimeError as error:\n    print(error)"
-    )
-    assert "already runs on" in out
+    accelrt.init()
+    with pytest.raises(RuntimeError, match="already runs on"):
+        accelrt.init(driver="cuda" if accelrt.device(0).type == "host" else "host")
 
 
 FORK = (
@@ -140,58 +136,32 @@ def test_a_child_drops_what_it_inherited_without_a_word():
     assert "status 0" in out
 
 
+@in_own_process
 def test_a_fork_while_threads_allocate_hangs_nobody():
-    out = run_code(
-        "import accelrt, os, threading\n"
-        "stop = False\n"
-        "def churn():\n"
-        "    while not stop:\n"
-        "        accelrt.Buffer(1 << 21)\n"
-        "threads = [threading.Thread(target=churn) for _ in range(4)]\n"
-        "[t.start() for t in threads]\n"
-        "for _ in range(20):\n"
-        "    pid = os.fork()\n"
-        "    if pid == 0:\n"
-        "        try:\n"
-        "            accelrt.Buffer(512)\n"
-        "        except accelrt.ForkedError:\n"
-        "            os._exit(3)\n"
-        "        os._exit(1)\n"
-        "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3\n"
-        "stop = True\n"
-        "[t.join() for t in threads]\n"
-        "print('done')\n"
-    )
-    assert out.split() == ["done"]
+    accelrt.init()
+
+    def allocate():
+        accelrt.Buffer(1 << 21)
+
+    def child():
+        try:
+            accelrt.Buffer(512)
+        except accelrt.ForkedError:
+            return 3
+        return 1
+
+    with Crowd(*[allocate] * 4):
+        assert [in_fork(child) for _ in range(20)] == [3] * 20
 
 
+@in_own_process
 def test_a_fork_while_host_functions_run_hangs_no_child():
-    out = run_code(
-        "import accelrt, os, select, threading, time\n"
-        "stop = False\n"
-        "def work():\n"
-        "    stream = accelrt.Stream()\n"
-        "    while not stop:\n"
-        "        for _ in range(50):\n"
-        "            stream.launch_host_func(int)\n"
-        "        stream.synchronize()\n"
-        "threads = [threading.Thread(target=work) for _ in range(4)]\n"
-        "[t.start() for t in threads]\n"
-        "hung = 0\n"
-        "for _ in range(400):\n"
-        "    reads, writes = os.pipe()\n"
-        "    pid = os.fork()\n"
-        "    if pid == 0:\n"
-        "        os.write(writes, b'x')\n"
-        "        os._exit(0)\n"
-        "    if not select.select([reads], [], [], 20)[0]:\n"
-        "        hung += 1\n"
-        "        os.kill(pid, 9)\n"
-        "    os.waitpid(pid, 0)\n"
-        "    os.close(reads), os.close(writes)\n"
-        "    if hung: break\n"
-        "stop = True\n"
-        "[t.join() for t in threads]\n"
-        "print('hung', hung)\n"
-    )
-    assert out.split() == ["hung", "0"]
+    def work(over, _):
+        stream = accelrt.Stream()
+        while not over.is_set():
+            for _ in range(50):
+                stream.launch_host_func(int)
+            stream.synchronize()
+
+    with until_over(work, range(4)):
+        assert [in_fork(int, seconds=20) for _ in range(400)] == [0] * 400

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from beside import on_a_thread
+from beside import Crowd, on_a_thread
 from child import in_child, in_fork, in_own_process, run_code, run_python
 from other_process import Other, keep, look, make
 
@@ -139,36 +139,24 @@ def test_a_child_whose_atexit_was_emptied_is_placed_by_its_driver():
 @in_own_process
 def test_forks_beside_threads_that_register_and_allocate():
     accelrt.init()
-    over = threading.Event()
+    stream = accelrt.Stream()
 
     def register(thread):
-        while not over.is_set():
-            process.call_at_fork(f"thread {thread}", "streams", int, int, int)
-            process.call_at_exit(f"thread {thread}", "tunable", int)
+        process.call_at_fork(f"thread {thread}", "streams", int, int, int)
+        process.call_at_exit(f"thread {thread}", "tunable", int)
 
     def allocate():
-        while not over.is_set():
-            accelrt.Buffer(1000).fill(1)
+        accelrt.Buffer(1000).fill(1)
 
     def run_functions():
-        stream = accelrt.Stream()
-        while not over.is_set():
-            stream.launch_host_func(int)
-            stream.synchronize()
-
-    threads = [threading.Thread(target=register, args=(number,)) for number in range(2)]
-    threads += [threading.Thread(target=work) for work in (allocate, run_functions)]
-    for thread in threads:
-        thread.start()
+        stream.launch_host_func(int)
+        stream.synchronize()
 
     def fork():
         return [in_fork(use_and_fork_again) for _ in range(30)]
 
-    statuses = on_a_thread(fork)
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert statuses == [0] * 30
+    with Crowd(lambda: register(0), lambda: register(1), allocate, run_functions):
+        assert on_a_thread(fork) == [0] * 30
 
 
 def use_and_fork_again():

@@ -1,5 +1,7 @@
 """Kernel nodes that were changed: replays are taken for what they launch now."""
 
+import tempfile
+
 import pytest
 from child import in_child
 
@@ -8,8 +10,6 @@ pytestmark = [pytest.mark.own_process, pytest.mark.host]
 
 def captured(launches):
     """A graph of kernels with the sources and destinations given; (accelrt, graph, nodes, memory)."""
-    import tempfile
-
     from kernel_sources import image_for
 
     import accelrt

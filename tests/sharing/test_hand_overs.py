@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import shared_memory_rounds as rounds
-from beside import on_threads
+from beside import Gate, on_threads
 from child import in_own_process, run_python
 from other_process import (
     Other,
@@ -99,15 +99,14 @@ def test_pages_are_mapped_once_for_all_that_is_on_them(other):
 
 
 def test_work_there_comes_after_work_here(other):
-    gate, stream = threading.Event(), accelrt.Stream()
+    stream = accelrt.Stream()
     array = accelrt.zeros((MIB,), "int32")
     accelrt.synchronize()
-    stream.launch_host_func(gate.wait)
-    array.fill_(4, stream=stream)
-    handle = array.share(stream)
-    other.tell(opened, handle)
-    assert not other.pipe.poll(0.05)
-    gate.set()
+    with Gate(stream):
+        array.fill_(4, stream=stream)
+        handle = array.share(stream)
+        other.tell(opened, handle)
+        assert not other.pipe.poll(0.05)
     assert (other.answer() == 4).all()
     handle.close()
 

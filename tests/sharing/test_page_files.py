@@ -11,7 +11,6 @@ import accelrt
 import accelrt.sharing
 from accelrt.sharing import mapping
 
-pytestmark = pytest.mark.own_process
 MIB = 1 << 20
 
 

@@ -4,7 +4,7 @@ import gc
 import threading
 
 import pytest
-from child import in_child, wrap_host
+from child import in_own_process, wrap_host
 from other_process import Other, opened, statistics, wait_until
 
 import accelrt
@@ -18,7 +18,6 @@ SHORT = 0.2
 
 def use_faults(kept):
     kept["faults"] = wrap_host()
-    import accelrt.sharing
 
     accelrt.full((8,), 1, "int8").share().close()
 
@@ -83,10 +82,9 @@ def judge(owner_told, seen, row):
     assert owner_told["lent"] == 0, (row, owner_told)
 
 
-def park_openers():
+@in_own_process(ACCELRT_DEBUG="0")
+def test_an_opener_that_is_parked_anywhere_holds_up_nobody():
     """An opener is parked at each of its calls; the owner closes the handle, and serves another opener."""
-    import accelrt.sharing
-
     opener, another = Other(), Other()
     opener.call(use_faults)
     array = accelrt.full((3 * MIB // 4,), 5, "int32")
@@ -106,12 +104,7 @@ def park_openers():
     assert parked > len(points) // 2, (parked, points)
     for process in (opener, another):
         process.stop()
-    print(len(points), parked)
-
-
-def test_an_opener_that_is_parked_anywhere_holds_up_nobody():
-    points, parked = map(int, in_child(park_openers, ACCELRT_DEBUG="0").split())
-    assert points >= parked > 8
+    assert len(points) >= parked > 8
 
 
 @pytest.mark.parametrize("row", ["physical_import", "memory_access", "event_record", "memory_unmap"])

@@ -6,10 +6,14 @@ import threading
 
 import pytest
 import refusals_while_busy
+from beside import Gate
 from child import in_child, in_own_process, wrap_host
 from other_process import Other, make, opened, statistics, wait_until
 
 import accelrt
+import accelrt.sharing
+from accelrt.driver.host.driver import live_objects
+from accelrt.sharing import mapping
 
 pytestmark = pytest.mark.host
 MIB = 1 << 20
@@ -40,24 +44,23 @@ def prepare_opener():
 
 def end_while_working(faults, consumer, handle, rows, arming):
     """Lets go of memory that a stream's work writes to; only when that is done, it may be unmapped."""
-    memory, stream, gate = handle.open(), accelrt.Stream(), threading.Event()
+    memory, stream = handle.open(), accelrt.Stream()
     giving = consumer._owners[handle._place.name].giving
     looks = count_looks(giving)
     memory.fill_(0)
     accelrt.synchronize()
     waits = faults.call_counts()["device_synchronize"]  # what a stream that cannot be asked at all comes to
-    stream.launch_host_func(gate.wait)
-    memory.fill_(9, stream=stream)
-    memory.record_stream(stream)
-    faults.arm(rows=rows, **arming)
-    del memory
-    gc.collect()
-    wait_until(lambda: len(looks) >= 8 or faults.call_counts()["device_synchronize"] > waits)
-    faults_hit = faults.fired()
-    assert consumer.statistics()["mapped"] == 1, (rows, arming)
-    if arming["mode"] == "onward":
-        faults.disarm()
-    gate.set()
+    with Gate(stream):
+        memory.fill_(9, stream=stream)
+        memory.record_stream(stream)
+        faults.arm(rows=rows, **arming)
+        del memory
+        gc.collect()
+        wait_until(lambda: len(looks) >= 8 or faults.call_counts()["device_synchronize"] > waits)
+        faults_hit = faults.fired()
+        assert consumer.statistics()["mapped"] == 1, (rows, arming)
+        if arming["mode"] == "onward":
+            faults.disarm()
     assert accelrt.ipc_collect() == 0
     faults.disarm()
     stream.synchronize()
@@ -77,7 +80,6 @@ def count_looks(giving):
 
 def sweep_ends(setting, rows, codes=CODES):
     faults, consumer = prepare_opener()
-    from accelrt.driver.host.driver import live_objects
 
     owner = Other(ACCELRT_ALLOC_CONF=setting)
     array = owner.call(make, "made", MIB, 5)
@@ -127,8 +129,6 @@ def test_work_under_way_keeps_its_memory_whatever_code_is_answered(setting):
 def test_what_could_not_be_unmapped_is_unmapped_later():
     """Idle memory whose unmapping is refused is unmapped later, also where nothing refers to it any more."""
     faults, consumer = prepare_opener()
-    from accelrt.driver.host.driver import live_objects
-    from accelrt.sharing import mapping
 
     owner = Other()
     array = owner.call(make, "made", MIB, 5)
@@ -184,7 +184,6 @@ def test_memory_goes_back_from_a_device_that_is_lost():
 def test_a_share_that_fails_late_leaves_nothing():
     """The owner's side: a share that fails leaves nothing, at whatever call, and the next one works."""
     faults = wrap_host()
-    import accelrt.sharing
 
     other = Other()
     stream = accelrt.Stream()

@@ -9,6 +9,11 @@ from child import in_own_process, wrap_host
 from failing_calls import failing_calls
 from other_process import Other, opened, statistics, wait_until
 
+import accelrt.sharing
+from accelrt.driver import testing
+from accelrt.driver.host.driver import live_objects
+from accelrt.sharing import mapping
+
 pytestmark = pytest.mark.host
 MIB = 1 << 20
 UNKNOWN, NOT_SUPPORTED = 999, 801
@@ -23,8 +28,6 @@ OF_OPENING = (
 
 
 def held():
-    from accelrt.driver.host.driver import live_objects
-
     gc.collect()
     counts = live_objects()
     return {kind: counts[kind] for kind in ("physical", "reservations", "bytes")}, len(
@@ -48,8 +51,6 @@ def map_and_close(accelrt, mapping, shared):
 @in_own_process(printing="")
 def test_a_mapping_that_fails_half_way_leaves_nothing():
     faults = wrap_host()
-    import accelrt.sharing
-    from accelrt.sharing import mapping
 
     buffer = accelrt.Buffer(5 * MIB)
     buffer.fill(3)
@@ -91,21 +92,16 @@ def on_faults(kept):
 
 
 def arm(kept, row):
-    from accelrt.driver import testing
-
     testing.arm(call=2 if row == "memory_map" else 1, code=UNKNOWN, rows=[row])
 
 
 def disarm(kept):
-    from accelrt.driver import testing
-
     testing.disarm()
 
 
 @in_own_process(printing="")
 def test_a_refusal_in_either_process_is_told_and_done_with():
     faults = wrap_host()
-    import accelrt.sharing
 
     other = Other()
     other.call(on_faults)
@@ -132,7 +128,6 @@ def test_a_refusal_in_either_process_is_told_and_done_with():
 @in_own_process(printing="")
 def test_a_device_without_shared_memory_serves_its_own_process():
     faults = wrap_host()
-    import accelrt.sharing
 
     faults.arm(call=1, code=NOT_SUPPORTED, rows=["physical_create_shared"], mode="once")
     array = accelrt.full((10,), 3, "int8")

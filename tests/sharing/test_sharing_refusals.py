@@ -1,8 +1,10 @@
 """What cannot be shared, or opened, says so, and why; nothing of it is kept."""
 
+import ctypes
 import json
 import multiprocessing
 import os
+import pickle
 import secrets
 import subprocess
 import sys
@@ -96,8 +98,6 @@ def test_a_ticket_that_was_used(other):
 
 
 def load(kept, pickled):
-    import pickle
-
     memory = pickle.loads(pickled)
     seen = memory.numpy()
     del memory
@@ -187,8 +187,6 @@ def test_pages_that_were_made_before_the_import():
 @pytest.mark.host
 @in_own_process
 def test_memory_of_another_allocator():
-    import ctypes
-
     taken = {}
 
     def allocate(size, device, stream):

@@ -3,6 +3,7 @@ current stays what it was."""
 
 import contextlib
 import gc
+import os
 import threading
 
 import pytest
@@ -241,8 +242,6 @@ def test_threads_that_end_inside_of_contexts_take_them_along():
 
 @in_own_process
 def test_a_forked_child_leaves_what_its_parent_entered():
-    import os
-
     with accelrt.stream(accelrt.Stream(LAST)):
         child = os.fork()
     if child == 0:

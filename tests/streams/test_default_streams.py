@@ -1,25 +1,16 @@
 """The legacy and the per-thread default streams, and streams that others made."""
 
 import gc
-import threading
 import weakref
 
 import numpy as np
 import pytest
-from beside import on_a_thread
+from beside import Gate, on_a_thread
 
 import accelrt
 from accelrt.driver.registry import Rows
 
 BLOCKING = 0
-
-
-class Gate:
-    """Holds a stream until it is opened."""
-
-    def __init__(self, stream):
-        self.open = threading.Event()
-        stream.launch_host_func(self.open.wait)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import threading
 
 import numpy as np
 import pytest
+from beside import Gate
+from device_arrays import bytes_of
 
 import accelrt
 
@@ -120,17 +122,16 @@ def recorded(event):
 
 
 def test_elapsed_time_names_the_event_that_is_not_complete():
-    stream, gate = accelrt.Stream(), threading.Event()
+    stream = accelrt.Stream()
     start, end = accelrt.Event(enable_timing=True), accelrt.Event(enable_timing=True)
     recorded(start)
-    stream.launch_host_func(gate.wait)
-    end.record(stream)
-    with pytest.raises(accelrt.CudaError, match=r"not_complete='end'.*synchronise first") as caught:
-        start.elapsed_time(end)
-    assert caught.value.name == "NOT_READY"
-    with pytest.raises(accelrt.CudaError, match="not_complete='start'"):
-        end.elapsed_time(start)
-    gate.set()
+    with Gate(stream):
+        end.record(stream)
+        with pytest.raises(accelrt.CudaError, match=r"not_complete='end'.*synchronise first") as caught:
+            start.elapsed_time(end)
+        assert caught.value.name == "NOT_READY"
+        with pytest.raises(accelrt.CudaError, match="not_complete='start'"):
+            end.elapsed_time(start)
     stream.synchronize()
     assert start.elapsed_time(end) >= 0
 
@@ -148,14 +149,12 @@ def test_times_of_two_devices_are_not_compared():
 @pytest.mark.skipif(not SEVERAL, reason="needs two devices")
 def test_an_event_stays_with_its_first_device_and_others_wait_for_it():
     event, near, far = accelrt.Event(), accelrt.Stream(0), accelrt.Stream(1)
-    gate = threading.Event()
-    near.launch_host_func(gate.wait)
-    event.record(near)
-    far.wait_event(event)
-    with pytest.raises(ValueError, match="belongs to device 0"):
-        event.record(far)
-    assert not far.query()
-    gate.set()
+    with Gate(near):
+        event.record(near)
+        far.wait_event(event)
+        with pytest.raises(ValueError, match="belongs to device 0"):
+            event.record(far)
+        assert not far.query()
     far.synchronize()
     assert near.query()
 
@@ -194,16 +193,15 @@ def test_a_handle_that_is_none_is_refused():
 
 
 def test_another_process_waits_for_an_event():
-    stream, gate, event = accelrt.Stream(), threading.Event(), accelrt.Event(interprocess=True)
-    stream.launch_host_func(gate.wait)
-    handle = event.ipc_handle()
-    assert len(handle) == 64
-    event.record(stream)
-    other = subprocess.Popen(
-        [sys.executable, "-c", OTHER_PROCESS, handle.hex()], stdout=subprocess.PIPE, text=True
-    )
-    assert other.stdout.readline() == "waits\n"
-    gate.set()
+    stream, event = accelrt.Stream(), accelrt.Event(interprocess=True)
+    with Gate(stream):
+        handle = event.ipc_handle()
+        assert len(handle) == 64
+        event.record(stream)
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS, handle.hex()], stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout.readline() == "waits\n"
     assert other.wait(120) == 0
     event.synchronize()
 
@@ -229,15 +227,13 @@ def test_an_external_event_is_recorded_by_every_replay():
         graph = filled_graph(stream, buffer, (5, 6), events)
         assert graph.node_count == 4
         for _ in range(3):
-            gate = threading.Event()
             accelrt.fill(buffer, 0, stream=stream)
-            stream.launch_host_func(gate.wait)
-            with accelrt.stream(stream):
-                graph.replay()
-            other.wait_event(events[1])
-            assert not events[0].query()
-            assert not other.query()
-            gate.set()
+            with Gate(stream):
+                with accelrt.stream(stream):
+                    graph.replay()
+                other.wait_event(events[1])
+                assert not events[0].query()
+                assert not other.query()
             other.synchronize()
             assert events[1].query()
             buffer.copy_to(out, stream=other)
@@ -259,14 +255,12 @@ def test_a_graph_waits_for_what_was_recorded_outside_before_its_launch(recorded)
             event.wait(stream)
             accelrt.copy(result, buffer, stream=stream, blocking=False)
         for value in (1, 2, 3):
-            gate = threading.Event()
-            other.launch_host_func(gate.wait)
-            accelrt.fill(buffer, value, stream=other)
-            event.record(other)
-            with accelrt.stream(stream):
-                graph.replay()
-            assert not stream.query()
-            gate.set()
+            with Gate(other):
+                accelrt.fill(buffer, value, stream=other)
+                event.record(other)
+                with accelrt.stream(stream):
+                    graph.replay()
+                assert not stream.query()
             result.copy_to(out, stream=stream)
             assert (out == value).all()
         del graph
@@ -285,9 +279,7 @@ def test_a_replay_waits_for_an_event_that_was_not_recorded_yet_though_another_wa
             buffer.fill(7, stream=stream)
         with accelrt.stream(stream):
             graph.replay()
-        out = np.zeros(64, np.uint8)
-        buffer.copy_to(out, stream=stream)
-        assert (out == 7).all()
+        assert (bytes_of(buffer, stream) == 7).all()
 
 
 def test_an_external_event_outside_of_captures_is_like_any_other():

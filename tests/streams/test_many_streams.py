@@ -1,10 +1,11 @@
 """What there is already makes nothing slower, and no figure wrong.  Calls are counted here, never timed."""
 
+import functools
 import os
 import random
-import threading
 
 import pytest
+from beside import Caller
 from child import in_child, in_own_process
 
 import accelrt
@@ -76,12 +77,12 @@ def test_threads_of_many_streams_keep_every_identity():
         for buffer in live:
             buffer.free()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
+    callers = [Caller(functools.partial(work, seed)).begin() for seed in range(4)]
+    while not all(caller.is_done() for caller in callers):
         accelrt.memory_allocated()
         accelrt.empty_cache()
+    for caller in callers:
+        caller.result()
     audit()
     accelrt.synchronize()
     accelrt.empty_cache()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from beside import on_a_thread
+from device_arrays import bytes_of
 
 import accelrt
 from accelrt import memory
@@ -85,9 +86,7 @@ def wait():
 
 def expect(buffer, value):
     wait()
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    assert (out == value).all()
+    assert (bytes_of(buffer) == value).all()
 
 
 class Things:

@@ -1,21 +1,11 @@
 """Streams and events: order, identity, and what is current where."""
 
-import threading
-
 import numpy as np
 import pytest
-from beside import on_a_thread
+from beside import Gate, on_a_thread
 
 import accelrt
 from accelrt.driver.registry import Rows
-
-
-class Gate:
-    """Holds a stream until it is opened."""
-
-    def __init__(self, stream):
-        self.open = threading.Event()
-        stream.launch_host_func(self.open.wait)
 
 
 def are_leased_again(handles):

@@ -4,7 +4,7 @@ import os
 import pickle
 
 import pytest
-from child import run_code
+from child import in_fork, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -64,11 +64,9 @@ def test_the_limit_is_read_back():
     assert accelrt.memory.get_per_process_memory_fraction(0) == 1.0
 
 
-@pytest.mark.own_process
+@in_own_process(ACCELRT_ALLOC_CONF="per_process_memory_fraction:0.5")
 def test_the_settings_limit_is_read_back_before_memory_is_used():
-    code = "import accelrt\nprint(accelrt.get_per_process_memory_fraction(0))"
-    told = run_code(code, ACCELRT_ALLOC_CONF="per_process_memory_fraction:0.5")
-    assert float(told) == pytest.approx(0.5, abs=1e-6)
+    assert accelrt.get_per_process_memory_fraction(0) == pytest.approx(0.5, abs=1e-6)
 
 
 def test_what_both_modules_have_is_one_object():
@@ -94,41 +92,35 @@ def test_torchs_recorder_and_snapshots_by_their_names(tmp_path):
     memory.record_history(None, clear_history=True)
 
 
-@pytest.mark.own_process
+@in_own_process
 def test_settings_by_torchs_old_name():
-    code = (
-        "import warnings\nfrom accelrt import memory\n"
-        "with warnings.catch_warnings(record=True) as told:\n"
-        "    warnings.simplefilter('always')\n"
-        "    memory._set_allocator_settings('garbage_collection_threshold:0.75')\n"
-        "print([each.category.__name__ for each in told])\n"
-        "print(memory.allocator_settings()['garbage_collection_threshold'])"
-    )
-    assert run_code(code) == "['FutureWarning']\n0.75\n"
+    with pytest.warns(FutureWarning) as told:
+        memory._set_allocator_settings("garbage_collection_threshold:0.75")
+    assert len(told) == 1
+    assert memory.allocator_settings()["garbage_collection_threshold"] == 0.75
 
 
-@pytest.mark.own_process
+@in_own_process
 def test_seeds_run_before_other_queued_calls_and_the_latest_of_a_kind_is_kept():
-    code = (
-        "import accelrt\nran = []\n"
-        "queue = lambda name, **kind: accelrt._lazy_call(lambda: ran.append(name), **kind)\n"
-        "queue('first')\n"
-        "queue('seed 1', seed=True)\nqueue('all 1', seed_all=True)\nqueue('seed 2', seed=True)\n"
-        "queue('last')\nqueue('all 2', seed_all=True)\n"
-        "accelrt._lazy_init()\nqueue('now', seed=True)\nprint(', '.join(ran))"
-    )
-    assert run_code(code) == "seed 2, all 2, first, last, now\n"
+    ran = []
+
+    def queue(name, **kind):
+        accelrt._lazy_call(lambda: ran.append(name), **kind)
+
+    queue("first")
+    queue("seed 1", seed=True)
+    queue("all 1", seed_all=True)
+    queue("seed 2", seed=True)
+    queue("last")
+    queue("all 2", seed_all=True)
+    accelrt._lazy_init()
+    queue("now", seed=True)
+    assert ran == ["seed 2", "all 2", "first", "last", "now"]
 
 
-@pytest.mark.own_process
+@in_own_process
 def test_a_bad_fork_is_a_child_of_a_process_that_had_initialised():
-    code = (
-        "import accelrt, os\n"
-        "def child():\n"
-        "    pid = os.fork()\n"
-        "    if pid == 0:\n"
-        "        os._exit(10 + accelrt._is_in_bad_fork())\n"
-        "    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
-        "before = child()\naccelrt._lazy_init()\nprint(before, child(), accelrt._is_in_bad_fork())"
-    )
-    assert run_code(code) == "10 11 False\n"
+    assert in_fork(accelrt._is_in_bad_fork) == 0
+    accelrt._lazy_init()
+    assert in_fork(accelrt._is_in_bad_fork) == 1
+    assert not accelrt._is_in_bad_fork()

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from beside import on_a_thread, on_threads
+from beside import Caller, on_a_thread, on_threads
 
 import accelrt
 from accelrt import tunable
@@ -135,18 +135,17 @@ def test_nothing_is_timed_beside_a_capture_of_another_thread(operation, arrays):
             over.wait(60)
         graph.reset()
 
-    thread = threading.Thread(target=capture)
-    thread.start()
+    caller = Caller(capture).begin()
     begun.wait(60)
     with accelrt.stream(accelrt.Stream()):
         assert operation.chosen(arrays, {}) is slow_copy
     over.set()
-    thread.join()
+    caller.result()
     assert tunable.get_results() == ()
 
 
 def test_a_capture_that_begins_meanwhile_is_not_broken(operation, arrays):
-    begun, timed, found = threading.Event(), threading.Event(), []
+    begun, timed = threading.Event(), threading.Event()
 
     def capture():
         graph = accelrt.CUDAGraph()
@@ -154,24 +153,23 @@ def test_a_capture_that_begins_meanwhile_is_not_broken(operation, arrays):
             begun.set()
             timed.wait(60)
             arrays[1].fill_(3)
-        found.append(graph)
+        return graph
 
     def waits_for_the_capture(out, x):
         if not begun.is_set():
-            thread.start()
+            caller.begin()
             begun.wait(60)
         one_copy(out, x)
 
-    thread = threading.Thread(target=capture)
+    caller = Caller(capture)
     operation.candidate("waits", waits_for_the_capture)
     with accelrt.stream(accelrt.Stream()):
         assert operation.tune(*arrays).candidate in ("one", "waits")
     timed.set()
-    thread.join()
-    assert len(found) == 1
-    found[0].replay()
+    graph = caller.result()
+    graph.replay()
     accelrt.synchronize()
-    found[0].reset()
+    graph.reset()
 
 
 def test_a_second_thread_runs_the_default_while_one_is_timing(operation, arrays):

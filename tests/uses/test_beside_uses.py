@@ -1,16 +1,21 @@
 """What other threads do to memory while a use of it is on its way to the driver: sleep(), free(), reset()."""
 
 import ctypes
+import functools
+import os
+import signal
+import threading
 import time
 
 import numpy as np
 import pytest
-from beside import SECONDS, Caller, park
+from beside import SECONDS, Caller, Crowd, park
 from child import in_own_process, wrap_host
 
 import accelrt
+from accelrt.arrays.copy import MemoryUse
 
-pytestmark = [pytest.mark.host, pytest.mark.own_process]
+pytestmark = pytest.mark.host
 SIZE = 4096
 
 
@@ -239,9 +244,6 @@ def test_a_use_that_fails_does_not_hold_a_sleep_up():
 
 @in_own_process
 def test_an_interruption_ends_the_wait_of_a_sleep():
-    import signal
-    import threading
-
     faults, scene = wrap_host(), Scene()
     row, use = scene.uses()["fill_"]
     caller = park(faults, row, use)
@@ -263,8 +265,6 @@ def test_an_interruption_ends_the_wait_of_a_sleep():
 
 @in_own_process
 def test_calls_that_python_makes_are_uses_too():
-    from accelrt.arrays.copy import MemoryUse
-
     scene = Scene()
     with MemoryUse("a collective", [scene.array, scene.out]):
         with pytest.raises(RuntimeError, match="in the midst of a use"):
@@ -290,10 +290,6 @@ def test_calls_that_python_makes_are_uses_too():
 
 @in_own_process
 def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
-    import os
-
-    from accelrt.arrays.copy import MemoryUse
-
     faults, scene = wrap_host(), Scene()
     row, use = scene.uses()["fill_"]
     other = MemoryUse("before", [scene.out])
@@ -315,31 +311,23 @@ def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
 
 @in_own_process
 def test_uses_beside_sleeps_for_two_seconds():
-    import threading
-
-    scene, stop, wrong, refused = Scene(), threading.Event(), [], []
+    scene, wrong, refused = Scene(), [], []
     uses = [use for name, (_, use) in scene.uses().items() if "to" not in name and "from page" not in name]
 
     def work(use):
-        while not stop.is_set():
-            try:
-                answer = use()
-            except accelrt.SleepingMemoryError:
-                refused.append(1)
-            else:
-                if isinstance(answer, np.ndarray) and not (answer == 7).all():
-                    wrong.append(answer)
+        try:
+            answer = use()
+        except accelrt.SleepingMemoryError:
+            refused.append(1)
+        else:
+            if isinstance(answer, np.ndarray) and not (answer == 7).all():
+                wrong.append(answer)
 
-    threads = [threading.Thread(target=work, args=(use,)) for use in uses]
-    for thread in threads:
-        thread.start()
     end = time.monotonic() + 2
-    while time.monotonic() < end:
-        scene.pool.sleep()
-        scene.pool.wake()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with Crowd(*(functools.partial(work, use) for use in uses)):
+        while time.monotonic() < end:
+            scene.pool.sleep()
+            scene.pool.wake()
     accelrt.synchronize()
     assert not wrong
     assert refused

@@ -61,9 +61,8 @@ def test_exports_that_are_ignored_are_there_again_after_the_wake():
     pool.wake()
 
 
-@pytest.mark.own_process  # the pool of a tag lives as long as the process
 @pytest.mark.host
-@in_own_process
+@in_own_process  # the pool of a tag lives as long as the process
 def test_tags_take_the_same_argument():
     with memory.sleepable("weights of the test"):
         array = accelrt.zeros(4096, "u1")
@@ -104,7 +103,6 @@ def test_an_export_of_what_is_refused_leaves_nothing():
 
 
 @pytest.mark.host
-@pytest.mark.own_process
 @in_own_process
 def test_a_process_ends_with_exports_alive():
     global kept

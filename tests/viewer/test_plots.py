@@ -7,6 +7,7 @@ import pytest
 from made_snapshot import make_snapshot
 
 from accelrt.tools.viewer import plots
+from accelrt.tools.viewer.snapshot_columns import Recording
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -46,8 +47,6 @@ def test_any_text_and_no_events_are_drawn(tmp_path, kind, name):
 
 
 def test_the_timeline_adds_up(snapshot):
-    from accelrt.tools.viewer.snapshot_columns import Recording
-
     made = Recording(snapshot).devices[0]
     every = sum(made.live(made.alloc_size % 3 == part) for part in range(3))
     assert every.tolist() == made.live().tolist()

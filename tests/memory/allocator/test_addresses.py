@@ -53,7 +53,6 @@ def the_heaps_of_many_streams_lie_close_together():
     assert figures()[1] == 0
 
 
-@pytest.mark.own_process
 @pytest.mark.host
 @in_own_process
 def test_a_process_with_few_addresses_gets_what_it_needs():

@@ -4,6 +4,7 @@ import signal
 import threading
 
 import pytest
+from beside import Gate
 from interruptions import Alarm, interrupted, signals
 
 import accelrt
@@ -84,12 +85,10 @@ def test_a_handler_may_be_interrupted_in_an_allocation_of_its_own(little_room):
             raise Alarm
         alloc(24 * MIB, stream=taker)
 
-    gate = threading.Event()
-    stream.launch_host_func(gate.wait)
-    use_as_another(stream, taker)
-    with pytest.raises(Alarm), signals(handle):
-        alloc(24 * MIB, stream=taker)
-    gate.set()
+    with Gate(stream):
+        use_as_another(stream, taker)
+        with pytest.raises(Alarm), signals(handle):
+            alloc(24 * MIB, stream=taker)
     stream.synchronize()
     assert len(depth) == 2
 

@@ -11,6 +11,7 @@ import pytest
 from child import in_child, in_own_process, wrap_host
 
 import accelrt
+from accelrt.driver.registry import Rows
 
 MIB = 1 << 20
 pytestmark = [
@@ -24,8 +25,6 @@ class Captured:
     """A raw capture, on a stream of its own, of an event that the allocator made last."""
 
     def __init__(self):
-        from accelrt.driver.registry import Rows
-
         self.rows = Rows()
         _, self.stream = self.rows.stream_create(0, 1, 0)
 
@@ -152,7 +151,6 @@ def test_a_marker_that_was_captured_makes_room_for_another():
 def test_an_event_whose_first_record_failed_does_not_ask_for_a_dead_ones():
     stream, graph, buffer = accelrt.Stream(), accelrt.CUDAGraph(), accelrt.Buffer(64)
     gone = accelrt.ExternalStream(accelrt.Stream().cuda_stream)
-    from accelrt.driver.registry import Rows
 
     assert Rows().stream_destroy(0, gone.cuda_stream) == 0
     with accelrt.graph(graph, stream=stream, capture_error_mode="thread_local"):

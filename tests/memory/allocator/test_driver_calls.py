@@ -1,7 +1,7 @@
 """Which rows of the driver an allocation and its free call."""
 
 import pytest
-from child import calls_of, in_child, wrap_host
+from child import calls_of, in_own_process, wrap_host
 
 import accelrt
 
@@ -9,7 +9,8 @@ pytestmark = pytest.mark.host
 ALLOC, FREE = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
 
-def hits():
+@in_own_process(ACCELRT_HOST_DEVICES="2", ACCELRT_DEBUG="0")
+def test_a_hit_that_names_its_device_asks_the_driver_nothing():
     faults = wrap_host()
     streams = [accelrt.Stream(device=0) for _ in range(5)]
 
@@ -24,11 +25,8 @@ def hits():
     assert calls_of(faults, lambda: FREE(ALLOC(1000))) == {"current_device": 1}
 
 
-def test_a_hit_that_names_its_device_asks_the_driver_nothing():
-    in_child(hits, ACCELRT_HOST_DEVICES="2", ACCELRT_DEBUG="0")
-
-
-def searches():
+@in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="0")
+def test_a_search_asks_each_stream_once():
     faults = wrap_host()
     streams = [accelrt.Stream(device=0) for _ in range(5)]
     for address in [ALLOC(16 << 20, 0, stream) for stream in streams[1:]]:
@@ -42,7 +40,3 @@ def searches():
     faults.reset_call_counts()
     FREE(ALLOC(60 << 20, 0, streams[0]))
     assert faults.call_counts()["stream_query"] == 1, "what is quiescent is asked for no more"
-
-
-def test_a_search_asks_each_stream_once():
-    in_child(searches, ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="0")

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from child import in_child, in_own_process, wrap_host
 from compiled import compile_library, typed
+from device_arrays import bytes_of
 
 import accelrt
 from accelrt import memory
 from accelrt.driver import testing as faults
 from accelrt.driver.host.driver import calls_of_gone_streams
+from accelrt.driver.registry import Rows
 from accelrt.interop.cupy_memory import stream_goes
 
 pytestmark = pytest.mark.own_process
@@ -26,8 +28,6 @@ def library(tmp_path_factory):
 
 def raw_stream():
     """A stream of somebody else's, whose work is done, and what destroys it."""
-    from accelrt.driver.registry import Rows
-
     accelrt.init()
     rows = Rows()
     _, handle = rows.stream_create(0, 1, 0)
@@ -108,7 +108,6 @@ def plugged(path):
 
 def kept_for_replays(path):
     # A graph dies whose last replay was on a stream that is gone.
-    import numpy as np
 
     stream, destroy = raw_stream()
     target, source, graph = accelrt.Buffer(64), np.zeros(64, np.uint8), accelrt.CUDAGraph()
@@ -232,30 +231,34 @@ class Working:
         assert calls_of_gone_streams() == 0
 
 
+def check_next_user(working):
+    """Memory that is allocated while the work goes on is written by its own user alone."""
+    again = accelrt.Buffer(4 * MIB)
+    again.fill(9)
+    accelrt.current_stream().synchronize()
+    working.end()
+    assert (bytes_of(again) == 9).all()
+    again.free()
+    check_device()
+
+
 @pytest.mark.host
 @pytest.mark.parametrize("code", [0, 2, 400, 999])
 @in_own_process
 def test_memory_waits_for_a_stream_that_was_destroyed_at_work(code):
     wrap_host()
-    memory_, held = accelrt.Buffer(4 * MIB), np.zeros(4 * MIB, np.uint8)
+    memory_ = accelrt.Buffer(4 * MIB)
     working = Working(lambda stream: memory_.fill(0xAB, stream=stream), code)
     assert working.goes is not bool(code)
     memory_.free()
-    again = accelrt.Buffer(4 * MIB)
-    again.fill(9)
-    accelrt.current_stream().synchronize()
-    working.end()
-    again.copy_to(held)
-    assert (held == 9).all()
-    again.free()
-    check_device()
+    check_next_user(working)
 
 
 @pytest.mark.host
 @in_own_process
 def test_memory_that_had_no_event_waits_for_a_stream_that_was_destroyed_at_work():
     wrap_host()
-    memory_, held = accelrt.Buffer(4 * MIB), np.zeros(4 * MIB, np.uint8)
+    memory_ = accelrt.Buffer(4 * MIB)
 
     def use(stream):
         memory_.fill(0xAB, stream=stream)
@@ -265,14 +268,7 @@ def test_memory_that_had_no_event_waits_for_a_stream_that_was_destroyed_at_work(
         assert faults.fired() == 1
 
     working = Working(use)
-    again = accelrt.Buffer(4 * MIB)
-    again.fill(9)
-    accelrt.current_stream().synchronize()
-    working.end()
-    again.copy_to(held)
-    assert (held == 9).all()
-    again.free()
-    check_device()
+    check_next_user(working)
 
 
 @pytest.mark.host

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from beside import Gate, until_over
 from child import in_own_process
 
 import accelrt
@@ -79,20 +80,19 @@ def test_an_event_that_is_recorded_anew_hands_nothing_over(held):
 
 def test_the_taker_is_waited_for_before_the_memory_returns(held):
     stream, gate = held
-    taker, busy = accelrt.Stream(), threading.Event()
+    taker = accelrt.Stream()
     first = allocate(stream)
     done = stream.record_event()
     free_after(first, done)
     taker.wait_event(done)
     again = allocate(taker)
     assert again == first
-    taker.launch_host_func(busy.wait)
-    free(again)
-    gate.set()
-    stream.synchronize()
-    meanwhile = allocate(stream)
-    assert meanwhile != first
-    busy.set()
+    with Gate(taker):
+        free(again)
+        gate.set()
+        stream.synchronize()
+        meanwhile = allocate(stream)
+        assert meanwhile != first
     taker.synchronize()
     returned = allocate(stream)
     assert returned == first
@@ -164,41 +164,29 @@ def test_memory_of_a_private_pool_is_handed_to_nobody(held):
 
 @in_own_process(ACCELRT_ALLOC_CONF="max_split_size_mb:32")
 def test_a_block_above_the_limit_of_splitting_is_counted_for_whoever_takes_it():
-    stream, taker, gate = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    stream, taker = accelrt.Stream(), accelrt.Stream()
     first = accelrt.caching_allocator_alloc(64 << 20, stream=stream)
-    stream.launch_host_func(gate.wait)
-    done = stream.record_event()
-    free_after(first, done)
-    live = [accelrt.memory_stats()["oversize_allocations.current"]]
-    taker.wait_event(done)
-    assert accelrt.caching_allocator_alloc(64 << 20, stream=taker) == first
-    live.append(accelrt.memory_stats()["oversize_allocations.current"])
-    free(first)
-    live.append(accelrt.memory_stats()["oversize_allocations.current"])
-    gate.set()
+    with Gate(stream):
+        done = stream.record_event()
+        free_after(first, done)
+        live = [accelrt.memory_stats()["oversize_allocations.current"]]
+        taker.wait_event(done)
+        assert accelrt.caching_allocator_alloc(64 << 20, stream=taker) == first
+        live.append(accelrt.memory_stats()["oversize_allocations.current"])
+        free(first)
+        live.append(accelrt.memory_stats()["oversize_allocations.current"])
     accelrt.synchronize()
     assert live == [0, 1, 0]
 
 
 def test_threads_hand_over_while_others_wait_for_events():
-    over, errors = threading.Event(), []
-
-    def wait_again_and_again():
+    def wait_again_and_again(over, _):
         waiter, done = accelrt.Stream(), accelrt.Stream().record_event()
-        try:
-            while not over.is_set():
-                waiter.wait_event(done)
-                free(allocate(waiter))
-        except BaseException as error:
-            errors.append(error)
+        while not over.is_set():
+            waiter.wait_event(done)
+            free(allocate(waiter))
 
-    threads = [threading.Thread(target=wait_again_and_again) for _ in range(3)]
-    for thread in threads:
-        thread.start()
     stream = accelrt.Stream()
-    for _ in range(300):
-        free_after(allocate(stream), stream.record_event())
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with until_over(wait_again_and_again, range(3)):
+        for _ in range(300):
+            free_after(allocate(stream), stream.record_event())

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from beside import on_a_thread
+from beside import Caller, Gate, on_a_thread
 from child import in_child, in_own_process, wrap_host
 
 import accelrt
@@ -98,19 +98,16 @@ def test_what_cannot_go_back_is_not_tried_at_each_capture():
     assert accelrt.memory_reserved() == 0
 
 
-def capture_on_the_stream_of_replays(rounds):
+@in_own_process(**ROOM)
+def test_a_stream_is_asked_before_its_own_capture_begins():
     stream = accelrt.Stream()
     with accelrt.stream(stream):
-        for _ in range(rounds):
+        for _ in range(8):
             graph = accelrt.CUDAGraph()
             capture_with_scratch(graph, 20 * MIB, stream=stream)
             graph.replay()
             stream.synchronize()
             graph.reset()
-
-
-def test_a_stream_is_asked_before_its_own_capture_begins():
-    in_child(capture_on_the_stream_of_replays, 8, **ROOM)
 
 
 @in_own_process(**ROOM)
@@ -125,19 +122,16 @@ def test_memory_of_a_dead_graph_is_kept_until_its_last_replay_is_past():
         graph.replay()
     scratch.free()
     graph.reset()
-    done = []
 
     def capture():
         capture_with_scratch(accelrt.CUDAGraph(), 40 * MIB)
-        done.append(blocked.is_set())
+        return blocked.is_set()
 
-    thread = threading.Thread(target=capture)
-    thread.start()
-    thread.join(0.2)  # it waits for the replay; where it does not, done says so
+    caller = Caller(capture).begin()
+    caller.is_done(0.2)  # it waits for the replay; where it does not, its answer says so
     blocked.set()
-    thread.join()
+    assert caller.result()
     stream.synchronize()
-    assert done == [True]
 
 
 @in_own_process(**ROOM)
@@ -274,10 +268,11 @@ def test_a_limit_may_be_larger_than_any_device(limit):
 # --- parts of pages ---------------------------------------------------------------------------------------
 
 
-def allocate_on_many_streams(count):
-    streams = [accelrt.Stream() for _ in range(count)]
+@in_own_process(**ROOM)
+def test_more_streams_than_pages_allocate():
+    streams = [accelrt.Stream() for _ in range(100)]
     buffers = [accelrt.Buffer(1, stream=stream) for stream in streams]
-    assert len({buffer.ptr for buffer in buffers}) == count
+    assert len({buffer.ptr for buffer in buffers}) == 100
     for value, (buffer, stream) in enumerate(zip(buffers, streams, strict=True)):
         buffer.fill(value, stream=stream)
     accelrt.synchronize()
@@ -292,19 +287,14 @@ def allocate_on_many_streams(count):
     assert accelrt.memory_reserved() == 0
 
 
-def test_more_streams_than_pages_allocate():
-    in_child(allocate_on_many_streams, 100, **ROOM)
-
-
 @in_own_process(**ROOM)
 def test_what_is_borrowed_returns_behind_the_work_of_the_borrower():
     streams = [accelrt.Stream() for _ in range(33)]
     buffers = [accelrt.Buffer(1, stream=stream) for stream in streams]
-    blocked, borrower = threading.Event(), streams[-1]
+    borrower = streams[-1]
     address = buffers[-1].ptr
-    borrower.launch_host_func(blocked.wait)
-    buffers[-1].free()  # the borrower may still use it
-    others = [accelrt.Buffer(1, stream=stream) for stream in streams[:-1]]
-    assert address not in {buffer.ptr for buffer in others}
-    blocked.set()
+    with Gate(borrower):
+        buffers[-1].free()  # the borrower may still use it
+        others = [accelrt.Buffer(1, stream=stream) for stream in streams[:-1]]
+        assert address not in {buffer.ptr for buffer in others}
     borrower.synchronize()

@@ -4,7 +4,7 @@ import sys
 import threading
 
 import pytest
-from child import in_child, in_own_process
+from child import in_own_process
 from compiled import compile_extension
 
 import accelrt
@@ -38,7 +38,8 @@ def leave_pages(count):
     return streams
 
 
-def misses(folder):
+@in_own_process(**ROOM)
+def test_a_miss_looks_at_heaps_that_it_takes_pages_from(folder):
     filed, streams = counters(folder).filed, leave_pages(MANY)
     assert filed()["busy"] >= MANY - AWAKE
     reserved, kept = accelrt.memory_reserved(), []
@@ -52,10 +53,6 @@ def misses(folder):
     accelrt.memory.audit()
 
 
-def test_a_miss_looks_at_heaps_that_it_takes_pages_from(folder):
-    in_child(misses, folder, **ROOM)
-
-
 @in_own_process(**ROOM)
 def test_a_capture_asks_no_stream_again_whose_work_is_done(folder):
     filed, streams = counters(folder).filed, leave_pages(MANY)
@@ -66,7 +63,8 @@ def test_a_capture_asks_no_stream_again_whose_work_is_done(folder):
         assert filed()["busy"] == 0
 
 
-def graphs(folder):
+@in_own_process(**ROOM)
+def test_pages_of_graphs_are_looked_at_once_the_graphs_are_gone(folder):
     filed, stream, kept = counters(folder).filed, accelrt.Stream(), []
     for _ in range(GRAPHS):
         kept.append(accelrt.CUDAGraph())
@@ -89,11 +87,8 @@ def graphs(folder):
     accelrt.memory.audit()
 
 
-def test_pages_of_graphs_are_looked_at_once_the_graphs_are_gone(folder):
-    in_child(graphs, folder, **ROOM)
-
-
-def pools(folder):
+@in_own_process(**ROOM)
+def test_pages_of_memory_pools_are_looked_at_once_nobody_uses_them(folder):
     filed, pools = counters(folder).filed, [accelrt.MemPool() for _ in range(MANY)]
     for pool in pools:
         with accelrt.use_mem_pool(pool):
@@ -109,10 +104,6 @@ def pools(folder):
     assert accelrt.memory_reserved() == reserved
     assert filed()["ranked"] + filed()["unsearched"] >= MANY - AWAKE
     accelrt.memory.audit()
-
-
-def test_pages_of_memory_pools_are_looked_at_once_nobody_uses_them(folder):
-    in_child(pools, folder, **ROOM)
 
 
 @in_own_process(**ROOM)

@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from beside import Caller, Gate
 from compiled import compile_extension
 
 import accelrt
@@ -31,42 +32,35 @@ def held(tmp_path_factory):
 @contextmanager
 def locked(held, heaps=True):
     """Another thread has the lock of device 0's pool while this one comes to the end of the block."""
-    in_time = []
-    thread = threading.Thread(target=lambda: in_time.append(held.hold(0, GIVE_UP, heaps)))
-    thread.start()
+    holder = Caller(lambda: held.hold(0, GIVE_UP, heaps)).begin()
     try:
         while not held.is_held():
             time.sleep(0.001)
         yield
     finally:
         held.let_go()
-        thread.join()
-    assert in_time == [True], "a call waited for the pool's lock with the GIL held"
+        in_time = holder.result()
+    assert in_time is True, "a call waited for the pool's lock with the GIL held"
 
 
 def let_wait(held, call):
     """Has a thread wait for the lock in a call, while this thread goes on."""
-    errors, begun = [], threading.Event()
+    begun = threading.Event()
 
     def run():
         begun.set()
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
+        call()
 
-    thread = threading.Thread(target=run)
+    caller = Caller(run)
     try:
         with locked(held):
-            thread.start()
+            caller.begin()
             begun.wait()
             for _ in range(TURNS):
                 time.sleep(0.001)
-            waits = thread.is_alive()
+            waits = not caller.is_done()
     finally:
-        thread.join()
-    if errors:
-        raise errors[0]
+        caller.begin().result()
     assert waits, "the call takes no lock of the pool's"
 
 
@@ -132,12 +126,11 @@ def free_after():
 
 
 def wait_event():
-    address, stream, other, gate = alloc(4096), accelrt.Stream(), accelrt.Stream(), threading.Event()
-    stream.launch_host_func(gate.wait)
-    done = stream.record_event()
-    memory.free_after(address, done)
-    yield lambda: other.wait_event(done)
-    gate.set()
+    address, stream, other = alloc(4096), accelrt.Stream(), accelrt.Stream()
+    with Gate(stream):
+        done = stream.record_event()
+        memory.free_after(address, done)
+        yield lambda: other.wait_event(done)
 
 
 def copy_on_another_stream():

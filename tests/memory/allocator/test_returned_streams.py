@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from beside import on_a_thread
+from beside import Gate, on_a_thread
 from child import in_child, in_own_process
 
 import accelrt
@@ -110,7 +110,6 @@ def test_with_virtual_memory_pages_of_a_dead_stream_serve_everybody():
     assert accelrt.memory_reserved() == reserved
 
 
-@pytest.mark.own_process
 @in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"])
 def test_a_busy_stream_does_not_keep_the_others_from_being_handed_out():
     gate = threading.Event()
@@ -129,12 +128,11 @@ def test_a_busy_stream_does_not_keep_the_others_from_being_handed_out():
 
 
 def test_memory_on_the_per_thread_stream_is_not_handed_to_a_thread_whose_stream_did_not_wait():
-    gate, stream = threading.Event(), accelrt.per_thread_stream()
+    stream = accelrt.per_thread_stream()
     address = allocate(4 * MIB, stream)
-    stream.launch_host_func(gate.wait)
-    delete(address)
-    another = on_a_thread(lambda: allocate(4 * MIB, accelrt.per_thread_stream()))
-    gate.set()
+    with Gate(stream):
+        delete(address)
+        another = on_a_thread(lambda: allocate(4 * MIB, accelrt.per_thread_stream()))
     assert another != address
     stream.synchronize()
     delete(another)

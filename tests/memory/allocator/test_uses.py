@@ -4,6 +4,8 @@ import threading
 
 import numpy as np
 import pytest
+from beside import Gate
+from device_arrays import bytes_of
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -21,9 +23,7 @@ def held(stream):
 
 
 def contents(buffer):
-    out = np.zeros(buffer.nbytes, np.uint8)
-    buffer.copy_to(out)
-    return set(out.tolist())
+    return set(bytes_of(buffer).tolist())
 
 
 def overtake(address, device, stream=None):
@@ -121,18 +121,17 @@ if LAST:
     @pytest.mark.parametrize("take", [accelrt.Stream, accelrt.default_stream], ids=["own", "default"])
     @pytest.mark.parametrize("by_address", [False, True])
     def test_memory_that_a_stream_of_another_device_was_said_to_use_waits_for_it(take, by_address):
-        stream, gate = take(LAST), threading.Event()
+        stream = take(LAST)
         buffer = accelrt.Buffer(SIZE, 0)
         address = buffer.ptr
-        stream.launch_host_func(gate.wait)
-        if by_address:
-            accelrt.memory.record_stream(address, stream)
-        else:
-            buffer.record_stream(stream)
-        buffer.free()
-        with accelrt.Buffer(SIZE, 0) as another:
-            assert another.ptr != address
-        gate.set()
+        with Gate(stream):
+            if by_address:
+                accelrt.memory.record_stream(address, stream)
+            else:
+                buffer.record_stream(stream)
+            buffer.free()
+            with accelrt.Buffer(SIZE, 0) as another:
+                assert another.ptr != address
         accelrt.synchronize(LAST)
         with accelrt.Buffer(SIZE, 0), accelrt.Buffer(SIZE, 0):
             assert accelrt.memory_stats(0)["active_bytes.all.current"] == accelrt.memory_allocated(0)
