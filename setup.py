@@ -19,7 +19,6 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT / "generators"))  # which write sources, without accelrt
 LIBRARY = "accelrt.lib.libaccelrt"
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
@@ -38,6 +37,15 @@ DIRECTIVES = {
     "annotation_typing": False,  # annotations are for the stubs; types of C are declared as such
     "auto_pickle": False,  # a copy made field by field would own what the original owns
 }
+
+
+def load_generator(folder, name):
+    """A module of accelrt's that writes sources, imported without accelrt."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "accelrt" / folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_stubs():
@@ -153,10 +161,10 @@ def extensions():
     kind = os.environ.get("ACCELRT_BUILD", "release")
     if kind not in KINDS:
         raise SystemExit(f"ACCELRT_BUILD={kind!r} is not known; it may be {', '.join(KINDS)}")
-    importlib.import_module("rowgen").write_all()
-    importlib.import_module("headergen").write_all()
+    load_generator("driver", "rowgen").write_all()
+    load_generator("include", "headergen").write_all()
     write_stubs()
-    importlib.import_module("stubgen").write_all()
+    load_generator("core", "stubgen").write_all()
     made = [extension(path, kind) for path in sorted((ROOT / "accelrt").rglob("*.pyx"))]
     directives = {**DIRECTIVES, **KINDS[kind][1]}
     compiled = cythonize(

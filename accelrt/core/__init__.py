@@ -7,6 +7,7 @@ interpreter  Python's thread, the GIL and the interpreter's end, as its C API te
 integers     what callers may pass as a number
 locks        pthread's mutexes; spin locks of one word; counters and pointers that several threads share
 names        the public names, and the module that each is of
+stubgen      writes the stubs of compiled modules, when the package is built
 process      what happens in forks and at the end, in one order each (DESIGN.md); whether variables that say
              which devices there are changed; descriptors with an owner from the first moment on
 printable    texts of other people's as a terminal can show them, and sizes

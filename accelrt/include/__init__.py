@@ -1,11 +1,11 @@
 """The C and C++ forms of the Cython API, and where they are installed.
 
-accelrt.h    every function and constant of accelrt/api.pxd for C and C++; generators/headergen.py
-             writes it from api.pxd and status.pxd when accelrt is built
+accelrt.h    every function and constant of accelrt/api.pxd for C and C++; written by headergen
 accelrt.hpp  owners for C++: buffers, streams, events and graphs that give back what they hold; exceptions
+headergen    writes accelrt.h, and the library's functions, from api.pxd and status.pxd when accelrt is built
 
-../lib/ has the library: loader.h, which finds accelrt in the Python that runs; libaccelrt.c, which
-headergen writes too; and libaccelrt.so, built of them.
+../lib/ has the library: loader.h, which finds accelrt in the Python that runs; libaccelrt.c, written by
+headergen; and libaccelrt.so, built of them.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ import re
 import subprocess
 from pathlib import Path
 
-import headergen
 import pytest
 from compiled import COMPILER, CXX, compile_against
 
 import accelrt
 from accelrt import api
+from accelrt.include import headergen
 
 pytestmark = pytest.mark.own_process
 PACKAGE = Path(accelrt.__file__).parent

@@ -7,13 +7,13 @@ import threading
 
 import numpy as np
 import pytest
-import rowgen
 from beside import Caller, Gate, on_threads, park, until_over
 from capture_ends import storm
 from child import in_own_process, wrap_host
 from device_arrays import bytes_of
 
 import accelrt
+from accelrt.driver import rowgen
 from accelrt.driver.guard import is_capture_ending
 from accelrt.driver.host import driver
 from accelrt.driver.registry import Rows

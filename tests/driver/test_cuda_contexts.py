@@ -7,7 +7,7 @@ import pytest
 from beside import on_a_thread
 from child import in_own_process
 
-import rowgen
+from accelrt.driver import rowgen
 from accelrt.driver.registry import Rows
 
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts

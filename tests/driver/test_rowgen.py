@@ -1,7 +1,8 @@
 """What rowgen.py refuses to derive: mistakes in what a row passes that no compiler would see."""
 
 import pytest
-import rowgen
+
+from accelrt.driver import rowgen
 
 ROWS = rowgen.read_rows()
 TYPE = "ctypedef int (*PFN_{}_v1)({}) noexcept nogil  # {}\n"

@@ -40,6 +40,7 @@ PARTS = {
     "accelrt.tools.cli.sample.Sampler",
     "accelrt.tools.cli.commands.top.keys.Keys",
     "accelrt.tools.cli.commands.top.state.State",
+    "accelrt.core.stubgen.Source",
     "accelrt.env.Variable",
     "accelrt.gds.Description",
     "accelrt.green_contexts.Part",

@@ -34,7 +34,7 @@ PAGES = sorted(
 def files_of_project():
     """Paths from the top, of all but what tools write."""
     found = {path.relative_to(TOP) for path in TOP.iterdir() if path.is_file()}
-    for folder in (".ci", "accelrt", "benchmarks", "docs", "examples", "generators", "tests"):
+    for folder in (".ci", "accelrt", "benchmarks", "docs", "examples", "tests"):
         found |= {path.relative_to(TOP) for path in (TOP / folder).rglob("*")}
         found.add(Path(folder))
     return {str(path) for path in found} | FOREIGN

@@ -197,6 +197,7 @@ def test_lines_for_a_shell_name_what_there_is(number):
 def test_the_table_of_settings_has_every_variable_that_is_read():
     package = Path(importlib.util.find_spec("accelrt").origin).parent
     sources = [path for path in package.rglob("*") if path.suffix in (".py", ".pyx")]
+    sources.remove(package / "include" / "headergen.py")  # which writes constants of C
     names = {name for path in sources for name in re.findall(r"\bACCELRT_[A-Z_]+\b", path.read_text())}
     # Of the build, a C macro, and the beginning of the names that are left to tests.
     names -= {"ACCELRT_BUILD", "ACCELRT_SANITIZE_BUILD", "ACCELRT_EXPORT", "ACCELRT_TEST_"}

@@ -50,7 +50,7 @@ def test_an_sdist_has_every_file_of_the_tests(unpacked):
     assert files(unpacked, "tests") == files(ROOT, "tests")
 
 
-@pytest.mark.parametrize("folder", ["accelrt", "benchmarks", "examples", "generators"])
+@pytest.mark.parametrize("folder", ["accelrt", "benchmarks", "examples"])
 def test_an_sdist_has_every_source(unpacked, folder):
     generated = {".c", ".cpp", ".pxi"}
     here = {path for path in files(ROOT, folder) if os.path.splitext(path)[1] not in generated}

@@ -1,4 +1,4 @@
-"""Reads accelrt/driver/table.pxd and the drivers' modules, and writes what can be written from them alone.
+"""Reads driver/table.pxd and the drivers' modules, and writes what can be written from them alone.
 
 Four sets of rows do little more than forward: those of the table that initialises at first use, those of
 the table that injects faults, those that the end of a capture excludes, and those that Python sees.  Each is
@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parents[1] / "accelrt" / "driver"
+HERE = Path(__file__).parent
 ROW = re.compile(r"^    int \(\*(\w+)\)\((.*)\) noexcept nogil")
 # buffers that a row fills: name -> (bytes, expression of what Python gets)
 BUFFERS = {

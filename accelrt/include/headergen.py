@@ -12,7 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "accelrt"
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent
 FUNCTION = re.compile(r"cdef ([\w ]+\**) ?\b(\w+)\((.*)\) (?:noexcept|except -1) nogil$")
 CONSTANT = re.compile(r"(\w+) = (-?\d+)")
 TYPES = {
@@ -358,7 +359,7 @@ def render() -> dict[Path, str]:
     statuses = read_statuses((PACKAGE / "status.pxd").read_text())
     functions = [item.function for item in items if item.function]
     return {
-        PACKAGE / "include" / "accelrt.h": render_header(items, statuses),
+        HERE / "accelrt.h": render_header(items, statuses),
         PACKAGE / "lib" / "libaccelrt.c": render_library(functions),
     }
 

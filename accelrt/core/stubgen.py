@@ -11,7 +11,7 @@ import builtins
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Classes = dict[str, str]  # name -> module
 # Where the names of annotations come from, beside the classes of the package.
 SOURCES = {
