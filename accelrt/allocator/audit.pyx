@@ -314,7 +314,7 @@ cdef const char* walk_filed(const Pool* pool) noexcept nogil:
     # Checks that sleeping heaps with free pages are filed where a search finds them.
     cdef const Heap* heap = pool.heaps
     cdef const char* found
-    cdef size_t ranked = 0
+    cdef size_t ranked = 0, stuck = 0
     while heap != NULL:
         if heap.filed != NOWHERE and (heap.awake or not has_pages(pool, heap)):
             return "only heaps that are asleep and have pages are filed"
@@ -326,8 +326,9 @@ cdef const char* walk_filed(const Pool* pool) noexcept nogil:
             if found != NULL:
                 return found
             ranked += heap.pages
+            stuck += heap.stuck
         heap = heap.next
-    if ranked != pool.ranked_pages:
+    if ranked != pool.ranked_pages or stuck != pool.ranked_stuck:
         return "the free pages of ranked heaps add up to the pool's"
     return NULL
 

@@ -82,7 +82,7 @@ cdef enum:  # Heap.filed
 cdef bint has_pages(const Pool* pool, const Heap* heap) noexcept nogil  # a free block of at least a granule
 cdef void file_heap(Pool* pool, Heap* heap) noexcept nogil  # files it anew, after any change of its free lists
 cdef void file_heaps(Pool* pool, PrivatePool* owner) noexcept nogil  # the sleeping heaps of a private pool
-cdef void rank(Pool* pool, Heap* heap) noexcept nogil  # from UNSEARCHED; Heap.pages and top_* are set
+cdef void rank(Pool* pool, Heap* heap) noexcept nogil  # from UNSEARCHED; Heap.pages, stuck and top_* are set
 cdef Heap* first_ranked(const Pool* pool) noexcept nogil  # its largest block comes first; NULL: none
 
 

@@ -317,6 +317,7 @@ cdef void rank(Pool* pool, Heap* heap) noexcept nogil:
     unfile(pool, heap)
     heap.filed = RANKED
     pool.ranked_pages += heap.pages
+    pool.ranked_stuck += heap.stuck
     if heap.pages:
         hang_in(&pool.ranked, heap)
 
@@ -348,6 +349,7 @@ cdef void unfile(Pool* pool, Heap* heap) noexcept nogil:
         unlink_heap(&pool.unsearched, heap)
     elif heap.filed == RANKED:
         pool.ranked_pages -= heap.pages
+        pool.ranked_stuck -= heap.stuck
         if heap.pages:
             take_out(&pool.ranked, heap)
     heap.filed = NOWHERE

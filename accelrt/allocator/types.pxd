@@ -177,6 +177,7 @@ cdef struct Heap:
     Heap* filed_before            # see filed_after
     uint64_t found                # the search that last marked its free pages
     size_t pages                  # bytes of the free pages that it marked
+    size_t stuck                  # those of the rest of its free blocks, but for blocks smaller than a granule
     size_t top_size               # the largest block that holds one; among equals the first by order
     uint64_t top_order            # the order of that block
     Heap* next                    # in Pool.heaps
@@ -241,6 +242,7 @@ cdef struct Pool:
     Heap* unsearched                 # sleeping heaps whose free pages are not marked yet
     Heap* ranked                     # sleeping heaps whose free pages are marked: a tree, by the largest block with one
     size_t ranked_pages              # bytes of the marked pages of all ranked heaps
+    size_t ranked_stuck              # sum of their Heap.stuck
     int64_t heaps_keeping_pages      # heaps with keeps_pages
     bint risen                       # a statistic of a sleeping heap rose: the limits have to be distributed again
     bint peaked                      # a peak changed since the limits were last set

@@ -7,7 +7,7 @@ from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
 from accelrt.driver.table cimport Table
 
 cdef enum:
-    STUCK_PARTS = 64  # pages are to fit closely where more than this part of the reserved bytes is stuck (Pool)
+    STUCK_PARTS = 100  # pages are to fit closely where more than this part of the reserved bytes is stuck (Pool)
 
 cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil  # the heap grows by plain segments
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil

@@ -330,10 +330,10 @@ cdef void cancel_device_wait(Pool* pool) noexcept nogil:
 cdef enum:
     MAX_STITCHED = 16384       # stitched segments of a pool; above, idle ones are dropped
     WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
-    MAX_BUDGET = 8192          # the stitching budget stays within plus and minus this; an allocation earns 1
+    MAX_BUDGET = 16384         # the stitching budget stays within plus and minus this; an allocation earns 1
     STITCH_PRICE = 64          # besides 1 a page; work that reuses its segments makes fewer than one in so many allocations
     CALL_PRICE = 12            # pages fit closely as long as the driver was called once in so many allocations at the most
-    CALL_BYTES = 1 << 20       # and once for so many reserved bytes; then a stitched segment is larger than the request
+    CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
 
 
@@ -376,8 +376,7 @@ cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept 
         bytes_ += mark_tree(pool, node.left, own, found)
         if own or is_quiescent(node):
             marked_bytes = mark_block(pool, node)
-            if found != NULL:
-                found.stuck += node.size - marked_bytes
+            node.heap.stuck += node.size - marked_bytes
             if marked_bytes and (found == NULL or keep(found, node, marked_bytes) == 0):
                 bytes_ += marked_bytes
                 note_top(node)
@@ -399,10 +398,12 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
     if heap.filed == RANKED:
         file_heap(pool, heap)
     heap.found = pool.search
-    heap.pages = heap.top_size = 0
+    heap.pages = heap.stuck = heap.top_size = 0
     while index >= 0:
         heap.pages += mark_tree(pool, heap.trees[index], own, found)
         index = next_class(heap, index) if index + 1 < CLASSES else -1
+    if found != NULL:
+        found.stuck += heap.stuck
     return heap.pages
 
 
@@ -463,7 +464,7 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
     cdef size_t bytes_
     found.count = found.stuck = 0
     bytes_ = search_pages(pool, heap, across, found)
-    pool.stuck = found.stuck
+    pool.stuck = found.stuck + (pool.ranked_stuck if pool.finds_ranked else 0)
     pool.fits_closely = may_fit_closely(pool)
     return bytes_
 
@@ -716,12 +717,13 @@ cdef bint suffices_before(const Found* found, const Heap* ranked, size_t size) n
 
 
 cdef void sort_found(Pool* pool, Found* found, size_t size) noexcept nogil:
-    # By (size descending, order).  Ranked heaps are opened until their blocks cannot be needed, twice as many each round.
+    # By (size descending, order).  Ranked heaps are opened until their blocks cannot be needed, twice as many each round;
+    # all of them if pages are to fit closely, since any may be passed over.
     cdef size_t _step, wanted = 1
     cdef Heap* heap
     qsort(found.runs, found.count, sizeof(Run), &by_size)
     heap = first_ranked(pool) if pool.finds_ranked else NULL
-    while heap != NULL and not suffices_before(found, heap, size):
+    while heap != NULL and (pool.fits_closely or not suffices_before(found, heap, size)):
         for _step in range(wanted):
             if heap == NULL:
                 break

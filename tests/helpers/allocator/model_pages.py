@@ -9,7 +9,7 @@ from model_blocks import FREE, MIB, STITCHED, Block, Heap
 from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 
 AUTO = -1.0  # growth slack: by the stitching budget
-MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 8192, 64, 0.25
+MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 16384, 64, 0.25
 SMALL_SLACK = 1 / 1024
 
 
@@ -153,7 +153,7 @@ class PagedModel(PhysicalPages):
         total = self.reserved()
         credit = self.allocations - self.credit_from[0] - 12 * (self.calls - self.credit_from[1])
         self.fits_closely = (
-            self.stuck > total // 64 and self.has_much_budget() and credit + 12 * (total // MIB) >= 0
+            self.stuck > total // 100 and self.has_much_budget() and credit + 12 * (total // (MIB // 2)) >= 0
         )
         self.happened["fitted closely"] += self.fits_closely
         return found

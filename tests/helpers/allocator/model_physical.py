@@ -194,8 +194,10 @@ class PhysicalPages(Model):
         largest = 6 * MIB if 4 * MIB <= mean < 20 * MIB and total >= 1024 * MIB else 16 * MIB
         target = min(total // 64, max(largest, total // 512))
         if self.fits_closely:
-            target = min(target, total // 64 * largest // self.stuck)
-        if mean >= 256 * MIB:
+            target = min(target, total // 100 * largest // self.stuck)
+        if MIB <= mean < 256 * MIB:
+            target = min(target, max(whole // 4, total // 4096))
+        elif mean >= 256 * MIB:
             target = max(target, min(max(total, whole), mean) // 3)
         size = self.wanted_page_size or GRANULE
         while not self.wanted_page_size and size * 2 <= target:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.host
 KIB = 1024
 LIVE = 512 * MIB  # at most
 LARGEST = 24 * MIB
-ALLOCATIONS = 900
+ALLOCATIONS = 1_600
 
 
 def walk(mirror, allocations=ALLOCATIONS, seed=4):
@@ -144,18 +144,31 @@ def test_few_large_blocks_are_made_of_larger_pages(small, count):
     mirror.close()
 
 
-@pytest.mark.parametrize(("size", "count"), [(2, 1), (8, 2), (18, 3), (24, 2)])
+def pages_of(mirror, filled, size):
+    """Fills more than 1 GiB with blocks of one size; how many pages a growth by the other size takes then."""
+    for _ in range(1024 // filled + 1):
+        assert mirror.allocate(0, filled * MIB)
+    before = stat("num_device_alloc")
+    assert mirror.allocate(0, size * MIB)
+    mirror.compare(0)
+    return stat("num_device_alloc") - before
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 1), (8, 4), (18, 5), (24, 6), (64, 4)])
+@on_a_device(ACCELRT_HOST_MEMORY=str(2 << 30))
+def test_a_page_has_at_most_a_quarter_of_the_growth(size, count):
+    """Here 2, 2, 4, 4 and 16 MiB, and what is left in the end."""
+    mirror = Mirror()
+    assert pages_of(mirror, size, size) == count
+    mirror.close()
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 4), (8, 11), (24, 4)])
 @on_a_device(ACCELRT_HOST_MEMORY=str(2 << 30))
 def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
     """Above 1 GiB a page has up to 16 MiB, but 6 where the blocks have 4 to 20 MiB in the mean."""
     mirror = Mirror()
-    for _ in range(1024 // size + 1):
-        assert mirror.allocate(0, size * MIB)
-    before = stat("num_device_alloc")
-    for _ in range(5):
-        assert mirror.allocate(0, size * MIB)
-    mirror.compare(0)
-    assert stat("num_device_alloc") - before == 5 * count
+    assert pages_of(mirror, size, 64) == count
     mirror.close()
 
 
