@@ -910,7 +910,7 @@ cdef enum:
     MEDIUM_LEAST = 4 << 20  # so much and more (smaller ones fill the ends of pages that larger ones leave)
     MEDIUM_MOST = 20 << 20  # and less than this (of larger blocks there are few, so few ends)
     ROOMY = 1 << 30
-    GROWTH_PARTS = 4     # and at most this part of the whole growth, since the end of each block wastes up to a page,
+    GROWTH_PARTS = 4     # and of several streams at most this part of the whole growth: a block's end wastes up to a page,
     MOST_PAGES = 4096    # unless that made more pages than this
     SMALL_MEAN = 1 << 20    # mean size of blocks below which a page may be larger than what is needed,
     AHEAD = 256             # up to this part of its expandable segment
@@ -1018,7 +1018,7 @@ cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t
     cdef size_t target = min(total // PAGES_WANTED, max(largest, total // MAX_PAGES))
     if pool.fits_closely:  # the more is stuck, the smaller
         target = min(target, total // STUCK_PARTS * largest // pool.stuck)
-    if SMALL_MEAN <= mean < HUGE:
+    if SMALL_MEAN <= mean < HUGE and pool.heap_count > 1:
         target = min(target, max(whole // GROWTH_PARTS, total // MOST_PAGES))
     elif mean >= HUGE:
         target = max(target, min(max(total, whole), mean) // HUGE_PARTS)

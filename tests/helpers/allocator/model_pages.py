@@ -44,6 +44,9 @@ class PagedModel(PhysicalPages):
         self.progress.setdefault(heap, Progress())
         return heap
 
+    def has_several_heaps(self):
+        return len(self.progress) > 1
+
     def splits(self, block, rest):
         return rest > 0
 

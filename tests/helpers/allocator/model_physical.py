@@ -195,7 +195,7 @@ class PhysicalPages(Model):
         target = min(total // 64, max(largest, total // 512))
         if self.fits_closely:
             target = min(target, total // 100 * largest // self.stuck)
-        if MIB <= mean < 256 * MIB:
+        if MIB <= mean < 256 * MIB and self.has_several_heaps():
             target = min(target, max(whole // 4, total // 4096))
         elif mean >= 256 * MIB:
             target = max(target, min(max(total, whole), mean) // 3)
