@@ -1080,7 +1080,7 @@ cdef str meaning_of(int code, const char* log):
 
 cdef Loaded load(int ordinal, bytes image, str what):
     # Refused beside a capture, which it would break, unless the caller is relaxed.
-    cdef Loaded made = Loaded.__new__(Loaded)
+    cdef Loaded loaded = Loaded.__new__(Loaded)
     cdef const char* data = image
     cdef uintptr_t module = 0
     cdef char[LOG_BYTES] log
@@ -1095,9 +1095,9 @@ cdef Loaded load(int ordinal, bytes image, str what):
         restore_mode(registry.active(), mode)
     if code:
         raise_status(code, "module_load", ("device", ordinal, "image", what), meaning_of(code, log))
-    made.device_index = ordinal
-    made.handle = module
-    return made
+    loaded.device_index = ordinal
+    loaded.handle = module
+    return loaded
 
 
 cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
@@ -1233,9 +1233,9 @@ cdef class Module:
             ValueError, TypeError: the signature does not fit the kernel, or is none; or the module was unloaded.
         """
         cdef Loaded loaded = self.held()
-        found = str(self.names.get(name, name))
-        meaning = NOT_HERE if driver_name() == "cuda" else NOT_HERE_ON_HOST.format(found)
-        return make_kernel(loaded, function_of(loaded, found, meaning), self.device_index, name, signature)
+        known = str(self.names.get(name, name))
+        meaning = NOT_HERE if driver_name() == "cuda" else NOT_HERE_ON_HOST.format(known)
+        return make_kernel(loaded, function_of(loaded, known, meaning), self.device_index, name, signature)
 
     def global_address(self, str name) -> tuple[int, int]:
         """Where a __device__ or __constant__ variable of the module lies (cuModuleGetGlobal).
@@ -1413,14 +1413,14 @@ def forget_kernels() -> None:
 
 
 cdef Kernel kernel_for(int ordinal):
-    made = kernels.get(ordinal)
-    if made is None:
+    kernel = kernels.get(ordinal)
+    if kernel is None:
         if driver_name() == "cuda":
-            made = Module(PTX, ordinal).function("accelrt_sleep", "int64_t cycles")
+            kernel = Module(PTX, ordinal).function("accelrt_sleep", "int64_t cycles")
         else:
-            made = host_kernel(<size_t>&sleep_block, "int64_t cycles", name="accelrt_sleep", device=ordinal)
-        made = kernels.setdefault(ordinal, made)
-    return made
+            kernel = host_kernel(<size_t>&sleep_block, "int64_t cycles", name="accelrt_sleep", device=ordinal)
+        kernel = kernels.setdefault(ordinal, kernel)
+    return kernel
 
 
 def sleep(cycles: int, stream: Stream | int | None = None) -> None:

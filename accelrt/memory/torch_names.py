@@ -54,21 +54,13 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
 
 def memory_cached(device: DeviceArgument | None = None) -> int:
     """Deprecated; see memory_reserved."""
-    warnings.warn(
-        "`accelrt.memory_cached` is torch.cuda's old name; call `accelrt.memory_reserved`",
-        FutureWarning,
-        stacklevel=2,
-    )
+    warn_of_old_name("memory_cached", "memory_reserved")
     return memory_reserved(device)
 
 
 def max_memory_cached(device: DeviceArgument | None = None) -> int:
     """Deprecated; see max_memory_reserved."""
-    warnings.warn(
-        "`accelrt.max_memory_cached` is torch.cuda's old name; call `accelrt.max_memory_reserved`",
-        FutureWarning,
-        stacklevel=2,
-    )
+    warn_of_old_name("max_memory_cached", "max_memory_reserved")
     return max_memory_reserved(device)
 
 
@@ -82,6 +74,12 @@ def reset_max_memory_cached(device: DeviceArgument | None = None) -> None:
     """Deprecated; see reset_peak_memory_stats, which this calls: it resets every peak, not this one alone."""
     warn_of_all_peaks("reset_max_memory_cached")
     reset_peak_memory_stats(device)
+
+
+def warn_of_old_name(name: str, new: str) -> None:
+    warnings.warn(
+        f"`accelrt.{name}` is torch.cuda's old name; call `accelrt.{new}`", FutureWarning, stacklevel=3
+    )
 
 
 def warn_of_all_peaks(name: str) -> None:
