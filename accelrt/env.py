@@ -74,8 +74,8 @@ def unknown() -> list[tuple[str, str]]:
     from difflib import get_close_matches  # long to import
 
     bare = {name.removeprefix(PREFIX): name for name in known}
-    found = [(name, get_close_matches(name.removeprefix(PREFIX), bare, 1)) for name in sorted(others)]
-    return [(name, bare[nearest[0]] if nearest else "") for name, nearest in found]
+    nearby = [(name, get_close_matches(name.removeprefix(PREFIX), bare, 1)) for name in sorted(others)]
+    return [(name, bare[nearest[0]] if nearest else "") for name, nearest in nearby]
 
 
 def warn_of_unknown() -> None:
@@ -91,39 +91,39 @@ def warn_of_unknown() -> None:
         )
 
 
-def refusal(name: str, given: str, allowed: str) -> ValueError:
-    return ValueError(f"{name}={given!r} is not known; it may be {allowed}")
+def refusal(name: str, value: str, allowed: str) -> ValueError:
+    return ValueError(f"{name}={value!r} is not known; it may be {allowed}")
 
 
 def one_of(*words: str) -> Callable[[str, str], str]:
-    def read(name: str, given: str) -> str:
-        if given not in words:
-            raise refusal(name, given, ", ".join(words))
-        return given
+    def read(name: str, value: str) -> str:
+        if value not in words:
+            raise refusal(name, value, ", ".join(words))
+        return value
 
     return read
 
 
-def read_flag(name: str, given: str) -> bool:
-    word = given.strip().lower()
+def read_flag(name: str, value: str) -> bool:
+    word = value.strip().lower()
     if word not in ON + OFF:
-        raise refusal(name, given, "1, true, yes or on, and 0, false, no or off")
+        raise refusal(name, value, "1, true, yes or on, and 0, false, no or off")
     return word in ON
 
 
-def read_sanitize(name: str, given: str) -> str:
-    word = given.strip().lower()
+def read_sanitize(name: str, value: str) -> str:
+    word = value.strip().lower()
     if word in OFF:
         return ""
     if word not in (*ON, "raise", "warn"):
-        raise refusal(name, given, "0, 1, raise or warn")
+        raise refusal(name, value, "0, 1, raise or warn")
     return "warn" if word == "warn" else "raise"
 
 
-def read_level(name: str, given: str) -> int:
-    if given.strip() not in ("0", "1", "2"):
-        raise refusal(name, given, "0, 1 or 2")
-    return int(given)
+def read_level(name: str, value: str) -> int:
+    if value.strip() not in ("0", "1", "2"):
+        raise refusal(name, value, "0, 1 or 2")
+    return int(value)
 
 
 def is_number(digits: str) -> bool:
@@ -132,16 +132,16 @@ def is_number(digits: str) -> bool:
 
 
 def number_to(highest: int) -> Callable[[str, str], int]:
-    def read(name: str, given: str) -> int:
-        digits = given.strip()
+    def read(name: str, value: str) -> int:
+        digits = value.strip()
         if not (is_number(digits) and int(digits) <= highest):
-            raise ValueError(f"{name}={given!r} is no number from 0 to {highest}")
+            raise ValueError(f"{name}={value!r} is no number from 0 to {highest}")
         return int(digits)
 
     return read
 
 
-def read_size(name: str, given: str) -> int:
+def read_size(name: str, value: str) -> int:
     """Bytes of a size such as "512MiB", "64G" or "1GB".
 
     KiB, MiB, GiB, TiB and the letters alone are powers of 1024; KB, MB, GB and TB are powers of 1000.
@@ -151,65 +151,65 @@ def read_size(name: str, given: str) -> int:
     Raises:
         ValueError: it is no size, or less than 2 MiB.
     """
-    bare = given.strip()
+    bare = value.strip()
     digits = bare.rstrip("BKMGTibkmgt ")
     unit = UNITS.get(bare[len(digits) :].strip().lower(), 0)
     size = int(digits) * unit if is_number(digits) else 0
     if not LEAST_BYTES <= size < 1 << 50:
         raise ValueError(
-            f"{name}={given!r} is no size; write bytes or a unit, such as 512MiB, 64GiB (2**30 bytes each) "
+            f"{name}={value!r} is no size; write bytes or a unit, such as 512MiB, 64GiB (2**30 bytes each) "
             "or 64GB (10**9 bytes each), of 2 MiB or more"
         )
     return size
 
 
-def read_tolerances(name: str, given: str) -> tuple[float, float] | None:
+def read_tolerances(name: str, value: str) -> tuple[float, float] | None:
     """(atol, rtol) of "1e-5_1e-3", both 1e-5 for 1 and so on; None for 0."""
-    word = given.strip().lower()
+    word = value.strip().lower()
     if word in OFF:
         return None
     parts = ["1e-5", "1e-5"] if word in ON else word.split("_")
     try:
-        found = [float(part) for part in parts]
+        tolerances = [float(part) for part in parts]
     except ValueError:
-        found = []
-    if len(found) != 2 or not all(0 <= part < float("inf") for part in found):
-        raise refusal(name, given, "0, 1, or two numbers from 0 on, as in 1e-5_1e-3")
-    return found[0], found[1]
+        tolerances = []
+    if len(tolerances) != 2 or not all(0 <= part < float("inf") for part in tolerances):
+        raise refusal(name, value, "0, 1, or two numbers from 0 on, as in 1e-5_1e-3")
+    return tolerances[0], tolerances[1]
 
 
-def read_mebibytes(name: str, given: str) -> int:
+def read_mebibytes(name: str, value: str) -> int:
     """MiB, or -1."""
-    digits = given.strip()
+    digits = value.strip()
     if digits != "-1" and not (is_number(digits) and int(digits) < 1 << 20):
-        raise ValueError(f"{name}={given!r} is no number of MiB from 0 to {(1 << 20) - 1}, nor -1")
+        raise ValueError(f"{name}={value!r} is no number of MiB from 0 to {(1 << 20) - 1}, nor -1")
     return int(digits)
 
 
-def read_seconds(name: str, given: str) -> float:
+def read_seconds(name: str, value: str) -> float:
     """Seconds, greater than 0; infinite for "inf"."""
-    word = given.strip().lower()
+    word = value.strip().lower()
     if word == "inf":
         return float("inf")
     whole, point, part = word.partition(".")
     digits = whole + part
     if not is_number(digits) or not whole or (point and not part) or float(word) == 0:
-        raise refusal(name, given, "a number of seconds greater than 0, such as 600 or 0.5, or inf")
+        raise refusal(name, value, "a number of seconds greater than 0, such as 600 or 0.5, or inf")
     return float(word)
 
 
-def read_folder(name: str, given: str) -> str:
+def read_folder(name: str, value: str) -> str:
     """The absolute path of a folder; "~" and "$XDG_CACHE_HOME" at its start are replaced."""
     cache = os.environ.get("XDG_CACHE_HOME") or ""
     if not os.path.isabs(cache):  # XDG Base Directory Specification: a relative one is ignored
         cache = os.path.expanduser("~/.cache")
-    if given.startswith("$XDG_CACHE_HOME"):
-        given = cache + given.removeprefix("$XDG_CACHE_HOME")
-    return os.path.abspath(os.path.expanduser(given))
+    if value.startswith("$XDG_CACHE_HOME"):
+        value = cache + value.removeprefix("$XDG_CACHE_HOME")
+    return os.path.abspath(os.path.expanduser(value))
 
 
-def as_it_is(name: str, given: str) -> str:
-    return given
+def as_it_is(name: str, value: str) -> str:
+    return value
 
 
 # Name: default, how it is read, meaning.

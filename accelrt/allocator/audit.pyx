@@ -117,12 +117,12 @@ cdef const char* walk_slots(const Segment* segment, int64_t* resident_bytes) noe
 cdef const char* walk_segment(const Segment* segment, Count* count, int64_t* resident_bytes) noexcept nogil:
     # Checks the blocks and slots of one segment, and counts them.
     cdef const Block* block = segment.first
-    cdef const char* found
+    cdef const char* failure
     cdef size_t offset = 0
     while block != NULL:
-        found = walk_block(segment, block, offset)
-        if found != NULL:
-            return found
+        failure = walk_block(segment, block, offset)
+        if failure != NULL:
+            return failure
         count_block(count, block, segment.kind)
         offset += block.size
         if block.after == NULL and block != segment.last:
@@ -148,12 +148,12 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     cdef const Segment* segment = pool.first
     cdef const Heap* heap = pool.heaps
     cdef const Page* page = pool.first_page
-    cdef const char* found
+    cdef const char* failure
     cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0
     while segment != NULL:
-        found = walk_segment(segment, count, &resident_bytes)
-        if found != NULL:
-            return found
+        failure = walk_segment(segment, count, &resident_bytes)
+        if failure != NULL:
+            return failure
         if segment.after != NULL and segment.after.serial <= segment.serial:
             return "segments are in order of serial"
         count.counters[SEGMENT][segment.kind] += 1
@@ -163,9 +163,9 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     while heap != NULL:
         segment = heap.first_stitched
         while segment != NULL:
-            found = walk_segment(segment, count, &resident_bytes)
-            if found != NULL:
-                return found
+            failure = walk_segment(segment, count, &resident_bytes)
+            if failure != NULL:
+                return failure
             segment = segment.after
         heap = heap.next
     while page != NULL:
@@ -231,7 +231,7 @@ cdef const char* check_cached(const Heap* heap) noexcept nogil:
 
 cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_t* listed, int depth) noexcept nogil:
     # Checks the blocks of one class, which is a tree by size and order with weights; counts them in listed.
-    cdef const char* found
+    cdef const char* failure
     if node == NULL:
         return NULL
     if node.state != FREE or node.heap != heap or node.index != index or class_of(node.size) != index:
@@ -243,16 +243,16 @@ cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_
     if node.right != NULL and (precedes(node.right, node) or node.right.weight > node.weight):
         return "a free list is ordered by size and order"
     listed[0] += 1
-    found = walk_tree(heap, index, node.left, listed, depth + 1)
-    if found == NULL:
-        found = walk_tree(heap, index, node.right, listed, depth + 1)
-    return found
+    failure = walk_tree(heap, index, node.left, listed, depth + 1)
+    if failure == NULL:
+        failure = walk_tree(heap, index, node.right, listed, depth + 1)
+    return failure
 
 
 cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
     # Checks the free lists of every heap; counts free blocks in listed.
     cdef const Heap* heap = pool.heaps
-    cdef const char* found
+    cdef const char* failure
     cdef int index
     cdef bint filled
     while heap != NULL:
@@ -261,21 +261,21 @@ cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
             if filled != (heap.trees[index] != NULL):
                 return "a bit says which free lists are not empty"
             if filled:
-                found = walk_tree(heap, index, heap.trees[index], listed, 0)
-                if found != NULL:
-                    return found
+                failure = walk_tree(heap, index, heap.trees[index], listed, 0)
+                if failure != NULL:
+                    return failure
         for index in range(WORDS):
             if (heap.summary >> index & 1) != (heap.filled[index] != 0):
                 return "a bit says which free lists are not empty"
-        found = check_freed_last(heap)
-        if found != NULL:
-            return found
+        failure = check_freed_last(heap)
+        if failure != NULL:
+            return failure
         heap = heap.next
     return NULL
 
 
 cdef size_t quiescent_pages(const Heap* heap, const Block* node) noexcept nogil:
-    # The bytes of the quiescent free pages of a free list, as a search marked them; SIZE_MAX where a mark is wrong.
+    # Adds up the quiescent free pages of a free list, as a search marked them; SIZE_MAX if a mark is wrong.
     cdef const Segment* segment
     cdef size_t index, bytes_, low, high
     if node == NULL:
@@ -313,7 +313,7 @@ cdef const char* check_ranked(const Heap* heap) noexcept nogil:
 cdef const char* walk_filed(const Pool* pool) noexcept nogil:
     # Checks that sleeping heaps with free pages are filed where a search finds them.
     cdef const Heap* heap = pool.heaps
-    cdef const char* found
+    cdef const char* failure
     cdef size_t ranked = 0, stuck = 0
     while heap != NULL:
         if heap.filed != NOWHERE and (heap.awake or not has_pages(pool, heap)):
@@ -322,9 +322,9 @@ cdef const char* walk_filed(const Pool* pool) noexcept nogil:
             if pool.settings.virtual_memory:
                 return "a heap that is asleep and has pages for others is filed"
         if heap.filed == RANKED:
-            found = check_ranked(heap)
-            if found != NULL:
-                return found
+            failure = check_ranked(heap)
+            if failure != NULL:
+                return failure
             ranked += heap.pages
             stuck += heap.stuck
         heap = heap.next
@@ -416,27 +416,27 @@ cdef const char* walk_privates(const Pool* pool) noexcept nogil:
 
 
 cdef const char* walk(const Pool* pool) noexcept nogil:
-    # Level 2: every check that needs a walk; the first failed identity, or NULL.
+    # Makes the checks of level 2, which need a walk; returns the first failed identity, or NULL.
     cdef Count count
     cdef size_t listed = 0
-    cdef const char* found
+    cdef const char* failure
     memset(&count, 0, sizeof(Count))
-    found = walk_segments(pool, &count)
-    if found == NULL:
-        found = walk_heaps(pool, &listed)
-    if found == NULL and listed != count.free_blocks:
-        found = "a free block is in exactly one free list"
-    if found == NULL:
-        found = walk_queues(pool, &count)
-    if found == NULL:
-        found = compare_asleep(pool)
-    if found == NULL:
-        found = walk_filed(pool)
-    if found == NULL:
-        found = walk_privates(pool)
-    if found == NULL:
-        found = compare_tags(pool, &count)
-    return compare_counters(pool, &count) if found == NULL else found
+    failure = walk_segments(pool, &count)
+    if failure == NULL:
+        failure = walk_heaps(pool, &listed)
+    if failure == NULL and listed != count.free_blocks:
+        failure = "a free block is in exactly one free list"
+    if failure == NULL:
+        failure = walk_queues(pool, &count)
+    if failure == NULL:
+        failure = compare_asleep(pool)
+    if failure == NULL:
+        failure = walk_filed(pool)
+    if failure == NULL:
+        failure = walk_privates(pool)
+    if failure == NULL:
+        failure = compare_tags(pool, &count)
+    return compare_counters(pool, &count) if failure == NULL else failure
 
 
 cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
@@ -475,39 +475,39 @@ cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nog
 cdef const char* compare_limits(const Pool* pool) noexcept nogil:
     # Checks the limits of every per-heap statistic, of both kinds and of their sum.
     cdef int stat, kind
-    cdef const char* found
+    cdef const char* failure
     for stat in range(PER_HEAP):
         if is_mid_operation(pool, stat):
             continue
         for kind in range(3):
-            found = check_limits(pool, stat, kind)
-            if found != NULL:
-                return found
+            failure = check_limits(pool, stat, kind)
+            if failure != NULL:
+                return failure
     return NULL
 
 
 cdef const char* check_cached_blocks(const Pool* pool) noexcept nogil:
-    # The cached block of every heap.
+    # Checks the cached block of every heap.
     cdef const Heap* heap = pool.heaps
-    cdef const char* found
+    cdef const char* failure
     while heap != NULL:
-        found = check_cached(heap)
-        if found != NULL:
-            return found
+        failure = check_cached(heap)
+        if failure != NULL:
+            return failure
         heap = heap.next
     return NULL
 
 
 cdef const char* audit_between(Pool* pool, int level) noexcept nogil:
     # Also checks what holds only outside the exclusive section: limits and cached blocks.
-    cdef const char* found = compare_limits(pool)
-    if found == NULL:
-        found = check_cached_blocks(pool)
-    return audit_pool(pool, level) if found == NULL else found
+    cdef const char* failure = compare_limits(pool)
+    if failure == NULL:
+        failure = check_cached_blocks(pool)
+    return audit_pool(pool, level) if failure == NULL else failure
 
 
 cdef const char* audit_pool(Pool* pool, int level) noexcept nogil:
-    cdef const char* found = compare_cheaply(pool)
-    if found == NULL and level >= 2:
-        found = walk(pool)
-    return found
+    cdef const char* failure = compare_cheaply(pool)
+    if failure == NULL and level >= 2:
+        failure = walk(pool)
+    return failure

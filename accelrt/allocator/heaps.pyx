@@ -181,17 +181,17 @@ cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void bring_near(Pool* pool, Heap* heap) noexcept nogil:
-    # Puts a common heap into the heap table: in the first free place of its probes.  If all are taken it replaces the heap
+    # Puts a common heap into the heap table, in the first free entry of its probes.  If all are taken it replaces the heap
     # in the first, which only the slow path finds from then on.
-    cdef Heap** place = &pool.heap_table[heap.kind][hash_stream(heap.stream)]
+    cdef Heap** entry = &pool.heap_table[heap.kind][hash_stream(heap.stream)]
     cdef int step
     for step in range(MAX_PROBES):
-        if place[step] == heap:
+        if entry[step] == heap:
             return
-        if place[step].stream == gone():
-            store_heap(place + step, heap)
+        if entry[step].stream == gone():
+            store_heap(entry + step, heap)
             return
-    store_heap(place, heap)
+    store_heap(entry, heap)
 
 
 cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil:
@@ -406,66 +406,66 @@ cdef uintptr_t private_key(uint64_t first, uint64_t second) noexcept nogil:
 
 
 cdef PrivatePool* find_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    cdef PrivatePool* found = <PrivatePool*>map_find(&pool.private_index, private_key(first, second))
-    while found != NULL and (found.id[0] != first or found.id[1] != second):
-        found = found.same_key
-    return found
+    cdef PrivatePool* owner = <PrivatePool*>map_find(&pool.private_index, private_key(first, second))
+    while owner != NULL and (owner.id[0] != first or owner.id[1] != second):
+        owner = owner.same_key
+    return owner
 
 
 cdef PrivatePool* make_private(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
-    # NULL where the host has no memory.
-    cdef PrivatePool* made = NULL if map_reserve(&pool.private_index) else <PrivatePool*>calloc(1, sizeof(PrivatePool))
-    if made == NULL:
+    # Returns NULL if the host has no memory.
+    cdef PrivatePool* owner = NULL if map_reserve(&pool.private_index) else <PrivatePool*>calloc(1, sizeof(PrivatePool))
+    if owner == NULL:
         return NULL
-    made.id[0] = first
-    made.id[1] = second
-    made.limit = SIZE_MAX
-    made.rest = 2
-    made.next = pool.privates
-    if made.next != NULL:
-        made.next.before = made
-    pool.privates = made
-    made.same_key = <PrivatePool*>map_remove(&pool.private_index, private_key(first, second))
-    map_insert(&pool.private_index, private_key(first, second), made)
-    return made
+    owner.id[0] = first
+    owner.id[1] = second
+    owner.limit = SIZE_MAX
+    owner.rest = 2
+    owner.next = pool.privates
+    if owner.next != NULL:
+        owner.next.before = owner
+    pool.privates = owner
+    owner.same_key = <PrivatePool*>map_remove(&pool.private_index, private_key(first, second))
+    map_insert(&pool.private_index, private_key(first, second), owner)
+    return owner
 
 
 cdef int retain(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
-    # The first use, and the first by a graph, change which heaps may serve others: those are filed again.
-    cdef PrivatePool* found = find_private(pool, first, second)
-    if found == NULL:
-        found = make_private(pool, first, second)
-        if found == NULL:
+    # The first use, and the first by a graph, change which heaps may serve others, so the heaps are filed again.
+    cdef PrivatePool* owner = find_private(pool, first, second)
+    if owner == NULL:
+        owner = make_private(pool, first, second)
+        if owner == NULL:
             return NO_HOST_MEMORY
-    if found.uses == 0:
-        pool.ended -= found.reserved
-    found.uses += 1
-    found.users += user
+    if owner.uses == 0:
+        pool.ended -= owner.reserved
+    owner.uses += 1
+    owner.users += user
     if not user:
-        found.rest = 0
-    if found.uses == 1 or (not user and found.uses == found.users + 1):  # the first, or the first graph
-        file_heaps(pool, found)
+        owner.rest = 0
+    if owner.uses == 1 or (not user and owner.uses == owner.users + 1):  # the first, or the first graph
+        file_heaps(pool, owner)
     return 0
 
 
 cdef int release_hold(Pool* pool, uint64_t first, uint64_t second, bint user) noexcept nogil:
-    # INVALID_VALUE for a pool that is not retained.  The record stays until its segments are gone, since blocks of a
+    # Returns INVALID_VALUE for a pool that is not retained.  The record stays until its segments are gone, since blocks of a
     # destroyed graph may still be live.  A pool that was never allocated from is freed at once, for programs that
     # capture again and again.
-    cdef PrivatePool* found = find_private(pool, first, second)
-    if found == NULL or found.uses == 0:
+    cdef PrivatePool* owner = find_private(pool, first, second)
+    if owner == NULL or owner.uses == 0:
         return INVALID_VALUE
-    found.uses -= 1
-    found.users -= user
-    if found.uses == 0:
-        pool.ended += found.reserved
-    if found.uses == 0 and found.segments == 0 and found.heaps == NULL:
-        unlink(pool, found)
+    owner.uses -= 1
+    owner.users -= user
+    if owner.uses == 0:
+        pool.ended += owner.reserved
+    if owner.uses == 0 and owner.segments == 0 and owner.heaps == NULL:
+        unlink(pool, owner)
         return 0
-    if not user and not found.ending and not has_graphs(found):
-        link_ending(pool, found)
-    if found.uses == 0 or (not user and not has_graphs(found)):  # the last, or the last graph
-        file_heaps(pool, found)
+    if not user and not owner.ending and not has_graphs(owner):
+        link_ending(pool, owner)
+    if owner.uses == 0 or (not user and not has_graphs(owner)):  # the last, or the last graph
+        file_heaps(pool, owner)
     return 0
 
 
@@ -532,22 +532,22 @@ cdef bint has_graphs(const PrivatePool* owner) noexcept nogil:
 
 
 cdef void note_replay(PrivatePool* owner, uintptr_t stream) noexcept nogil:
-    # One record a stream.  Without host memory for it, or if the stream may be destroyed (not trusted), only a wait for
-    # the device tells that the replays are over: hidden.
-    cdef Replay* found = owner.replays
-    while found != NULL and found.stream != stream:
-        found = found.next
-    if found != NULL:
-        found.waited = False
-        unmark(&found.progress_event)
+    # Keeps one record per stream.  Without host memory for it, or if the stream may be destroyed (not trusted), only a wait
+    # for the device shows that the replays are over, and the pool is marked hidden.
+    cdef Replay* replay = owner.replays
+    while replay != NULL and replay.stream != stream:
+        replay = replay.next
+    if replay != NULL:
+        replay.waited = False
+        unmark(&replay.progress_event)
         return
-    found = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
-    if found == NULL:
+    replay = <Replay*>calloc(1, sizeof(Replay)) if is_trusted(stream) else NULL
+    if replay == NULL:
         owner.hidden = True
         return
-    found.stream = stream
-    found.next = owner.replays
-    owner.replays = found
+    replay.stream = stream
+    replay.next = owner.replays
+    owner.replays = replay
 
 
 cdef void forget_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
@@ -557,10 +557,10 @@ cdef void forget_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef void drop_replay(Pool* pool, Replay** link) noexcept nogil:
-    cdef Replay* found = link[0]
-    link[0] = found.next
-    unmark(&found.progress_event)
-    free(found)
+    cdef Replay* replay = link[0]
+    link[0] = replay.next
+    unmark(&replay.progress_event)
+    free(replay)
 
 
 # --- routes --------------------------------------------------------------------------------------------------
@@ -747,14 +747,14 @@ cdef void recycle_heaps(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 cdef void drop_empty(Pool* pool) noexcept nogil:
     # Needs the growth lock, since a thread that grows a private heap releases the exclusive section meanwhile.
-    cdef PrivatePool* found = pool.privates
+    cdef PrivatePool* owner = pool.privates
     cdef PrivatePool* after
-    while found != NULL:
-        after = found.next
-        if found.uses == 0 and found.segments == 0:
-            recycle_heaps(pool, found)
-            unlink(pool, found)
-        found = after
+    while owner != NULL:
+        after = owner.next
+        if owner.uses == 0 and owner.segments == 0:
+            recycle_heaps(pool, owner)
+            unlink(pool, owner)
+        owner = after
 
 
 # --- exclusive --------------------------------------------------------------------------------------------------------

@@ -244,23 +244,23 @@ cdef void reset_accumulated(Pool* pool) noexcept nogil:
 
 
 cdef const char* look_for_audit_failure(Pool* pool) noexcept nogil:
-    # What a debug audit found earlier, or what an audit of level 2 finds now; locks to read, so that nothing changes.
-    cdef const char* found
+    # Returns what a debug audit found earlier, or what an audit of level 2 finds now; locks to read only.
+    cdef const char* failure
     if pool.external != NULL:
         return external_audit(pool.external)
     lock_to_read(pool)
-    found = pool.failed_identity if pool.failed_identity != NULL else audit_between(pool, 2)
+    failure = pool.failed_identity if pool.failed_identity != NULL else audit_between(pool, 2)
     unlock_after_read(pool)
-    return found
+    return failure
 
 
 cdef object find_audit_failure(Pool* pool):
-    cdef const char* found
+    cdef const char* failure
     if pool == NULL:
         return None
     with nogil:
-        found = look_for_audit_failure(pool)
-    return None if found == NULL else found.decode()
+        failure = look_for_audit_failure(pool)
+    return None if failure == NULL else failure.decode()
 
 
 # --- a pool's segments, as torch's snapshots describe them-------------------------------------------------
@@ -514,7 +514,7 @@ cdef struct Holdings:
     PoolHolding* pools
     EventHolding* queues
     StackHolding* stacks
-    AddressMap stack_index    # number of a stack -> its place + 1 in stacks
+    AddressMap stack_index    # number of a stack -> its index + 1 in stacks
 
 
 cdef void count_block(HeapHolding* into, const Block* block, size_t* run) noexcept nogil:
@@ -559,11 +559,11 @@ cdef void count_pages(HeapHolding* into, const Segment* segment) noexcept nogil:
 
 
 cdef void count_stack(Holdings* answer, const Block* block) noexcept nogil:
-    # Without host memory for one more, the stack is left out.
-    cdef size_t place = <size_t>map_find(&answer.stack_index, block.stack)
+    # Leaves the stack out if there is no host memory for one more.
+    cdef size_t number = <size_t>map_find(&answer.stack_index, block.stack)
     cdef size_t room = 2 * answer.stack_room + 64
     cdef void* larger
-    if place == 0:
+    if number == 0:
         if answer.stack_count == answer.stack_room:
             larger = realloc(answer.stacks, room * sizeof(StackHolding))
             if larger == NULL:
@@ -574,10 +574,10 @@ cdef void count_stack(Holdings* answer, const Block* block) noexcept nogil:
         memset(&answer.stacks[answer.stack_count], 0, sizeof(StackHolding))
         answer.stacks[answer.stack_count].stack = block.stack
         answer.stack_count += 1
-        place = answer.stack_count
-        map_insert(&answer.stack_index, block.stack, <void*>place)
-    answer.stacks[place - 1].live += block.size
-    answer.stacks[place - 1].blocks += 1
+        number = answer.stack_count
+        map_insert(&answer.stack_index, block.stack, <void*>number)
+    answer.stacks[number - 1].live += block.size
+    answer.stacks[number - 1].blocks += 1
 
 
 cdef void count_segments(AddressMap* index, Holdings* answer, const Segment* segment) noexcept nogil:
@@ -750,12 +750,12 @@ cdef dict stream_dict(const HeapHolding* heap):
     }
 
 
-cdef list streams_of(const Holdings* found):
-    # One dict for each stream and private pool: with plain segments these have two heaps.
+cdef list streams_of(const Holdings* held):
+    # Makes one dict for each stream and private pool: with plain segments these have two heaps.
     cdef dict merged = {}
     cdef size_t number
-    for number in range(found.heap_count):
-        fresh = stream_dict(&found.heaps[number])
+    for number in range(held.heap_count):
+        fresh = stream_dict(&held.heaps[number])
         if not (fresh["live"] or fresh["pending"] or fresh["idle"]):
             continue
         known = merged.setdefault((fresh["pool"], fresh["stream"]), fresh)
@@ -775,20 +775,20 @@ cdef dict pool_dict(const PoolHolding* pool):
     }
 
 
-cdef dict common_pool(const Holdings* found):
+cdef dict common_pool(const Holdings* held):
     cdef size_t number
-    held = found.reserved - sum([found.pools[number].reserved for number in range(found.pool_count)])
+    common = held.reserved - sum([held.pools[number].reserved for number in range(held.pool_count)])
     return {
-        "id": (0, 0), "uses": 0, "graphs": False, "captured": False, "limit": None, "reserved": held, "asleep": False,
+        "id": (0, 0), "uses": 0, "graphs": False, "captured": False, "limit": None, "reserved": common, "asleep": False,
         "sleeping": 0,
     }
 
 
-cdef list pools_of(const Holdings* found, list streams):
+cdef list pools_of(const Holdings* held, list streams):
     cdef size_t number
-    cdef list pools = [common_pool(found)]
+    cdef list pools = [common_pool(held)]
     cdef dict by_id
-    pools.extend([pool_dict(&found.pools[number]) for number in range(found.pool_count)])
+    pools.extend([pool_dict(&held.pools[number]) for number in range(held.pool_count)])
     for pool in pools:
         pool.update({"live": 0, "pending": 0, "idle": 0, "largest_free": 0, "largest_freeable": 0,
                      "releasable": 0, "releasable_later": 0})
@@ -818,27 +818,27 @@ cdef int put_aside(list streams, list pools) except -1:
     return 0
 
 
-cdef list events_of(const Holdings* found):
+cdef list events_of(const Holdings* held):
     cdef const EventHolding* queue
     cdef size_t number
-    cdef list answer = []
-    for number in range(found.queue_count):
-        queue = &found.queues[number]
-        answer.append({
+    cdef list queues = []
+    for number in range(held.queue_count):
+        queue = &held.queues[number]
+        queues.append({
             "device": queue.device, "stream": queue.stream, "events": queue.events, "bytes": queue.bytes,
             "offers": bool(queue.offers),
         })
-    return answer
+    return queues
 
 
-cdef list stacks_of(const Holdings* found):
+cdef list stacks_of(const Holdings* held):
     cdef size_t number
-    cdef list answer = [
-        (found.stacks[number].stack, found.stacks[number].live, found.stacks[number].blocks)
-        for number in range(found.stack_count)
+    cdef list stacks = [
+        (held.stacks[number].stack, held.stacks[number].live, held.stacks[number].blocks)
+        for number in range(held.stack_count)
     ]
-    answer.sort(key=bytes_of, reverse=True)
-    return answer
+    stacks.sort(key=bytes_of, reverse=True)
+    return stacks
 
 
 def bytes_of(entry):
@@ -859,39 +859,39 @@ def holdings(int device) -> dict[str, Any] | None:
         another backend, and there are totals alone.  None before the first use.
     """
     cdef Pool* pool = pool_if_made(device)
-    cdef Holdings found
+    cdef Holdings held
     cdef bint whole = False
     if pool == NULL:
         return None
-    memset(&found, 0, sizeof(Holdings))
+    memset(&held, 0, sizeof(Holdings))
     with nogil:
         if pool.external == NULL:
-            whole = copy_holdings(pool, &found)
+            whole = copy_holdings(pool, &held)
         else:
-            copy_totals(pool, &found)
+            copy_totals(pool, &held)
     try:
-        return holdings_dict(device, &found, whole) | {"external": pool.external != NULL}
+        return holdings_dict(device, &held, whole) | {"external": pool.external != NULL}
     finally:
-        forget(&found)
+        forget(&held)
 
 
-cdef dict holdings_dict(int device, const Holdings* found, bint whole):
-    # whole: the lists are complete; else they are left out.
-    streams = streams_of(found) if whole else []
-    pools = pools_of(found, streams) if whole else []
+cdef dict holdings_dict(int device, const Holdings* held, bint whole):
+    # Leaves the lists out unless `whole` says that they are complete.
+    streams = streams_of(held) if whole else []
+    pools = pools_of(held, streams) if whole else []
     put_aside(streams, pools)
     away = sum([pool["live"] + pool["pending"] for pool in pools if pool["asleep"]])
     return {
-        "device": device, "reserved": found.reserved, "live": found.live, "pending": found.pending,
-        "idle": found.reserved + away - found.live - found.pending,
+        "device": device, "reserved": held.reserved, "live": held.live, "pending": held.pending,
+        "idle": held.reserved + away - held.live - held.pending,
         "largest_free": max([stream["largest_free"] for stream in streams], default=0),
-        "limit": None if found.limit == SIZE_MAX else found.limit, "granule": found.granule,
-        "page_size": found.page_size, "largest_page": found.largest_page, "deferred": found.deferred,
-        "virtual_memory": bool(found.virtual_memory), "stitching": bool(found.stitching),
-        "splits": bool(found.splits), "capturing": bool(found.captures), "stitched": found.stitched,
-        "sleeping": found.sleeping, "streams": streams,
-        "pools": pools, "events": events_of(found) if whole else [],
-        "stacks": stacks_of(found),
+        "limit": None if held.limit == SIZE_MAX else held.limit, "granule": held.granule,
+        "page_size": held.page_size, "largest_page": held.largest_page, "deferred": held.deferred,
+        "virtual_memory": bool(held.virtual_memory), "stitching": bool(held.stitching),
+        "splits": bool(held.splits), "capturing": bool(held.captures), "stitched": held.stitched,
+        "sleeping": held.sleeping, "streams": streams,
+        "pools": pools, "events": events_of(held) if whole else [],
+        "stacks": stacks_of(held),
     }
 
 
@@ -906,17 +906,17 @@ def rounded_request(int device, size_t size) -> int:
 # --- at the end of the process: without Python -----------------------------------------------------------------
 
 cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Block* block) noexcept nogil:
-    # Inserts a block into the first ones, which are in order of size.  count: how many came before it.
-    cdef size_t place = min(count, room)
-    if place == room and (room == 0 or blocks[room - 1].size >= block.size):
+    # Inserts a block into the first ones, which are in order of size; `count` came before it.
+    cdef size_t position = min(count, room)
+    if position == room and (room == 0 or blocks[room - 1].size >= block.size):
         return
-    if place == room:
-        place -= 1
-    while place and blocks[place - 1].size < block.size:
-        blocks[place] = blocks[place - 1]
-        place -= 1
-    blocks[place].address, blocks[place].size = block.address, block.size
-    blocks[place].stream = block.heap.stream
+    if position == room:
+        position -= 1
+    while position and blocks[position - 1].size < block.size:
+        blocks[position] = blocks[position - 1]
+        position -= 1
+    blocks[position].address, blocks[position].size = block.address, block.size
+    blocks[position].stream = block.heap.stream
 
 
 cdef void list_segments(

@@ -67,53 +67,53 @@ cdef tuple lengths_of(object shape):
         raise TypeError(f"shape is {shape!r}; pass an int or a tuple of ints") from None
 
 
-cdef Py_ssize_t checked_ndim(tuple given, object what) except -1:
-    if len(given) > MAX_NDIM:
-        raise ValueError(f"{what} has {len(given)} axes; an array has at most {MAX_NDIM}")
-    return len(given)
+cdef Py_ssize_t checked_ndim(tuple lengths, object what) except -1:
+    if len(lengths) > MAX_NDIM:
+        raise ValueError(f"{what} has {len(lengths)} axes; an array has at most {MAX_NDIM}")
+    return len(lengths)
 
 
 cdef Py_ssize_t read_shape(object shape, Py_ssize_t* lengths) except -1:
-    cdef tuple given = lengths_of(shape)
-    cdef Py_ssize_t axis, ndim = checked_ndim(given, "shape")
+    cdef tuple sizes = lengths_of(shape)
+    cdef Py_ssize_t axis, ndim = checked_ndim(sizes, "shape")
     for axis in range(ndim):
-        if not 0 <= given[axis] < 1 << 63:
+        if not 0 <= sizes[axis] < 1 << 63:
             raise ValueError(f"shape is {shape}; a length goes from 0 to 2**63 - 1")
-        lengths[axis] = given[axis]
+        lengths[axis] = sizes[axis]
     return ndim
 
 
 cdef Py_ssize_t read_new_shape(object shape, Py_ssize_t size, Py_ssize_t* lengths) except -1:
     # Reads a shape of which one length may be -1, for `size` elements.
-    cdef tuple given = lengths_of(shape)
-    cdef Py_ssize_t ndim = checked_ndim(given, "shape")
+    cdef tuple sizes = lengths_of(shape)
+    cdef Py_ssize_t ndim = checked_ndim(sizes, "shape")
     cdef object total = 1
-    open_axes = [axis for axis in range(ndim) if given[axis] == -1]
-    for length in given:
+    open_axes = [axis for axis in range(ndim) if sizes[axis] == -1]
+    for length in sizes:
         total *= 1 if length == -1 else length
-    if len(open_axes) > 1 or any([length < -1 for length in given]):
+    if len(open_axes) > 1 or any([length < -1 for length in sizes]):
         raise ValueError(f"shape is {shape}; one length may be -1, and stands for what is left")
     if open_axes and (total == 0 or size % total):
-        raise ValueError(f"cannot reshape {size} elements to {given}: they are no multiple of the other lengths")
+        raise ValueError(f"cannot reshape {size} elements to {sizes}: they are no multiple of the other lengths")
     if not open_axes and total != size:
-        raise ValueError(f"cannot reshape {size} elements to {given}, which has {total}")
+        raise ValueError(f"cannot reshape {size} elements to {sizes}, which has {total}")
     for axis in range(ndim):
-        lengths[axis] = size // total if given[axis] == -1 else given[axis]
+        lengths[axis] = size // total if sizes[axis] == -1 else sizes[axis]
     return ndim
 
 
 cdef int read_strides(object strides, Py_ssize_t ndim, Py_ssize_t* out_strides) except -1:
     cdef Py_ssize_t axis
     try:
-        given = tuple([operator.index(stride) for stride in strides])
+        steps = tuple([operator.index(stride) for stride in strides])
     except TypeError:
         raise TypeError(f"strides is {strides!r}; pass a tuple of ints, in bytes") from None
-    if len(given) != ndim:
-        raise ValueError(f"strides is {strides}, of {len(given)} axes; the shape has {ndim}")
+    if len(steps) != ndim:
+        raise ValueError(f"strides is {strides}, of {len(steps)} axes; the shape has {ndim}")
     for axis in range(ndim):
-        if not -(1 << 63) <= given[axis] < 1 << 63:
+        if not -(1 << 63) <= steps[axis] < 1 << 63:
             raise ValueError(f"strides is {strides}; no memory reaches so far")
-        out_strides[axis] = given[axis]
+        out_strides[axis] = steps[axis]
     return 0
 
 
@@ -386,13 +386,13 @@ cdef class Buffer:
 
 
 cdef Buffer new_buffer(size_t nbytes, Stream stream):
-    cdef Buffer made = Buffer.__new__(Buffer)
-    made.device_index = stream.device_index
-    made.stream = stream
-    made.ptr = allocate_bytes(stream.device_index, nbytes, stream.handle)
-    made.nbytes = nbytes
-    made.live = True
-    return made
+    cdef Buffer buffer = Buffer.__new__(Buffer)
+    buffer.device_index = stream.device_index
+    buffer.stream = stream
+    buffer.ptr = allocate_bytes(stream.device_index, nbytes, stream.handle)
+    buffer.nbytes = nbytes
+    buffer.live = True
+    return buffer
 
 
 cdef class PinnedBuffer:
@@ -814,23 +814,23 @@ cdef object named_dtype(str name):
 cdef object dtype_of(object dtype):
     if numpy is None:
         numpy_module()
-    found = dtype if type(dtype) is numpy_dtype else named_dtype(dtype) if type(dtype) is str else numpy_dtype(dtype)
-    if found.hasobject:
-        raise TypeError(f"dtype {found} holds Python objects, which no device can read; pass a dtype of plain values")
-    if found.subdtype is not None or found.itemsize == 0:
-        raise TypeError(f"dtype {found} is no type of single elements with bytes; pass its base, and a longer shape")
-    return found
+    resolved = dtype if type(dtype) is numpy_dtype else named_dtype(dtype) if type(dtype) is str else numpy_dtype(dtype)
+    if resolved.hasobject:
+        raise TypeError(f"dtype {resolved} holds Python objects, which no device can read; pass a dtype of plain values")
+    if resolved.subdtype is not None or resolved.itemsize == 0:
+        raise TypeError(f"dtype {resolved} is no type of single elements with bytes; pass its base, and a longer shape")
+    return resolved
 
 
 cdef Array wrap_numpy(object array):
-    cdef Array made
+    cdef Array wrapper
     cdef Py_ssize_t axis, ndim = array.ndim
     address, fixed = array.__array_interface__["data"]
-    made = new_array(array, address, -1, None, dtype_of(array.dtype), ndim, fixed)
+    wrapper = new_array(array, address, -1, None, dtype_of(array.dtype), ndim, fixed)
     for axis in range(ndim):
-        made.extents[axis] = array.shape[axis]
-        made.extents[ndim + axis] = array.strides[axis]
-    return finish_array(made)
+        wrapper.extents[axis] = array.shape[axis]
+        wrapper.extents[ndim + axis] = array.strides[axis]
+    return finish_array(wrapper)
 
 
 cdef bint is_held(object base) noexcept:
@@ -847,33 +847,33 @@ cdef int raise_dead(Array array, str name) except -1:
 
 cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
                      bint readonly):
-    cdef Array made = Array.__new__(Array)
-    start(made, base, ptr, device_index, stream, dtype, ndim, readonly)
-    return made
+    cdef Array array = Array.__new__(Array)
+    start(array, base, ptr, device_index, stream, dtype, ndim, readonly)
+    return array
 
 
-cdef int start(Array made, object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
+cdef int start(Array array, object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
                bint readonly) except -1:
     if ndim > ROOM:
-        made.extents = <Py_ssize_t*>malloc(2 * ndim * sizeof(Py_ssize_t))
-        if made.extents == NULL:
+        array.extents = <Py_ssize_t*>malloc(2 * ndim * sizeof(Py_ssize_t))
+        if array.extents == NULL:
             raise MemoryError(f"no host memory for the shape of an array of {ndim} axes")
     else:
-        made.extents = made.room
-    made.base = base
-    made.owner = OTHERS
+        array.extents = array.room
+    array.base = base
+    array.owner = OTHERS
     if isinstance(base, Buffer):
-        made.owner = DEVICE_BUFFER
+        array.owner = DEVICE_BUFFER
     elif isinstance(base, PinnedBuffer):
-        made.owner = PINNED_BUFFER
+        array.owner = PINNED_BUFFER
         (<PinnedBuffer>base).exports += 1
-    made.ptr = ptr
-    made.device_index = device_index
-    made.stream = stream
-    made.dtype = dtype
-    made.itemsize = dtype.itemsize
-    made.ndim = ndim
-    made.readonly = readonly
+    array.ptr = ptr
+    array.device_index = device_index
+    array.stream = stream
+    array.dtype = dtype
+    array.itemsize = dtype.itemsize
+    array.ndim = ndim
+    array.readonly = readonly
     return 0
 
 
@@ -1018,9 +1018,9 @@ cdef class Array:
             return "<accelrt.Array, never initialised>"
         if not self.live:
             return f"<accelrt.Array {self.dtype}, freed>"
-        place = f"on {self.device.type}:{self.device_index}" if self.device_index >= 0 else "in host memory"
+        where = f"on {self.device.type}:{self.device_index}" if self.device_index >= 0 else "in host memory"
         layout = "" if self.dense() else f" strides={self.strides}"
-        return f"<accelrt.Array {self.dtype} shape={self.shape}{layout} at {self.ptr:#x} {place}>"
+        return f"<accelrt.Array {self.dtype} shape={self.shape}{layout} at {self.ptr:#x} {where}>"
 
     # --- views ---
 
@@ -1056,12 +1056,12 @@ cdef class Array:
         cdef Py_ssize_t ndim
         cdef Array view
         check_live(self, "this")
-        given = shape[0] if len(shape) == 1 else shape
-        ndim = read_new_shape(given, self.size, extents)
+        requested = shape[0] if len(shape) == 1 else shape
+        ndim = read_new_shape(requested, self.size, extents)
         if self.size < 2:
             set_contiguous(ndim, extents, self.itemsize)
         elif not reshaped(self.ndim, self.extents, ndim, extents):
-            raise ValueError(f"an Array of shape {self.shape} and strides {self.strides} has no view of shape {given}; "
+            raise ValueError(f"an Array of shape {self.shape} and strides {self.strides} has no view of shape {requested}; "
                              "copy it first: array.copy().reshape(...)")
         view = new_view(self, self.ptr, ndim)
         memcpy(view.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
@@ -1073,19 +1073,19 @@ cdef class Array:
         Arguments:
             axes: ints, or one tuple of them: each axis once; a negative one counts from the end.
         """
-        cdef Py_ssize_t place, axis
+        cdef Py_ssize_t position, axis
         cdef Array view
         check_live(self, "this")
-        given = axes[0] if len(axes) == 1 and not PyIndex_Check(axes[0]) else axes
-        order = [operator.index(axis_) for axis_ in given]
+        requested = axes[0] if len(axes) == 1 and not PyIndex_Check(axes[0]) else axes
+        order = [operator.index(axis_) for axis_ in requested]
         order = [axis_ + self.ndim if axis_ < 0 else axis_ for axis_ in order]
         if sorted(order) != list(range(self.ndim)):
-            raise ValueError(f"axes is {given}; an Array of {self.ndim} axes takes each from 0 to {self.ndim - 1} once")
+            raise ValueError(f"axes is {requested}; an Array of {self.ndim} axes takes each from 0 to {self.ndim - 1} once")
         view = new_view(self, self.ptr, self.ndim)
-        for place in range(self.ndim):
-            axis = order[place]
-            view.extents[place] = self.extents[axis]
-            view.extents[self.ndim + place] = self.extents[self.ndim + axis]
+        for position in range(self.ndim):
+            axis = order[position]
+            view.extents[position] = self.extents[axis]
+            view.extents[self.ndim + position] = self.extents[self.ndim + axis]
         return finish_array(view)
 
     def transpose(self, *axes: Shape | None) -> Array:
@@ -1305,11 +1305,11 @@ cdef class Array:
 
 
 cdef HostMemory expose(Array array):
-    cdef HostMemory made = HostMemory.__new__(HostMemory)
-    made.array = new_view(array, array.ptr, array.ndim)
-    memcpy(made.array.extents, array.extents, 2 * array.ndim * sizeof(Py_ssize_t))
-    finish_array(made.array)
-    return made
+    cdef HostMemory memory = HostMemory.__new__(HostMemory)
+    memory.array = new_view(array, array.ptr, array.ndim)
+    memcpy(memory.array.extents, array.extents, 2 * array.ndim * sizeof(Py_ssize_t))
+    finish_array(memory.array)
+    return memory
 
 
 cdef tuple memory_of(object memory):
@@ -1359,7 +1359,7 @@ cdef bint is_refused(object part) except -1:
 
 cdef Array index(Array self, object key):
     cdef tuple parts = key if isinstance(key, tuple) else (key,)
-    cdef Py_ssize_t used = count_used(parts), left = self.ndim - used, axis = 0, made = 0, offset = 0, place
+    cdef Py_ssize_t used = count_used(parts), left = self.ndim - used, axis = 0, count = 0, offset = 0, position
     cdef Py_ssize_t[2 * MAX_NDIM] lengths, strides
     cdef Array view
     if left < 0:
@@ -1371,25 +1371,25 @@ cdef Array index(Array self, object key):
     for part in parts:
         if part is Ellipsis:
             for _ in range(left):
-                lengths[made], strides[made] = self.extents[axis], self.extents[self.ndim + axis]
-                made += 1
+                lengths[count], strides[count] = self.extents[axis], self.extents[self.ndim + axis]
+                count += 1
                 axis += 1
         elif part is None:
-            lengths[made], strides[made] = 1, 0
-            made += 1
+            lengths[count], strides[count] = 1, 0
+            count += 1
         elif isinstance(part, slice):
-            offset += cut(self, axis, part, &lengths[made], &strides[made])
-            made += 1
+            offset += cut(self, axis, part, &lengths[count], &strides[count])
+            count += 1
             axis += 1
         else:
             offset += place_of(self, axis, part) * self.extents[self.ndim + axis]
             axis += 1
-    if made > MAX_NDIM:
+    if count > MAX_NDIM:
         raise IndexError(f"an Array has at most {MAX_NDIM} axes")
-    view = new_view(self, self.ptr + offset, made)
-    for place in range(made):
-        view.extents[place] = lengths[place]
-        view.extents[made + place] = strides[place]
+    view = new_view(self, self.ptr + offset, count)
+    for position in range(count):
+        view.extents[position] = lengths[position]
+        view.extents[count + position] = strides[position]
     return finish_array(view)
 
 

@@ -62,7 +62,7 @@ cdef int driver_is_host = -1
 
 
 cdef inline bint on_host_driver() except -1:
-    # It never changes once a driver is open, which an Array's memory has seen to, but for a fork's child.
+    # The answer never changes once a driver is open, as it is for any Array's memory, except in a fork's child.
     global driver_is_host
     if driver_is_host < 0:
         driver_is_host = init.chosen_driver() == "host"
@@ -72,21 +72,21 @@ cdef inline bint on_host_driver() except -1:
 # --- types --------------------------------------------------------------------------------------------------------
 
 cdef inline long code_of(object dtype) except -1:
-    # By identity first: NumPy's types are single objects, and their hash costs more than an export.
-    cdef uintptr_t place = (<uintptr_t><void*>dtype >> 4) % RECENT
-    if recent_types[place] == <uintptr_t><void*>dtype:
-        return recent_codes[place]
-    return code_of_slow(dtype, place)
+    # The type is looked up by identity first: NumPy has one object per type, and hashing it costs more than an export.
+    cdef uintptr_t slot = (<uintptr_t><void*>dtype >> 4) % RECENT
+    if recent_types[slot] == <uintptr_t><void*>dtype:
+        return recent_codes[slot]
+    return code_of_slow(dtype, slot)
 
 
-cdef long code_of_slow(object dtype, uintptr_t place) except -1:
-    found = type_codes.get(dtype)
-    if found is None:
-        found = type_codes[dtype] = find_code(dtype)
-    recent_kept[place] = dtype
-    recent_types[place] = <uintptr_t><void*>dtype
-    recent_codes[place] = found
-    return found
+cdef long code_of_slow(object dtype, uintptr_t slot) except -1:
+    code = type_codes.get(dtype)
+    if code is None:
+        code = type_codes[dtype] = find_code(dtype)
+    recent_kept[slot] = dtype
+    recent_types[slot] = <uintptr_t><void*>dtype
+    recent_codes[slot] = code
+    return code
 
 
 cdef object find_code(object dtype):
@@ -100,12 +100,12 @@ cdef object find_code(object dtype):
 
 cdef object dtype_of_code(DLDataType dtype):
     cdef long key = dtype.code | dtype.bits << 8
-    found = dtypes.get(key) if dtype.lanes == 1 else None
-    if found is None:
+    numpy_type = dtypes.get(key) if dtype.lanes == 1 else None
+    if numpy_type is None:
         if dtype.lanes != 1:
             raise BufferError(f"a DLPack tensor has elements of {dtype.lanes} lanes; an Array has none of several")
-        found = dtypes[key] = find_dtype(dtype.code, dtype.bits)
-    return found
+        numpy_type = dtypes[key] = find_dtype(dtype.code, dtype.bits)
+    return numpy_type
 
 
 cdef object find_dtype(int code, int bits):
@@ -143,7 +143,7 @@ cdef object device_pair(Array array):
 
 
 cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
-    # Everything but the shape and the strides.
+    # Fills in everything but the shape and the strides.
     refuse_sleeping(array.ptr, "this Array")
     cdef long code = code_of(array.dtype)
     out.data = <void*>array.ptr
@@ -174,7 +174,7 @@ cdef inline int write_steps(Array array, int64_t* steps) except -1:
 
 
 cdef inline int describe_whole(Array array, DLTensor* out, int64_t* numbers, uint64_t* out_flags) except -1:
-    # With the shape and the strides, which numbers has room for.
+    # Fills in the shape and the strides too, for which `numbers` has room.
     cdef Py_ssize_t axis
     describe(array, out, out_flags)
     for axis in range(array.ndim):
@@ -209,16 +209,16 @@ cdef void hold(Array array) noexcept:
 
 
 cdef void delete_holder(void* holder) noexcept nogil:
-    # On any thread of any library.
-    cdef bint made
+    # Any thread of any library may call this.
+    cdef bint new_state
     if interpreter_is_gone():
         return
     if PyGILState_Check():  # to take it again would cost more than the rest
         (<void (*)(PyObject*) noexcept nogil><void*>let_go)(<PyObject*>holder)
         return
-    made = make_thread_state()
+    new_state = make_thread_state()
     with gil:
-        drop_with_gil(made)
+        drop_with_gil(new_state)
         let_go(<PyObject*>holder)
 
 
@@ -247,76 +247,76 @@ cdef void drop_unversioned(object capsule) noexcept:
 
 
 cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except NULL:
-    # One piece of memory: the tensor, its shape, its strides.
-    cdef DLManagedTensorVersioned* made = <DLManagedTensorVersioned*>malloc(
+    # The tensor, its shape and its strides share one piece of memory.
+    cdef DLManagedTensorVersioned* tensor = <DLManagedTensorVersioned*>malloc(
         sizeof(DLManagedTensorVersioned) + 2 * array.ndim * sizeof(int64_t))
-    if made == NULL:
+    if tensor == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
     if not is_live(array):  # the caller's code ran before, and the stream was waited for
-        free(made)
+        free(tensor)
         check_live(array, "this")
     hold(array)  # before the looks: sleep() closes the pool before it looks for exports
     try:
-        describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &made.flags)
+        describe_whole(array, &tensor.dl_tensor, <int64_t*>(tensor + 1), &tensor.flags)
     except BaseException:
         let_go(<PyObject*>array)
-        free(made)
+        free(tensor)
         raise
-    made.flags |= DL_IS_COPIED if copied else 0
-    made.version.major = DLPACK_MAJOR
-    made.version.minor = DLPACK_MINOR
-    made.manager_ctx = <void*>array
-    made.deleter = delete_versioned
-    return made
+    tensor.flags |= DL_IS_COPIED if copied else 0
+    tensor.version.major = DLPACK_MAJOR
+    tensor.version.minor = DLPACK_MINOR
+    tensor.manager_ctx = <void*>array
+    tensor.deleter = delete_versioned
+    return tensor
 
 
 cdef DLManagedTensor* make_unversioned(Array array) except NULL:
     cdef uint64_t flags
-    cdef DLManagedTensor* made
+    cdef DLManagedTensor* tensor
     if array.readonly:
         raise BufferError("the Array is read-only, which an unversioned DLPack tensor cannot say; ask for a versioned one, "
                           "max_version=(1, 0), or export a copy()")
-    made = <DLManagedTensor*>malloc(sizeof(DLManagedTensor) + 2 * array.ndim * sizeof(int64_t))
-    if made == NULL:
+    tensor = <DLManagedTensor*>malloc(sizeof(DLManagedTensor) + 2 * array.ndim * sizeof(int64_t))
+    if tensor == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
     if not is_live(array):  # the caller's code ran before, and the stream was waited for
-        free(made)
+        free(tensor)
         check_live(array, "this")
     hold(array)
     try:
-        describe_whole(array, &made.dl_tensor, <int64_t*>(made + 1), &flags)
+        describe_whole(array, &tensor.dl_tensor, <int64_t*>(tensor + 1), &flags)
         if flags & DL_PADDED:
             raise BufferError(f"an unversioned DLPack tensor has no {array.dtype} of a byte an element; ask for a versioned "
                               "one, max_version=(1, 1)")
     except BaseException:
         let_go(<PyObject*>array)
-        free(made)
+        free(tensor)
         raise
-    made.manager_ctx = <void*>array
-    made.deleter = delete_unversioned
-    return made
+    tensor.manager_ctx = <void*>array
+    tensor.deleter = delete_unversioned
+    return tensor
 
 
 cdef object export(Array array, object stream, object max_version, object dl_device, object copy):
     cdef bint copied = copy is not None and copy
-    cdef Array given = array
+    cdef Array exported = array
     if dl_device is not None and tuple(dl_device) != device_pair(array):
         if tuple(dl_device) != (DL_CPU, 0) or (copy is not None and not copy):
             raise BufferError(f"dl_device is {dl_device} and copy {copy}; the Array is on {device_pair(array)}, and is "
                               f"exported there, or copied to ({DL_CPU}, 0)")
-        given, copied, stream = copied_to_host(array), True, None
+        exported, copied, stream = copied_to_host(array), True, None
     elif copied:
-        given = array.copy(stream=array.stream)
-    order_consumer(given, stream)
+        exported = array.copy(stream=array.stream)
+    order_consumer(exported, stream)
     if max_version is not None and max_version[0] >= 1:
-        return PyCapsule_New(make_versioned(given, copied), VERSIONED, drop_versioned)
-    return PyCapsule_New(make_unversioned(given), UNVERSIONED, drop_unversioned)
+        return PyCapsule_New(make_versioned(exported, copied), VERSIONED, drop_versioned)
+    return PyCapsule_New(make_unversioned(exported), UNVERSIONED, drop_unversioned)
 
 
 cdef Array copied_to_host(Array array):
-    cdef Array made = wrap_numpy(numpy_module().empty(array.shape, array.dtype))
-    copy_array(made, array, True, array.stream)
-    return made
+    cdef Array host_copy = wrap_numpy(numpy_module().empty(array.shape, array.dtype))
+    copy_array(host_copy, array, True, array.stream)
+    return host_copy
 
 
 cdef int order_consumer(Array array, object stream) except -1:
@@ -369,7 +369,7 @@ cdef int note_consumer(Array array, int device, uintptr_t handle) except -1:
 
 @cython.no_gc_clear  # __dealloc__ needs the stream
 cdef class ImportedTensor:
-    """Another library's DLPack tensor, given back when it dies: after the work in the Array's stream then."""
+    """Another library's DLPack tensor; when this dies, it is given back after the work then in the Array's stream."""
 
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
@@ -402,7 +402,7 @@ cdef Array wrap_tensor(ImportedTensor owner, DLTensor* tensor, uint64_t flags):
     cdef Py_ssize_t axis, low, high, ndim = tensor.ndim
     cdef int device = -1
     cdef Stream stream = None
-    cdef Array made
+    cdef Array array
     if not 0 <= ndim <= MAX_NDIM:
         raise BufferError(f"a DLPack tensor has {ndim} axes; an Array has at most {MAX_NDIM}")
     if tensor.dtype.bits < 8 and not flags & DL_PADDED:
@@ -413,26 +413,26 @@ cdef Array wrap_tensor(ImportedTensor owner, DLTensor* tensor, uint64_t flags):
         stream = owner.stream = current_of(device)
     elif tensor.device.device_type != DL_CPU and tensor.device.device_type != DL_CUDA_HOST:
         raise_device(tensor.device.device_type)
-    made = new_array(owner, <uintptr_t>tensor.data + tensor.byte_offset, device, stream, dtype, ndim,
-                     flags & DL_READ_ONLY != 0)
+    array = new_array(owner, <uintptr_t>tensor.data + tensor.byte_offset, device, stream, dtype, ndim,
+                      flags & DL_READ_ONLY != 0)
     for axis in range(ndim):
         if tensor.shape[axis] < 0:
             raise BufferError(f"a DLPack tensor has an axis of {tensor.shape[axis]} elements")
-        made.extents[axis] = tensor.shape[axis]
+        array.extents[axis] = tensor.shape[axis]
         if tensor.strides != NULL:
-            made.extents[ndim + axis] = bytes_of_stride(tensor, axis, made.itemsize)
+            array.extents[ndim + axis] = bytes_of_stride(tensor, axis, array.itemsize)
     if tensor.strides == NULL:
-        set_contiguous(ndim, made.extents, made.itemsize)
+        set_contiguous(ndim, array.extents, array.itemsize)
     try:
-        find_bounds(ndim, made.extents, made.itemsize, &low, &high)
-        finish_array(made)
+        find_bounds(ndim, array.extents, array.itemsize, &low, &high)
+        finish_array(array)
     except ValueError as error:
         raise BufferError(f"a DLPack tensor cannot be in memory: {error}") from None
-    return made
+    return array
 
 
 cdef Py_ssize_t bytes_of_stride(DLTensor* tensor, Py_ssize_t axis, Py_ssize_t itemsize) except? -1:
-    # Where an axis has no second element its stride means nothing, and producers write anything there.
+    # The stride of an axis without a second element means nothing, and producers write anything there.
     cdef Py_ssize_t limit = PY_SSIZE_T_MAX // itemsize
     if -limit <= tensor.strides[axis] <= limit:
         return tensor.strides[axis] * itemsize
@@ -460,7 +460,7 @@ cdef int device_of_tensor(DLTensor* tensor) except -1:
 
 
 cdef Array take_capsule(object capsule):
-    # It is used from here on: what fails gives the tensor back.
+    # Marks the capsule as used: a failure from here on gives the tensor back.
     cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
     if PyCapsule_IsValid(capsule, VERSIONED):
         owner.versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
@@ -481,8 +481,8 @@ cdef Array take_versioned(ImportedTensor owner):
 
 
 cdef object ask_capsule(object source):
-    # Producers of before DLPack 1.0 know no max_version.  A stream that captures is not named to them: it would wait for
-    # work outside of the capture, which breaks that.
+    # Producers from before DLPack 1.0 know no max_version.  A capturing stream is not named to any producer: to make it
+    # wait for work outside of the capture would break the capture.
     cdef object arguments = {}
     cdef Stream worker
     cdef int kind
@@ -507,7 +507,7 @@ cdef object ask_capsule(object source):
 
 
 cdef Array import_any(object source):
-    # Without a copy; of an object with __dlpack__.
+    # Imports an object with __dlpack__ without a copy.
     if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
         raise TypeError(f"source is of type {type(source).__name__}, which has no __dlpack__ and __dlpack_device__; pass an "
                         "array, or use accelrt.asarray()")
@@ -517,7 +517,7 @@ cdef Array import_any(object source):
 # --- DLPack's exchange API ------------------------------------------------------------------------------------------
 
 cdef Array allocate_alike(DLTensor* prototype):
-    # With the prototype's shape, type and device; memory of the CPU is page-locked.
+    # Has the prototype's shape, type and device; memory of the CPU is page-locked.
     cdef Extents extents
     cdef Py_ssize_t ndim = read_shape([prototype.shape[axis] for axis in range(prototype.ndim)], extents)
     cdef object dtype = dtype_of_code(prototype.dtype), device = None
@@ -561,17 +561,17 @@ cdef int tensor_of_object(void* thing, DLManagedTensorVersioned** out) except -1
 
 cdef int object_of_tensor(DLManagedTensorVersioned* tensor, void** out) except -1:
     cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
-    cdef Array made
+    cdef Array array
     out[0] = NULL
     owner.versioned = tensor
-    made = take_versioned(owner)
-    Py_INCREF(made)
-    out[0] = <void*>made
+    array = take_versioned(owner)
+    Py_INCREF(array)
+    out[0] = <void*>array
     return 0
 
 
 cdef int describe_object(void* thing, DLTensor* out) except -1:
-    # The shape and the strides are the Array's own.
+    # The Array itself keeps the shape and the strides.
     cdef Array array = <Array>thing
     cdef uint64_t flags
     cdef Py_ssize_t* steps
@@ -657,13 +657,13 @@ def zeros(
     shape: Shape, dtype: DTypeLike = float, device: DeviceArgument | None = None, stream: Stream | int | None = None,
 ) -> Array:
     """An Array of zero bytes, which are set in its stream's order; see empty()."""
-    cdef Array made = allocate_shaped(shape, dtype, device, stream, False)
-    made.base.fill(0, stream=made.stream)
-    return made
+    cdef Array array = allocate_shaped(shape, dtype, device, stream, False)
+    array.base.fill(0, stream=array.stream)
+    return array
 
 
 cdef Array allocate_like(Array other, object dtype, object device, object stream):
-    # In the other's place, and in its order of axes where its elements fill their memory.
+    # The result is where `other` is, with the same order of axes if the elements fill their memory.
     cdef Extents extents
     check_live(other, "other")
     kind = other.dtype if dtype is None else dtype_of(dtype)
@@ -677,14 +677,14 @@ cdef Array allocate_like(Array other, object dtype, object device, object stream
 
 
 cdef bint fills_memory(Array other) except -1:
-    # Whether some order of the axes makes it contiguous.
+    # Returns whether some order of the axes makes the Array contiguous.
     cdef Extents sorted_
-    cdef Py_ssize_t place, axis
+    cdef Py_ssize_t position, axis
     order = sorted(range(other.ndim), key=lambda axis_: (-other.extents[other.ndim + axis_], axis_))
-    for place in range(other.ndim):
-        axis = order[place]
-        sorted_[place] = other.extents[axis]
-        sorted_[other.ndim + place] = other.extents[other.ndim + axis]
+    for position in range(other.ndim):
+        axis = order[position]
+        sorted_[position] = other.extents[axis]
+        sorted_[other.ndim + position] = other.extents[other.ndim + axis]
     return is_c_contiguous(other.ndim, sorted_, other.itemsize)
 
 
@@ -709,13 +709,13 @@ def zeros_like(
     stream: Stream | int | None = None,
 ) -> Array:
     """An Array of zero bytes of another one's shape, on a device; see empty_like()."""
-    cdef Array made
+    cdef Array array
     check_live(other, "other")
     if other.device_index < 0 and device is None:
         raise ValueError("other is in host memory; pass the device that the Array of zeros is to be on")
-    made = allocate_like(other, dtype, device, stream)
-    made.base.fill(0, stream=made.stream)
-    return made
+    array = allocate_like(other, dtype, device, stream)
+    array.base.fill(0, stream=array.stream)
+    return array
 
 
 def full(
@@ -730,9 +730,9 @@ def full(
     """
     if dtype is None:
         dtype = numpy_module().asarray(value).dtype
-    made = allocate_shaped(shape, dtype, device, stream, False)
-    fill_array(made, value, (<Array>made).stream)
-    return made
+    array = allocate_shaped(shape, dtype, device, stream, False)
+    fill_array(array, value, (<Array>array).stream)
+    return array
 
 
 def full_like(
@@ -740,9 +740,9 @@ def full_like(
     stream: Stream | int | None = None,
 ) -> Array:
     """An Array of another one's shape, of which every element is one number; see empty_like() and full()."""
-    cdef Array made = allocate_like(other, dtype, device, stream)
-    fill_array(made, value, made.stream)
-    return made
+    cdef Array array = allocate_like(other, dtype, device, stream)
+    fill_array(array, value, array.stream)
+    return array
 
 
 # --- memory of others, without a copy ---------------------------------------------------------------------------
@@ -758,46 +758,46 @@ cdef Array wrap_interface(object source):
     cdef Py_ssize_t low, high
     cdef Operand side
     cdef Stream worker = None
-    cdef Array made
-    found = init.later("accelrt.arrays.cuda_array").describe(source.__cuda_array_interface__, "source")
-    kind = dtype_of(found.dtype)
-    cdef uintptr_t address = found.address
-    cdef Py_ssize_t ndim = read_shape(found.lengths, extents)
+    cdef Array array
+    interface = init.later("accelrt.arrays.cuda_array").describe(source.__cuda_array_interface__, "source")
+    kind = dtype_of(interface.dtype)
+    cdef uintptr_t address = interface.address
+    cdef Py_ssize_t ndim = read_shape(interface.lengths, extents)
     cdef int device = device_of_pointer(address) if address else ordinal_of(None)
     count_elements(ndim, extents, kind.itemsize)
     set_contiguous(ndim, extents, kind.itemsize)
-    if found.strides is not None:
-        read_strides(found.strides, ndim, extents + ndim)
+    if interface.strides is not None:
+        read_strides(interface.strides, ndim, extents + ndim)
     find_bounds(ndim, extents, kind.itemsize, &low, &high)
     if device >= 0:
         worker = current_of(device)
         side.ordinal = device
-        side.producer = found.stream if address else 0
+        side.producer = interface.stream if address else 0
         follow_producer(&side, worker)
-    made = new_array(source, address, device, worker, kind, ndim, found.readonly)
-    memcpy(made.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
-    return finish_array(made)
+    array = new_array(source, address, device, worker, kind, ndim, interface.readonly)
+    memcpy(array.extents, extents, 2 * ndim * sizeof(Py_ssize_t))
+    return finish_array(array)
 
 
 cdef Array wrap_any(object source, object dtype, object stream):
-    cdef Array found
+    cdef Array array
     if isinstance(source, Array):
-        found = source
-        check_live(found, "source")
+        array = source
+        check_live(array, "source")
     elif isinstance(source, (Buffer, PinnedBuffer)):
-        found = Array(source)
+        array = Array(source)
     elif isinstance(source, numpy_module().ndarray):
-        found = wrap_numpy(source)
+        array = wrap_numpy(source)
     elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
-        found = import_any(source)
+        array = import_any(source)
     elif hasattr(source, "__cuda_array_interface__"):
-        found = wrap_interface(source)
+        array = wrap_interface(source)
     else:
-        found = wrap_numpy(numpy_module().asarray(source, dtype))
-    if dtype is not None and found.dtype != dtype:
-        raise TypeError(f"dtype is {dtype}, but source has {found.dtype}, and nothing is converted here; convert "
+        array = wrap_numpy(numpy_module().asarray(source, dtype))
+    if dtype is not None and array.dtype != dtype:
+        raise TypeError(f"dtype is {dtype}, but source has {array.dtype}, and nothing is converted here; convert "
                         "it first, or name the bytes' type with view()")
-    return found
+    return array
 
 
 def asarray(
@@ -820,8 +820,8 @@ def asarray(
         ValueError: copy is False and one is needed.
         TypeError: source is no array, holds Python objects, or has another dtype.
     """
-    cdef Array found
-    cdef Array made
+    cdef Array array
+    cdef Array result
     cdef int ordinal = -1
     cdef bint copies = copy is not None and copy  # what may run the caller's code comes before the look at the source
     cdef bint refuses = copy is not None and not copies
@@ -829,23 +829,23 @@ def asarray(
         dtype = dtype_of(dtype)
     if device is not None and not (isinstance(device, str) and device == "cpu"):
         ordinal = ordinal_of(device)
-    found = wrap_any(source, dtype, stream)
-    if device is None and found.device_index >= 0:
-        ordinal = found.device_index
+    array = wrap_any(source, dtype, stream)
+    if device is None and array.device_index >= 0:
+        ordinal = array.device_index
     elif device is None:
         ordinal = (<Stream>stream).device_index if isinstance(stream, Stream) else ordinal_of(None)
-    if ordinal == found.device_index and not copies:
-        return found
+    if ordinal == array.device_index and not copies:
+        return array
     if refuses:
         raise ValueError("copy is False, but the elements are elsewhere; pass copy=None, or their own device")
     if ordinal < 0:
-        made = allocate_like(found, None, None, None) if found.device_index < 0 else packed(
-            found, found.device_index, None, True)
-        copy_array(made, found, True, stream)
-        return made
-    made = allocate_like(found, None, ordinal, stream)
-    copy_array(made, found, found.device_index < 0, made.stream if stream is None else stream)
-    return made
+        result = allocate_like(array, None, None, None) if array.device_index < 0 else packed(
+            array, array.device_index, None, True)
+        copy_array(result, array, True, stream)
+        return result
+    result = allocate_like(array, None, ordinal, stream)
+    copy_array(result, array, array.device_index < 0, result.stream if stream is None else stream)
+    return result
 
 
 def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: bool | None = None) -> Array:
@@ -864,10 +864,10 @@ def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: b
         ValueError: copy is False and the device is another.
         TypeError: source has no __dlpack__.
     """
-    cdef Array found = source if isinstance(source, Array) else import_any(source)
+    cdef Array array = source if isinstance(source, Array) else import_any(source)
     if device is None:
-        device = "cpu" if found.device_index < 0 else found.device_index
-    return asarray(found, device=device, copy=copy)
+        device = "cpu" if array.device_index < 0 else array.device_index
+    return asarray(array, device=device, copy=copy)
 
 
 # --- what an Array's methods do with memory ----------------------------------------------------------------------
@@ -893,15 +893,15 @@ def assign(Array dst, value: object) -> None:
 
 def copied(Array array, stream: Stream | int | None) -> Array:
     cdef bint on_host = array.device_index < 0
-    cdef Array made = packed(array, None if on_host else array.device_index, None if on_host else stream, on_host)
-    copy_array(made, array, False, stream)
-    return made
+    cdef Array result = packed(array, None if on_host else array.device_index, None if on_host else stream, on_host)
+    copy_array(result, array, False, stream)
+    return result
 
 
 def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    made = numpy_module().empty(array.shape, array.dtype)
-    copy_array(wrap_numpy(made), array, True, None)
-    return made
+    elements = numpy_module().empty(array.shape, array.dtype)
+    copy_array(wrap_numpy(elements), array, True, None)
+    return elements
 
 
 provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])

@@ -83,19 +83,19 @@ def parameter(text: str, classes: Classes) -> str:
     """One parameter of a signature as a stub has it."""
     if text in ("*", "/", "self", "cls"):
         return text
-    found = PARAMETER.match(text)
-    if found is None:
+    match = PARAMETER.match(text)
+    if match is None:
         raise SystemExit(f"{text!r} is no parameter that stubgen.py reads")
-    annotation, default = found["annotation"], found["default"]
+    annotation, default = match["annotation"], match["default"]
     if annotation is None:
-        annotation = python_type(found["type"], classes)
+        annotation = python_type(match["type"], classes)
         if default == "None" and "None" not in annotation and annotation != "object":
             annotation += " | None"
     if default is None:
-        return f"{found['stars']}{found['name']}: {annotation}"
+        return f"{match['stars']}{match['name']}: {annotation}"
     if not re.fullmatch(r"-?[\d.]+(e-?\d+)?|None|True|False|\(\)|\"[^\"]*\"|'[^']*'", default):
         default = "..."
-    return f"{found['stars']}{found['name']}: {annotation} = {default}"
+    return f"{match['stars']}{match['name']}: {annotation} = {default}"
 
 
 class Source:
@@ -114,15 +114,15 @@ class Source:
         """Notes the readonly and public attributes of each cdef class."""
         name = None
         for line in text.splitlines():
-            if found := re.match(r"cdef class (\w+)", line):
-                name = found[1]
+            if match := re.match(r"cdef class (\w+)", line):
+                name = match[1]
             elif line and not line[0].isspace() and not line.startswith("#"):
                 name = None
-            found = re.match(r"    cdef (readonly|public) ([\w ]*\w) +\**(\w+(?:, *\w+)*) *(?:#.*)?$", line)
-            if found and name:
-                for attribute in found[3].split(","):
-                    kind = python_type(found[2].strip(), self.classes)
-                    self.attributes.setdefault(name, {})[attribute.strip()] = (found[1], kind)
+            match = re.match(r"    cdef (readonly|public) ([\w ]*\w) +\**(\w+(?:, *\w+)*) *(?:#.*)?$", line)
+            if match and name:
+                for attribute in match[3].split(","):
+                    kind = python_type(match[2].strip(), self.classes)
+                    self.attributes.setdefault(name, {})[attribute.strip()] = (match[1], kind)
 
     def signature(self, at: int) -> tuple[str, str, str | None, int]:
         """(name, parameters, result or None, the line behind the signature) of the function at a line."""
@@ -130,10 +130,10 @@ class Source:
         while not re.search(r":\s*(#.*)?$", text) or text.count("(") > text.count(")"):
             text += " " + self.lines[end].partition("  #")[0].strip()
             end += 1
-        found = re.match(r"\s*(?:async )?def (\w+)\((.*)\)\s*(?:->\s*(.+?))?\s*:\s*(?:#.*)?$", text)
-        if found is None:
+        match = re.match(r"\s*(?:async )?def (\w+)\((.*)\)\s*(?:->\s*(.+?))?\s*:\s*(?:#.*)?$", text)
+        if match is None:
             raise SystemExit(f"{text!r} is no signature that stubgen.py reads")
-        return found[1], found[2], found[3], end
+        return match[1], match[2], match[3], end
 
     def docstring(self, at: int, indent: str) -> list[str]:
         """The lines of the docstring that begins at a line; empty where there is none."""
@@ -164,66 +164,66 @@ class Source:
         """The names that `# stub:` lines of the class at a line give."""
         said: set[str] = set()
         while at < len(self.lines) and INSIDE.match(self.lines[at]):
-            if found := re.match(r"    # stub: (?:def )?(\w+)", self.lines[at]):
-                said.add(found[1])
+            if match := re.match(r"    # stub: (?:def )?(\w+)", self.lines[at]):
+                said.add(match[1])
             at += 1
         return said
 
     def class_body(self, at: int, name: str) -> tuple[list[str], int]:
         """The stub of a class's members, and the line behind the class."""
-        made, decorators = self.docstring(at, "    "), list[str]()
+        members, decorators = self.docstring(at, "    "), list[str]()
         said = self.said_in_class(at)
         for attribute, (access, kind) in self.attributes.get(name, {}).items():
             if attribute.startswith("_") or attribute in said:
                 continue
             if access == "public":
-                made.append(f"    {attribute}: {kind}")
+                members.append(f"    {attribute}: {kind}")
             else:
-                made += ["    @property", f"    def {attribute}(self) -> {kind}: ..."]
+                members += ["    @property", f"    def {attribute}(self) -> {kind}: ..."]
         while at < len(self.lines):
             line = self.lines[at]
             if not INSIDE.match(line):
                 break
             if line.startswith("    # stub: "):
-                made.append("    " + line.partition("# stub: ")[2])
+                members.append("    " + line.partition("# stub: ")[2])
             elif re.match(r"    @(property|staticmethod|classmethod|\w+\.setter)", line):
                 decorators.append(line)
-            elif found := re.match(r"    (?:async )?def (\w+)", line):
-                made += [] if found[1] in said else self.function(at, "    ", decorators)
+            elif match := re.match(r"    (?:async )?def (\w+)", line):
+                members += [] if match[1] in said else self.function(at, "    ", decorators)
                 decorators = []
             elif re.match(r"    \w+: [^#]", line):
-                made.append(line)
+                members.append(line)
             elif re.match(r"    cdef ", line):
                 decorators = []
             at += 1
-        return made, at
+        return members, at
 
     def body(self) -> list[str]:
         """The stub's lines, without its imports."""
-        made, at, head = list[str](), 0, ""
-        said = {found[1] for line in self.lines if (found := re.match(r"# stub: def (\w+)", line))}
+        stub, at, head = list[str](), 0, ""
+        said = {match[1] for line in self.lines if (match := re.match(r"# stub: def (\w+)", line))}
         while at < len(self.lines):
             line = self.lines[at]
             if re.match(r"# stub: class ", line) and re.match(r"(cdef )?class |@", self.lines[at + 1]):
                 head = line.removeprefix("# stub: ")
             elif line.startswith(("# stub: ", "__all__ = ")):
-                made.append(line.removeprefix("# stub: "))
-            elif found := re.match(r"(?:async )?def (\w+)", line):
-                made += [] if found[1] in said else self.function(at, "", [])
-            elif found := re.match(r"(cdef )?class (\w+)(\([^#]*\))?:", line):
-                bases = re.sub(r"namedtuple\(.*\)", "NamedTuple", (found[3] or "")[1:-1])
-                members, end = self.class_body(at + 1, found[2])
+                stub.append(line.removeprefix("# stub: "))
+            elif match := re.match(r"(?:async )?def (\w+)", line):
+                stub += [] if match[1] in said else self.function(at, "", [])
+            elif match := re.match(r"(cdef )?class (\w+)(\([^#]*\))?:", line):
+                bases = re.sub(r"namedtuple\(.*\)", "NamedTuple", (match[3] or "")[1:-1])
+                members, end = self.class_body(at + 1, match[2])
                 is_said = any(re.search(r"\) -> .*:$|# stub: ", each) for each in self.lines[at + 1 : end])
                 if head or is_said:
-                    made += [
+                    stub += [
                         line for line in self.lines[at - 1 : at] if line.startswith(("@dataclass", "@final"))
                     ]
-                    head = head or f"class {found[2]}" + (f"({bases})" if bases else "") + ":"
-                    made += [head, *members, ""] if members else [head + " ...", ""]
+                    head = head or f"class {match[2]}" + (f"({bases})" if bases else "") + ":"
+                    stub += [head, *members, ""] if members else [head + " ...", ""]
                     head = ""
                 at = end - 1
             at += 1
-        return made
+        return stub
 
 
 def classes_of_package() -> Classes:

@@ -62,82 +62,82 @@ cdef int current() except -1:
     return ordinal
 
 
-cdef inline int plain_ordinal(object given) except -2:
-    # Of an int that is one, as most are; -1 for all else.
+cdef inline int plain_ordinal(object argument) except -2:
+    # Returns the ordinal that an int is, as most arguments are; -1 for all else.
     cdef int overflow = 0
     cdef long value
-    if not PyLong_CheckExact(given):
+    if not PyLong_CheckExact(argument):
         return -1
-    value = PyLong_AsLongAndOverflow(given, &overflow)
+    value = PyLong_AsLongAndOverflow(argument, &overflow)
     return <int>value if 0 <= value < device_total else -1
 
 
-cdef int ordinal_of(object given) except -1:
-    cdef int plain = plain_ordinal(given)
-    return plain if plain >= 0 else ordinal_of_slow(given)
+cdef int ordinal_of(object argument) except -1:
+    cdef int plain = plain_ordinal(argument)
+    return plain if plain >= 0 else ordinal_of_slow(argument)
 
 
-cdef int ordinal_of_slow(object given) except -1:
+cdef int ordinal_of_slow(object argument) except -1:
     cdef object ordinal
     cdef int count
-    if given is None:
+    if argument is None:
         return current()
     count = count_devices()
-    ordinal = parse(given)
+    ordinal = parse(argument)
     if ordinal is None:
         return current()
     if count == 0:
-        raise_status(NO_DEVICE, "device", ("device", given))
+        raise_status(NO_DEVICE, "device", ("device", argument))
     if not 0 <= ordinal < count:
         allowed = f"0 to {count - 1}" if count > 1 else "0"
         raise InvalidDeviceError(
-            f"Invalid device id: device {given!r} does not exist; there are {count} devices, ordinals {allowed}"
+            f"Invalid device id: device {argument!r} does not exist; there are {count} devices, ordinals {allowed}"
         )
     return ordinal
 
 
-cdef object parse(object given):
-    # An int, or None where the name has no ordinal and so means the current device.
-    if type(given) is int:
-        return given
-    if isinstance(given, bool):
+cdef object parse(object argument):
+    # Returns an int, or None where the name has no ordinal and so means the current device.
+    if type(argument) is int:
+        return argument
+    if isinstance(argument, bool):
         raise InvalidDeviceTypeError(
-            f"device is {given!r}, a bool; pass an int, 'cuda:1', 'host:0', a device object or None"
+            f"device is {argument!r}, a bool; pass an int, 'cuda:1', 'host:0', a device object or None"
         )
-    if isinstance(given, str):
-        return parse_name(given)
-    if isinstance(given, device):
-        if not (<device>given).made:
-            refuse_unmade(given)
-        return None if (<device>given).index < 0 else (<device>given).index
-    check_type(given)
+    if isinstance(argument, str):
+        return parse_name(argument)
+    if isinstance(argument, device):
+        if not (<device>argument).made:
+            refuse_unmade(argument)
+        return None if (<device>argument).index < 0 else (<device>argument).index
+    check_type(argument)
     try:
-        return operator.index(given)
+        return operator.index(argument)
     except TypeError:
         pass
-    index = getattr(given, "index", None)
-    if callable(index) or not hasattr(given, "index"):
+    index = getattr(argument, "index", None)
+    if callable(index) or not hasattr(argument, "index"):
         raise InvalidDeviceTypeError(
-            f"device is {given!r} of type {type(given).__name__}; "
+            f"device is {argument!r} of type {type(argument).__name__}; "
             "pass an int, 'cuda:1', 'host:0', an object with an index, or None"
         )
     return None if index is None else operator.index(index)
 
 
-cdef int check_type(object given) except -1:
+cdef int check_type(object argument) except -1:
     # An object of another library's, torch.device("cpu") say, may say what kind of device it names.
-    kind = getattr(given, "type", None)
+    kind = getattr(argument, "type", None)
     if not isinstance(kind, str):
         return 0
     if kind not in TYPES:
-        raise InvalidDeviceError(f"device {given!r} is of type {kind!r}; pass one of type 'cuda' or 'host'")
-    return check_host(given, kind)
+        raise InvalidDeviceError(f"device {argument!r} is of type {kind!r}; pass one of type 'cuda' or 'host'")
+    return check_host(argument, kind)
 
 
-cdef int check_host(object given, str kind) except -1:
+cdef int check_host(object argument, str kind) except -1:
     if kind == "host" and init.chosen_driver() == "cuda":
         raise InvalidDeviceError(
-            f"device {given!r} is the embedded host device, but this process runs on cuda; "
+            f"device {argument!r} is the embedded host device, but this process runs on cuda; "
             "choose with ACCELRT_DRIVER=host or accelrt.init(driver='host')"
         )
     return 0
@@ -156,21 +156,21 @@ cdef object parse_name(str name):
 
 
 cdef object device_at(int ordinal):
-    cdef device made
-    found = device_objects.get(ordinal)
-    if found is None:
-        made = <device>device.__new__(device)  # as checked before: also where this process cannot use it any more
-        made.index = ordinal
-        made.made = True
-        found = device_objects.setdefault(ordinal, made)
-    return found
+    cdef device fresh
+    shared = device_objects.get(ordinal)
+    if shared is None:
+        fresh = <device>device.__new__(device)  # as checked before: also where this process cannot use it any more
+        fresh.index = ordinal
+        fresh.made = True
+        shared = device_objects.setdefault(ordinal, fresh)
+    return shared
 
 
-cdef bint is_nowhere(object given) except -1:
-    # For these, a device's context and set_device do nothing: a negative int, or an object made of one or of None.
-    if isinstance(given, device):
-        return (<device>given).made and (<device>given).index < 0
-    return given is None or isinstance(given, int) and not isinstance(given, bool) and given < 0
+cdef bint is_nowhere(object argument) except -1:
+    # A device's context and set_device do nothing for these: a negative int, or an object made of one or of None.
+    if isinstance(argument, device):
+        return (<device>argument).made and (<device>argument).index < 0
+    return argument is None or isinstance(argument, int) and not isinstance(argument, bool) and argument < 0
 
 
 @cython.freelist(8)
@@ -275,9 +275,9 @@ class device_of(device):
     """
 
     def __init__(self, obj: object) -> None:
-        found = getattr(obj, "device", None)
-        kind = found.partition(":")[0] if isinstance(found, str) else getattr(found, "type", None)
-        super().__init__(None if isinstance(kind, str) and kind not in TYPES else found)
+        named = getattr(obj, "device", None)
+        kind = named.partition(":")[0] if isinstance(named, str) else getattr(named, "type", None)
+        super().__init__(None if isinstance(kind, str) and kind not in TYPES else named)
 
 
 cdef int switch_to(int ordinal) except -2:
@@ -462,10 +462,10 @@ def get_device_properties(device: DeviceArgument | None = None) -> DevicePropert
         ordinal = ordinal_of(device)
         if ordinal >= len(properties):
             properties.extend([None] * (count_devices() - len(properties)))
-    found = properties[ordinal]
-    if found is None:
-        found = properties[ordinal] = init.later("accelrt.devices.properties").read_properties(ordinal)
-    return found
+    constants = properties[ordinal]
+    if constants is None:
+        constants = properties[ordinal] = init.later("accelrt.devices.properties").read_properties(ordinal)
+    return constants
 
 
 def get_device_name(device: DeviceArgument | None = None) -> str:
@@ -475,8 +475,8 @@ def get_device_name(device: DeviceArgument | None = None) -> str:
 
 def get_device_capability(device: DeviceArgument | None = None) -> tuple[int, int]:
     """A device's compute capability, (major, minor); (0, 0) for the host device."""
-    found = get_device_properties(device)
-    return found.major, found.minor
+    constants = get_device_properties(device)
+    return constants.major, constants.minor
 
 
 at_fork("devices.device", FORK_DEVICES, NULL, NULL, &forget_devices)

@@ -298,25 +298,25 @@ def await_parked(double timeout) -> str | None:
         RuntimeError: no point is set; the thread held the GIL there, so did not stop; or it went on at its limit.
     """
     cdef long long until = now() + <long long>(min(max(timeout, 0), 1e6) * 1e9)
-    cdef Place found
+    cdef Place outcome
     cdef int row
     with nogil:
         pthread_mutex_lock(&parking)
         while place == EXPECTED:
             if wait_on(&moved, &parking, until - now()):
                 break
-        found, row = place, parked_row
+        outcome, row = place, parked_row
         pthread_mutex_unlock(&parking)
-    if found == NO_POINT:
+    if outcome == NO_POINT:
         raise RuntimeError("no point is set; call park first")
-    refuse_missed(found, row)
-    return None if found == EXPECTED else ROW_NAMES[row]
+    refuse_missed(outcome, row)
+    return None if outcome == EXPECTED else ROW_NAMES[row]
 
 
-cdef int refuse_missed(Place found, int row) except -1:
-    if found == UNPARKABLE:
+cdef int refuse_missed(Place outcome, int row) except -1:
+    if outcome == UNPARKABLE:
         raise RuntimeError(f"the thread holds the GIL in {ROW_NAMES[row]}, so it did not park")
-    if found == OVERDUE:
+    if outcome == OVERDUE:
         raise RuntimeError(f"the thread that parked at {ROW_NAMES[row]} went on by itself, at its limit")
     return 0
 
@@ -328,9 +328,9 @@ def go_on() -> bool:
     Raises:
         RuntimeError: the thread held the GIL there, so did not stop; or it went on at its limit.
     """
-    cdef Place found = set_point(NO_POINT, -1, 0, False, 0, 0)
-    refuse_missed(found, parked_row)
-    return found == PARKED
+    cdef Place outcome = set_point(NO_POINT, -1, 0, False, 0, 0)
+    refuse_missed(outcome, parked_row)
+    return outcome == PARKED
 
 
 def begin_trace() -> None:

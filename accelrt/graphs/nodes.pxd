@@ -20,9 +20,9 @@ cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
 # Changes a node of the graph, and of its instance unless exec_ is 0; None leaves what there is.  change is the node's last
-# one, or None; made is filled.  Where it raises and out_begun is set, the instance launches the new values nevertheless.
+# one, or None; `after` is filled.  Where it raises and out_begun is set, the instance launches the new values nevertheless.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
-                            NodeChange change, NodeChange made, bint* out_begun, object kernel, object grid, object block,
+                            NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
                             object shared, object arguments) except -1
 
 

@@ -98,10 +98,10 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
         return GraphNode, tuple(self)
 
     def _graph(self):
-        found = None if self._owner is None else self._owner()
-        if found is None:
+        graph = None if self._owner is None else self._owner()
+        if graph is None:
             raise RuntimeError("the CUDAGraph of this node is gone; take nodes from CUDAGraph.nodes(), and keep the graph")
-        return found
+        return graph
 
     @property
     def params(self) -> KernelParams:
@@ -130,14 +130,14 @@ cdef class Handles:
 
 cdef list node_handles(uintptr_t graph):
     cdef size_t room = 0, count = 0, index
-    cdef Handles found
+    cdef Handles handles
     cdef int code = registry.active().graph_nodes(graph, 0, NULL, &room)
     if code == 0 and room:
-        found = Handles(room)
-        code = registry.active().graph_nodes(graph, room, found.array, &count)
+        handles = Handles(room)
+        code = registry.active().graph_nodes(graph, room, handles.array, &count)
     if code:
         raise_status(code, "graph_nodes", ("graph", graph))
-    return [found.array[index] for index in range(count)] if room else []
+    return [handles.array[index] for index in range(count)] if room else []
 
 
 def list_edges(uintptr_t graph) -> list[tuple[int, int]]:
@@ -170,10 +170,10 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
     cdef dict before = {}
     for origin, target in list_edges(graph):
         before.setdefault(target, []).append(origin)
-    found = [GraphNode(node, type_of(graph, node), tuple(before.get(node, ()))) for node in node_handles(graph)]
-    for node in found:
+    nodes = [GraphNode(node, type_of(graph, node), tuple(before.get(node, ()))) for node in node_handles(graph)]
+    for node in nodes:
         node._owner = None if owner is None else PyWeakref_NewRef(owner, None)
-    return found
+    return nodes
 
 
 # --- kernel nodes ----------------------------------------------------------------------------------------------
@@ -192,17 +192,17 @@ cdef class NodeChange:
         return 0
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
-        # What has to live until a stream is past its replays once this change gives way to another: memory of no allocator
-        # of accelrt's, and functions.
-        cdef list found = [], things
+        # Returns what has to live until a stream is past its replays once this change gives way to another: functions, and
+        # memory of no allocator of accelrt's.
+        cdef list leftover = [], things
         cdef Py_ssize_t index
         cdef set stays = {id(thing) for things in after.things if things for thing in things}
         for things in self.things:
             for index in range(1, len(things) if things else 0):
                 if isinstance(things[index], Side) and id(things[index - 1]) not in stays and note_sides(
                         [things[index]], device, stream):
-                    found.append(things[index - 1])
-        return found
+                    leftover.append(things[index - 1])
+        return leftover
 
 
 cdef dict kernels_in(list kept):
@@ -222,39 +222,39 @@ cdef Record recorded():
     return record
 
 
-cdef int gather_uses(NodeChange made, Kernel kernel, tuple given, NodeChange change, tuple values) except -1:
-    # Arguments that are bytes may be the values that the node had: then they use what these did.
-    cdef Py_ssize_t index, place
+cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChange change, tuple values) except -1:
+    # Arguments that are bytes may be the values that the node had; they then use what those did.
+    cdef Py_ssize_t index, slot
     cdef Record record = recorded()
-    cdef list alone = [0] * len(given)
-    made.kernel, made.things, made.sides = kernel, [], []
+    cdef list alone = [0] * len(arguments)
+    after.kernel, after.things, after.sides = kernel, [], []
     kernel.keep_with(record, ())
-    made.gather(record)
-    for index in range(len(given)):
-        argument, record = given[index], None
+    after.gather(record)
+    for index in range(len(arguments)):
+        argument, record = arguments[index], None
         if isinstance(argument, bytes) and change is not None:
             record = recorded()
-            for place in range(len(values or ())):
-                if values[place] == argument and place + 1 < len(change.things) and change.things[place + 1]:
-                    record.kept += change.things[place + 1]
+            for slot in range(len(values or ())):
+                if values[slot] == argument and slot + 1 < len(change.things) and change.things[slot + 1]:
+                    record.kept += change.things[slot + 1]
         elif not isinstance(argument, (bytes, int, float)):
             record, alone[index] = recorded(), argument
             keep_memory(kernel.takes, tuple(alone), record)
             alone[index] = 0
-        made.gather(record)
+        after.gather(record)
     return 0
 
 
 cdef tuple read_arguments(uintptr_t function, const void** values):
-    # As bytes; None where the driver does not tell how many.
+    # Returns them as bytes, or None if the driver does not tell how many there are.
     cdef size_t offset = 0, size = 0, index = 0
-    cdef list found = []
+    cdef list arguments = []
     cdef int code = registry.active().function_parameter(function, 0, &offset, &size)
     while code == 0 and values != NULL:
-        found.append((<const char*>values[index])[:size])
+        arguments.append((<const char*>values[index])[:size])
         index += 1
         code = registry.active().function_parameter(function, index, &offset, &size)
-    return tuple(found) if code == INVALID_VALUE else None
+    return tuple(arguments) if code == INVALID_VALUE else None
 
 
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
@@ -275,7 +275,7 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, Node
 
 
 cdef tuple addresses_in(arguments):
-    # What may be pointers among arguments as a node has them, or as they were given: ints, and bytes of 8.
+    # Returns what may be pointers among a node's or a caller's arguments: ints, and bytes of 8.
     return tuple([
         int.from_bytes(each, "little") if isinstance(each, bytes) else each
         for each in arguments or () if isinstance(each, bytes) and len(each) == sizeof(void*) or type(each) is int
@@ -283,12 +283,12 @@ cdef tuple addresses_in(arguments):
 
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
-                            NodeChange change, NodeChange made, bint* out_begun, object kernel, object grid, object block,
+                            NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
                             object shared, object arguments) except -1:
     cdef object before = read_kernel_node(graph, node, kernels, change)
     cdef Kernel to = kernel if kernel is not None else before.kernel
     cdef Dimensions size
-    cdef tuple given
+    cdef tuple new_arguments
     out_begun[0] = False
     read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
     read_dimensions(before.block if block is None else block, "block", size.block)
@@ -301,24 +301,24 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
         to = make_kernel(None, before.function, ordinal, f"function {before.function:#x}", None)
     if to.device_index != ordinal:
         raise ValueError(f"kernel {to.name!r} is on device {to.device_index}, the graph on {ordinal}")
-    given = tuple(arguments)
-    gather_uses(made, to, given, change, before.arguments)
+    new_arguments = tuple(arguments)
+    gather_uses(after, to, new_arguments, change, before.arguments)
     if exec_:  # which may refuse what the graph takes
-        to.change_node(graph, exec_, node, &size, given)
+        to.change_node(graph, exec_, node, &size, new_arguments)
         out_begun[0] = True
-    to.change_node(graph, 0, node, &size, given)
+    to.change_node(graph, 0, node, &size, new_arguments)
     if watch.detects_races():
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
-                           (to.name, addresses_in(given), tuple(uses_of(to.takes, given))))
+                           (to.name, addresses_in(new_arguments), tuple(uses_of(to.takes, new_arguments))))
     return 0
 
 
 def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose) -> None:
     """Writes a driver's graph as text for Graphviz to a file."""
-    cdef bytes place = os.fsencode(path)
-    if b"\0" in place:  # the driver would write to what stands before it
+    cdef bytes encoded = os.fsencode(path)
+    if b"\0" in encoded:  # the driver would write to what stands before it
         raise ValueError(f"debug_path is {path!r}, with an embedded null character; pass the path of a file")
-    cdef const char* to = place
+    cdef const char* to = encoded
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code
     with nogil:
@@ -404,17 +404,17 @@ cdef void forget_graphs() noexcept nogil:
 
 
 cdef Graph* find(uintptr_t graph) noexcept nogil:
-    cdef Graph* found
+    cdef Graph* entry
     spin_lock(&lock)
-    found = <Graph*>map_find(&graphs, graph)
+    entry = <Graph*>map_find(&graphs, graph)
     spin_unlock(&lock)
-    return found
+    return entry
 
 
 # --- destruction ---------------------------------------------------------------------------------------------
 
 cdef void close_capture(Graph* graph) noexcept nogil:
-    # Counted out first: what waited for the capture's end may be given back then.  Takes the pool's lock.
+    # Counts the capture out first: what waited for its end may be given back then.  Takes the pool's lock.
     if graph.counted:
         count_out_capture()
         graph.counted = False
@@ -492,14 +492,14 @@ cdef void retry_refused() noexcept nogil:
 
 
 cdef int destroy_graph(uintptr_t graph) noexcept nogil:
-    cdef Graph* found
+    cdef Graph* entry
     spin_lock(&lock)
-    found = <Graph*>map_remove(&graphs, graph)
+    entry = <Graph*>map_remove(&graphs, graph)
     spin_unlock(&lock)
     retry_refused()
-    if found == NULL:
+    if entry == NULL:
         return INVALID_HANDLE
-    discard(found)
+    discard(entry)
     return 0
 
 
@@ -558,50 +558,50 @@ cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint6
 
 
 cdef int end_graph(uintptr_t graph) noexcept nogil:
-    cdef Graph* found = find(graph)
+    cdef Graph* entry = find(graph)
     cdef int code
-    if found == NULL:
+    if entry == NULL:
         return INVALID_HANDLE
-    if found.state != CAPTURING:
+    if entry.state != CAPTURING:
         return ILLEGAL_STATE
-    code = registry.active().capture_end(found.device, found.stream, &found.raw)
+    code = registry.active().capture_end(entry.device, entry.stream, &entry.raw)
     if code == 0:
-        found.state = CAPTURED
-        close_capture(found)
-        code = registry.active().graph_node_count(found.raw, &found.nodes)
+        entry.state = CAPTURED
+        close_capture(entry)
+        code = registry.active().graph_node_count(entry.raw, &entry.nodes)
     if code:
-        dismantle(found)  # a driver that refuses to end a capture must not leave the stream in it
-        if found.state != CAPTURING:
-            found.state = EMPTY
+        dismantle(entry)  # a driver that refuses to end a capture must not leave the stream in it
+        if entry.state != CAPTURING:
+            entry.state = EMPTY
     return code
 
 
 cdef int instantiate_graph(uintptr_t graph) noexcept nogil:
-    cdef Graph* found = find(graph)
+    cdef Graph* entry = find(graph)
     cdef int code
-    if found == NULL:
+    if entry == NULL:
         return INVALID_HANDLE
-    if found.state != CAPTURED:
+    if entry.state != CAPTURED:
         return ILLEGAL_STATE
-    code = instantiate(found.device, found.raw, &found.raw_exec)
+    code = instantiate(entry.device, entry.raw, &entry.raw_exec)
     if code == 0:
-        found.state = READY
+        entry.state = READY
     return code
 
 
 cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
-    cdef Graph* found = find(graph)
+    cdef Graph* entry = find(graph)
     cdef Slot* section
     cdef int code
-    if found == NULL:
+    if entry == NULL:
         return INVALID_HANDLE
-    if found.state != READY:
+    if entry.state != READY:
         return ILLEGAL_STATE
     section = begin_nogil_use()
     if section == NULL:
         return NO_HOST_MEMORY
-    if watch.is_pool_awake(found.device, found.pool[0], found.pool[1]):
-        code = registry.active().graph_launch(found.device, found.raw_exec, stream)
+    if watch.is_pool_awake(entry.device, entry.pool[0], entry.pool[1]):
+        code = registry.active().graph_launch(entry.device, entry.raw_exec, stream)
     else:
         code = SLEEPING
     end_nogil_use(section)
@@ -611,27 +611,27 @@ cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil:
 # --- figures -------------------------------------------------------------------------------------------------
 
 cdef int read_graph(uintptr_t graph, int* out_state, size_t* out_nodes) noexcept nogil:
-    cdef Graph* found = find(graph)
-    if found == NULL:
+    cdef Graph* entry = find(graph)
+    if entry == NULL:
         return INVALID_HANDLE
-    out_state[0] = found.state
-    out_nodes[0] = found.nodes
+    out_state[0] = entry.state
+    out_nodes[0] = entry.nodes
     return 0
 
 
 cdef int read_graph_pool(uintptr_t graph, uint64_t* out_id0, uint64_t* out_id1) noexcept nogil:
-    cdef Graph* found = find(graph)
-    if found == NULL:
+    cdef Graph* entry = find(graph)
+    if entry == NULL:
         return INVALID_HANDLE
-    out_id0[0], out_id1[0] = found.pool[0], found.pool[1]
+    out_id0[0], out_id1[0] = entry.pool[0], entry.pool[1]
     return 0
 
 
 cdef int read_raw_graph(uintptr_t graph, uintptr_t* out_graph, uintptr_t* out_exec) noexcept nogil:
-    cdef Graph* found = find(graph)
-    if found == NULL:
+    cdef Graph* entry = find(graph)
+    if entry == NULL:
         return INVALID_HANDLE
-    out_graph[0], out_exec[0] = found.raw, found.raw_exec
+    out_graph[0], out_exec[0] = entry.raw, entry.raw_exec
     return 0
 
 

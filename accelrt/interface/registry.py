@@ -85,12 +85,12 @@ def get_interface_for_device(device: Any) -> type[DeviceInterface]:
     """
     kind, index = names_of(device)
     for name in (kind + index, kind):
-        found = _registered.get(name)
-        if found is not None:
-            return resolved(name, found)
-    found = points().get(kind) or UNVERIFIED.get(kind)
-    if found is not None:
-        return resolved(kind, found)
+        source = _registered.get(name)
+        if source is not None:
+            return resolved(name, source)
+    source = points().get(kind) or UNVERIFIED.get(kind)
+    if source is not None:
+        return resolved(kind, source)
     there = ", ".join(sorted({*_registered, *points()}))
     raise NotImplementedError(
         f"there is no interface for device {device!r}; there are: {there}.  A package adds one with "
@@ -104,21 +104,21 @@ def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]
 
     One that cannot be imported, or lacks something, is left out, and a RuntimeWarning says why.
     """
-    found = []
-    for name, given in (UNVERIFIED | points() | _registered).items():
+    interfaces = []
+    for name, source in (UNVERIFIED | points() | _registered).items():
         try:
-            found.append((name, resolved(name, given)))
+            interfaces.append((name, resolved(name, source)))
         except Exception as error:  # what another package's import raises is its own affair
             warnings.warn(f"the interface for {name!r} cannot be used: {error}", RuntimeWarning, stacklevel=2)
-    known = {name for name, _ in found}
-    for name, interface in [*found]:
+    known = {name for name, _ in interfaces}
+    for name, interface in [*interfaces]:
         count = interface.device_count() if name in BUILT_IN and interface.is_available() else 0
         devices = [f"{name}:{ordinal}" for ordinal in range(count)]
-        found += [(each, interface) for each in devices if each not in known]
-    return sorted(found, key=place)
+        interfaces += [(each, interface) for each in devices if each not in known]
+    return sorted(interfaces, key=order_of)
 
 
-def place(pair: tuple[str, Any]) -> tuple[bool, str, int]:
+def order_of(pair: tuple[str, Any]) -> tuple[bool, str, int]:
     kind, _, ordinal = pair[0].partition(":")
     return kind not in BUILT_IN, kind, int(ordinal or -1)
 
@@ -138,35 +138,35 @@ def names_of(device: Any) -> tuple[str, str]:
     return match[1], match[2] or ""
 
 
-def resolved(name: str, found: Any) -> type[DeviceInterface]:
+def resolved(name: str, source: Any) -> type[DeviceInterface]:
     """The class, imported and checked now where it was not yet.
 
     The unverified are not kept: what is registered or installed later goes before them.
     """
-    if isinstance(found, type):
-        return found
-    made = check(name, loaded(name, found))
-    is_kept = not isinstance(found, str) or found != UNVERIFIED.get(name)
-    if is_kept and _registered.get(name) in (None, found):  # nobody registered another one meanwhile
-        _registered[name] = made
-    return made
+    if isinstance(source, type):
+        return source
+    interface = check(name, loaded(name, source))
+    is_kept = not isinstance(source, str) or source != UNVERIFIED.get(name)
+    if is_kept and _registered.get(name) in (None, source):  # nobody registered another one meanwhile
+        _registered[name] = interface
+    return interface
 
 
-def loaded(name: str, found: Any) -> Any:
-    if isinstance(found, EntryPoint):
-        made = found.load()
-        return made() if callable(made) and not isinstance(made, type) else made
-    if not isinstance(found, str):
-        return found()
-    module, _, attribute = found.partition(":")
-    is_ours = found in (BUILT_IN.get(name), UNVERIFIED.get(name))
-    made = init.later(module) if is_ours else importlib.import_module(module)
+def loaded(name: str, source: Any) -> Any:
+    if isinstance(source, EntryPoint):
+        target = source.load()
+        return target() if callable(target) and not isinstance(target, type) else target
+    if not isinstance(source, str):
+        return source()
+    module, _, attribute = source.partition(":")
+    is_ours = source in (BUILT_IN.get(name), UNVERIFIED.get(name))
+    target = init.later(module) if is_ours else importlib.import_module(module)
     for part in attribute.split("."):
-        if not hasattr(made, part):
+        if not hasattr(target, part):
             wrong = (f"{module} has no {attribute}",)
-            raise InterfaceError(f"{found!r}, registered for {name!r}: {wrong[0]}", name, (), wrong)
-        made = getattr(made, part)
-    return made
+            raise InterfaceError(f"{source!r}, registered for {name!r}: {wrong[0]}", name, (), wrong)
+        target = getattr(target, part)
+    return target
 
 
 def points() -> dict[str, EntryPoint]:
@@ -175,9 +175,9 @@ def points() -> dict[str, EntryPoint]:
     """
     global _points
     if _points is None:
-        found: dict[str, EntryPoint] = {}
+        by_type: dict[str, EntryPoint] = {}
         for point in entry_points(group=GROUP):
-            other = found.setdefault(point.name, point)
+            other = by_type.setdefault(point.name, point)
             if point.name in BUILT_IN or other.value != point.value:
                 warnings.warn(
                     f"entry point {point.name!r} = {point.value!r} of the group {GROUP} has no effect: "
@@ -185,5 +185,5 @@ def points() -> dict[str, EntryPoint]:
                     RuntimeWarning,
                     stacklevel=3,
                 )
-        _points = {name: point for name, point in found.items() if name not in BUILT_IN}
+        _points = {name: point for name, point in by_type.items() if name not in BUILT_IN}
     return _points

@@ -124,39 +124,39 @@ cdef inline bint is_for(Call call, const Key* key, Py_ssize_t count, object othe
 
 
 cdef uint64_t hash_of(const Key* key, Py_ssize_t count) noexcept nogil:
-    cdef uint64_t found = key.size
+    cdef uint64_t hash_ = key.size
     cdef Py_ssize_t index
     for index in range(count):
-        found = mix(found, <uintptr_t>key.facts[index].kind)
-        found = mix(found, <uint64_t>key.facts[index].device << 32 | <uint64_t>key.facts[index].past)
-        found = mix(found, key.facts[index].ndim)
+        hash_ = mix(hash_, <uintptr_t>key.facts[index].kind)
+        hash_ = mix(hash_, <uint64_t>key.facts[index].device << 32 | <uint64_t>key.facts[index].past)
+        hash_ = mix(hash_, key.facts[index].ndim)
     for index in range(key.count):
-        found = mix(found, key.extents[index])
-    return found
+        hash_ = mix(hash_, key.extents[index])
+    return hash_
 
 
 cdef Call make_call(object plan, const Key* key, Py_ssize_t count, object others):
-    cdef Call made = Call.__new__(Call)
+    cdef Call call = Call.__new__(Call)
     cdef Py_ssize_t index
     cdef Operand* operand
-    made.room = bytes(key.count * sizeof(Py_ssize_t))
-    made.extents = <Py_ssize_t*><char*>made.room
-    memcpy(made.extents, key.extents, key.count * sizeof(Py_ssize_t))
-    memcpy(made.facts, key.facts, count * sizeof(Fact))
-    made.count = key.count
-    made.kinds = [<object>key.facts[index].kind for index in range(count) if key.facts[index].kind != NULL]
-    made.others = others
-    made.kernel, made.first, made.device = plan.kernel, plan.first, plan.device
-    made.made, made.types, made.dtypes = plan.made, plan.types, plan.dtypes
-    made.size.grid = [plan.grid, 1, 1]
-    made.size.block = [plan.block, 1, 1]
-    made.size.shared = 0
-    made.ndim = len(plan.shape)
-    for index in range(made.ndim):
-        made.shape[index] = plan.shape[index]
-    made.overlaps = False
+    call.room = bytes(key.count * sizeof(Py_ssize_t))
+    call.extents = <Py_ssize_t*><char*>call.room
+    memcpy(call.extents, key.extents, key.count * sizeof(Py_ssize_t))
+    memcpy(call.facts, key.facts, count * sizeof(Fact))
+    call.count = key.count
+    call.kinds = [<object>key.facts[index].kind for index in range(count) if key.facts[index].kind != NULL]
+    call.others = others
+    call.kernel, call.first, call.device = plan.kernel, plan.first, plan.device
+    call.made, call.types, call.dtypes = plan.made, plan.types, plan.dtypes
+    call.size.grid = [plan.grid, 1, 1]
+    call.size.block = [plan.block, 1, 1]
+    call.size.shared = 0
+    call.ndim = len(plan.shape)
+    for index in range(call.ndim):
+        call.shape[index] = plan.shape[index]
+    call.overlaps = False
     for index in range(count):
-        operand = &made.operands[index]
+        operand = &call.operands[index]
         operand.takes, operand.given = NO_NUMBER, plan.spans[index] is not None
         limits = decisions.LIMITS.get(plan.dtypes[index])
         if plan.dtypes[index] in decisions.FLOATS:
@@ -165,13 +165,13 @@ cdef Call make_call(object plan, const Key* key, Py_ssize_t count, object others
             operand.takes, operand.least, operand.most = INTEGER, limits[0], min(limits[1], (1 << 63) - 1)
         if operand.given:
             operand.low, operand.high = plan.spans[index]
-    return made
+    return call
 
 
 # --- what a call passes ----------------------------------------------------------------------------------------
 
 cdef inline object number_as(const Operand* operand, object value):
-    # What the launch lays out without a second look, or None: elementwise_plan decides what becomes of the number.
+    # Returns what the launch lays out without a second look, or None: elementwise_plan then decides about the number.
     cdef int overflow = 0
     cdef long long number
     if PyFloat_CheckExact(value):
@@ -189,14 +189,14 @@ cdef inline object number_as(const Operand* operand, object value):
 cdef Array make_output(Call call, object dtype, Stream stream):
     cdef Py_ssize_t itemsize = dtype.itemsize, axis, size
     cdef Buffer buffer
-    cdef Array made
+    cdef Array output
     size = count_elements(call.ndim, call.shape, itemsize)
     buffer = new_buffer(size * itemsize, stream)
-    made = new_array(buffer, buffer.ptr, call.device, stream, dtype, call.ndim, False)
+    output = new_array(buffer, buffer.ptr, call.device, stream, dtype, call.ndim, False)
     for axis in range(call.ndim):
-        made.extents[axis] = call.shape[axis]
-    set_contiguous(call.ndim, made.extents, itemsize)
-    return finish_array(made)
+        output.extents[axis] = call.shape[axis]
+    set_contiguous(call.ndim, output.extents, itemsize)
+    return finish_array(output)
 
 
 cdef inline bint is_same(Array one, Array other) noexcept:
@@ -205,7 +205,7 @@ cdef inline bint is_same(Array one, Array other) noexcept:
 
 
 cdef bint may_overlap(Call call, PyObject** values, Py_ssize_t inputs, Py_ssize_t count) noexcept:
-    # Whether a closer look is needed: not where addresses lie apart, or an output is an input.
+    # Returns whether a closer look is needed: none is if addresses lie apart, or an output is an input.
     cdef Py_ssize_t output, other
     cdef uintptr_t low, high
     for output in range(inputs, count):
@@ -374,35 +374,35 @@ cdef class ElementwiseKernel:
         return self.carry_out(call, values, worker)
 
     cdef Call find(self, PyObject** values, Key* key, object others):
-        cdef Call found = self.last
+        cdef Call call = self.last
         if not read_facts(values, self.count, key):
             return None
-        if found is not None and is_for(found, key, self.count, others):
-            return found
-        found = self.calls.get(hash_of(key, self.count))
-        while found is not None:
-            if is_for(found, key, self.count, others):
-                self.last = found
-                return found
-            found = found.next
+        if call is not None and is_for(call, key, self.count, others):
+            return call
+        call = self.calls.get(hash_of(key, self.count))
+        while call is not None:
+            if is_for(call, key, self.count, others):
+                self.last = call
+                return call
+            call = call.next
         return None
 
     cdef Call decide(self, list held, PyObject** values, Key* key, object dtypes, object size, object others):
-        cdef Call made
+        cdef Call call
         plan = self.declared.decide(held, dtypes or {}, size)
         if not read_facts(values, self.count, key):  # too many axes to be kept
             memset(key, 0, sizeof(Key))
             return make_call(plan, key, self.count, others)
-        made = make_call(plan, key, self.count, others)
+        call = make_call(plan, key, self.count, others)
         if self.kept >= PLANS:
             self.calls.clear()
             self.kept = 0
         hash_ = hash_of(key, self.count)
-        made.next = self.calls.get(hash_)
-        self.calls[hash_] = made
+        call.next = self.calls.get(hash_)
+        self.calls[hash_] = call
         self.kept += 1
-        self.last = made
-        return made
+        self.last = call
+        return call
 
     cdef object carry_out(self, Call call, PyObject** values, Stream worker):
         cdef tuple packed = PyTuple_New(self.count + 1)
@@ -451,15 +451,15 @@ cdef class ElementwiseKernel:
         return outs
 
     cdef list read_values(self, PyObject** values, object stream):
-        # All operands, with others' arrays as Arrays.
-        cdef list found = [None if values[index] == NULL else <object>values[index] for index in range(self.count)]
-        for index, value in enumerate(found):
+        # Returns all operands, with others' arrays as Arrays.
+        cdef list operands = [None if values[index] == NULL else <object>values[index] for index in range(self.count)]
+        for index, value in enumerate(operands):
             if not isinstance(value, Array) and hasattr(value, "__cuda_array_interface__"):
-                found[index] = wrap(value, stream)
+                operands[index] = wrap(value, stream)
             elif isinstance(value, Array):
                 check_live(<Array>value, self.declared.every[index].name)
-        self.declared.check_values(found)
-        return found
+        self.declared.check_values(operands)
+        return operands
 
     cdef int refuse_count(self, tuple arguments) except -1:
         if self.declared is None:

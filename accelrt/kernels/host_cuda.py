@@ -176,13 +176,13 @@ def build(
     files = {f"headers/{checked_name(name)}": text for name, text in headers.items()}
     sources = {**headers, **texts}
     called = next(iter(texts))
-    found = []
+    scans = []
     for name, text in texts.items():
         scanned = {**files, "scan.cpp": "#define accelrt_scan 1\n" + started(name, text)}
         command = [compiler.path, *compiler.flags, *flags, "-E", "-P", "scan.cpp", "-o", "scanned.txt"]
         done = run_checked(command, scanned, "scanned.txt", called, sources)
-        found.append(find_kernels(done.data.decode(errors="replace")))
-    kernels = {*found[0].kernels, *found[0].templates}
+        scans.append(find_kernels(done.data.decode(errors="replace")))
+    kernels = {*scans[0].kernels, *scans[0].templates}
     names, wanted = {}, {}
     for number, expression in enumerate(expressions):
         word = re.split(r"[<\s(]", expression.strip().removeprefix("&"), maxsplit=1)[0].rpartition("::")[2]
@@ -190,11 +190,11 @@ def build(
             names[expression] = wanted[expression] = f"{EXPRESSION}{number}"
         else:
             names[expression] = word  # a variable, whose name C++ leaves as it is outside of namespaces
-    shared = list(dict.fromkeys(symbol for each in found for symbol in each.shared))
+    shared = list(dict.fromkeys(symbol for each in scans for symbol in each.shared))
     for number, (name, text) in enumerate(texts.items()):
-        parts = [started(name, text), exports(found[number])]
+        parts = [started(name, text), exports(scans[number])]
         if number == 0:
-            parts += [expression_exports(wanted, found[0].waits), dynamic_memory(shared)]
+            parts += [expression_exports(wanted, scans[0].waits), dynamic_memory(shared)]
         files[f"source{number}.cpp"] = "".join(parts)
     sources |= {f"name expression {expression}": expression for expression in expressions}
     inputs = [f"source{number}.cpp" for number in range(len(texts))]
@@ -249,16 +249,16 @@ def dynamic_memory(symbols: Sequence[str]) -> str:
 
 def host_options(options: Sequence[str]) -> list[str]:
     """The options that mean something here, as compilers of C++ call them."""
-    made = []
+    flags = []
     rest = iter(options)
     for option in rest:
         if match := STANDARD.match(option):
-            made.append(STANDARDS.get(match["name"].lower(), "-std=gnu++17"))
+            flags.append(STANDARDS.get(match["name"].lower(), "-std=gnu++17"))
         elif match := FORWARDED.match(option):
             value = option[match.end() :].removeprefix("=").strip() or next(rest, "")
             kind = SHORT.get(match[0], match[0])
-            made += [kind, os.path.abspath(value) if kind == "-I" else value]
-    return made
+            flags += [kind, os.path.abspath(value) if kind == "-I" else value]
+    return flags
 
 
 def checked_name(name: str) -> str:

@@ -648,9 +648,9 @@ cdef int call(object function, int device, size_t size) noexcept:
 
 cdef int call_all(int device, size_t size) noexcept nogil:
     cdef int freed = 0, answer
-    cdef bint made = make_thread_state()
+    cdef bint new_state = make_thread_state()
     with gil:
-        drop_with_gil(made)
+        drop_with_gil(new_state)
         for callback in registered:
             answer = call((<FreeMemoryCallback>callback).function, device, size)
             if answer < 0:
@@ -891,11 +891,11 @@ def host_audit() -> None:
     Raises:
         AssertionError: one is violated; the text says which.
     """
-    cdef const char* found
+    cdef const char* failure
     with nogil:
-        found = pinned_audit_failure()
-    if found != NULL:
-        raise AssertionError(found.decode())
+        failure = pinned_audit_failure()
+    if failure != NULL:
+        raise AssertionError(failure.decode())
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------
@@ -989,7 +989,7 @@ cdef tuple FIELD_KEYS = tuple([
 ])
 # Key of a figure -> (figure, pool, field), as numbers.
 cdef dict PLACES = {
-    key: (place // 12, place // 4 % 3, place % 4) for place, key in enumerate(FIELD_KEYS) if place < 12 * STATS
+    key: (index // 12, index // 4 % 3, index % 4) for index, key in enumerate(FIELD_KEYS) if index < 12 * STATS
 }
 cdef dict stats_layout = None  # the keys of memory_stats without tags, sorted; None before the first call
 
@@ -1086,16 +1086,16 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
     cdef Stats stats
     cdef Counter counter
     cdef bint shared = shares_segments(pool)
-    cdef int place
+    cdef int index
     cdef dict singles, answer
     with nogil:
         stats = read_stats(pool)
     singles = single_figures(&stats, pool)
     answer = laid_out(singles)
     answer.update(singles)
-    for place in range(3 * STATS):
-        counter = counter_of(&stats, place // 3, place % 3, shared)
-        set_fields(answer, 4 * place, &counter)
+    for index in range(3 * STATS):
+        counter = counter_of(&stats, index // 3, index % 3, shared)
+        set_fields(answer, 4 * index, &counter)
     set_fields(answer, 12 * STATS, &stats.oversize_allocations)
     set_fields(answer, 12 * STATS + 4, &stats.oversize_segments)
     return answer if pool == NULL or pool.history == NULL else with_tags(answer, pool.device)
@@ -1129,13 +1129,13 @@ def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
     """
     cdef Pool* pool = pool_at(device)
     cdef Stats stats
-    place = PLACES.get(key)
-    if place is not None and place[1] == 2 and place[2] == 0 and place[0] < PER_HEAP:
-        return current_of_pool(pool, place[0])
+    position = PLACES.get(key)
+    if position is not None and position[1] == 2 and position[2] == 0 and position[0] < PER_HEAP:
+        return current_of_pool(pool, position[0])
     with nogil:
         stats = read_stats(pool)
-    if place is not None:
-        return fields_of(counter_of(&stats, place[0], place[1], shares_segments(pool)))[place[2]]
+    if position is not None:
+        return fields_of(counter_of(&stats, position[0], position[1], shares_segments(pool)))[position[2]]
     single = single_figures(&stats, pool)
     if key in single:
         return single[key]
@@ -1168,10 +1168,10 @@ def memory_snapshot(
     states = read_states(device, "memory_snapshot")
     for ordinal, _, _ in states:
         record_snapshot(ordinal)
-    found = [segment for _, held, _ in states for segment in held]
+    snapshot = [segment for _, held, _ in states for segment in held]
     if mempool_id is None or tuple(mempool_id) == (0, 0):
-        return found
-    return [segment for segment in found if segment["segment_pool_id"] == tuple(mempool_id)]
+        return snapshot
+    return [segment for segment in snapshot if segment["segment_pool_id"] == tuple(mempool_id)]
 
 
 def read_states(device: DeviceArgument | None, call: str) -> list[tuple[int, list[dict[str, Any]], int]]:
@@ -1226,6 +1226,6 @@ def audit(device: DeviceArgument | None = None) -> None:
         return
     ordinals = range(MAX_DEVICES) if device is None else (ordinal_of(device),)
     for ordinal in ordinals:
-        found = find_audit_failure(pool_if_made(ordinal))
-        if found is not None:
-            raise AssertionError(f"device {ordinal}: violated: {found}")
+        failure = find_audit_failure(pool_if_made(ordinal))
+        if failure is not None:
+            raise AssertionError(f"device {ordinal}: violated: {failure}")

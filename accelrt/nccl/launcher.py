@@ -81,35 +81,35 @@ def place_from_environment(environ: Mapping[str, str] | None = None) -> Place:
         ValueError: no launcher's variables are set, one is missing, or one is no number in range; the text
             names it.
     """
-    found = os.environ if environ is None else environ
-    names = next((each for each in LAUNCHERS if found.get(each.rank)), None)
+    variables = os.environ if environ is None else environ
+    names = next((each for each in LAUNCHERS if variables.get(each.rank)), None)
     if names is None:
         raise ValueError(
             f"no launcher started this process: none of {', '.join(each.rank for each in LAUNCHERS)} is "
             "set; start it by torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
-    size = _number(found, names.size, 1, 1 << 20, names)
-    rank = _number(found, names.rank, 0, size - 1, names)
-    nodes = found.get("SLURM_STEP_NODELIST") or found.get("SLURM_JOB_NODELIST") or ""
-    local_size = _local_size(found, names, size)
-    if found.get(names.local_rank):
-        local_rank = _number(found, names.local_rank, 0, size - 1, names)
+    size = _number(variables, names.size, 1, 1 << 20, names)
+    rank = _number(variables, names.rank, 0, size - 1, names)
+    nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
+    local_size = _local_size(variables, names, size)
+    if variables.get(names.local_rank):
+        local_rank = _number(variables, names.local_rank, 0, size - 1, names)
     elif size == 1 or local_size == size:
         local_rank = rank
     else:
         raise _missing(names.local_rank, names, "it says which of its machine's devices a process uses")
-    given = found.get("MASTER_PORT")
-    port = _number(found, "MASTER_PORT", 1, 65535, names) if given else _port(found, names)
+    port_text = variables.get("MASTER_PORT")
+    port = _number(variables, "MASTER_PORT", 1, 65535, names) if port_text else _port(variables, names)
     return Place(
         names.launcher,
         rank,
         size,
         local_rank,
         local_size,
-        found.get("MASTER_ADDR") or _address(names, size, local_size, nodes),
+        variables.get("MASTER_ADDR") or _address(names, size, local_size, nodes),
         port,
-        found.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        ":".join((names.launcher, *(found.get(each, "") for each in (names.job, *JOB_PARTS)))),
+        variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        ":".join((names.launcher, *(variables.get(each, "") for each in (names.job, *JOB_PARTS)))),
     )
 
 
@@ -117,8 +117,8 @@ def _missing(name: str, names: Names, why: str) -> ValueError:
     return ValueError(f"{name} is not set, although {names.rank} is ({names.launcher}): {why}; set it")
 
 
-def _number(found: Mapping[str, str], name: str, least: int, most: int, names: Names) -> int:
-    text = found.get(name)
+def _number(variables: Mapping[str, str], name: str, least: int, most: int, names: Names) -> int:
+    text = variables.get(name)
     if not text:
         raise _missing(name, names, "a launcher sets both")
     if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
@@ -126,10 +126,10 @@ def _number(found: Mapping[str, str], name: str, least: int, most: int, names: N
     return int(text)
 
 
-def _local_size(found: Mapping[str, str], names: Names, size: int) -> int | None:
-    text = found.get(names.local_size) or ""
+def _local_size(variables: Mapping[str, str], names: Names, size: int) -> int | None:
+    text = variables.get(names.local_size) or ""
     if names.launcher == "Slurm":  # "2(x3),1": tasks of the nodes in turn, where one node is what can be told
-        text = found.get("SLURM_STEP_TASKS_PER_NODE") or found.get("SLURM_TASKS_PER_NODE") or text
+        text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or text
     return int(text) if text.isascii() and text.isdigit() and 1 <= int(text) <= size else None
 
 
@@ -141,10 +141,10 @@ def _address(names: Names, size: int, local_size: int | None, nodes: str) -> str
     raise _missing("MASTER_ADDR", names, "it is the address of rank 0's machine, which nothing else tells")
 
 
-def _port(found: Mapping[str, str], names: Names) -> int:
+def _port(variables: Mapping[str, str], names: Names) -> int:
     """A port for a job that names none: jobs on one machine are given different ones, as far as their numbers
     go."""
-    digits = re.findall(r"\d+", f"{found.get(names.job, '')} {found.get('SLURM_STEP_ID', '')}")
+    digits = re.findall(r"\d+", f"{variables.get(names.job, '')} {variables.get('SLURM_STEP_ID', '')}")
     if names.launcher == "torchrun" or not digits:
         return DEFAULT_PORT
     return 20000 + sum(16 * int(each) for each in digits) % 10000

@@ -108,12 +108,12 @@ def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: flo
     number, _exchanged = _exchanged, _exchanged + 1
     end = time.monotonic() + seconds
     if where.rank == 0:
-        given = make()
-        if len(given) > MOST_BYTES:
-            raise ValueError(f"{len(given)} bytes are too many to exchange; give at most {MOST_BYTES}")
+        payload = make()
+        if len(payload) > MOST_BYTES:
+            raise ValueError(f"{len(payload)} bytes are too many to exchange; give at most {MOST_BYTES}")
         if where.size > 1:
-            _Server(where, number, given, end, seconds).serve()
-        return given
+            _Server(where, number, payload, end, seconds).serve()
+        return payload
     return _Asker(where, number, end, seconds, _token).ask()
 
 
@@ -180,10 +180,10 @@ class _Guest:
 class _Server:
     """Rank 0's side."""
 
-    def __init__(self, place: Place, number: int, given: bytes, end: float, timeout: float) -> None:
+    def __init__(self, place: Place, number: int, payload: bytes, end: float, timeout: float) -> None:
         self.place = place
         self.number = number
-        self.given = given
+        self.payload = payload
         self.end = end
         self.timeout = timeout
         self.key = _key(place)
@@ -237,11 +237,11 @@ class _Server:
             for guest in list(self.ranks.values()):
                 if not guest.has_id:
                     guest.has_id = True
-                    self._say(guest, ID, self.given)
+                    self._say(guest, ID, self.payload)
 
     def _listen(self, stack: contextlib.ExitStack) -> socket.socket:
-        """On the first port that is free; on the loopback interface alone where that is what the ranks
-        ask."""
+        """Listens on the first port that is free; on the loopback interface alone where the ranks ask
+        there."""
         local = self.place.address in ("127.0.0.1", "localhost", "::1")
         problems = []
         for port in _ports(self.place):
@@ -257,19 +257,19 @@ class _Server:
         )
 
     def _bind(self, family: int, host: str, port: int, local: bool) -> socket.socket:
-        made = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 if local and self.place.address != "::1":
                     raise OSError("the ranks ask at an address of IPv4")
-                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            made.bind((host, port))
-            made.listen(128)
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((host, port))
+            listener.listen(128)
         except BaseException:
-            made.close()
+            listener.close()
             raise
-        return made
+        return listener
 
     def _accept(self, listener: socket.socket) -> None:
         strangers = self._strangers()
@@ -460,14 +460,14 @@ class _Asker:
                 if time.monotonic() >= self.end:
                     break
                 try:
-                    found = self._ask_at(port)
+                    payload = self._ask_at(port)
                 except OSError as error:
                     self.problem = f"port {port}: {error.strerror or error}"
                     continue
                 except _GivesUp as error:
                     raise TimeoutError(f"rank 0 gave up: {error} ({place.launcher})") from None
-                if found is not None:
-                    return found
+                if payload is not None:
+                    return payload
             time.sleep(max(0.0, min(PAUSE_SECONDS, self.end - time.monotonic())))
         if self.reached:
             raise TimeoutError(
@@ -482,7 +482,7 @@ class _Asker:
         )
 
     def _ask_at(self, port: int) -> bytes | None:
-        """The bytes; None where something else listens there."""
+        """Asks for the bytes; None where something else listens there."""
         place = self.place
         soon = min(self.end, time.monotonic() + SILENCE_SECONDS)
         limit = max(0.001, soon - time.monotonic())
@@ -516,7 +516,7 @@ class _Asker:
         head = _receive(connection, MESSAGE.size, self.end)
         if head is None:
             return None
-        found, size = MESSAGE.unpack(head)
+        answer, size = MESSAGE.unpack(head)
         rest = _receive(connection, size + PROOF_BYTES, self.end) if size <= MOST_BYTES else None
         if rest is None:
             return None
@@ -525,28 +525,28 @@ class _Asker:
             self.reached = ""
             self.mismatch = f"port {port}: what answers there has another ACCELRT_RENDEZVOUS_KEY"
             return None
-        if found == GIVES_UP:
+        if answer == GIVES_UP:
             raise _GivesUp(data.decode(errors="replace"))
-        if found == REFUSAL:
+        if answer == REFUSAL:
             raise RuntimeError(
                 f"rank 0 refuses this process: {data.decode(errors='replace')} ({self.place.launcher})"
             )
-        return data if found == kind else None
+        return data if answer == kind else None
 
 
 def _receive(connection: socket.socket, size: int, end: float) -> bytes | None:
-    """So many bytes; None where the connection ends before."""
-    found = b""
-    while len(found) < size:
+    """Receives so many bytes; None where the connection ends before."""
+    data = b""
+    while len(data) < size:
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
         connection.settimeout(None if left == float("inf") else left)
-        part = connection.recv(size - len(found))
+        part = connection.recv(size - len(data))
         if not part:
             return None
-        found += part
-    return found
+        data += part
+    return data
 
 
 def _words(numbers: range | list[int]) -> str:

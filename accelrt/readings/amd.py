@@ -63,17 +63,17 @@ def handles() -> list[Any]:
 
 def targets() -> list[Amd]:
     """The devices that a HIP program in this environment sees, in the order of its ordinals."""
-    found = sorted((Amd(handle) for handle in handles()), key=lambda device: device.hip_id)
-    if len({device.hip_id for device in found}) < len(found):
+    devices = sorted((Amd(handle) for handle in handles()), key=lambda device: device.hip_id)
+    if len({device.hip_id for device in devices}) < len(devices):
         raise not_supported(
             "amdsmi does not tell which device has which HIP ordinal; that needs ROCm 6.4 or later"
         )
     chosen = visible.resolve_amd(
         os.environ.get("ROCR_VISIBLE_DEVICES"),
         os.environ.get("HIP_VISIBLE_DEVICES"),
-        [device.uuid for device in found],
+        [device.uuid for device in devices],
     )
-    return [found[index] for index in chosen]
+    return [devices[index] for index in chosen]
 
 
 class Amd(OtherVendor):
@@ -102,11 +102,11 @@ class Amd(OtherVendor):
                 raise not_supported(text, reading) from error
             raise ReadingError(text, code, str(error), reading) from error
 
-    def figure(self, reading: str, found: dict[str, Any], *keys: str) -> Any:
+    def figure(self, reading: str, reply: dict[str, Any], *keys: str) -> Any:
         """The first of several entries that holds a figure."""
         for key in keys:
-            if found.get(key) not in MISSING:
-                return found[key]
+            if reply.get(key) not in MISSING:
+                return reply[key]
         return self.refuse(reading)
 
     def number(self, reading: str, source: dict[str, Any], key: str, unit: int = 1) -> int | None:
@@ -117,10 +117,10 @@ class Amd(OtherVendor):
         amdsmi = library()
         current = amdsmi.AmdSmiTemperatureMetric.CURRENT
         kind = next(kind for kind in kinds if hasattr(amdsmi.AmdSmiTemperatureType, kind))
-        found = self.ask(
+        degrees = self.ask(
             reading, "amdsmi_get_temp_metric", getattr(amdsmi.AmdSmiTemperatureType, kind), current
         )
-        return self.refuse(reading) if found in MISSING else int(found)
+        return self.refuse(reading) if degrees in MISSING else int(degrees)
 
     def temperature(self) -> int:
         """Degrees Celsius, of the junction (the hottest spot), as torch reads it."""
@@ -140,38 +140,38 @@ class Amd(OtherVendor):
 
     def power_draw(self) -> int:
         """Milliwatts; amdsmi says watts."""
-        found = self.ask("power_draw", "amdsmi_get_power_info")
+        reply = self.ask("power_draw", "amdsmi_get_power_info")
         watts = self.figure(
-            "power_draw", found, "average_socket_power", "current_socket_power", "socket_power"
+            "power_draw", reply, "average_socket_power", "current_socket_power", "socket_power"
         )
         return int(watts) * 1000
 
     def power_limits(self) -> PowerLimits:
-        found = self.ask("power_limits", "amdsmi_get_power_cap_info")
+        reply = self.ask("power_limits", "amdsmi_get_power_cap_info")
         cap, default, least, most = (
-            self.number("power_limits", found, key, 1000)
+            self.number("power_limits", reply, key, 1000)
             for key in ("power_cap", "default_power_cap", "min_power_cap", "max_power_cap")
         )
         return PowerLimits(cap, cap, default, least, most)
 
     def energy(self) -> int:
         """Millijoules: amdsmi's counter, which counts in its own steps of so many microjoules."""
-        found = self.ask("energy", "amdsmi_get_energy_count")
-        steps = self.figure("energy", found, "energy_accumulator", "power")
-        return int(steps * self.figure("energy", found, "counter_resolution") / 1000)
+        reply = self.ask("energy", "amdsmi_get_energy_count")
+        steps = self.figure("energy", reply, "energy_accumulator", "power")
+        return int(steps * self.figure("energy", reply, "counter_resolution") / 1000)
 
     def clock(self, reading: str, kind: str, *keys: str) -> int:
         kinds = library().AmdSmiClkType
-        found = self.ask(reading, "amdsmi_get_clock_info", getattr(kinds, kind))
-        return int(self.figure(reading, found, *keys))
+        reply = self.ask(reading, "amdsmi_get_clock_info", getattr(kinds, kind))
+        return int(self.figure(reading, reply, *keys))
 
     def clock_rate(self) -> int:
         return self.clock("clock_rate", "GFX", "clk", "cur_clk")
 
     def clocks(self, reading: str, *keys: str) -> dict[str, int | None]:
         kinds = {"graphics": "GFX", "sm": "GFX", "memory": "MEM", "video": "VCLK0"}
-        found = {name: supported(partial(self.clock, reading, kind, *keys)) for name, kind in kinds.items()}
-        return found if any(found.values()) else self.refuse(reading)
+        rates = {name: supported(partial(self.clock, reading, kind, *keys)) for name, kind in kinds.items()}
+        return rates if any(rates.values()) else self.refuse(reading)
 
     def clock_rates(self) -> dict[str, int | None]:
         return self.clocks("clock_rates", "clk", "cur_clk")
@@ -180,38 +180,38 @@ class Amd(OtherVendor):
         return self.clocks("max_clock_rates", "max_clk")
 
     def utilization(self) -> int:
-        found = self.ask("utilization", "amdsmi_get_gpu_activity")
-        return int(self.figure("utilization", found, "gfx_activity"))
+        reply = self.ask("utilization", "amdsmi_get_gpu_activity")
+        return int(self.figure("utilization", reply, "gfx_activity"))
 
     def memory_usage(self) -> int:
-        found = self.ask("memory_usage", "amdsmi_get_gpu_activity")
-        return int(self.figure("memory_usage", found, "umc_activity"))
+        reply = self.ask("memory_usage", "amdsmi_get_gpu_activity")
+        return int(self.figure("memory_usage", reply, "umc_activity"))
 
     def device_memory_info(self) -> MemoryInfo:
-        found = self.ask("device_memory_info", "amdsmi_get_gpu_vram_usage")  # in MB of 2**20 bytes
+        reply = self.ask("device_memory_info", "amdsmi_get_gpu_vram_usage")  # in MB of 2**20 bytes
         total, used = (
-            int(self.figure("device_memory_info", found, key)) * MIB for key in ("vram_total", "vram_used")
+            int(self.figure("device_memory_info", reply, key)) * MIB for key in ("vram_total", "vram_used")
         )
         return MemoryInfo(total, 0, total - used, used)
 
     def ecc_errors(self) -> EccErrors:
-        found = self.ask("ecc_errors", "amdsmi_get_gpu_total_ecc_count")
+        reply = self.ask("ecc_errors", "amdsmi_get_gpu_total_ecc_count")
         corrected, others = (
-            int(self.figure("ecc_errors", found, key)) for key in ("correctable_count", "uncorrectable_count")
+            int(self.figure("ecc_errors", reply, key)) for key in ("correctable_count", "uncorrectable_count")
         )
         return EccErrors(corrected, others, None, None)
 
     def pcie_link(self) -> PcieLink:
-        found = self.ask("pcie_link", "amdsmi_get_pcie_info")
-        static, now = found["pcie_static"], found["pcie_metric"]
+        reply = self.ask("pcie_link", "amdsmi_get_pcie_info")
+        static, now = reply["pcie_static"], reply["pcie_metric"]
         number = partial(self.number, "pcie_link")
         width, replays = number(now, "pcie_width"), number(now, "pcie_replay_count")
         newest, most = number(static, "pcie_interface_version"), number(static, "max_pcie_width")
         return PcieLink(None, width, newest, most, replays)
 
     def gpu_processes(self) -> list[GpuProcess]:
-        made = []
+        processes = []
         for one in self.ask("gpu_processes", "amdsmi_get_gpu_process_list"):
             held = one.get("memory_usage", {}).get("vram_mem", one.get("mem"))
-            made.append(GpuProcess(int(one["pid"]), None if held in MISSING else int(held), "compute"))
-        return made
+            processes.append(GpuProcess(int(one["pid"]), None if held in MISSING else int(held), "compute"))
+        return processes

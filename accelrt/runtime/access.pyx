@@ -103,7 +103,7 @@ def fingerprint(uintptr_t address, size_t size) -> int | None:
     return crc32(PyMemoryView_FromMemory(<char*>address, size, PyBUF_READ))
 
 
-def start(found: Detector) -> None:
+def start(chosen: Detector) -> None:
     """Turns the race detector on; see accelrt.sanitizer.enable.
 
     Arguments:
@@ -112,7 +112,7 @@ def start(found: Detector) -> None:
     global detector, sanitizing, crc32
     from zlib import crc32
 
-    detector = found
+    detector = chosen
     sanitizing = 1
 
 
@@ -319,14 +319,14 @@ cdef class Deferral:
 
 cdef Deferral deferral_slow(PyObject* owner):
     cdef const Access* access = door.newest
-    cdef Deferral made
+    cdef Deferral deferral
     while access != NULL and not is_named(access, owner):
         access = access.before
     if access == NULL:
         return None
-    made = Deferral.__new__(Deferral)
-    made.last = access.serial
-    return made
+    deferral = Deferral.__new__(Deferral)
+    deferral.last = access.serial
+    return deferral
 
 
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object thing) noexcept:

@@ -74,11 +74,11 @@ def later(name: str) -> Any:
     A fork waits until it is there: a child of a fork in the middle of an import would wait for ever for the
     lock of the module that another thread of its parent held.
     """
-    found = _imported.get(name)
-    if found is None:
+    module = _imported.get(name)
+    if module is None:
         with _lock:
-            found = _imported[name] = importlib.import_module(name)
-    return found
+            module = _imported[name] = importlib.import_module(name)
+    return module
 
 
 def words_of(code: int) -> tuple[str, str]:

@@ -372,22 +372,22 @@ cdef void follow_capture() noexcept nogil:
 
 cdef bint still_in(int device, uintptr_t stream, uint64_t named) noexcept nogil:
     # Whether the stream is in the capture that had that id, 0 for a broken one, a moment ago.
-    cdef uint64_t found = 0
+    cdef uint64_t current = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active().capture_status(device, stream, &status, &found)
-    return code != 0 or (status != CAPTURE_NONE and found == named)
+    cdef int code = registry.active().capture_status(device, stream, &status, &current)
+    return code != 0 or (status != CAPTURE_NONE and current == named)
 
 
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
     # Answers 0 where the stream is not in that capture any more, whichever thread ended it.  The driver names an
     # active capture only; a broken one has to be ended whichever it is, and is over although the driver says why.
-    cdef uint64_t found = 0
+    cdef uint64_t current = 0
     cdef int status = CAPTURE_NONE
-    cdef int code = registry.active().capture_status(device, stream, &status, &found)
-    if code or status == CAPTURE_NONE or (status == CAPTURE_ACTIVE and capture and found != capture):
+    cdef int code = registry.active().capture_status(device, stream, &status, &current)
+    if code or status == CAPTURE_NONE or (status == CAPTURE_ACTIVE and capture and current != capture):
         return code
     code = registry.active().capture_end(device, stream, out_graph)
-    return code if code and still_in(device, stream, found) else 0
+    return code if code and still_in(device, stream, current) else 0
 
 
 cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil:
@@ -590,12 +590,12 @@ cdef void take_back_run(HostCall host_call) noexcept:
 cdef void run(void* data) noexcept nogil:
     # On a thread of the driver, which must not wait for an interpreter that ends: the exit goes on once the run is
     # counted out, so that comes after the last use of the GIL.
-    cdef bint made
+    cdef bint new_state
     cdef int device
     if load_count(&closing) == 0:
-        made = make_thread_state()
+        new_state = make_thread_state()
         with gil:
-            drop_with_gil(made)
+            drop_with_gil(new_state)
             device = call(<HostCall>data)
         if device != UNCOUNTED:
             count_run(device, -1)
@@ -682,14 +682,14 @@ cdef int raise_callback_errors() except -1:
 
 cdef object take_errors():
     global more_errors
-    cdef list found = [error for error, _ in function_errors]
+    cdef list raised = [error for error, _ in function_errors]
     cdef long more = more_errors
-    del function_errors[:len(found)]  # more may have come
+    del function_errors[:len(raised)]  # more may have come
     more_errors -= more
-    if len(found) == 1:
-        return found[0]
-    text = f"{len(found) + more} host functions raised"
-    return BaseExceptionGroup(text + f"; the first {len(found)} are here" if more else text, found)
+    if len(raised) == 1:
+        return raised[0]
+    text = f"{len(raised) + more} host functions raised"
+    return BaseExceptionGroup(text + f"; the first {len(raised)} are here" if more else text, raised)
 
 
 cdef void show_error(object error, object function) noexcept:

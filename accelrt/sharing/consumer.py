@@ -176,8 +176,8 @@ class GiveBack:
         self.declined: list[int] = []  # tickets of which it has to be told
         self.marks: list[Mark] = []
         self.line: wire.Connection | None = None  # to the owner, for this thread alone
-        self.told: list[Ending] | None = None  # it was told of these, and has not answered
-        self.told_declined: list[int] = []
+        self.sent: list[Ending] | None = None  # the owner was told of these, and has not answered
+        self.sent_declined: list[int] = []
         self.pause = FIRST_PAUSE
         self.next_try = 0.0
         self.retry = FIRST_PAUSE
@@ -186,7 +186,7 @@ class GiveBack:
 
     def reason(self) -> str:
         """Why something is not given back, for an error."""
-        if self.told is not None or self.untold:
+        if self.sent is not None or self.untold:
             return "that process was told of it and does not answer"
         return "this process's own work uses it still"
 
@@ -194,10 +194,10 @@ class GiveBack:
         """One round of the thread; False: it is not needed any more."""
         if not self.take_ended():
             return self.goes_on()
-        before = (len(self.working), len(self.untold), self.told is None)
+        before = (len(self.working), len(self.untold), self.sent is None)
         self.let_go()
         self.tell()
-        if before != (len(self.working), len(self.untold), self.told is None):
+        if before != (len(self.working), len(self.untold), self.sent is None):
             self.pause = FIRST_PAUSE
         self.pass_marks()
         return True
@@ -205,7 +205,7 @@ class GiveBack:
     def has_work(self) -> bool:
         left = mapping.close_left()
         return (
-            bool(self.working or self.untold or self.declined or self.marks or left) or self.told is not None
+            bool(self.working or self.untold or self.declined or self.marks or left) or self.sent is not None
         )
 
     def take_ended(self) -> bool:
@@ -226,7 +226,7 @@ class GiveBack:
         if isinstance(ended, Ending):
             self.working.append(ended)
         elif isinstance(ended, Mark):
-            ended.before = [*self.working, *self.untold, *(self.told or ())]
+            ended.before = [*self.working, *self.untold, *(self.sent or ())]
             self.marks.append(ended)
         else:
             self.declined.append(ended)
@@ -246,7 +246,7 @@ class GiveBack:
             return
         try:
             self.take_answer()
-            if self.told is None and (self.untold or self.declined):
+            if self.sent is None and (self.untold or self.declined):
                 self.send_some()
                 self.take_answer()
         except Exception as error:
@@ -270,17 +270,17 @@ class GiveBack:
         some = [ending for ending, _ in zip(self.untold, range(MOST_TOLD), strict=False)]
         done = [[ending.connection, ending.number] for ending in some]
         wire.send(self.line, {"do": "end", "done": done, "declined": self.declined[:MOST_TOLD]}, deadline)
-        self.told, self.told_declined = some, self.declined[:MOST_TOLD]
+        self.sent, self.sent_declined = some, self.declined[:MOST_TOLD]
 
     def take_answer(self) -> None:
-        if self.told is None or self.line is None or not self.line.wait_readable(wire.deadline_in(QUICK)):
+        if self.sent is None or self.line is None or not self.line.wait_readable(wire.deadline_in(QUICK)):
             return
         wire.receive(self.line, wire.deadline_in(QUICK))
-        told, self.told = self.told, None
-        self.come_back(told)
-        for _ in told:
+        answered, self.sent = self.sent, None
+        self.come_back(answered)
+        for _ in answered:
             self.untold.popleft()
-        del self.declined[: len(self.told_declined)]
+        del self.declined[: len(self.sent_declined)]
         self.retry, self.doubts = FIRST_PAUSE, 0
 
     def come_back(self, endings: list[Ending]) -> None:
@@ -289,7 +289,7 @@ class GiveBack:
 
     def judge(self, error: Exception) -> None:
         """After a failure: the owner is gone, or is told later on a new connection."""
-        line, self.line, self.told = self.line, None, None
+        line, self.line, self.sent = self.line, None, None
         if line is not None:
             line.close()
         self.doubts += not (isinstance(error, TimeoutError) or wire.is_ours(error))
@@ -453,10 +453,10 @@ def ask(
     if place.segment is not None:
         open_segment(place, ending, bytes.fromhex(answer["segment"]), deadline)
         return answer
-    made = mapping.reserve(mapping.find_device(place.uuid), place.size)
+    memory = mapping.reserve(mapping.find_device(place.uuid), place.size)
     done = 0
     while True:
-        add_pages(made, some, place.pages[done : done + len(some)])
+        add_pages(memory, some, place.pages[done : done + len(some)])
         done += len(some)
         some.clear()
         if done >= len(place.pages):
@@ -464,23 +464,23 @@ def ask(
         message, some = wire.receive_files(connection, deadline)
         if "error" in message or not len(some):
             return {"error": message.get("error", "it sent no descriptors")}
-    made.finish()
-    ending.publish(place.key, made)
+    memory.finish()
+    ending.publish(place.key, memory)
     return answer
 
 
-def add_pages(made: Mapping, files: list[Descriptor], pages: tuple[tuple[int, int], ...]) -> None:
+def add_pages(memory: Mapping, files: list[Descriptor], pages: tuple[tuple[int, int], ...]) -> None:
     for file, (_, size) in zip(files, pages, strict=True):
-        made.add_page(file.fileno(), size)
+        memory.add_page(file.fileno(), size)
 
 
 def open_segment(place: Place, ending: Ending, handle: bytes, deadline: float) -> None:
     """Maps a plain segment unless another thread did so meanwhile: a driver maps it once, at one address."""
     with _segment_turns:
         if not attach(ending, place, deadline):
-            made = mapping.open_segment(mapping.find_device(place.uuid), handle, place.size)
-            made.finish()
-            ending.publish(place.key, made)
+            memory = mapping.open_segment(mapping.find_device(place.uuid), handle, place.size)
+            memory.finish()
+            ending.publish(place.key, memory)
 
 
 def decline_unclaimed() -> None:

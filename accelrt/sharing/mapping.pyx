@@ -226,12 +226,12 @@ cdef class Listener(Endpoint):
             raise_errno(code, f"nothing can listen at {name!r}")
 
     def accept(self) -> Connection | None:
-        """The next connection; None where nobody waits for one.
+        """Accepts the next connection; None if nobody waits for one.
 
         Raises:
-            OSError: as of accept(2); what waits stays in the queue.
+            OSError: as of accept(2); the connection stays in the queue.
         """
-        cdef Connection made = Connection.__new__(Connection)
+        cdef Connection connection = Connection.__new__(Connection)
         cdef int file, code
         with nogil:
             code = accept_one(self.file.number, &file)
@@ -239,8 +239,8 @@ cdef class Listener(Endpoint):
             return None
         if code:
             raise_errno(code, "a connection was not accepted")
-        made.adopt(file)
-        return made
+        connection.adopt(file)
+        return connection
 
 
 cdef class Connection(Endpoint):
@@ -370,29 +370,29 @@ cdef class Connection(Endpoint):
 
 
 def connect(str name, double deadline) -> Connection:
-    """A connection to the process that listens by that name.
+    """Connects to the process that listens by that name.
 
     Raises:
         TimeoutError: it accepts nobody.
         ConnectionRefusedError: nobody listens.
         OSError: as of socket(2) and connect(2).
     """
-    cdef Connection made = Connection.__new__(Connection)
+    cdef Connection connection = Connection.__new__(Connection)
     cdef bytes text = name.encode()
     cdef const char* data = text
     cdef size_t length = len(text)
     cdef int code = EAGAIN
     if not 0 < length <= LONGEST_NAME:
         raise ValueError(f"{name!r} is no name of a socket")
-    made.open()
+    connection.open()
     while code:
         with nogil:
-            code = connect_to(made.file.number, data, length)
+            code = connect_to(connection.file.number, data, length)
             if code == EAGAIN:
                 pause(2000000)
                 code = ETIMEDOUT if clock_now() >= deadline else EINTR
-        made.check_wait(code, f"nobody answered at {name!r}")
-    return made
+        connection.check_wait(code, f"nobody answered at {name!r}")
+    return connection
 
 
 def forget_sockets() -> None:
@@ -537,7 +537,7 @@ cdef class SharedBytes:
         return handle[:IPC_BYTES]
 
 
-cdef int refuse_export(int code, Buffer buffer, const Exported* found) except -1:
+cdef int refuse_export(int code, Buffer buffer, const Exported* export) except -1:
     if code == NOT_ALLOCATED:
         raise ValueError(f"{buffer!r} is no memory of accelrt's allocator, so it cannot be shared with other processes")
     if code == NOT_SUPPORTED:
@@ -549,9 +549,9 @@ cdef int refuse_export(int code, Buffer buffer, const Exported* found) except -1
         raise_status(SLEEPING, "share", ("address", buffer.ptr))
     if code:
         raise_status(code, "share", ("address", buffer.ptr, "size", buffer.nbytes))
-    if found.refused:
+    if export.refused:
         raise NotSupportedError(
-            f"{found.refused} of the {found.count} pages below {buffer!r} were made for this process alone, since "
+            f"{export.refused} of the {export.count} pages below {buffer!r} were made for this process alone, since "
             "accelrt.sharing was not imported yet, or because the device cannot make others; import accelrt.sharing "
             "before the first allocation, or call accelrt.empty_cache() after it and allocate this memory anew",
             NOT_SUPPORTED, "NOT_SUPPORTED", "share",
@@ -566,8 +566,8 @@ def share_bytes(Buffer buffer) -> SharedBytes:
     Raises:
         ValueError, NotSupportedError, SleepingMemoryError: as of Buffer.share().
     """
-    cdef Exported found
-    cdef SharedBytes made
+    cdef Exported export
+    cdef SharedBytes shared
     cdef uintptr_t address = buffer.ptr
     cdef int device = buffer.device_index
     cdef int code = 0
@@ -580,42 +580,42 @@ def share_bytes(Buffer buffer) -> SharedBytes:
                 "this process, and share that"
             )
         return buffer.keeper
-    made = SharedBytes.__new__(SharedBytes)
-    made.device_index = device
-    made.nbytes = buffer.nbytes
-    made.pages, made.handles = (), []
+    shared = SharedBytes.__new__(SharedBytes)
+    shared.device_index = device
+    shared.nbytes = buffer.nbytes
+    shared.pages, shared.handles = (), []
     if address == 0:
-        return made
-    made.ptr = address  # the Buffer may be freed by another thread from here on
-    buffer.keeper = made
+        return shared
+    shared.ptr = address  # the Buffer may be freed by another thread from here on
+    buffer.keeper = shared
     buffer.kept = True
     with nogil:
-        code = begin_export(device, address, &found)
-    made.exported = code == 0 and found.refused == 0
+        code = begin_export(device, address, &export)
+    shared.exported = code == 0 and export.refused == 0
     try:
-        refuse_export(code, buffer, &found)
-        made.base, made.size = found.base, found.size
-        made.serial = None if found.count else found.serial
-        made.pages = tuple([(found.pages[index].serial, found.pages[index].size) for index in range(found.count)])
-        made.handles = [found.pages[index].handle for index in range(found.count)]
+        refuse_export(code, buffer, &export)
+        shared.base, shared.size = export.base, export.size
+        shared.serial = None if export.count else export.serial
+        shared.pages = tuple([(export.pages[index].serial, export.pages[index].size) for index in range(export.count)])
+        shared.handles = [export.pages[index].handle for index in range(export.count)]
     except BaseException:
-        give_up(buffer, made)
+        give_up(buffer, shared)
         raise
     finally:
-        free(found.pages)
-    return made
+        free(export.pages)
+    return shared
 
 
-cdef int give_up(Buffer buffer, SharedBytes made) except -1:
-    # The memory is the Buffer's alone again, unless that was freed meanwhile.
-    cdef int device = made.device_index
-    cdef uintptr_t address = made.ptr
-    if made.exported:
-        made.exported = False
+cdef int give_up(Buffer buffer, SharedBytes shared) except -1:
+    # Returns the memory to the Buffer alone, unless that was freed meanwhile.
+    cdef int device = shared.device_index
+    cdef uintptr_t address = shared.ptr
+    if shared.exported:
+        shared.exported = False
         with nogil:
             end_export(device, address)
-    if buffer.keeper is made:
-        made.ptr = 0
+    if buffer.keeper is shared:
+        shared.ptr = 0
         buffer.kept = False
         buffer.keeper = None
     return 0
@@ -757,21 +757,21 @@ cdef class Mapping:
         return code
 
     def close(self) -> bool:
-        """Unmaps it; whether that was done: whatever a driver answers but that the device is lost, it is to be tried
+        """Unmaps it, and returns whether that was done: after any answer but that the device is lost, the caller tries
         again."""
         return self.unmap() == 0
 
     def buffer(self, size_t offset, size_t nbytes, Stream stream not None, keeper: object) -> Buffer:
         """A Buffer of some of the bytes, which keeps keeper alive."""
-        cdef Buffer made = Buffer.__new__(Buffer)
-        made.device_index = self.device_index
-        made.stream = stream
-        made.ptr = self.base + offset
-        made.nbytes = nbytes
-        made.kept = True
-        made.keeper = keeper
-        made.live = True
-        return made
+        cdef Buffer view = Buffer.__new__(Buffer)
+        view.device_index = self.device_index
+        view.stream = stream
+        view.ptr = self.base + offset
+        view.nbytes = nbytes
+        view.kept = True
+        view.keeper = keeper
+        view.live = True
+        return view
 
 
 def close_left() -> int:
@@ -812,7 +812,7 @@ cdef int close_segment(int device, uintptr_t base) noexcept nogil:
 
 def reserve(int device, size_t size) -> Mapping:
     """A Mapping with addresses for pages of so many bytes."""
-    cdef Mapping made = Mapping.__new__(Mapping)
+    cdef Mapping mapping = Mapping.__new__(Mapping)
     cdef uintptr_t address = 0
     cdef size_t granule = 0
     cdef int code
@@ -824,44 +824,44 @@ def reserve(int device, size_t size) -> Mapping:
         code = registry.active().address_reserve(size, granule, &address)
     if code:
         raise_status(code, "address_reserve", ("size", size, "device", device))
-    made.device_index = device
-    made.base = address
-    made.size = size
-    return made
+    mapping.device_index = device
+    mapping.base = address
+    mapping.size = size
+    return mapping
 
 
 def open_segment(int device, bytes handle, size_t size) -> Mapping:
     """A Mapping of a plain segment of another process (cuIpcOpenMemHandle)."""
-    cdef Mapping made = Mapping.__new__(Mapping)
+    cdef Mapping mapping = Mapping.__new__(Mapping)
     cdef uintptr_t address = 0
-    cdef const char* given = handle
+    cdef const char* data = handle
     cdef int mode, code
     drain()
     with nogil:
         code = go_relaxed(registry.active(), &mode)
         if code == 0:
-            code = registry.active().ipc_memory_open(device, given, &address)
+            code = registry.active().ipc_memory_open(device, data, &address)
             restore_mode(registry.active(), mode)
     if code:
         raise_status(code, "ipc_memory_open", ("device", device))
-    made.device_index = device
-    made.base = address
-    made.size = size
-    made.plain = True
-    return made
+    mapping.device_index = device
+    mapping.base = address
+    mapping.size = size
+    mapping.plain = True
+    return mapping
 
 
 def local_buffer(SharedBytes memory not None, Stream stream not None) -> Buffer:
-    """A second Buffer on bytes that this process shares."""
-    cdef Buffer made = Buffer.__new__(Buffer)
-    made.device_index = memory.device_index
-    made.stream = stream
-    made.ptr = memory.ptr
-    made.nbytes = memory.nbytes
-    made.kept = True
-    made.keeper = memory
-    made.live = True
-    return made
+    """Makes a second Buffer on bytes that this process shares."""
+    cdef Buffer view = Buffer.__new__(Buffer)
+    view.device_index = memory.device_index
+    view.stream = stream
+    view.ptr = memory.ptr
+    view.nbytes = memory.nbytes
+    view.kept = True
+    view.keeper = memory
+    view.live = True
+    return view
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -982,22 +982,22 @@ cdef class Ending:
         """Has the lease use what is mapped already.
 
         Returns:
-            bool; None where it is being unmapped, and has to be looked for again.
+            bool; None while the mapping is being unmapped, and has to be looked up again.
         """
-        cdef Mapping found = _mapped.get(key)
-        if found is None:
+        cdef Mapping mapping = _mapped.get(key)
+        if mapping is None:
             return False
-        if found.closing:
+        if mapping.closing:
             return None
-        self.use(key, found)
+        self.use(key, mapping)
         return True
 
-    def publish(self, key: tuple[object, ...], Mapping made not None) -> None:
-        """Has the lease use what it mapped, and others too; or another's mapping, which was faster."""
-        cdef Mapping found = _mapped.get(key)
-        if found is None or found.closing:
-            found = _mapped[key] = made
-        self.use(key, found)
+    def publish(self, key: tuple[object, ...], Mapping mapping not None) -> None:
+        """Has this lease and others use what it mapped, or another's mapping if that was faster."""
+        cdef Mapping current = _mapped.get(key)
+        if current is None or current.closing:
+            current = _mapped[key] = mapping
+        self.use(key, current)
 
     cdef int use(self, key, Mapping memory) except -1:
         self.key = key
@@ -1273,9 +1273,9 @@ def drop_tickets() -> list[Loan]:
 
 
 def live() -> list[Loan]:
-    """The loans that others may open: a list."""
-    found = [reference() for reference in list(_loans.values())]
-    return [loan for loan in found if loan is not None] + list(_tickets.values())
+    """Returns a list of the loans that others may open."""
+    loans = [reference() for reference in list(_loans.values())]
+    return [loan for loan in loans if loan is not None] + list(_tickets.values())
 
 
 def forget_loans() -> object:

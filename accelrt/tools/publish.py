@@ -169,11 +169,11 @@ def folder() -> Path:
     Raises:
         OSError: it cannot be made, or it is not a folder of this user's that nobody else may write.
     """
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(given, "accelrt") if given else Path(tempfile.gettempdir(), f"accelrt-{os.getuid()}")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(base, "accelrt") if base else Path(tempfile.gettempdir(), f"accelrt-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"{path} is not a folder that only user {os.getuid()} may write")
     return path
 
@@ -188,11 +188,11 @@ def published() -> list[Published]:
         A list; [] where the folder is not there or cannot be trusted.
     """
     try:
-        place = folder()
+        directory = folder()
     except OSError:
         return []
     mine = namespace()
-    return sorted((one for one in look_into(place) if one.namespace == mine), key=lambda one: one.pid)
+    return sorted((one for one in look_into(directory) if one.namespace == mine), key=lambda one: one.pid)
 
 
 def reading() -> Published:
@@ -220,10 +220,10 @@ def write(path: Path, what: Published) -> None:
     files.write(path, [content], private=True, beside=beside)
 
 
-def look_into(place: Path) -> list[Published]:
+def look_into(directory: Path) -> list[Published]:
     """What the files of a folder say but for malformed ones.  Removes those of processes that are gone."""
-    found, mine = [], namespace()
-    for path in (*place.glob("*.json"), *place.glob("*.new")):
+    entries, mine = [], namespace()
+    for path in (*directory.glob("*.json"), *directory.glob("*.new")):
         if not path.stem.isdecimal():
             continue
         now: int | None = 0  # it counts as living until that is known
@@ -237,14 +237,14 @@ def look_into(place: Path) -> list[Published]:
             if now is None:
                 remove(path)
             elif path.suffix == ".json":
-                told = f"{path} is left out: {error or type(error).__name__}"
-                warnings.warn(told, RuntimeWarning, stacklevel=1)
+                text = f"{path} is left out: {error or type(error).__name__}"
+                warnings.warn(text, RuntimeWarning, stacklevel=1)
             continue
         if now is None if one is None else one.namespace == mine and one.started != now:
             remove(path)
         elif one is not None and path.suffix == ".json":
-            found.append(one)
-    return found
+            entries.append(one)
+    return entries
 
 
 def remove(path: Path) -> None:
@@ -269,20 +269,20 @@ def read(path: Path) -> Published | None:
         content = file.read(SIZE_LIMIT + 1)
     if len(content) > SIZE_LIMIT:
         raise ValueError(f"it has more than {SIZE_LIMIT} bytes")
-    found = json.loads(content)
-    if not isinstance(found, dict) or "format" not in found:
+    record = json.loads(content)
+    if not isinstance(record, dict) or "format" not in record:
         raise ValueError("it is no JSON object with a format")
-    if found.pop("format") != FORMAT:
+    if record.pop("format") != FORMAT:
         return None
-    given = exactly(Published, found)
-    one = Published(**(given | {"pools": [read_pool(pool) for pool in given["pools"]]}))
+    values = exactly(Published, record)
+    one = Published(**(values | {"pools": [read_pool(pool) for pool in values["pools"]]}))
     if one.pid != int(path.stem):
         raise ValueError(f"it says pid {one.pid}")
     return one
 
 
-def read_pool(found: Any) -> Pool:
-    one = Pool(**exactly(Pool, found))
+def read_pool(record: Any) -> Pool:
+    one = Pool(**exactly(Pool, record))
     if not UUID_DIGITS.fullmatch(one.uuid):
         raise ValueError("uuid is not 32 hexadecimal digits")
     if (one.used is None) != (one.total is None) or (one.used or 0) > (one.total or 0):
@@ -308,16 +308,16 @@ CHECKS: dict[object, tuple[Callable[[Any], bool], str]] = {  # by the type that 
 }
 
 
-def exactly(kind: type, found: Any) -> dict[str, Any]:
+def exactly(kind: type, record: Any) -> dict[str, Any]:
     """The fields of a class as a file has them: all of them, no others, each of its type."""
     types = {one.name: one.type for one in fields(kind)}
-    if not isinstance(found, dict) or not types.keys() - OPTIONAL <= found.keys() <= types.keys():
+    if not isinstance(record, dict) or not types.keys() - OPTIONAL <= record.keys() <= types.keys():
         raise ValueError(f"an object with {', '.join(types)} was expected")
-    for name, value in found.items():
+    for name, value in record.items():
         is_right, words = CHECKS[types[name]]
         if not is_right(value):
             raise ValueError(f"{name} is not {words}")
-    return found
+    return record
 
 
 def namespace() -> str:

@@ -36,9 +36,9 @@ def arrays_in(value: object) -> list[Any]:
 def copied(value: Any) -> Any:
     """The same with arrays of its own, of the same contents; what is no array stays what it is."""
     if isinstance(value, Buffer):
-        made = Buffer(value.nbytes, value.device_index)
-        made.copy_from(value, blocking=False)
-        return made
+        duplicate = Buffer(value.nbytes, value.device_index)
+        duplicate.copy_from(value, blocking=False)
+        return duplicate
     if is_array(value):
         return value.clone() if hasattr(value, "clone") else value.copy()
     if isinstance(value, dict):
@@ -54,9 +54,9 @@ def nbytes_of(value: object) -> int:
 
 
 def array_bytes(array: Any) -> int:
-    found = getattr(array, "nbytes", None)
-    if found is not None:
-        return int(found)
+    nbytes = getattr(array, "nbytes", None)
+    if nbytes is not None:
+        return int(nbytes)
     interface = array.__cuda_array_interface__
     return int(math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize)
 
@@ -150,9 +150,9 @@ def value_of(part: str, params: str) -> Any:
             lengths = [int(length) for length in array["shape"].split("x") if length]
             return random_array(array["dtype"], lengths)
         if size is not None:
-            made = Buffer(int(size[1]))
-            made.fill(0)
-            return made
+            buffer = Buffer(int(size[1]))
+            buffer.fill(0)
+            return buffer
         return 1.0 if part == "float" else ast.literal_eval(part)
     except (ValueError, SyntaxError, TypeError) as error:
         raise ValueError(
@@ -195,9 +195,9 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
     if isinstance(array, np.ndarray):
         return array
     if isinstance(array, Buffer):
-        found = np.empty(array.nbytes, np.uint8)
-        array.copy_to(found)
-        return found
+        content = np.empty(array.nbytes, np.uint8)
+        array.copy_to(content)
+        return content
     return asarray(array.detach() if hasattr(array, "detach") else array).numpy()
 
 

@@ -42,7 +42,7 @@ def skip(operation: str, params: str, reason: str) -> None:
 
 def tune_each(lines: list[tuple[str, str]], tell: Callable[[str, str, str], None]) -> list[Result]:
     """Tunes each (operation, parameters) of which nothing is known; tells of those that cannot be tuned."""
-    made = []
+    tuned = []
     for name, params in lines:
         operation = registered.operations.get(name)
         if operation is None:
@@ -60,5 +60,5 @@ def tune_each(lines: list[tuple[str, str]], tell: Callable[[str, str, str], None
         if called != params:
             tell(name, params, f"the arguments that were made for it are called {called!r}")
             continue
-        made.append(operation.tune(*args, **kwargs))
-    return made
+        tuned.append(operation.tune(*args, **kwargs))
+    return tuned

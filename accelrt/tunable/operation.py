@@ -122,7 +122,7 @@ class Operation:
                 f"name is {name!r}, which {self.name} has already; it has {', '.join(self._functions)}"
             )
         if function is None:
-            return lambda given: self.candidate(name, given)
+            return lambda decorated: self.candidate(name, decorated)
         if not callable(function):
             raise TypeError(f"function is {function!r} of type {type(function).__name__}; pass a function")
         self._functions[name] = function
@@ -130,8 +130,8 @@ class Operation:
 
     def params_of(self, *args: Any, **kwargs: Any) -> str:
         """What a call's arguments are called in files of results."""
-        found = argument_rules.name_of(args, kwargs) if self._key is None else self._key(*args, **kwargs)
-        return check_field(found, f"the key of {self.name}'s arguments")
+        name = argument_rules.name_of(args, kwargs) if self._key is None else self._key(*args, **kwargs)
+        return check_field(name, f"the key of {self.name}'s arguments")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not switches.is_enabled():
@@ -141,14 +141,14 @@ class Operation:
     def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
         """The function that a call runs; times the candidates first where that is due."""
         params, ordinal = self.params_of(*args, **kwargs), self.ordinal_for(args, kwargs)
-        found = self.known(ordinal, params)
-        if found is not None:
-            return found
+        function = self.known(ordinal, params)
+        if function is not None:
+            return function
         if switches.tuning_is_enabled():
             with tuning(ordinal) as may_tune:
                 if may_tune:
-                    found = self.known(ordinal, params)  # another thread may have found it meanwhile
-                    return found or self._functions[self.find(ordinal, params, args, kwargs).candidate]
+                    function = self.known(ordinal, params)  # another thread may have found it meanwhile
+                    return function or self._functions[self.find(ordinal, params, args, kwargs).candidate]
         elif switches.record_untuned_is_enabled():
             path = results.file_for(ordinal, "ACCELRT_TUNABLE_UNTUNED_FILENAME")
             results_file.record_untuned(path, self.name, params)
@@ -178,32 +178,32 @@ class Operation:
 
     def ordinal_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """The ordinal of the device that a call runs on: its arrays', or the current one."""
-        found = argument_rules.ordinal_of_arrays([args, kwargs])
-        return current_device() if found is None else found
+        ordinal = argument_rules.ordinal_of_arrays([args, kwargs])
+        return current_device() if ordinal is None else ordinal
 
     def known(self, ordinal: int, params: str) -> Function | None:
         """The candidate that results name for a device and arguments; None where there is none."""
         result = results.find(ordinal, self.name, params)
         if result is None:
             return None
-        found = self._functions.get(result.candidate)
-        if found is None:
+        function = self._functions.get(result.candidate)
+        if function is None:
             warnings.warn(
                 f"{self.name} has no candidate {result.candidate!r}, which the results of tuning name for "
                 f"{params}; it has {', '.join(self._functions)}",
                 RuntimeWarning,
                 stacklevel=4,
             )
-        return found
+        return function
 
     def find(self, ordinal: int, params: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
         """Times the candidates with a call's arguments, and keeps the fastest."""
         switches.say(2, f"{self.name}({params}): {len(self._functions)} candidates")
         with device_type(ordinal):
             stream = current_stream(ordinal)
-            found = fastest(dict(self._functions), args, kwargs, stream, self._copies, self._check)
-        result = Result(self.name, params, found.name, found.time)
-        switches.say(1, f"{self.name}({params}): {found.name}, {found.time:.4g} ms")
+            best = fastest(dict(self._functions), args, kwargs, stream, self._copies, self._check)
+        result = Result(self.name, params, best.name, best.time)
+        switches.say(1, f"{self.name}({params}): {best.name}, {best.time:.4g} ms")
         results.add(ordinal, result)
         return result
 

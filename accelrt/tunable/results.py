@@ -49,12 +49,12 @@ process.call_at_fork("tunable.results", "tools", child=forget_in_child)
 
 def model_of(ordinal: int) -> str:
     """What a device is called among the validators: results are good for devices of one name."""
-    found = _models.get(ordinal)
-    if found is None:
+    model = _models.get(ordinal)
+    if model is None:
         facts = get_device_properties(ordinal)
         name = f"{facts.name} {facts.major}.{facts.minor} {facts.multi_processor_count}"
-        found = _models[ordinal] = name.replace(",", " ")
-    return found
+        model = _models[ordinal] = name.replace(",", " ")
+    return model
 
 
 def register_validator(name: str, function: Callable[[], str]) -> None:
@@ -79,14 +79,14 @@ def register_validator(name: str, function: Callable[[], str]) -> None:
 
 
 def validators_of(ordinal: int) -> dict[str, str]:
-    found = {
+    built_in = {
         "VERSION": sys.modules["accelrt"].__version__,
         "DRIVER": init.chosen_driver(),
         "DRIVER_VERSION": ".".join(map(str, driver_version())),
         "DEVICE": model_of(ordinal),
     }
     more = {name: check_field(function(), f"validator {name}") for name, function in _validators.items()}
-    return found | more
+    return built_in | more
 
 
 def get_validators() -> tuple[tuple[str, str], ...]:
@@ -95,10 +95,10 @@ def get_validators() -> tuple[tuple[str, str], ...]:
 
 
 def file_for(
-    ordinal: int, variable: str = "ACCELRT_TUNABLE_FILENAME", given: str = "", inserts: bool = True
+    ordinal: int, variable: str = "ACCELRT_TUNABLE_FILENAME", chosen: str = "", inserts: bool = True
 ) -> str:
     """A file's name with a device's ordinal in it: for %d, or before the suffix."""
-    name = given or env.value(variable)
+    name = chosen or env.value(variable)
     if "%d" in name:
         return str(name.replace("%d", str(ordinal)))
     if not inserts:
@@ -134,10 +134,10 @@ def get_filename() -> str:
 
 
 def filename_of(ordinal: int) -> str:
-    found = _paths.get(ordinal)
-    if found is None:
-        found = _paths[ordinal] = file_for(ordinal, given=_filename, inserts=_inserts_ordinal)
-    return found
+    path = _paths.get(ordinal)
+    if path is None:
+        path = _paths[ordinal] = file_for(ordinal, chosen=_filename, inserts=_inserts_ordinal)
+    return path
 
 
 def find(ordinal: int, operation: str, params: str) -> Result | None:

@@ -99,12 +99,12 @@ def rows_of(path: str) -> Iterator[tuple[int, str, list[str]]]:
 
 def milliseconds(fields: list[str], path: str, number: int) -> float:
     try:
-        found = float(fields[0]) if fields and fields[0] else 0.0
+        time = float(fields[0]) if fields and fields[0] else 0.0
     except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        time = -1.0
+    if not 0 <= time < float("inf"):
         raise ValueError(f"{path}, line {number}: {fields[0]!r} is no number of milliseconds")
-    return found
+    return time
 
 
 def take_lock(descriptor: int, path: str) -> None:
@@ -183,10 +183,10 @@ def merge(
     """
     with locked(path):
         try:
-            found, results = read(path)
+            recorded, results = read(path)
         except ValueError:
-            found, results = {"malformed": ""}, {}
-        if (found or results) and found != validators:
+            recorded, results = {"malformed": ""}, {}
+        if (recorded or results) and recorded != validators:
             os.replace(path, f"{path}.rejected")
             results = {}
         merged = known | results | fresh
@@ -233,11 +233,11 @@ def read_untuned(path: str) -> list[tuple[str, str]]:
         OSError: the file cannot be read.
         ValueError: a line is malformed; the text names it.
     """
-    found: dict[tuple[str, str], None] = {}
+    lines: dict[tuple[str, str], None] = {}
     for number, line, fields in rows_of(path):
         if fields[0] == "Validator":
             continue
         if len(fields) < 2 or not all(fields[:2]):
             raise ValueError(f"{path}, line {number}: {line.strip()!r} is no line OPERATION,PARAMETERS")
-        found[fields[0], fields[1]] = None
-    return list(found)
+        lines[fields[0], fields[1]] = None
+    return list(lines)

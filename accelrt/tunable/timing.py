@@ -92,18 +92,18 @@ def fastest(
         Exception: whatever the default raises, and what a candidate raises unless it says that it does not
             serve these arguments.
     """
-    given = (args, kwargs)
+    call = (args, kwargs)
     tolerances = switches.get_numerical_check_tolerances()
-    turns = Turns(*prepared(given, copies, stream))
-    expected = written(candidates[DEFAULT], copies(given)) if tolerances is not None else None
+    turns = Turns(*prepared(call, copies, stream))
+    expected = written(candidates[DEFAULT], copies(call)) if tolerances is not None else None
     best = Fastest(DEFAULT, float("inf"))
     for name in sorted(candidates, key=lambda name: name != DEFAULT):
         function = candidates[name]
         if not serves(name, function, turns):
             continue
         if expected is not None and tolerances is not None and name != DEFAULT:
-            found = written(function, copies(given))
-            wrong = check(expected, found) if check is not None else differs(expected, found, tolerances)
+            results = written(function, copies(call))
+            wrong = check(expected, results) if check is not None else differs(expected, results, tolerances)
             if wrong:
                 say(2, f"{name} is left out: its results are not the default's: {wrong}")
                 continue
@@ -114,26 +114,26 @@ def fastest(
 
 
 def prepared(
-    given: tuple[tuple[Any, ...], dict[str, Any]], copies: Copies, stream: Stream
+    call: tuple[tuple[Any, ...], dict[str, Any]], copies: Copies, stream: Stream
 ) -> tuple[list[tuple[tuple[Any, ...], dict[str, Any]]], Stream, Buffer | None]:
     """Copies that fill the rotating buffer, or as many as there is room for, and what flushes the cache."""
-    made = [copies(given)]
-    size = max(nbytes_of(list(given)), 1)
+    turns = [copies(call)]
+    size = max(nbytes_of(list(call)), 1)
     wanted = min(switches.get_rotating_buffer_size() // size + 1, MOST_COPIES)
     flush = None
     try:
         cache = get_device_properties(stream.device_index).L2_cache_size
         if switches.l2_flush_is_enabled() and cache:
             flush = Buffer(2 * cache, stream.device_index, stream)
-        while len(made) < wanted:
-            made.append(copies(given))
+        while len(turns) < wanted:
+            turns.append(copies(call))
     except OutOfMemoryError:
-        say(2, f"there is room for {len(made)} copies of the arguments, not for {wanted}")
-    return made, stream, flush
+        say(2, f"there is room for {len(turns)} copies of the arguments, not for {wanted}")
+    return turns, stream, flush
 
 
-def written(function: Function, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    args, kwargs = given
+def written(function: Function, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    args, kwargs = call
     returned = function(*args, **kwargs)
     return [args, kwargs, returned]
 
@@ -187,7 +187,7 @@ def warmups(about: float) -> int:
 
 
 def iterations(about: float) -> int:
-    found = within(
+    count = within(
         switches.get_max_tuning_duration(), switches.get_max_tuning_iterations(), about, ITERATIONS
     )
-    return max(1, min(found, 100_000))
+    return max(1, min(count, 100_000))

@@ -398,11 +398,11 @@ cdef void complain_plugged(const char* call, int device, int code) noexcept nogi
 
 
 cdef void complain_of_memory(size_t size, int device, int code) noexcept nogil:
-    cdef Pool* made = NULL if is_outside(device) else pool_if_made(device)
+    cdef Pool* pool = NULL if is_outside(device) else pool_if_made(device)
     fprintf(
         stderr, "accelrt: accelrt_torch_alloc of %zu bytes on device %d answered %s: %s; accelrt reserved %lld "
         "bytes there, of which %lld are live\n", size, device, status_name(code), status_text(code),
-        <long long>reserved_bytes(made), <long long>allocated_bytes(made))
+        <long long>reserved_bytes(pool), <long long>allocated_bytes(pool))
 
 
 cdef void* torch_alloc(size_t size, int device, void* stream) noexcept nogil:
@@ -538,16 +538,16 @@ cdef uintptr_t ask(const Callbacks* callbacks, const Record* record, int device,
 
 cdef int take_from_callback(ExternalPool* pool, Record* record) noexcept nogil:
     cdef Visit visit
-    cdef bint made
+    cdef bint new_state
     cdef int code
     if load_over():
         return DEINITIALIZED
     code = enter(pool, &visit)
     if code:
         return code
-    made = make_thread_state()
+    new_state = make_thread_state()
     with gil:
-        drop_with_gil(made)
+        drop_with_gil(new_state)
         record.address = ask(<const Callbacks*>pool.backend, record, pool.device, &code)
     leave(pool, &visit)
     return code
@@ -577,16 +577,16 @@ cdef void call_free(const Callbacks* callbacks, const Record* record, int device
 
 cdef int give_to_callback(ExternalPool* pool, const Record* record) noexcept nogil:
     cdef Visit visit
-    cdef bint made
+    cdef bint new_state
     cdef int code
     if load_over():  # the memory goes with the process
         return 0
     code = enter(pool, &visit)
     if code:
         return code
-    made = make_thread_state()
+    new_state = make_thread_state()
     with gil:
-        drop_with_gil(made)
+        drop_with_gil(new_state)
         call_free(<const Callbacks*>pool.backend, record, pool.device)
     leave(pool, &visit)
     return 0
@@ -624,7 +624,7 @@ cdef class CallbackAllocator(Allocator):
         free: Callable[[int, int, int, int], object],  # no-cython-lint
         name: str = "callbacks",
     ) -> None:
-        cdef Callbacks* made
+        cdef Callbacks* callbacks
         for function, use in ((allocate, "allocate(size, device, stream)"), (free, "free(address, size, device, stream)")):
             if not callable(function):
                 raise TypeError(f"{function!r} of type {type(function).__name__} cannot be called; pass a callable as {use}")
@@ -635,19 +635,19 @@ cdef class CallbackAllocator(Allocator):
         if self.backend != NULL:
             raise RuntimeError("a CallbackAllocator is initialised once")
         text = name.encode()
-        made = <Callbacks*>calloc(1, sizeof(Callbacks))
-        if made == NULL:
+        callbacks = <Callbacks*>calloc(1, sizeof(Callbacks))
+        if callbacks == NULL:
             raise MemoryError("no host memory for an allocator's record")
         for kept in (text, allocate, free):  # pools may stand on them for as long as the process lives
             Py_INCREF(kept)
-        made.name = <PyObject*>text
-        made.allocate = <PyObject*>allocate
-        made.free = <PyObject*>free
-        fill_pluggable(<Pluggable*>made)  # whose rows between taking and giving serve these too
-        made.backend.name = text
-        made.backend.take = take_from_callback
-        made.backend.give = give_to_callback
-        self.backend = &made.backend
+        callbacks.name = <PyObject*>text
+        callbacks.allocate = <PyObject*>allocate
+        callbacks.free = <PyObject*>free
+        fill_pluggable(<Pluggable*>callbacks)  # whose rows between taking and giving serve these too
+        callbacks.backend.name = text
+        callbacks.backend.take = take_from_callback
+        callbacks.backend.give = give_to_callback
+        self.backend = &callbacks.backend
         self.allocate, self.free, self.name = allocate, free, name
 
     def __repr__(self):
@@ -915,11 +915,11 @@ cdef bint is_match(const Use* use, int device, const uint64_t* id, int state) no
 
 
 cdef Use** find_use(int device, const uint64_t* id, int state) noexcept nogil:
-    # The calling thread's latest use of the pool in that state, one by use_mem_pool before one by a capture; else any
-    # thread's latest.  The link to it, which leads to NULL where there is none.
+    # Returns the link to the calling thread's latest use of the pool in that state, one by use_mem_pool before one by a
+    # capture; else to any thread's latest.  The link leads to NULL if there is none.
     cdef uint64_t thread = thread_number()
     cdef Use** link = &uses
-    cdef Use** found = NULL
+    cdef Use** match = NULL
     cdef int rank, best = -1
     while link[0] != NULL:
         if is_match(link[0], device, id, state):
@@ -928,9 +928,9 @@ cdef Use** find_use(int device, const uint64_t* id, int state) noexcept nogil:
             else:
                 rank = 0 if link[0].thread != thread else 3 + (state == ENDED)
             if rank > best:
-                found, best = link, rank
+                match, best = link, rank
         link = &link[0].next
-    return link if found == NULL else found
+    return link if match == NULL else match
 
 
 cdef void add_use(Use* use) noexcept nogil:
@@ -943,9 +943,9 @@ cdef void add_use(Use* use) noexcept nogil:
 
 cdef int stream_of_thread(int device, uintptr_t* out_stream) noexcept nogil:
     # Asks torch, with the GIL.
-    cdef bint made = make_thread_state()
+    cdef bint new_state = make_thread_state()
     with gil:
-        drop_with_gil(made)
+        drop_with_gil(new_state)
         try:
             out_stream[0] = current_stream(device)
         except BaseException:  # else an interruption would leave the capture expected on no stream
@@ -1030,20 +1030,20 @@ cdef void hook_end_pool(int device, uint64_t first, uint64_t second) noexcept no
     cdef uint64_t[2] id
     cdef void* state
     cdef Use* use
-    cdef Use found
+    cdef Use ended
     cdef int before = ENDED
-    memset(&found, 0, sizeof(Use))
+    memset(&ended, 0, sizeof(Use))
     translate(first, second, id)
     pthread_mutex_lock(&guard)
     use = find_use(device, id, ANY_STATE)[0]
     if use != NULL:
         before = use.state
         use.state = ENDED
-        found = use[0]
+        ended = use[0]
     pthread_mutex_unlock(&guard)
     if before == OPEN:
         state = leave_gil()
-        end_use(&found)
+        end_use(&ended)
         enter_gil(state)
 
 
@@ -1090,8 +1090,8 @@ cdef bint is_over(Use* use) noexcept nogil:
 
 
 cdef bint take_ended(Use* out_use, bint* out_lost) noexcept nogil:
-    # The next capture that is over without torch having said so.  On its own thread torch will not say it any more, so
-    # the record goes; on another it may be about to.
+    # Takes the next capture that is over without torch having said so.  On its own thread torch will not say it any more,
+    # so the record goes; on another it may be about to.
     cdef Use** link = &uses
     cdef Use* use
     cdef bint own, found = False

@@ -528,11 +528,11 @@ cdef void external_reset_accumulated(ExternalPool* pool) noexcept nogil:
 
 
 cdef const char* external_audit(ExternalPool* pool) noexcept nogil:
-    cdef const char* found
+    cdef const char* failure
     lock_external(pool)
-    found = pool.audit_failure if pool.audit_failure != NULL else external_audit_failure(pool)
+    failure = pool.audit_failure if pool.audit_failure != NULL else external_audit_failure(pool)
     unlock_external(pool)
-    return found
+    return failure
 
 
 cdef const char* external_audit_failure(ExternalPool* pool) noexcept nogil:

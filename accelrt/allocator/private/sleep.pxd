@@ -15,7 +15,7 @@ cdef bint is_pool_suspended(int device, uint64_t first, uint64_t second) noexcep
 cdef bint is_suspended(uintptr_t address) noexcept nogil  # any address in it; takes pools' locks, so without the GIL
 # Whether the address lies in a segment that the pool had when it was closed; while the pool is suspended, or about to be.
 cdef bint is_of_suspended(int device, uint64_t first, uint64_t second, uintptr_t address) noexcept nogil
-# Raises SleepingMemoryError where it is suspended; name says what was given.  With the GIL.
+# Raises SleepingMemoryError where the memory is suspended; `name` says what the caller passed.  The caller has the GIL.
 cdef int refuse_suspended(uintptr_t address, str name) except -1
 # Gives back the host's copies for pools that nothing retains and in which nothing is live.  With no lock held.
 cdef void sweep_suspended(int device) noexcept nogil

@@ -43,55 +43,56 @@ cdef Suspension* suspensions = NULL  # under the lock
 cdef int lock = 0
 
 
-cdef inline bint is_of(const Suspension* found, int device, uint64_t first, uint64_t second) noexcept nogil:
-    return found.device == device and found.id[0] == first and found.id[1] == second and not found.orphan
+cdef inline bint is_of(const Suspension* suspension, int device, uint64_t first, uint64_t second) noexcept nogil:
+    return (suspension.device == device and suspension.id[0] == first and suspension.id[1] == second
+            and not suspension.orphan)
 
 
 cdef bint is_pool_suspended(int device, uint64_t first, uint64_t second) noexcept nogil:
-    cdef const Suspension* found
+    cdef const Suspension* suspension
     spin_lock(&lock)
-    found = suspensions
-    while found != NULL and not is_of(found, device, first, second):
-        found = found.next
+    suspension = suspensions
+    while suspension != NULL and not is_of(suspension, device, first, second):
+        suspension = suspension.next
     spin_unlock(&lock)
-    return found != NULL
+    return suspension != NULL
 
 
-cdef bint has_address(const Suspension* found, uintptr_t address) noexcept nogil:
-    # Binary search among its segments.
-    cdef size_t low = 0, high = found.range_count, middle
+cdef bint has_address(const Suspension* suspension, uintptr_t address) noexcept nogil:
+    # Searches the segments by bisection.
+    cdef size_t low = 0, high = suspension.range_count, middle
     while low < high:
         middle = (low + high) // 2
-        if found.ranges[middle].high <= address:
+        if suspension.ranges[middle].high <= address:
             low = middle + 1
         else:
             high = middle
-    return low < found.range_count and found.ranges[low].low <= address
+    return low < suspension.range_count and suspension.ranges[low].low <= address
 
 
 cdef int device_of(uintptr_t address) noexcept nogil:
-    # The device of a suspended pool that had this address in a segment when it was suspended; -1: none had.
-    cdef const Suspension* found
+    # Returns the device of the suspended pool that had this address in a segment when it was suspended, or -1.
+    cdef const Suspension* suspension
     cdef int device
     spin_lock(&lock)
-    found = suspensions
-    while found != NULL and not has_address(found, address):
-        found = found.next
-    device = -1 if found == NULL else found.device
+    suspension = suspensions
+    while suspension != NULL and not has_address(suspension, address):
+        suspension = suspension.next
+    device = -1 if suspension == NULL else suspension.device
     spin_unlock(&lock)
     return device
 
 
 cdef bint is_of_suspended(int device, uint64_t first, uint64_t second, uintptr_t address) noexcept nogil:
-    cdef const Suspension* found
-    cdef bint answer
+    cdef const Suspension* suspension
+    cdef bint suspended
     spin_lock(&lock)
-    found = suspensions
-    while found != NULL and not is_of(found, device, first, second):
-        found = found.next
-    answer = found != NULL and has_address(found, address)
+    suspension = suspensions
+    while suspension != NULL and not is_of(suspension, device, first, second):
+        suspension = suspension.next
+    suspended = suspension != NULL and has_address(suspension, address)
     spin_unlock(&lock)
-    return answer
+    return suspended
 
 
 cdef inline bint is_in(const Segment* segment, uintptr_t address) noexcept nogil:
@@ -123,12 +124,12 @@ cdef bint is_suspended(uintptr_t address) noexcept nogil:
 
 
 cdef int refuse_suspended(uintptr_t address, str name) except -1:
-    cdef bint found
+    cdef bint suspended
     if device_of(address) < 0:
         return 0
     with nogil:
-        found = is_suspended(address)
-    if found:
+        suspended = is_suspended(address)
+    if suspended:
         raise_status(SLEEPING, "use", ("memory", name, "address", address))
     return 0
 
@@ -140,9 +141,8 @@ cdef int by_low(const void* one, const void* other) noexcept nogil:
     return -1 if (<const Range*>one).low < (<const Range*>other).low else 1
 
 
-cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
-    # In the exclusive section.
-    # The addresses of the pool's segments, for is_suspended.
+cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* suspension) noexcept nogil:
+    # Notes the addresses of the pool's segments for is_suspended.  The caller is in the exclusive section.
     cdef const Segment* segment = pool.first
     cdef const Heap* heap = <const Heap*>owner.heaps
     cdef size_t count = 0
@@ -155,37 +155,37 @@ cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* made) noe
             count += 1
             segment = segment.after
         heap = heap.sibling
-    made.ranges = <Range*>malloc((count + 1) * sizeof(Range))
-    if made.ranges == NULL:
+    suspension.ranges = <Range*>malloc((count + 1) * sizeof(Range))
+    if suspension.ranges == NULL:
         return NO_HOST_MEMORY
     segment = pool.first
     while segment != NULL:
         if segment.heap.owner == owner:
-            add_range(made, segment)
+            add_range(suspension, segment)
         segment = segment.after
     heap = <const Heap*>owner.heaps
     while heap != NULL:
         segment = heap.first_stitched
         while segment != NULL:
-            add_range(made, segment)
+            add_range(suspension, segment)
             segment = segment.after
         heap = heap.sibling
-    qsort(made.ranges, made.range_count, sizeof(Range), &by_low)
+    qsort(suspension.ranges, suspension.range_count, sizeof(Range), &by_low)
     return 0
 
 
-cdef void add_range(Suspension* made, const Segment* segment) noexcept nogil:
-    made.ranges[made.range_count].low = segment.address
-    made.ranges[made.range_count].high = segment.address + segment.size
-    made.range_count += 1
+cdef void add_range(Suspension* suspension, const Segment* segment) noexcept nogil:
+    suspension.ranges[suspension.range_count].low = segment.address
+    suspension.ranges[suspension.range_count].high = segment.address + segment.size
+    suspension.range_count += 1
 
 
-cdef void enlist(Suspension* made) noexcept nogil:
-    # Under the growth lock, as delist.
+cdef void enlist(Suspension* suspension) noexcept nogil:
+    # The caller holds the growth lock, as for delist.
     global suspensions
     spin_lock(&lock)
-    made.next = suspensions
-    suspensions = made
+    suspension.next = suspensions
+    suspensions = suspension
     add_count(&suspended_pools, 1)
     spin_unlock(&lock)
 
@@ -245,56 +245,55 @@ cdef size_t count_all_live(Pool* pool, const PrivatePool* owner, Kept* kept) noe
     return count
 
 
-cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* made) noexcept nogil:
-    # 0 or NO_HOST_MEMORY.
-    # Lists the live memory, laid end to end on the host; where little lies between two blocks, that comes along.  Such a
-    # gap is mapped: it is smaller than a page, so each of its pages has bytes of one of the blocks.
+cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* suspension) noexcept nogil:
+    # Lists the live memory, laid end to end on the host; a small gap between two blocks is copied with them.  Such a gap is
+    # mapped: it is smaller than a page, so each of its pages has bytes of one of the blocks.  Returns 0 or NO_HOST_MEMORY.
     cdef size_t count = count_all_live(pool, owner, NULL)
     cdef size_t index, last
     cdef Kept* before
-    made.kept = <Kept*>malloc((count + 1) * sizeof(Kept))
-    if made.kept == NULL:
+    suspension.kept = <Kept*>malloc((count + 1) * sizeof(Kept))
+    if suspension.kept == NULL:
         return NO_HOST_MEMORY
-    made.kept_count = count_all_live(pool, owner, made.kept)
-    made.kept_bytes = 0
-    for index in range(made.kept_count):
+    suspension.kept_count = count_all_live(pool, owner, suspension.kept)
+    suspension.kept_bytes = 0
+    for index in range(suspension.kept_count):
         if index:
-            before = &made.kept[index - 1]
+            before = &suspension.kept[index - 1]
             last = before.address + before.size
-            if made.kept[index].address - last <= BRIDGED:
-                made.kept_bytes += made.kept[index].address - last
-        made.kept[index].offset = made.kept_bytes
-        made.kept_bytes += made.kept[index].size
-    made.chunk_size = CHUNK
-    made.chunk_count = (made.kept_bytes + CHUNK - 1) // CHUNK
-    made.chunks = <uintptr_t*>calloc(made.chunk_count + 1, sizeof(uintptr_t))
-    return 0 if made.chunks != NULL else NO_HOST_MEMORY
+            if suspension.kept[index].address - last <= BRIDGED:
+                suspension.kept_bytes += suspension.kept[index].address - last
+        suspension.kept[index].offset = suspension.kept_bytes
+        suspension.kept_bytes += suspension.kept[index].size
+    suspension.chunk_size = CHUNK
+    suspension.chunk_count = (suspension.kept_bytes + CHUNK - 1) // CHUNK
+    suspension.chunks = <uintptr_t*>calloc(suspension.chunk_count + 1, sizeof(uintptr_t))
+    return 0 if suspension.chunks != NULL else NO_HOST_MEMORY
 
 
-cdef int take_chunks(Pool* pool, Suspension* made, Moved* moved) noexcept nogil:
-    # All of the host's memory before the first copy: what is refused then has cost nothing.
-    cdef size_t index
+cdef int take_chunks(Pool* pool, Suspension* suspension, Moved* moved) noexcept nogil:
+    # Takes all of the host memory before the first copy, so that a refusal costs no copy.
+    cdef size_t index, size
     cdef int64_t start = now()
     cdef int code = 0
-    for index in range(made.chunk_count):
+    for index in range(suspension.chunk_count):
         if code == 0:
-            code = allocate_pinned_on(
-                pool.device, min(made.chunk_size, made.kept_bytes - index * made.chunk_size), &made.chunks[index])
+            size = min(suspension.chunk_size, suspension.kept_bytes - index * suspension.chunk_size)
+            code = allocate_pinned_on(pool.device, size, &suspension.chunks[index])
     moved.host_ns = now() - start
     if code:
         moved.row = "host_alloc"
     return code
 
 
-cdef int copy_piece(Pool* pool, const Suspension* made, uintptr_t stream, uintptr_t address, size_t size, size_t offset,
-                    bint out) noexcept nogil:
+cdef int copy_piece(Pool* pool, const Suspension* suspension, uintptr_t stream, uintptr_t address, size_t size,
+                    size_t offset, bint out) noexcept nogil:
     # Copies contiguous memory, cut where the chunks end.
     cdef size_t part
     cdef uintptr_t host
     cdef int code = 0
     while size and code == 0:
-        part = min(size, made.chunk_size - offset % made.chunk_size)
-        host = made.chunks[offset // made.chunk_size] + offset % made.chunk_size
+        part = min(size, suspension.chunk_size - offset % suspension.chunk_size)
+        host = suspension.chunks[offset // suspension.chunk_size] + offset % suspension.chunk_size
         if out:
             code = pool.table.copy_async(pool.device, stream, host, address, part)
         else:
@@ -305,31 +304,31 @@ cdef int copy_piece(Pool* pool, const Suspension* made, uintptr_t stream, uintpt
     return code
 
 
-cdef int copy_pieces(Pool* pool, const Suspension* made, uintptr_t stream, bint out, Moved* moved) noexcept nogil:
+cdef int copy_pieces(Pool* pool, const Suspension* suspension, uintptr_t stream, bint out, Moved* moved) noexcept nogil:
     # Blocks that follow each other on the host as they do on the device are copied as one.  A block that was freed since
     # has size 0 and ends a piece.
     cdef const Kept* block
     cdef uintptr_t address = 0
     cdef size_t index, size = 0, offset = 0
     cdef int code = 0
-    for index in range(made.kept_count):
-        block = &made.kept[index]
+    for index in range(suspension.kept_count):
+        block = &suspension.kept[index]
         if size and block.size and block.address - address == block.offset - offset and (
                 block.address - address - size <= BRIDGED):
             size = block.address + block.size - address
             continue
         if code == 0:
-            code = copy_piece(pool, made, stream, address, size, offset, out)
+            code = copy_piece(pool, suspension, stream, address, size, offset, out)
             moved.copied += size
         address, size, offset = block.address, block.size, block.offset
     if code == 0:
-        code = copy_piece(pool, made, stream, address, size, offset, out)
+        code = copy_piece(pool, suspension, stream, address, size, offset, out)
         moved.copied += size
     return code
 
 
-# For each device a stream that the driver refused to take back or to wait for: the next contents are copied on it, so that
-# they come behind what it may still copy.  Under the growth lock.
+# Holds for each device a stream that the driver refused to take back or to wait for: the next contents are copied on it,
+# so that they come behind what it may still copy.  The growth lock guards it.
 cdef uintptr_t[MAX_DEVICES] spare_streams
 cdef bint[MAX_DEVICES] spares_copy  # it may have copies under way, which use the pages and the chunks of a failed call
 
@@ -357,22 +356,22 @@ cdef int take_stream(Pool* pool, uintptr_t* out_stream) noexcept nogil:
     return pool.table.stream_create(pool.device, STREAM_NON_BLOCKING, 0, out_stream) if out_stream[0] == 0 else 0
 
 
-cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noexcept nogil:
-    # On a stream of its own, which is waited for whatever happened: the chunks and the pages may go then, but where even the
-    # wait for the device is refused (may_still_copy).
+cdef int copy_contents(Pool* pool, Suspension* suspension, bint out, Moved* moved) noexcept nogil:
+    # Copies on a stream of its own, and waits for it whatever happened: the chunks and the pages may go then, unless even
+    # the wait for the device is refused (may_still_copy).
     cdef uintptr_t stream = 0
     cdef int64_t start
     cdef size_t index
     cdef int code, waited, settled
     moved.copied = 0
-    if made.kept_count == 0:
+    if suspension.kept_count == 0:
         return 0
     code = take_stream(pool, &stream)
     if code:
         moved.row = "stream_create"
         return code
     start = now()
-    code = copy_pieces(pool, made, stream, out, moved)
+    code = copy_pieces(pool, suspension, stream, out, moved)
     waited = pool.table.stream_synchronize(pool.device, stream)
     settled = 0 if is_device_lost(waited) else waited
     if settled:
@@ -380,8 +379,8 @@ cdef int copy_contents(Pool* pool, Suspension* made, bint out, Moved* moved) noe
     spares_copy[pool.device] = settled != 0 and not is_device_lost(settled)
     moved.copy_ns = now() - start
     if spares_copy[pool.device]:
-        for index in range(made.chunk_count):
-            use_pinned_on(made.chunks[index], pool.device, stream)  # who gives a chunk back waits for the copies
+        for index in range(suspension.chunk_count):
+            use_pinned_on(suspension.chunks[index], pool.device, stream)  # who gives a chunk back waits for the copies
     if spares_copy[pool.device] or meaning_of(pool.table.stream_destroy(pool.device, stream)) not in (DONE, GONE):
         spare_streams[pool.device] = stream
     if code or waited:
@@ -418,20 +417,20 @@ cdef void release_chunks(Suspension* suspension) noexcept nogil:
 # --- the end ---------------------------------------------------------------------------------------------------
 
 cdef Suspension* unlink_orphans(int device) noexcept nogil:
-    # Those whose private pool's record is gone, chained by next.
+    # Returns those whose private pool's record is gone, chained by `next`.
     cdef Suspension** link = &suspensions
     cdef Suspension* gone = NULL
-    cdef Suspension* found
+    cdef Suspension* suspension
     spin_lock(&lock)
     while link[0] != NULL:
-        found = link[0]
-        if found.device == device and found.orphan:
-            link[0] = found.next
+        suspension = link[0]
+        if suspension.device == device and suspension.orphan:
+            link[0] = suspension.next
             add_count(&suspended_pools, -1)
-            found.next = gone
-            gone = found
+            suspension.next = gone
+            gone = suspension
         else:
-            link = &found.next
+            link = &suspension.next
     spin_unlock(&lock)
     return gone
 
@@ -839,17 +838,17 @@ cdef uint64_t devices_in(const Segment* segment, const PrivatePool* owner) noexc
 
 
 cdef Suspension* close_pool(Pool* pool, PrivatePool* owner) noexcept nogil:
-    # From here on nothing is allocated from the pool, and its memory is refused to users.  NULL: no host memory.
-    cdef Suspension* made = <Suspension*>calloc(1, sizeof(Suspension))
-    if made == NULL or note_ranges(pool, owner, made):
-        free(made)
+    # From here on nothing is allocated from the pool, and its memory is refused to users.  NULL means no host memory.
+    cdef Suspension* suspension = <Suspension*>calloc(1, sizeof(Suspension))
+    if suspension == NULL or note_ranges(pool, owner, suspension):
+        free(suspension)
         return NULL
-    made.device = pool.device
-    made.id = owner.id
-    made.closing = True
-    owner.suspension = made
-    enlist(made)
-    return made
+    suspension.device = pool.device
+    suspension.id = owner.id
+    suspension.closing = True
+    owner.suspension = suspension
+    enlist(suspension)
+    return suspension
 
 
 cdef void open_pool(PrivatePool* owner) noexcept nogil:

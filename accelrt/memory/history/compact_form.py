@@ -151,7 +151,7 @@ class Tables:
     def segment_sections(self, segments: list[dict[str, Any]]) -> Parts:
         """Segments, their blocks and what these name."""
         blocks = [block for segment in segments for block in segment["blocks"]]
-        lists = {id(place["frames"]): place["frames"] for place in (*segments, *blocks) if place["frames"]}
+        lists = {id(entry["frames"]): entry["frames"] for entry in (*segments, *blocks) if entry["frames"]}
         unknown = [frames for key, frames in lists.items() if key not in self.stacks]
         stacks = dict(enumerate(unknown, FOREIGN))
         parts = self.named_sections(stacks, {}, {})
@@ -220,7 +220,7 @@ class Reader:
         self.name = name
         self.size = os.fstat(file.fileno()).st_size
         self.at = 0
-        self.content, self.place = b"", 0  # the section at hand, and how far it was read
+        self.content, self.index = b"", 0  # the section at hand, and how far it was read
         self.kind = SNAPSHOT
         self.history = History(complete=False)
         self.strings = [""]
@@ -252,7 +252,7 @@ class Reader:
         }
         while (head := self.next_head()) is not None:
             name, length, checksum = head
-            self.content, self.place = self.file.read(length), 0
+            self.content, self.index = self.file.read(length), 0
             if len(self.content) != length or checksum != zlib.crc32(self.content):
                 self.fail(f"the checksum of the section {name!r} does not match: the file is damaged")
             if self.history.complete:
@@ -260,7 +260,7 @@ class Reader:
             if name not in readers:
                 self.fail(f"a section {name!r}, where one of {', '.join(map(repr, readers))} was expected")
             readers[name]()
-            self.check_length(self.place == length)
+            self.check_length(self.index == length)
             self.at += SECTION.size + length
         if not self.history.complete and self.kind == SNAPSHOT:
             self.fail("the section LAST was expected: the file is cut short")
@@ -304,31 +304,31 @@ class Reader:
 
     def take(self, kind: Any, count: int = 1) -> NDArray[Any]:
         """The next items of the section."""
-        kind, at = np.dtype(kind), self.place
-        self.place += count * kind.itemsize
-        self.check_length(self.place <= len(self.content))
+        kind, at = np.dtype(kind), self.index
+        self.index += count * kind.itemsize
+        self.check_length(self.index <= len(self.content))
         return np.frombuffer(self.content, kind, count, at)
 
     def numbers(self, count: int) -> list[int]:
-        found: list[int] = self.take(U4, count).tolist()
-        return found
+        values: list[int] = self.take(U4, count).tolist()
+        return values
 
     def check_length(self, is_right: bool) -> None:
         if not is_right:
             size = len(self.content)
-            self.fail(f"a section of {self.place:,} bytes was expected, by what it declares; it has {size:,}")
+            self.fail(f"a section of {self.index:,} bytes was expected, by what it declares; it has {size:,}")
 
     def read_json(self) -> dict[str, Any]:
-        found: Any = None
-        self.place = len(self.content)
+        value: Any = None
+        self.index = len(self.content)
         if len(self.content) <= MOST_JSON:
             try:
-                found = json.loads(self.content)
+                value = json.loads(self.content)
             except (ValueError, RecursionError):
-                found = None
-        if not isinstance(found, dict):
+                value = None
+        if not isinstance(value, dict):
             self.fail("an object in JSON was expected")
-        return dict(found)
+        return dict(value)
 
     def read_strings(self) -> None:
         for length in self.numbers(*self.numbers(1)):
@@ -358,7 +358,7 @@ class Reader:
 
     def read_events(self) -> None:
         device = self.read_events_head((len(self.content) - EVENTS_HEAD.size) // EVENT_BYTES)
-        events = self.take(EVENT, (len(self.content) - self.place) // EVENT_BYTES)
+        events = self.take(EVENT, (len(self.content) - self.index) // EVENT_BYTES)
         if len(events):
             self.check_below("an event of action", events["action"], ACTIONS)
             for what, used, known in zip(
@@ -399,9 +399,9 @@ class Reader:
             self.fail(f"the segments declare {rows['blocks'].sum():,} blocks, and {blocks:,} are there")
         self.check_below("a block in state", parts["state"], STATES)
         self.check_known("stack", {*rows["stack"].tolist(), *parts["stack"].tolist()}, self.history.frames)
-        made = iter([self.block(part) for part in parts.tolist()])
+        members = iter([self.block(part) for part in parts.tolist()])
         self.history.segments = [
-            self.segment(row, [next(made) for _ in range(row[-2])]) for row in rows.tolist()
+            self.segment(row, [next(members) for _ in range(row[-2])]) for row in rows.tolist()
         ]
 
     def block(self, part: tuple[Any, ...]) -> dict[str, Any]:
@@ -431,8 +431,8 @@ class Reader:
         }
 
     def read_last(self) -> None:
-        found: Any = self.read_json()
-        settings, dropped, figures = map(found.get, ("allocator_settings", "dropped", "tags"))
+        last: Any = self.read_json()
+        settings, dropped, figures = map(last.get, ("allocator_settings", "dropped", "tags"))
         if (
             not (isinstance(settings, dict) and isinstance(figures, list) and isinstance(dropped, list))
             or len(dropped) > MOST_DEVICES
@@ -468,7 +468,7 @@ def outline(file: IO[bytes], name: str) -> Outline:
     while (head := reader.next_head()) is not None:
         section_name, length, _ = head
         if section_name == b"EVTS":
-            reader.content, reader.place = file.read(EVENTS_HEAD.size), 0
+            reader.content, reader.index = file.read(EVENTS_HEAD.size), 0
             reader.read_events_head((length - EVENTS_HEAD.size) // EVENT_BYTES)
         is_complete |= section_name == b"LAST"
         reader.at += SECTION.size + length

@@ -52,8 +52,8 @@ VERSION = 1  # of what a snapshot's key "accelrt" holds
 
 def are_annotations(events: Events) -> NDArray[np.bool_]:
     """Which events are ends of annotations, whose tag numbers a name of another table."""
-    found: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
-    return found
+    ends: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
+    return ends
 
 
 class Recorder(Protocol):
@@ -107,7 +107,7 @@ class History:
         """Events as dicts with torch's keys, and with tag, thread and pool; annotations have a name too."""
         noted = are_annotations(events)
         pools: dict[tuple[int, int], tuple[int, int]] = {}  # one tuple for all events of a pool
-        found = [
+        entries = [
             {
                 "action": ACTIONS[action],
                 "addr": address,
@@ -129,19 +129,19 @@ class History:
             )
         ]
         for name in NUMBERS:
-            for entry, number in zip(found, events[name].tolist(), strict=True):
+            for entry, number in zip(entries, events[name].tolist(), strict=True):
                 entry[name] = number
         for index in np.flatnonzero(events["action"] == OOM).tolist():
-            found[index] = {
-                ("device_free" if key == "addr" else key): value for key, value in found[index].items()
+            entries[index] = {
+                ("device_free" if key == "addr" else key): value for key, value in entries[index].items()
             }
         for index in np.flatnonzero(noted).tolist():
-            found[index]["name"] = self.names[int(events["tag"][index])]
-        return found
+            entries[index]["name"] = self.names[int(events["tag"][index])]
+        return entries
 
     def annotations(self) -> list[dict[str, Any]]:
         """The ends of annotations as torch's snapshots tell them, in the order of their times."""
-        found = [
+        ends = [
             {
                 "stage": "START" if action == BEGIN else "END",
                 "name": self.names[tag],
@@ -151,12 +151,12 @@ class History:
             for device, events in enumerate(self.events)
             for action, tag, time_ns in events[are_annotations(events)][["action", "tag", "time_ns"]].tolist()
         ]
-        return sorted(found, key=itemgetter("time_us"))
+        return sorted(ends, key=itemgetter("time_us"))
 
     def own_part(self) -> dict[str, Any]:
         """What a snapshot has under "accelrt", but for the events that torch does not know."""
-        found = {"version": VERSION, "dropped": self.dropped, "tags": self.tag_figures}
-        return found if self.complete else found | {"complete": False}
+        part = {"version": VERSION, "dropped": self.dropped, "tags": self.tag_figures}
+        return part if self.complete else part | {"complete": False}
 
 
 @contextmanager

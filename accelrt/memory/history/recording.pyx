@@ -339,7 +339,7 @@ def copy_events(int device, uint64_t start, uint64_t count) -> tuple[bytes, int,
         them and of the one after the last.
     """
     cdef History* history = history_of(device)
-    cdef Event* place
+    cdef Event* events
     cdef uint64_t first, at, end, begin
     cdef size_t done = 0, got = 1
     if history == NULL:
@@ -348,10 +348,10 @@ def copy_events(int device, uint64_t start, uint64_t count) -> tuple[bytes, int,
     first = min(max(first, start), end)
     count = min(count, end - first)
     copied = PyBytes_FromStringAndSize(NULL, count * sizeof(Event))
-    place = <Event*>PyBytes_AS_STRING(copied)
+    events = <Event*>PyBytes_AS_STRING(copied)
     with nogil:
         while done < count and got:
-            at = copy_some(history, first + done, min(count - done, <size_t>CHUNK), place + done, &got)
+            at = copy_some(history, first + done, min(count - done, <size_t>CHUNK), events + done, &got)
             if at != first + done and done:  # overtaken: begin again with what is still kept
                 first = at
                 done = 0
@@ -473,18 +473,18 @@ cdef list read_frames(uint32_t number):
     frames, count = kept.frames, kept.count
     while python < count and frames[python].kind in (C_FRAME, NAMED_FRAME):
         python += 1
-    found = []
+    shown = []
     for index in range(python):
         frame = read_frame(&frames[index])
         if frame["name"] != INTERPRETER_LOOP:
-            found.append(frame)
+            shown.append(frame)
             continue
         while python < count:
-            found.append(read_frame(&frames[python]))
+            shown.append(read_frame(&frames[python]))
             python += 1
             if frames[python - 1].kind == ENTRY_FRAME:
                 break
-    return found + [read_frame(&frames[index]) for index in range(python, count)]
+    return shown + [read_frame(&frames[index]) for index in range(python, count)]
 
 
 def frames_of(number: int) -> list[dict[str, Any]]:
@@ -495,10 +495,10 @@ def frames_of(number: int) -> list[dict[str, Any]]:
     Returns:
         list of dicts "filename", "line", "name"; the same list each time: not to be changed.
     """
-    found = cached_frames.get(number)
-    if found is None:
-        found = cached_frames[number] = read_frames(number)
-    return found
+    frames = cached_frames.get(number)
+    if frames is None:
+        frames = cached_frames[number] = read_frames(number)
+    return frames
 
 
 def tag_name(number: int) -> str:

@@ -41,15 +41,15 @@ def expect(kind: type, value: object, where: str) -> None:
         raise SnapshotError(f"{where}: a {kind.__name__} was expected, not {type(value).__name__}")
 
 
-def want(place: dict[str, Any], key: str, kind: type, where: str) -> Any:
+def want(record: dict[str, Any], key: str, kind: type, where: str) -> Any:
     """What a dict has under a key, which has to be of a type; JSON has tuples as lists."""
-    value: Any = place.get(key)
+    value: Any = record.get(key)
     is_right = type(value) is kind or (kind is tuple and type(value) is list)
     if not is_right or (kind is int and value < 0):
         is_short = isinstance(value, (int, str, float))
-        given = f"{type(value).__name__} {value!r:.40}" if is_short else type(value).__name__
+        description = f"{type(value).__name__} {value!r:.40}" if is_short else type(value).__name__
         words = "an integer from 0 on" if kind is int else f"a {kind.__name__}"
-        there = f"not {given}" if key in place else "and is missing"
+        there = f"not {description}" if key in record else "and is missing"
         raise SnapshotError(f"{where}: {words} was expected under {key!r}, {there}")
     return value
 
@@ -77,18 +77,18 @@ class Checker:
             for key in ("dropped", "tags"):
                 want(own, key, list, where)
 
-    def check_fields(self, place: Any, form: Form, where: str) -> None:
+    def check_fields(self, record: Any, form: Form, where: str) -> None:
         """A dict's, and its stack's, if it has one."""
-        expect(dict, place, where)
+        expect(dict, record, where)
         for key, kind in form[0].items():
-            want(place, key, kind, where)
+            want(record, key, kind, where)
         for key, kind in form[1].items():
-            if key in place:
-                want(place, key, kind, where)
-        if id(place.get("frames")) not in self.stacks:
-            for frame in want(place, "frames", list, where):
+            if key in record:
+                want(record, key, kind, where)
+        if id(record.get("frames")) not in self.stacks:
+            for frame in want(record, "frames", list, where):
                 self.check_fields(frame, FRAME, f"{where}.frames")
-            self.stacks.add(id(place["frames"]))
+            self.stacks.add(id(record["frames"]))
 
     def check_once(self, items: Any, where: str) -> None:
         expect(list, items, where)
@@ -105,8 +105,8 @@ class Checker:
         for index, block in enumerate(segment["blocks"]):
             self.check_fields(block, BLOCK, f"{where}.blocks[{index}]")
 
-    def check_traces(self, place: dict[str, Any], key: str, where: str) -> None:
-        for device, events in enumerate(want(place, key, list, where)):
+    def check_traces(self, record: dict[str, Any], key: str, where: str) -> None:
+        for device, events in enumerate(want(record, key, list, where)):
             self.check_once(events, f"{where}: {key}[{device}]")
             self.check_events(events, f"{where}: {key}[{device}]")
 

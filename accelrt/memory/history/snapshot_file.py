@@ -38,11 +38,11 @@ def dump_snapshot(path: str | os.PathLike[str], format: str | None = None) -> No
     """
     from accelrt.memory.history.snapshots import history_now  # of a process that may only read files
 
-    place = Path(path)
-    chosen = format or ("torch" if place.suffix.lower() in TORCH_SUFFIXES else "compact")
+    target = Path(path)
+    chosen = format or ("torch" if target.suffix.lower() in TORCH_SUFFIXES else "compact")
     if chosen not in FORMATS:
         raise ValueError(f"format {format!r} is not known; it may be {', '.join(map(repr, FORMATS))} or None")
-    write_history(place, history_now(None, "dump_snapshot"), chosen)
+    write_history(target, history_now(None, "dump_snapshot"), chosen)
 
 
 def write_history(path: Path, history: History, format: str) -> None:
@@ -66,8 +66,8 @@ def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
             byte where something else was expected.
         OSError: it cannot be read.
     """
-    found = load_history(path)
-    return found.snapshot() if isinstance(found, History) else found
+    history = load_history(path)
+    return history.snapshot() if isinstance(history, History) else history
 
 
 def load_history(path: str | os.PathLike[str]) -> History | dict[str, Any]:

@@ -39,7 +39,7 @@ def history_now(device: DeviceArgument | None, call: str) -> History:
         call: str, who asks, for the error of another backend.
     """
     states = read_states(device, call)
-    found = collected(recording, states, allocator_settings())
+    history = collected(recording, states, allocator_settings())
     for ordinal, _, _ in states:
         record_snapshot(ordinal)
-    return found
+    return history

@@ -173,8 +173,8 @@ def distinct(pairs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any
 
 
 def looked_up(table: tuple[NDArray[Any], NDArray[Any]], numbers: NDArray[Any]) -> NDArray[Any]:
-    found: NDArray[Any] = table[1][np.searchsorted(table[0], numbers)]
-    return found
+    values: NDArray[Any] = table[1][np.searchsorted(table[0], numbers)]
+    return values
 
 
 def items(opcodes: Iterable[bytes]) -> list[bytes]:

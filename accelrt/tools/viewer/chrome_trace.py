@@ -31,88 +31,88 @@ def trace_events(recording: Recording, largest: int = 2000) -> Iterator[dict[str
     """
     if largest < 0:
         raise ValueError(f"largest is {largest}; a number of allocations from 0 on is needed")
-    for made in recording.devices:
-        yield event(made, "M", "process_name", args={"name": f"device {made.device}"})
-        yield event(made, "M", "thread_name", tid=EVENTS_THREAD, args={"name": "events"})
-        yield from counters(made)
-        yield from instants(made)
-        yield from annotation_slices(made)
-        yield from allocation_slices(made, largest)
+    for log in recording.devices:
+        yield event(log, "M", "process_name", args={"name": f"device {log.device}"})
+        yield event(log, "M", "thread_name", tid=EVENTS_THREAD, args={"name": "events"})
+        yield from counters(log)
+        yield from instants(log)
+        yield from annotation_slices(log)
+        yield from allocation_slices(log, largest)
 
 
 def event(
-    made: DeviceRecording, phase: str, name: str, time: float | None = None, **more: Any
+    log: DeviceRecording, phase: str, name: str, time: float | None = None, **more: Any
 ) -> dict[str, Any]:
     """An event of the format; time is in microseconds after the device's first event."""
-    at = {} if time is None else {"ts": made.first_us + time}
-    return {"pid": made.device, "ph": phase, "name": name, **at, **more}
+    at = {} if time is None else {"ts": log.first_us + time}
+    return {"pid": log.device, "ph": phase, "name": name, **at, **more}
 
 
-def described(made: DeviceRecording, size: float, stream: int, pool: int, stack: int) -> dict[str, Any]:
+def described(log: DeviceRecording, size: float, stream: int, pool: int, stack: int) -> dict[str, Any]:
     return {
         "bytes": int(size),
-        "stream": f"{made.streams[stream]:#x}",
-        "pool": str(made.pools[pool]),
+        "stream": f"{log.streams[stream]:#x}",
+        "pool": str(log.pools[pool]),
         "stack": [
-            f"{name} ({file}:{line})" for file, line, name in made.recording.frame_texts(stack)[:FRAMES]
+            f"{name} ({file}:{line})" for file, line, name in log.recording.frame_texts(stack)[:FRAMES]
         ],
     }
 
 
-def counters(made: DeviceRecording) -> Iterator[dict[str, Any]]:
+def counters(log: DeviceRecording) -> Iterator[dict[str, Any]]:
     """A figure at each event that changes it."""
-    for name, figures in (("allocated", made.live()[1:]), ("reserved", made.reserved)):
+    for name, figures in (("allocated", log.live()[1:]), ("reserved", log.reserved)):
         for index in np.flatnonzero(np.diff(figures, prepend=np.nan)).tolist():
-            yield event(made, "C", name, made.times[index].item(), args={"bytes": int(figures[index])})
+            yield event(log, "C", name, log.times[index].item(), args={"bytes": int(figures[index])})
 
 
-def instants(made: DeviceRecording) -> Iterator[dict[str, Any]]:
-    quiet = made.events_of(*QUIET)
-    for index in np.delete(np.arange(made.count), quiet).tolist():
-        name, address = made.actions[made.action[index]], int(made.address[index])
-        said = described(made, *(each[index] for each in (made.size, made.stream, made.pool, made.stack)))
+def instants(log: DeviceRecording) -> Iterator[dict[str, Any]]:
+    quiet = log.events_of(*QUIET)
+    for index in np.delete(np.arange(log.count), quiet).tolist():
+        name, address = log.actions[log.action[index]], int(log.address[index])
+        said = described(log, *(each[index] for each in (log.size, log.stream, log.pool, log.stack)))
         scope = "t"
         if name == "oom":
             name, scope = "out of memory", "p"
             said["free_on_device"] = address
         else:
             said["address"] = f"{address:#x}"
-        at = made.times[index].item()
-        yield event(made, "i", name, at, tid=EVENTS_THREAD, s=scope, cat="memory", args=said)
+        at = log.times[index].item()
+        yield event(log, "i", name, at, tid=EVENTS_THREAD, s=scope, cat="memory", args=said)
 
 
-def annotation_slices(made: DeviceRecording) -> Iterator[dict[str, Any]]:
-    """Slices in lanes, in each of which one lies within the other or behind it, as the format wants them."""
+def annotation_slices(log: DeviceRecording) -> Iterator[dict[str, Any]]:
+    """Puts slices in lanes, where each lies within another or behind it, as the format wants them."""
     lanes: list[list[float]] = []  # the ends of the slices that are open, outermost first
-    for begin, end, name, _ in made.annotations:
+    for begin, end, name, _ in log.annotations:
         for opened in lanes:
             while opened and opened[-1] <= begin:
                 opened.pop()
-        fits = (place for place, opened in enumerate(lanes) if not opened or end <= opened[-1])
+        fits = (lane for lane, opened in enumerate(lanes) if not opened or end <= opened[-1])
         lane = next(fits, len(lanes))
         if lane == len(lanes):
             lanes.append([])
         lanes[lane].append(end)
-        text, thread = made.recording.strings[name], FIRST_LANE + lane
-        yield event(made, "X", text, begin, tid=thread, cat="annotation", dur=end - begin)
+        text, thread = log.recording.strings[name], FIRST_LANE + lane
+        yield event(log, "X", text, begin, tid=thread, cat="annotation", dur=end - begin)
     for lane in range(len(lanes)):
         title = "annotations" if lane == 0 else f"annotations {lane + 1}"
-        yield event(made, "M", "thread_name", tid=FIRST_LANE + lane, args={"name": title})
+        yield event(log, "M", "thread_name", tid=FIRST_LANE + lane, args={"name": title})
 
 
-def allocation_slices(made: DeviceRecording, largest: int) -> Iterator[dict[str, Any]]:
-    times = np.append(made.times, made.times[-1:] if made.count else 0.0)  # and the time of what does not end
-    columns = made.alloc_size, made.alloc_stream, made.alloc_pool, made.alloc_stack
-    for each in np.sort(np.argsort(-made.alloc_size, kind="stable")[:largest]).tolist():
-        said = described(made, *(column[each] for column in columns))
-        tag = made.recording.strings[made.alloc_tag[each]]
+def allocation_slices(log: DeviceRecording, largest: int) -> Iterator[dict[str, Any]]:
+    times = np.append(log.times, log.times[-1:] if log.count else 0.0)  # and the time of what does not end
+    columns = log.alloc_size, log.alloc_stream, log.alloc_pool, log.alloc_stack
+    for each in np.sort(np.argsort(-log.alloc_size, kind="stable")[:largest]).tolist():
+        said = described(log, *(column[each] for column in columns))
+        tag = log.recording.strings[log.alloc_tag[each]]
         stack = said["stack"]
-        common = {"cat": "allocation", "id": f"{made.device}.{each}"}
+        common = {"cat": "allocation", "id": f"{log.device}.{each}"}
         name = tag or (stack[0].partition(" (")[0] if stack else "allocation")
-        said |= {"address": f"{int(made.alloc_address[each]):#x}", "tag": tag}
-        begin = int(made.alloc_begin[each])
-        yield event(made, "b", name, times[begin].item() if begin >= 0 else 0.0, **common, args=said)
-        yield event(made, "e", name, times[made.alloc_end[each]].item(), **common)
+        said |= {"address": f"{int(log.alloc_address[each]):#x}", "tag": tag}
+        begin = int(log.alloc_begin[each])
+        yield event(log, "b", name, times[begin].item() if begin >= 0 else 0.0, **common, args=said)
+        yield event(log, "e", name, times[log.alloc_end[each]].item(), **common)
 
 
 def write_trace(snapshot: Mapping[str, Any], path: str | Path, largest: int = 2000) -> None:

@@ -74,17 +74,17 @@ def plain(text: str) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
-def label_of(made: DeviceRecording, frame: int) -> str:
+def label_of(log: DeviceRecording, frame: int) -> str:
     if frame < 0:
         return "no stack"
-    file, line, name = made.recording.frames[frame]
-    return f"{made.recording.strings[name]}  {made.recording.strings[file].rpartition('/')[2]}:{line}"
+    file, line, name = log.recording.frames[frame]
+    return f"{log.recording.strings[name]}  {log.recording.strings[file].rpartition('/')[2]}:{line}"
 
 
-def innermost(made: DeviceRecording) -> Column:
-    """The innermost frame of each allocation's stack; -1 where there is none."""
-    first = np.array([stack[0] if stack else -1 for stack in made.recording.stacks])
-    return first[made.alloc_stack]
+def innermost(log: DeviceRecording) -> Column:
+    """Returns the innermost frame of each allocation's stack; -1 where there is none."""
+    first = np.array([stack[0] if stack else -1 for stack in log.recording.stacks])
+    return first[log.alloc_stack]
 
 
 def set_ticks(axis: Any, most: float, parts: int) -> None:
@@ -94,11 +94,11 @@ def set_ticks(axis: Any, most: float, parts: int) -> None:
     axis.set_major_formatter(amount)
 
 
-def figure(made: DeviceRecording, title: str, height: float, hidden: tuple[str, ...]) -> tuple[Any, Any]:
+def figure(log: DeviceRecording, title: str, height: float, hidden: tuple[str, ...]) -> tuple[Any, Any]:
     """A picture, and its axes; those of the hidden sides have no line."""
     drawn = need_matplotlib()(figsize=(12, height), layout="constrained")
     axes = drawn.subplots()
-    axes.set_title(plain(f"device {made.device}: {title}"), loc="left", fontsize=11)
+    axes.set_title(plain(f"device {log.device}: {title}"), loc="left", fontsize=11)
     for side in hidden:
         axes.spines[side].set_visible(False)
     if "left" in hidden:
@@ -109,10 +109,10 @@ def figure(made: DeviceRecording, title: str, height: float, hidden: tuple[str, 
 # --- the timeline ---
 
 
-def shown_events(made: DeviceRecording) -> Column:
+def shown_events(log: DeviceRecording) -> Column:
     """At most POINTS events, -1 being before the first: of each part of the recording the one with most
     live."""
-    live = made.live()
+    live = log.live()
     if len(live) <= POINTS:
         return np.arange(len(live)) - 1
     parts = np.linspace(0, len(live), POINTS + 1).astype(int)
@@ -120,20 +120,20 @@ def shown_events(made: DeviceRecording) -> Column:
     return np.array(most) - 1
 
 
-def draw_timeline(made: DeviceRecording) -> Any:
+def draw_timeline(log: DeviceRecording) -> Any:
     """Live bytes over the events, in layers by the frame that allocated, or by tag where no stack was
     recorded; and reserved bytes as a line."""
-    events = shown_events(made)
-    by_stack = bool(made.alloc_stack.any())
-    keys = innermost(made) if by_stack else made.alloc_tag
-    area = made.alloc_size * (made.alloc_end.astype(float) - made.alloc_begin)
+    events = shown_events(log)
+    by_stack = bool(log.alloc_stack.any())
+    keys = innermost(log) if by_stack else log.alloc_tag
+    area = log.alloc_size * (log.alloc_end.astype(float) - log.alloc_begin)
     distinct, which = np.unique(keys, return_inverse=True)
     largest = distinct[np.argsort(-np.bincount(which, area), kind="stable")[:LAYERS]].tolist()
-    names = [label_of(made, key) if by_stack else made.recording.strings[key] or "no tag" for key in largest]
+    names = [label_of(log, key) if by_stack else log.recording.strings[key] or "no tag" for key in largest]
     chosen = [keys == key for key in largest] + [~np.isin(keys, largest)]
-    layers = [made.live(each)[events + 1] for each in chosen if each.any()]
+    layers = [log.live(each)[events + 1] for each in chosen if each.any()]
     title = f"live memory by {'the frame that allocated it' if by_stack else 'tag'}"
-    drawn, axes = figure(made, title, 6.0, ("top", "right"))
+    drawn, axes = figure(log, title, 6.0, ("top", "right"))
     if layers:
         axes.stackplot(
             events,
@@ -143,11 +143,11 @@ def draw_timeline(made: DeviceRecording) -> Any:
             linewidth=0,
             step="post",
         )
-    reserved = np.concatenate([[made.reserved_before], made.reserved])
+    reserved = np.concatenate([[log.reserved_before], log.reserved])
     axes.plot(
         events, reserved[events + 1], color="#1b1f27", linewidth=1.3, drawstyle="steps-post", label="reserved"
     )
-    ooms = made.events_of("oom")
+    ooms = log.events_of("oom")
     if len(ooms):
         axes.plot(ooms, np.full(len(ooms), reserved.max()), "v", color="#c42b2b", label="out of memory")
     axes.set_xlabel("event")
@@ -161,27 +161,27 @@ def draw_timeline(made: DeviceRecording) -> Any:
 # --- the segments ---
 
 
-def draw_segments(made: DeviceRecording) -> Any:
+def draw_segments(log: DeviceRecording) -> Any:
     """The segments at the end, one strip behind the other, with the blocks that are live in them."""
-    mapped = joined(each for each in made.ranges if each.end == made.count)
+    mapped = joined(each for each in log.ranges if each.end == log.count)
     mapped.sort(key=lambda each: (each.pool, each.stream, each.address))
     total = sum(each.size for each in mapped)
     title = f"{len(mapped)} segments at the end, {amount(total)}"
-    drawn, axes = figure(made, title, 7.0, ("top", "right", "left"))
-    live = made.live_at(made.count - 1)
-    live = live[np.argsort(made.alloc_address[live], kind="stable")]
-    addresses, frames = made.alloc_address[live], innermost(made)[live]
-    extents = np.where(made.alloc_block[live] > 0, made.alloc_block[live], made.alloc_size[live])
+    drawn, axes = figure(log, title, 7.0, ("top", "right", "left"))
+    live = log.live_at(log.count - 1)
+    live = live[np.argsort(log.alloc_address[live], kind="stable")]
+    addresses, frames = log.alloc_address[live], innermost(log)[live]
+    extents = np.where(log.alloc_block[live] > 0, log.alloc_block[live], log.alloc_size[live])
     per_line = max(total / LINES, 1)
     bars: dict[tuple[int, str], list[tuple[float, float]]] = {}
     at = 0.0
     for each in mapped:
         put(bars, HOLE, at, each.size, per_line)
         first, last = np.searchsorted(addresses, [each.address, each.address + each.size])
-        for place in range(first, last):
-            pending = made.alloc_freed[live[place]] < made.count
-            hue = GREY if pending else COLOURS[int(frames[place]) % len(COLOURS)]
-            put(bars, hue, at + float(addresses[place]) - each.address, extents[place], per_line)
+        for index in range(first, last):
+            pending = log.alloc_freed[live[index]] < log.count
+            hue = GREY if pending else COLOURS[int(frames[index]) % len(COLOURS)]
+            put(bars, hue, at + float(addresses[index]) - each.address, extents[index], per_line)
         at += each.size + per_line * 0.004
     for (line, colour), pieces in bars.items():
         axes.broken_barh(
@@ -209,16 +209,16 @@ def put(
 # --- the flame graph ---
 
 
-def draw_flame(made: DeviceRecording) -> Any:
+def draw_flame(log: DeviceRecording) -> Any:
     """What is live at the moment with most live bytes, by stack, the outermost frame at the bottom."""
-    live, recording = made.live(), made.recording
+    live, recording = log.live(), log.recording
     peak, total = int(live.argmax()) - 1, max(live.max(), 1.0)
     title = f"{amount(live.max())} live at the peak (event {peak}), by stack"
-    drawn, axes = figure(made, title, 7.0, ("top", "right", "left"))
+    drawn, axes = figure(log, title, 7.0, ("top", "right", "left"))
     stacks = [stack[::-1][: DEEPEST + 1] or (-1,) for stack in recording.stacks]
-    places = made.live_at(peak)
+    places = log.live_at(peak)
     paths = zip(
-        map(stacks.__getitem__, made.alloc_stack[places]), made.alloc_size[places].tolist(), strict=True
+        map(stacks.__getitem__, log.alloc_stack[places]), log.alloc_size[places].tolist(), strict=True
     )
     shown = [each for each in boxes(paths, None, LEAST, lambda inner: -inner[1].size) if each[2]]
     for frame, wide, depth, left in shown:
@@ -262,10 +262,10 @@ def write_plot(
         raise ValueError(f"the plot's kind is {kind!r}; it may be {', '.join(KINDS)}")
     need_matplotlib()
     recording = Recording(snapshot)
-    found = [each for each in recording.devices if device is None or each.device == device]
-    if not found:
+    logs = [each for each in recording.devices if device is None or each.device == device]
+    if not logs:
         known = ", ".join(str(each.device) for each in recording.devices)
         raise ValueError(f"device {device} is not in the snapshot, which has {known}")
     picture = io.BytesIO()
-    KINDS[kind](found[0]).savefig(picture, dpi=110, format=Path(path).suffix[1:].lower())
+    KINDS[kind](logs[0]).savefig(picture, dpi=110, format=Path(path).suffix[1:].lower())
     files.write(path, [picture.getvalue()])
