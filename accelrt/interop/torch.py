@@ -42,7 +42,8 @@ SETTERS = {
     "set_end_allocate_to_pool_fn": "end_pool",
     "set_release_pool": "release_pool",
 }
-_installed: Any = None  # what torch's allocator is made of, which has to stay alive; then accelrt is torch's allocator
+TAG = "accelrt tag "  # before a tag's number in the metadata of torch's events (torch_allocator.cpp)
+_installed: Any = None  # what torch's allocator is made of; None: accelrt is not torch's
 _native: Any = None  # the compiled library, once it was loaded
 _replaced: list[tuple[Any, str, Any]] = []
 
@@ -62,11 +63,12 @@ def install(name: str = "accelrt") -> None:
     uninstall() goes back.  Before torch's first use of CUDA it allocates nothing and opens no device; called
     again it does nothing.  Out of memory is torch.OutOfMemoryError; the text says what accelrt holds.
 
-    The allocator is an object of torch's own class, compiled for this torch once, in a few seconds, and kept in
-    the user's cache folder (torch_build.py).  Where that fails, a warning says why, and accelrt is plugged in by
-    torch's CUDAPluggableAllocator: then it has to come before torch's first use of CUDA and there is no way
-    back, torch.cuda.MemPool takes no allocator, and torch refuses the checkpoints of torch.compile's graph
-    trees and observers, and shows profilers no memory.  Both refuse to share CUDA tensors between processes.
+    The allocator is an object of torch's own class, compiled for this torch once, in a few seconds, and kept
+    in the user's cache folder (torch_build.py).  Where that fails, a warning says why, and accelrt is plugged
+    in by torch's CUDAPluggableAllocator: then it has to come before torch's first use of CUDA and there is no
+    way back, torch.cuda.MemPool takes no allocator, and torch refuses the checkpoints of torch.compile's
+    graph trees and observers, and shows profilers no memory.  Sharing CUDA tensors between processes is
+    refused in both.
     """
     global _installed
     if _installed is not None:
@@ -79,8 +81,9 @@ def install(name: str = "accelrt") -> None:
     except torch_build.CannotCompile as error:
         plug_in(torch, str(error))
         warnings.warn(
-            f"accelrt could not compile torch's allocator: {error}. It is plugged in instead, without torch.compile's "
-            "graph trees, late installation, uninstall(), observers, the profiler's memory and MemPools with allocators",
+            f"accelrt could not compile torch's allocator: {error}. It is plugged in instead, without "
+            "torch.compile's graph trees, late installation, uninstall(), observers, the profiler's memory "
+            "and MemPools with allocators",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -99,7 +102,12 @@ def load(torch: ModuleType) -> Any:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise torch_build.CannotCompile(f"{path} cannot be loaded: {error}") from error
-        library.accelrt_torch_install.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p]
+        library.accelrt_torch_install.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+        ]
         _native = library
     return _native
 
@@ -116,7 +124,7 @@ def put_in(torch: ModuleType, library: Any, name: str) -> None:
     text = ctypes.create_string_buffer(1024)
     _installed = library  # before torch has it, so that an interruption does not take it away from torch
     try:
-        replace_functions(torch, OWN_FUNCTIONS, own_mempool_class(torch))
+        replace_functions(torch, own_functions(torch), own_mempool_class(torch))
         if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
             raise refuse(text.value.decode(errors="replace"))
     except BaseException:
@@ -159,12 +167,12 @@ def uninstall() -> None:
     """Gives torch the allocator back that it had before install(); does nothing where accelrt is not torch's.
 
     Raises:
-        NotSupportedError: accelrt is plugged in, since it could not be compiled: torch changes its allocator only
-            as long as the present one is not initialised, and a plugged one is so at once.
+        NotSupportedError: accelrt is plugged in, since it could not be compiled: torch changes its allocator
+            only as long as the present one is not initialised, and a plugged one is so at once.
         RuntimeError: another allocator took accelrt's place.
 
-    Tensors that lie in accelrt's memory stay there until they are freed.  Graphs and MemPools of torch's that were
-    made while accelrt was its allocator have to end before.
+    Tensors that lie in accelrt's memory stay there until they are freed.  Graphs and MemPools of torch's that
+    were made while accelrt was its allocator have to end before.
     """
     global _installed
     if _installed is None:
@@ -236,7 +244,7 @@ def plug(torch: ModuleType) -> Any:
 
 
 def replace_functions(torch: ModuleType, functions: dict[str, Callable[..., Any]], mempool: type) -> None:
-    """Puts accelrt's functions where torch.cuda looks them up, and MemPool where users do; restore() undoes it."""
+    """Puts functions where torch.cuda looks them up, and MemPool where users do, until restore()."""
     wanted = [(torch._C, name, function) for name, function in functions.items()]
     wanted += [(torch.cuda.memory, "MemPool", mempool), (torch.cuda, "MemPool", mempool)]
     wanted.append((torch._C, "_cuda_init", initialize_before(torch._C._cuda_init)))
@@ -247,8 +255,9 @@ def replace_functions(torch: ModuleType, functions: dict[str, Callable[..., Any]
 
 
 def restore() -> None:
-    while _replaced:
-        setattr(*_replaced.pop())
+    for module, name, old in reversed(_replaced):
+        setattr(module, name, old)
+    _replaced.clear()
 
 
 def initialize_before(theirs: Callable[[], None]) -> Callable[[], None]:
@@ -327,47 +336,48 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-# Those that an object of torch's own class leaves to accelrt, for figures that torch does not know.
-OWN_FUNCTIONS = {
-    name: FUNCTIONS[name]
-    for name in (
-        "_cuda_memoryStats",
-        "_cuda_memorySnapshot",
-        "_cuda_record_memory_history",
-        "_cuda_record_memory_history_legacy",
-        "_cuda_isHistoryEnabled",
-        "_accelerator_getDeviceStats",
-    )
-}
+def own_functions(torch: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Functions of torch._C that tell what torch's structures have no room for: more figures, and tags."""
+    theirs = torch._C._cuda_memorySnapshot
+
+    def snapshot_with_tags(which: Any = None) -> dict[str, Any]:
+        return add_to_snapshot(theirs(which))
+
+    return {
+        "_cuda_memoryStats": nested_stats,
+        "_accelerator_getDeviceStats": nested_stats,
+        "_cuda_memorySnapshot": snapshot_with_tags,
+    }
 
 
-class Sleeper:
-    """What a MemPool of torch's has beyond torch's class, by its id."""
-
-    id: tuple[int, int]
-
-    def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
-        """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
-
-        torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of
-        what torch does with it.  Until wake() nothing may touch them but their deletion.
-        """
-        return mempool.sleep(self.id, keep, exports=exports)
-
-    def wake(self) -> SleepResult:
-        """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""
-        return mempool.wake(self.id)
-
-    def is_asleep(self) -> bool:
-        """Whether the pool sleeps."""
-        return any(segment["asleep"] for segment in snapshot(self.id)["segments"])
+def add_to_snapshot(found: dict[str, Any]) -> dict[str, Any]:
+    """Adds tags to the blocks and events of a snapshot of torch's, and to segments whether they sleep."""
+    ours = {
+        (segment["device"], segment["address"]): segment
+        for device in range(registry.active_device_count())
+        for segment in caching.memory_snapshot(device)
+    }
+    for segment in found["segments"]:
+        mine = ours.get((segment["device"], segment["address"]))
+        segment["asleep"] = mine is not None and mine["asleep"]
+        tags = {} if mine is None else {block["address"]: block["tag"] for block in mine["blocks"]}
+        for block in segment["blocks"]:
+            block["tag"] = tags.get(block["address"], "")
+    for entry in (entry for trace in found["device_traces"] for entry in trace):
+        metadata = entry.get("user_metadata", "")
+        entry["tag"] = ""
+        if metadata.startswith(TAG):
+            entry["tag"] = recording.tag_name(int(metadata.removeprefix(TAG)))
+            entry["user_metadata"] = ""
+    return found
 
 
 def own_mempool_class(torch: ModuleType) -> type:
     """torch.cuda.MemPool with sleep() and wake(), which also says when it dies: its graphs may outlive it."""
+    base: Any = torch.cuda.MemPool
 
-    class MemPool(Sleeper, torch.cuda.MemPool):  # type: ignore[misc]
-        __doc__ = torch.cuda.MemPool.__doc__
+    class OwnMemPool(base):  # type: ignore[misc]
+        __doc__ = base.__doc__
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
             torch.cuda.init()
@@ -379,8 +389,24 @@ def own_mempool_class(torch: ModuleType) -> type:
             if hasattr(self, "_device"):
                 backends.tell_holder(self._device, self.id, False)
 
-    MemPool.__qualname__ = "MemPool"
-    return MemPool
+        def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
+            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
+
+            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of
+            what torch does with it.  Until wake() nothing may touch them but their deletion.
+            """
+            return mempool.sleep(self, keep, self._device, exports=exports)
+
+        def wake(self) -> SleepResult:
+            """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""
+            return mempool.wake(self, self._device)
+
+        def is_asleep(self) -> bool:
+            """Whether the pool sleeps."""
+            return any(segment["asleep"] for segment in snapshot(self.id)["segments"])
+
+    OwnMemPool.__name__ = OwnMemPool.__qualname__ = "MemPool"
+    return OwnMemPool
 
 
 def mempool_class(torch: ModuleType) -> type:

@@ -34,7 +34,7 @@ using c10::CachingDeviceAllocator::AnnotationEntry;
 using Counts = c10::CachingDeviceAllocator::DeviceStats;
 
 const TorchTable *accelrt;       // set once, before the object is torch's
-CUDAAllocator *before;           // torch's allocator until then
+CUDAAllocator *before = nullptr;  // torch's allocator until then
 bool late;                       // it was initialised then, so that memory of it may be about
 std::string backend_name = "accelrt";
 std::atomic<int> devices{0};     // that torch initialised
@@ -81,7 +81,7 @@ struct Gathered {
 };
 
 TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uint64_t size, void *stream, Pool pool,
-                    Context frames) {
+                    Context frames, uint32_t tag = 0) {
 #if TORCH_MINOR >= 11
   void *place = stream;
 #else
@@ -91,7 +91,7 @@ TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uin
                     std::move(frames), compile_contexts.empty() ? "" : compile_contexts.back()
 #if TORCH_MINOR >= 10
                     ,
-                    user_metadata
+                    user_metadata.empty() && tag != 0 ? "accelrt tag " + std::to_string(tag) : user_metadata
 #endif
   );
 }
@@ -126,7 +126,7 @@ void watch(const TorchEvent *event) {
   }
   keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
                 {event->pool[0], event->pool[1]},
-                when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr));
+                when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr, event->tag));
 }
 
 // Whether anybody is told of events; under recorder.lock the answer is the present one.
@@ -807,6 +807,7 @@ EXPORT int accelrt_torch_install(const TorchTable *table, const char *name, int 
 // Not 0: another allocator is torch's by now.
 EXPORT int accelrt_torch_uninstall() {
   CUDAAllocator *expected = &ours;
+  if (before == nullptr || allocator.load() == before) return 0;
   if (allocator.load() == &ours && devices.load() > 0 && !before->initialized()) before->init(devices.load());
   if (!allocator.compare_exchange_strong(expected, before)) return -1;
   c10::SetAllocator(c10::kCUDA, before, 255);

@@ -1,8 +1,8 @@
-"""Compiles torch's allocator object (torch_allocator.cpp) against the torch that is installed, and keeps it for later.
+"""Compiles torch's allocator object (torch_allocator.cpp) against the torch that is installed, and keeps it.
 
-The file is in the user's cache folder (XDG_CACHE_HOME, else ~/.cache) under accelrt/torch; its name is made of all that
-it depends on: torch's version, accelrt's, the sources, the compiler and its arguments.  Where that folder cannot be
-written, the file is made anew for each process.
+The file is in the user's cache folder (XDG_CACHE_HOME, else ~/.cache) under accelrt/torch; its name is made
+of all that it depends on: torch's version, accelrt's, the sources, the compiler and its arguments.  Where
+that folder cannot be written, the file is made anew for each process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ def library(torch: ModuleType, version: str) -> Path:
         raise CannotCompile(f"torch's headers are not in {headers}")
     compiler = find_compiler()
     flags = flags_of(torch, minor, headers)
-    parts = [torch.__version__, str(getattr(torch.version, "git_version", None)), version, compiler_version(compiler), *flags]
+    parts = [
+        torch.__version__,
+        str(getattr(torch.version, "git_version", None)),
+        version,
+        compiler_version(compiler),
+        *flags,
+    ]
     key = hashlib.sha256("\0".join(parts).encode())
     for source in (SOURCE, TABLE / "torch_table.h", *sorted(STUB.iterdir())):
         key.update(source.read_bytes())
@@ -83,7 +89,9 @@ def find_compiler() -> list[str]:
 
 def compiler_version(compiler: list[str]) -> str:
     try:
-        done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True)
+        done = subprocess.run(
+            [*compiler, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotCompile(f"the C++ compiler {' '.join(compiler)} does not run: {error}") from error
     return "\0".join([*compiler, done.stdout])
@@ -117,7 +125,7 @@ def cache_folder() -> Path | None:
 
 
 def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
-    """Compiles into a file beside the path and renames that, so that another process sees a whole file or none."""
+    """Compiles into a file beside the path and renames that: other processes see a whole file or none."""
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".so", dir=path.parent)
     os.close(handle)
     command = [*compiler, *flags, str(SOURCE), "-o", temporary, "-lc10", "-lc10_cuda"]

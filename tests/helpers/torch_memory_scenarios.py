@@ -75,7 +75,7 @@ def a_snapshot_shows_every_tensor(t):
     assert [segment["segment_pool_id"] for segment in pool.snapshot()] == [pool.id]
     whole = t.torch.cuda.memory._snapshot()
     assert len(whole["segments"]) == len(segments)
-    assert len(whole["device_traces"]) == t.accelrt.device_count()
+    assert len(whole["device_traces"]) == t.torch.cuda.device_count()
 
 
 @scenario

@@ -1,5 +1,5 @@
-"""accelrt as an allocator object of torch's own class, compiled for the torch that is installed: what a plugged
-allocator cannot do, each scenario in a process of its own (torch_whole.py)."""
+"""accelrt as an allocator object of torch's own class, compiled for the torch that is installed: what a
+plugged allocator cannot do, each scenario in a process of its own (torch_whole.py)."""
 
 import os
 import sys

@@ -5,7 +5,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
 from accelrt.allocator.external.external_types cimport Backend, ExternalPool
-from accelrt.allocator.external.torch_table cimport TorchTable
+from accelrt.allocator.external.torch_types cimport TorchTable
 from accelrt.allocator.private.private_types cimport Source
 
 # One a CUDAPluggableAllocator; it lives as long as the process, as the pools on it do.

@@ -9,7 +9,7 @@ from libc.string cimport memset, strlen
 
 from accelrt.allocator.external.external_pool cimport cuda_malloc_async_backend
 from accelrt.allocator.external.external_types cimport ExternalPool, Record, lock_external, unlock_external
-from accelrt.allocator.external.torch_table cimport TorchTable
+from accelrt.allocator.external.torch_types cimport TorchTable
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.allocator.pinned.cache cimport record_deferred_pinned
@@ -1270,7 +1270,7 @@ def tell_holder(int device, pool: tuple[int, int], bint alive) -> None:
 
 
 def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
-    """What torch uses of pools now, for tests: a list, of 64 at most, of (device, id, "capture", "thread" or "object", state)."""
+    """What torch uses of pools now, for tests: (device, id, "capture", "thread" or "object", state) of 64 at most."""
     # No object is made under the guard: a garbage collection may end uses.
     cdef Use[64] copies
     cdef int index, count = 0

@@ -1,16 +1,21 @@
 """accelrt's pool behind an allocator object of torch's own class, which interop/torch_allocator.cpp is the source of."""
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.allocator.address_table cimport block_at
+from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.external.backends cimport (
     enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
 )
-from accelrt.allocator.external.torch_table cimport *
+from accelrt.allocator.external.torch_types cimport (
+    TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchStats,
+    TorchTable, TorchWatcher,
+)
+from accelrt.allocator.history_types cimport Event
 from accelrt.allocator.heaps cimport lock_all, thread_number, unlock_all
-from accelrt.allocator.pool cimport MAX_DEVICES, device_at, empty_named, pool_if_made
+from accelrt.allocator.pool cimport MAX_DEVICES, device_at, empty_named, follow_history, pool_if_made
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, end_pool, forget_saved, read_private,
@@ -261,11 +266,34 @@ cdef void forget_state(void* state) noexcept nogil:
         free(state)
 
 
-# --- the table -----------------------------------------------------------------------------------------------
+# --- what happens to memory ----------------------------------------------------------------------------------
+
+cdef TorchWatcher watcher_of_torch = NULL
+
+
+cdef void tell_torch(const Event* event) noexcept nogil:
+    cdef TorchEvent told
+    told.address, told.size, told.stream, told.tag = event.address, event.size, event.stream, event.tag
+    told.action, told.device = event.action, event.device
+    torchs_name(event.pool, told.pool)
+    watcher_of_torch(&told)
+
 
 cdef int watch(TorchWatcher watcher) noexcept nogil:
-    return 0
+    # It stays known to threads that are telling it something.
+    global watcher_of_torch
+    cdef void* gil = leave_gil()
+    cdef Follower follower = NULL
+    cdef int code
+    if watcher != NULL:
+        watcher_of_torch = watcher
+        follower = tell_torch
+    code = follow_history(follower)
+    enter_gil(gil)
+    return code
 
+
+# --- the table -----------------------------------------------------------------------------------------------
 
 cdef TorchTable table
 table.version = TORCH_TABLE_VERSION
