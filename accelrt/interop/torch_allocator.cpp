@@ -61,13 +61,9 @@ struct Recorder {
   uint64_t skipped = 0;
   std::map<int, std::deque<TraceEntry>> traces;
   std::map<std::pair<int, uint64_t>, Context> live;
-  std::map<std::pair<int, uint64_t>, std::string> metadata;
   std::vector<AnnotationEntry> annotations;
   std::vector<AllocatorTraceTracker> trackers;
   std::vector<OutOfMemoryObserver> observers;
-#if TORCH_MINOR >= 12
-  std::vector<OomRejectionObserver> rejection_observers;
-#endif
 };
 Recorder &recorder = *new Recorder;  // used until the process ends
 
@@ -119,10 +115,8 @@ void watch(const TorchEvent *event) {
   std::lock_guard<std::mutex> guard(recorder.lock);
   if (action == TraceEntry::ALLOC) {
     if (context && when >= RecordContext::STATE) recorder.live[key] = context;
-    if (!user_metadata.empty()) recorder.metadata[key] = user_metadata;
   } else if (action == TraceEntry::FREE_COMPLETED) {
     recorder.live.erase(key);
-    recorder.metadata.erase(key);
   }
   keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
                 {event->pool[0], event->pool[1]},
@@ -667,10 +661,8 @@ struct Allocator final : CUDAAllocator {
     auto found = recorder.live.find({accelrt->device_at(number), number});
     return found == recorder.live.end() ? nullptr : found->second;
   }
-  void attachOomRejectionObserver(OomRejectionObserver observer) override {
-    std::lock_guard<std::mutex> guard(recorder.lock);
-    recorder.rejection_observers.push_back(std::move(observer));
-  }
+  // For torch's policy of refusing before the driver is asked, which accelrt has not.
+  void attachOomRejectionObserver(OomRejectionObserver) override {}
 #endif
 #if TORCH_MINOR >= 13
   DataPtr allocateWithAddress(size_t, void *) override {
@@ -679,6 +671,16 @@ struct Allocator final : CUDAAllocator {
 #endif
 #if TORCH_MINOR >= 14
   bool supportsUserMetadata() override { return true; }
+  void annotateMemory(const void *address, const std::string &metadata) override {
+    uint64_t number = reinterpret_cast<uint64_t>(address);
+    int device = accelrt->device_at(number);
+    if (device < 0) return;
+    TraceEntry entry = entry_of(TraceEntry::ANNOTATE, device, number, accelrt->size_of(device, number), nullptr, {0, 0},
+                                nullptr);
+    entry.user_metadata_ = metadata;
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    keep(std::move(entry));
+  }
 #endif
 
   SnapshotInfo snap(Pool pool, bool traces) {

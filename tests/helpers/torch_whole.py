@@ -277,6 +277,10 @@ def trackers_and_metadata_are_kept(interop, torch):
     if hasattr(torch.cuda.memory, "_set_memory_metadata"):
         assert entries[marked.data_ptr()]["user_metadata"] == "batch 7"
         del marked
+    if hasattr(torch.cuda.memory, "_annotate_tensor"):
+        torch.cuda.memory._annotate_tensor(tagged, "the weights")
+        last = torch.cuda.memory._snapshot()["device_traces"][0]
+        assert "the weights" in [each["user_metadata"] for each in last if each["action"] == "annotate"]
     assert {"segment_alloc", "segment_map"} & {each["action"] for each in snapshot["device_traces"][0]}
     for _ in range(60):
         torch.empty(100, device="cuda")
