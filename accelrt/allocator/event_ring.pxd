@@ -40,6 +40,10 @@ cdef void set_capture(Capture function) noexcept nogil
 # The calling thread's tag, which what it allocates gets.
 cdef uint32_t exchange_tag(uint32_t tag) noexcept nogil  # the tag before
 
+# Who is told of events as they happen, of pools whose history is followed: under the locks of the event, on its thread.
+ctypedef void (*Follower)(const Event* event) noexcept nogil
+cdef void set_follower(Follower function) noexcept nogil
+
 # Making and changing; the pool's exclusive section is held.
 cdef int ensure_history(Pool* pool) noexcept nogil
 cdef Event* new_ring(size_t capacity) noexcept nogil  # NULL: no host memory

@@ -47,6 +47,7 @@ cdef extern from *:
     void store_history(History** place, History* history) noexcept nogil
 
 cdef Capture capture = NULL
+cdef Follower follower = NULL
 
 
 # --- the stack and the tag of the calling thread -----------------------------------------------------------------
@@ -54,6 +55,11 @@ cdef Capture capture = NULL
 cdef void set_capture(Capture function) noexcept nogil:
     global capture
     capture = function
+
+
+cdef void set_follower(Follower function) noexcept nogil:
+    global follower
+    follower = function
 
 
 cdef void take_stack(const Pool* pool, int level, const char* entry) noexcept nogil:
@@ -96,7 +102,7 @@ cdef inline bint keeps_stack(int context, int action) noexcept nogil:
 
 cdef inline void push(History* history, Event* event) noexcept nogil:
     # Under the history's lock.  The time is read under it, so that it rises.
-    if history.skipped >> event.action & 1:
+    if not history.records or history.skipped >> event.action & 1:
         return
     event.time_ns = now_ns()
     event.thread = thread_number()
@@ -106,6 +112,17 @@ cdef inline void push(History* history, Event* event) noexcept nogil:
     history.next += 1
     if history.next - history.first > history.capacity:
         history.first = history.next - history.capacity
+
+
+cdef inline bint is_noted(const History* history) noexcept nogil:
+    return history != NULL and (history.records or history.followed)
+
+
+cdef inline void tell(const History* history, Event* event, int action) noexcept nogil:
+    # Without the history's lock: the follower may take its time.
+    if history.followed and follower != NULL:
+        event.action = action
+        follower(event)
 
 
 cdef inline void name_pool(Event* event, const PrivatePool* owner) noexcept nogil:
@@ -118,7 +135,7 @@ cdef void record_event(
 ) noexcept nogil:
     cdef History* history = pool.history
     cdef Event event
-    if history == NULL or not history.records:
+    if not is_noted(history):
         return
     event.address = address
     event.size = size
@@ -130,6 +147,7 @@ cdef void record_event(
     spin_lock(&history.lock)
     push(history, &event)
     spin_unlock(&history.lock)
+    tell(history, &event, action)
 
 
 cdef inline void add_tagged(History* history, uint32_t number, int64_t size, int64_t requested) noexcept nogil:
@@ -159,7 +177,7 @@ cdef void record_allocation(Pool* pool, Block* block, bint claimed) noexcept nog
         return
     block.tag = tag
     block.stack = stack_of_block(pool)
-    if not history.records and tag == 0:
+    if not is_noted(history) and tag == 0:
         return
     event.address = block.address
     event.size = block.requested
@@ -177,6 +195,7 @@ cdef void record_allocation(Pool* pool, Block* block, bint claimed) noexcept nog
         event.action = ALLOCATED
         push(history, &event)
     spin_unlock(&history.lock)
+    tell(history, &event, ALLOCATED)
 
 
 cdef Freed describe(const Block* block) noexcept nogil:
@@ -204,7 +223,7 @@ cdef inline void fill(Event* event, const Pool* pool, uintptr_t address, const F
 cdef void record_free(Pool* pool, uintptr_t address, const Freed* freed, bint completed) noexcept nogil:
     cdef History* history = pool.history
     cdef Event event
-    if history == NULL or not history.records and freed.tag == 0:
+    if history == NULL or not is_noted(history) and freed.tag == 0:
         return
     fill(&event, pool, address, freed)
     spin_lock(&history.lock)
@@ -217,6 +236,9 @@ cdef void record_free(Pool* pool, uintptr_t address, const Freed* freed, bint co
             event.action = FREE_COMPLETED
             push(history, &event)
     spin_unlock(&history.lock)
+    tell(history, &event, FREE_REQUESTED)
+    if completed:
+        tell(history, &event, FREE_COMPLETED)
 
 
 cdef void record_free_requested(Pool* pool, const Block* block) noexcept nogil:
@@ -231,7 +253,7 @@ cdef void record_free_completed(Pool* pool, const Block* block) noexcept nogil:
     cdef History* history = pool.history
     cdef Freed freed
     cdef Event event
-    if history == NULL or not history.records:
+    if not is_noted(history):
         return
     freed = describe(block)
     fill(&event, pool, block.address, &freed)
@@ -239,6 +261,7 @@ cdef void record_free_completed(Pool* pool, const Block* block) noexcept nogil:
     spin_lock(&history.lock)
     push(history, &event)
     spin_unlock(&history.lock)
+    tell(history, &event, FREE_COMPLETED)
 
 
 cdef void record_annotation(Pool* pool, int action, uint32_t number) noexcept nogil:

@@ -67,6 +67,7 @@ cdef struct History:
     int lock
     int context        # read without the lock
     bint records       # events are recorded
+    bint followed      # and are told, as they happen, to the follower (event_ring.pxd)
     uint32_t skipped   # a bit for each action whose events are not
     size_t capacity    # events
     size_t place       # where the next one goes

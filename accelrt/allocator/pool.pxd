@@ -2,6 +2,7 @@
 # Callers hold none of the pool's locks and, unless a comment says otherwise, not the GIL.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.history_types cimport HistorySettings
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.types cimport Pool
@@ -41,6 +42,7 @@ cdef inline int pool_of(int device, Pool** out_pool) noexcept nogil:
 
 # Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
 cdef int set_history(const HistorySettings* settings) noexcept nogil
+cdef int follow_history(Follower follower) noexcept nogil  # told of all pools' events from now on; NULL: no longer
 # For callers that come without the GIL from Python, under no lock: whether operations of this level keep their stack
 # (history_types.pxd); and, with the GIL, takes the one of the operation that is about to begin.
 cdef bint wants_stack(int level) noexcept nogil

@@ -9,8 +9,8 @@ from accelrt.allocator.backing.pages cimport (
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
-    describe, drop_stack, ensure_history, Freed, new_ring, record_allocation, record_free, replace_ring,
-    take_first_stack, take_stack,
+    describe, drop_stack, ensure_history, Follower, Freed, new_ring, record_allocation, record_free, replace_ring,
+    set_follower, take_first_stack, take_stack,
 )
 from accelrt.allocator.external.external_pool cimport (
     external_allocate, external_attach, external_empty, external_forget_stream, external_holds, external_release,
@@ -67,6 +67,8 @@ cdef Heap nowhere             # in the heap table for each heap that is not made
 cdef PoolSettings wanted      # of pools that are made from now on; under making
 cdef int wanted_level         # likewise, the level of audits
 cdef HistorySettings wanted_history  # of all pools; under making
+cdef bint followed = False           # likewise: events are told as they happen
+cdef pthread_mutex_t changing        # held while the histories of pools change; before making
 cdef pthread_mutex_t making   # held while a pool is made; other pools' growth locks are taken under it
 
 
@@ -215,7 +217,11 @@ cdef int ensure_stand_in(Pool* pool) noexcept nogil:
 
 
 cdef inline bint is_watched(const Pool* pool, const HistorySettings* settings) noexcept nogil:
-    return pool.debug != 0 or settings.records or settings.context or settings.tags
+    return pool.debug != 0 or has_history(settings)
+
+
+cdef inline bint has_history(const HistorySettings* settings) noexcept nogil:
+    return settings.records or settings.context or settings.tags or followed
 
 
 cdef int ensure_recording(Pool* pool, const HistorySettings* settings) noexcept nogil:
@@ -224,7 +230,7 @@ cdef int ensure_recording(Pool* pool, const HistorySettings* settings) noexcept 
     cdef int code = 0
     if is_watched(pool, settings):
         code = ensure_stand_in(pool)
-    if code == 0 and (settings.records or settings.context or settings.tags):
+    if code == 0 and has_history(settings):
         code = ensure_history(pool)
     if code == 0 and settings.records and pool.history.capacity != settings.capacity:
         ring = new_ring(settings.capacity)
@@ -238,6 +244,7 @@ cdef void start_recording(Pool* pool, const HistorySettings* settings) noexcept 
     # Of a pool that others use, in the exclusive section: so no hit is under way, and no block is in a last-freed cache.
     if pool.history != NULL:
         pool.history.records = settings.records
+        pool.history.followed = followed
         pool.history.skipped = settings.skipped
         store_context(&pool.history.context, settings.context)
 
@@ -259,7 +266,28 @@ cdef void take_stack_of(int device, int level) noexcept nogil:
         take_first_stack(wanted_context())
 
 
+cdef int follow_history(Follower follower) noexcept nogil:
+    # The follower stays known to threads that are telling it something, so it is not set to NULL.
+    global followed
+    cdef HistorySettings settings
+    if follower != NULL:
+        set_follower(follower)
+    pthread_mutex_lock(&making)
+    followed = follower != NULL
+    settings = wanted_history
+    pthread_mutex_unlock(&making)
+    return set_history(&settings)
+
+
 cdef int set_history(const HistorySettings* settings) noexcept nogil:
+    cdef int code
+    pthread_mutex_lock(&changing)
+    code = change_history(settings)
+    pthread_mutex_unlock(&changing)
+    return code
+
+
+cdef int change_history(const HistorySettings* settings) noexcept nogil:
     cdef Pool* pool
     cdef int device, code
     pthread_mutex_lock(&making)
@@ -287,6 +315,7 @@ cdef void renew_pools() noexcept nogil:
     # At import, and in a forked child, which cannot use the parent's pools and locks that threads of the parent held.
     cdef int device
     pthread_mutex_init(&making, NULL)
+    pthread_mutex_init(&changing, NULL)
     for device in range(MAX_DEVICES):
         store_pool(&pools[device], &unmade)
 

@@ -1,7 +1,7 @@
 # A pool's statistics, each read at one moment.  A NULL pool was never used: all its statistics are 0.  A thread may hold the
 # pool's mutex in a call of the driver that waits for a Python function, so all but try_current are called without the
 # GIL.  Each takes the locks it needs; the caller holds none.
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
 from accelrt.allocator.stats cimport Stats
 from accelrt.allocator.types cimport Pool
@@ -41,3 +41,22 @@ cdef struct LivePool:      # a private pool that is in use, or has live memory
 # Without the GIL or Python.
 cdef bint list_live(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil
 cdef size_t list_live_pools(int device, LivePool* pools, size_t room) noexcept nogil  # how many were written
+
+cdef struct View:  # a copy of a block's fields, with those of its segment
+    uintptr_t address
+    size_t size
+    size_t requested
+    int state
+    bint opens          # the first of its segment, or after a hole: shown as a segment of its own
+    uint64_t serial
+    int kind
+    int shape
+    bint asleep         # its pool is suspended
+    uintptr_t stream
+    uint64_t[2] owner
+    uint32_t stack
+    uint32_t tag
+    uint32_t segment_stack
+
+# A pool's blocks, segment by segment; to be freed.  NULL where the host has no memory for the copy.
+cdef View* copy_blocks(Pool* pool, size_t* out_count, uint64_t* out_mark) noexcept nogil

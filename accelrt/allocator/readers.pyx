@@ -265,22 +265,6 @@ cdef object find_audit_failure(Pool* pool):
 
 # --- a pool's segments, as torch's snapshots describe them-------------------------------------------------
 
-cdef struct View:  # a copy of a block's fields, with those of its segment
-    uintptr_t address
-    size_t size
-    size_t requested
-    int state
-    bint opens          # the first of its segment, or after a hole: shown as a segment of its own
-    uint64_t serial
-    int kind
-    int shape
-    bint asleep         # its pool is suspended
-    uintptr_t stream
-    uint64_t[2] owner
-    uint32_t stack
-    uint32_t tag
-    uint32_t segment_stack
-
 STATES = {LIVE: "active_allocated", PENDING: "active_pending_free"}
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import warnings
 from types import ModuleType
 
 import accelrt.memory as memory
-from accelrt.allocator.external import backends
+from accelrt.allocator.external import backends, torch_table
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
-from accelrt.memory import caching, torch_names
+from accelrt.interop import torch_build
+from accelrt.memory import caching, mempool, torch_names
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
 from accelrt.runtime import init as runtime
@@ -40,25 +42,33 @@ SETTERS = {
     "set_end_allocate_to_pool_fn": "end_pool",
     "set_release_pool": "release_pool",
 }
-_installed: Any = None  # torch's allocator object, which has to stay alive; then accelrt is torch's allocator
+TAG = "accelrt tag "  # before a tag's number in the metadata of torch's events (torch_allocator.cpp)
+_installed: Any = None  # what torch's allocator is made of; None: accelrt is not torch's
+_native: Any = None  # the compiled library, once it was loaded
+_replaced: list[tuple[Any, str, Any]] = []
 
 
-def install() -> None:
+def install(name: str = "accelrt") -> None:
     """Makes accelrt torch's allocator of device memory, for the whole process and every GPU.
 
+    Arguments:
+        name: str, what torch.cuda.get_allocator_backend() answers; "native" serves programs that go by it.
     Raises:
         ModuleNotFoundError: torch is not installed.
-        RuntimeError: torch has used CUDA in this process already: it takes another allocator only before.
+        RuntimeError: torch has used CUDA in this process already, and there is no C++ compiler.
         NotSupportedError: accelrt's driver is not CUDA, or its backend not its own pool; or this torch is
             built without CUDA, or has other functions for allocators than accelrt knows (torch 2.8 to 2.15).
 
-    It has to come before torch initialises CUDA, which the first tensor on a GPU does.  It allocates nothing
-    and opens no device; called again it does nothing.  torch has no way back: see uninstall.
+    It may come at any time: memory that torch has already stays its former allocator's until it is freed, and
+    uninstall() goes back.  Before torch's first use of CUDA it allocates nothing and opens no device; called
+    again it does nothing.  Out of memory is torch.OutOfMemoryError; the text says what accelrt holds.
 
-    Out of memory is torch.OutOfMemoryError; the text says what accelrt holds.  torch.cuda.MemPool is a class
-    of accelrt's, which takes neither an allocator nor no_split.  What torch refuses with every plugged
-    allocator it refuses here too: sharing CUDA tensors between processes, recording the history of
-    allocations, and the checkpoints of torch.compile's graph trees.
+    The allocator is an object of torch's own class, compiled for this torch once, in a few seconds, and kept
+    in the user's cache folder (torch_build.py).  Where that fails, a warning says why, and accelrt is plugged
+    in by torch's CUDAPluggableAllocator: then it has to come before torch's first use of CUDA and there is no
+    way back, torch.cuda.MemPool takes no allocator, and torch refuses the checkpoints of torch.compile's
+    graph trees and observers, and shows profilers no memory.  Sharing CUDA tensors between processes is
+    refused in both.
     """
     global _installed
     if _installed is not None:
@@ -66,23 +76,85 @@ def install() -> None:
     torch = importlib.import_module("torch")
     require_cuda(torch)
     memory.enable_peer_access()
-    allocator = plug(torch)
-    replaced: list[tuple[Any, str, Any]] = []
-    _installed = allocator  # before torch has it, so that an interruption does not take it away from torch
     try:
-        replace_statistics(torch, replaced)
+        library = load(torch)
+    except torch_build.CannotCompile as error:
+        plug_in(torch, str(error))
+        warnings.warn(
+            f"accelrt could not compile torch's allocator: {error}. It is plugged in instead, without "
+            "torch.compile's graph trees, late installation, uninstall(), observers, the profiler's memory "
+            "and MemPools with allocators",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    else:
+        put_in(torch, library, name)
+
+
+def load(torch: ModuleType) -> Any:
+    """The compiled library, loaded."""
+    global _native
+    if _native is None:
+        import ctypes
+
+        path = torch_build.library(torch, importlib.import_module("accelrt").__version__)
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise torch_build.CannotCompile(f"{path} cannot be loaded: {error}") from error
+        library.accelrt_torch_install.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+        ]
+        _native = library
+    return _native
+
+
+def put_in(torch: ModuleType, library: Any, name: str) -> None:
+    """Makes the compiled object torch's allocator."""
+    global _installed
+    import ctypes
+
+    count = 0
+    if library.accelrt_torch_is_used():
+        registry.active_device_count()
+        count = torch.cuda.device_count()
+    text = ctypes.create_string_buffer(1024)
+    _installed = library  # before torch has it, so that an interruption does not take it away from torch
+    try:
+        replace_functions(torch, own_functions(torch), own_mempool_class(torch))
+        if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
+            raise refuse(text.value.decode(errors="replace"))
+    except BaseException:
+        library.accelrt_torch_uninstall()
+        restore()
+        _installed = None
+        raise
+
+
+def plug_in(torch: ModuleType, lacking: str) -> None:
+    """Makes accelrt torch's allocator by torch's class for plugged ones."""
+    global _installed
+    if torch.cuda.is_initialized():
+        raise too_late(lacking)
+    allocator = plug(torch)
+    _installed = allocator
+    try:
+        replace_functions(torch, FUNCTIONS, mempool_class(torch))
         torch.cuda.memory.change_current_allocator(allocator)
         backends.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
         _installed = None
-        restore(replaced)
-        raise too_late() from error
+        restore()
+        raise too_late(lacking) from error
     except BaseException:
         if torch.cuda.memory.get_allocator_backend() == "pluggable":
             backends.answer_cache_info(torch._C.__file__.encode())
         else:
             _installed = None
-            restore(replaced)
+            restore()
         raise
 
 
@@ -92,25 +164,36 @@ def is_installed() -> bool:
 
 
 def uninstall() -> None:
-    """Does nothing where accelrt is not torch's allocator, and is refused where it is.
+    """Gives torch the allocator back that it had before install(); does nothing where accelrt is not torch's.
 
     Raises:
-        NotSupportedError: accelrt is installed.  torch changes its allocator only as long as the present one
-            is not initialised, and a plugged one is so at once; start another process for torch's own.
+        NotSupportedError: accelrt is plugged in, since it could not be compiled: torch changes its allocator
+            only as long as the present one is not initialised, and a plugged one is so at once.
+        RuntimeError: another allocator took accelrt's place.
+
+    Tensors that lie in accelrt's memory stay there until they are freed.  Graphs and MemPools of torch's that
+    were made while accelrt was its allocator have to end before.
     """
-    if _installed is not None:
+    global _installed
+    if _installed is None:
+        return
+    if _installed is not _native:
         raise not_supported(
             "accelrt stays torch's allocator until the process ends: torch takes another allocator only in "
             "place of one that is not initialised yet; for torch's own, start a process without install()",
             "accelrt.interop.torch.uninstall",
         )
+    if _native.accelrt_torch_uninstall():
+        raise RuntimeError("another allocator is torch's by now, in accelrt's place; it has to go first")
+    restore()
+    _installed = None
 
 
-def too_late() -> RuntimeError:
+def too_late(lacking: str) -> RuntimeError:
     return RuntimeError(
         "torch has used CUDA in this process already, or has another allocator, and takes a new one only "
         "before; call accelrt.interop.torch.install() right after import torch, before the first tensor on a "
-        "GPU and before torch.cuda.init()"
+        f"GPU and before torch.cuda.init() (at any time it takes what could not be compiled: {lacking})"
     )
 
 
@@ -120,7 +203,7 @@ def refuse(reason: str) -> NotSupportedError:
 
 
 def require_cuda(torch: ModuleType) -> None:
-    """Raises unless torch and accelrt both serve CUDA, and torch has not begun to."""
+    """Raises unless torch and accelrt both serve CUDA."""
     if torch.version.cuda is None:
         raise refuse(f"torch {torch.__version__} is built without CUDA")
     driver = registry.driver_name()
@@ -134,8 +217,6 @@ def require_cuda(torch: ModuleType) -> None:
     backend = memory.get_allocator_backend()
     if backend != "native":
         raise refuse(f"accelrt's own memory comes from the backend {backend!r}; choose the backend 'native'")
-    if torch.cuda.is_initialized():
-        raise too_late()
 
 
 def plug(torch: ModuleType) -> Any:
@@ -162,25 +243,21 @@ def plug(torch: ModuleType) -> Any:
 # --- what torch.cuda reads ----------------------------------------------------------------------------------
 
 
-def replace_statistics(torch: ModuleType, replaced: list[tuple[Any, str, Any]]) -> None:
-    """Puts accelrt's figures where torch.cuda's functions look them up, and MemPool where users do.
-
-    Arguments:
-        replaced: list to which (module, name, what stood there) is appended, for restore.
-    """
-    mempool = mempool_class(torch)
-    wanted = [(torch._C, name, function) for name, function in FUNCTIONS.items()]
+def replace_functions(torch: ModuleType, functions: dict[str, Callable[..., Any]], mempool: type) -> None:
+    """Puts functions where torch.cuda looks them up, and MemPool where users do, until restore()."""
+    wanted = [(torch._C, name, function) for name, function in functions.items()]
     wanted += [(torch.cuda.memory, "MemPool", mempool), (torch.cuda, "MemPool", mempool)]
     wanted.append((torch._C, "_cuda_init", initialize_before(torch._C._cuda_init)))
     for module, name, new in wanted:
         if hasattr(module, name):
-            replaced.append((module, name, getattr(module, name)))
+            _replaced.append((module, name, getattr(module, name)))
             setattr(module, name, new)
 
 
-def restore(replaced: list[tuple[Any, str, Any]]) -> None:
-    for module, name, old in replaced:
+def restore() -> None:
+    for module, name, old in reversed(_replaced):
         setattr(module, name, old)
+    _replaced.clear()
 
 
 def initialize_before(theirs: Callable[[], None]) -> Callable[[], None]:
@@ -257,6 +334,79 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_resetPeakStats": lambda device: caching.reset_peak_memory_stats(device),
     "_accelerator_resetAccumulatedStats": lambda device: caching.reset_accumulated_memory_stats(device),
 }
+
+
+def own_functions(torch: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Functions of torch._C that tell what torch's structures have no room for: more figures, and tags."""
+    theirs = torch._C._cuda_memorySnapshot
+
+    def snapshot_with_tags(which: Any = None) -> dict[str, Any]:
+        return add_to_snapshot(theirs(which))
+
+    return {
+        "_cuda_memoryStats": nested_stats,
+        "_accelerator_getDeviceStats": nested_stats,
+        "_cuda_memorySnapshot": snapshot_with_tags,
+    }
+
+
+def add_to_snapshot(found: dict[str, Any]) -> dict[str, Any]:
+    """Adds tags to the blocks and events of a snapshot of torch's, and to segments whether they sleep."""
+    ours = {
+        (segment["device"], segment["address"]): segment
+        for device in range(registry.active_device_count())
+        for segment in caching.memory_snapshot(device)
+    }
+    for segment in found["segments"]:
+        mine = ours.get((segment["device"], segment["address"]))
+        segment["asleep"] = mine is not None and mine["asleep"]
+        tags = {} if mine is None else {block["address"]: block["tag"] for block in mine["blocks"]}
+        for block in segment["blocks"]:
+            block["tag"] = tags.get(block["address"], "")
+    for entry in (entry for trace in found["device_traces"] for entry in trace):
+        metadata = entry.get("user_metadata", "")
+        entry["tag"] = ""
+        if metadata.startswith(TAG):
+            entry["tag"] = recording.tag_name(int(metadata.removeprefix(TAG)))
+            entry["user_metadata"] = ""
+    return found
+
+
+def own_mempool_class(torch: ModuleType) -> type:
+    """torch.cuda.MemPool with sleep() and wake(), which also says when it dies: its graphs may outlive it."""
+    base: Any = torch.cuda.MemPool
+
+    class OwnMemPool(base):  # type: ignore[misc]
+        __doc__ = base.__doc__
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            torch.cuda.init()
+            super().__init__(*arguments, **named)
+            self._device = torch.cuda.current_device()
+            backends.tell_holder(self._device, self.id, True)
+
+        def __del__(self) -> None:
+            if hasattr(self, "_device"):
+                backends.tell_holder(self._device, self.id, False)
+
+        def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
+            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
+
+            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of
+            what torch does with it.  Until wake() nothing may touch them but their deletion.
+            """
+            return mempool.sleep(self, keep, self._device, exports=exports)
+
+        def wake(self) -> SleepResult:
+            """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""
+            return mempool.wake(self, self._device)
+
+        def is_asleep(self) -> bool:
+            """Whether the pool sleeps."""
+            return any(segment["asleep"] for segment in snapshot(self.id)["segments"])
+
+    OwnMemPool.__name__ = OwnMemPool.__qualname__ = "MemPool"
+    return OwnMemPool
 
 
 def mempool_class(torch: ModuleType) -> type:

@@ -653,7 +653,7 @@ cdef class sleepable(use_mem_pool):
 
 cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
     # A pool's id, from what names one for sleep and wake.
-    cdef bint known
+    cdef bint known, theirs, of_torch = False
     if isinstance(pool, str):
         if pool not in tag_pools:
             raise ValueError(
@@ -662,14 +662,15 @@ cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
             )
         pool = tag_pools[pool]
     elif not isinstance(pool, (MemPool, tuple)) and isinstance(getattr(pool, "id", None), tuple):  # torch.cuda.MemPool
-        pool = pool.id
+        pool, of_torch = pool.id, True
     read_pool_id(pool, out_id)
     if out_id[0] == 0 and out_id[1] >> TORCHS & 1:
         out_id[1] ^= <uint64_t>1 << TORCHS
-    elif out_id[0] and out_id[1] == 0:  # of a graph of torch's that has a pool of its own; accelrt names none so by itself
+    elif out_id[0] == 0 or out_id[1] == 0:  # torch names its pools so too: those of graphs, and its MemPools
         with nogil:
             known = read_private(ordinal, out_id[0], out_id[1], False).known
-        if not known:
+            theirs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCHS, out_id[1], False).known
+        if theirs and (of_torch or not known):
             out_id[0] |= <uint64_t>1 << TORCHS
     return 0
 

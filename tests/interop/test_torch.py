@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch_scenarios
 from child import in_child, in_own_process, run_python
+from torch_setting import NO_COMPILER
 
 import accelrt
 from accelrt.allocator.external import backends
@@ -39,13 +40,28 @@ def on_gpu():
 
 
 @pytest.fixture(scope="module")
-def on_standin(tmp_path_factory):
+def standin(tmp_path_factory):
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None or not torch.version.cuda.startswith("13"):
         pytest.skip("the stand-in has the functions of CUDA 13's runtime; this torch is built for another")
     from cudart_standin import build
 
-    return run_scenarios("standin", ACCELRT_DRIVER="host", **build(tmp_path_factory.mktemp("standin")))
+    return build(tmp_path_factory.mktemp("standin"))
+
+
+@pytest.fixture(scope="module")
+def on_standin(standin):
+    return run_scenarios("standin", ACCELRT_DRIVER="host", **standin)
+
+
+@pytest.fixture(scope="module")
+def plugged_on_standin(standin):
+    return run_scenarios("standin", ACCELRT_DRIVER="host", CXX=NO_COMPILER, **standin)
+
+
+@pytest.fixture(scope="module")
+def plugged_on_gpu():
+    return run_scenarios("gpu", ACCELRT_DRIVER="cuda", CXX=NO_COMPILER)
 
 
 @pytest.mark.gpu
@@ -58,6 +74,18 @@ def test_torch_on_a_gpu(on_gpu, name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in torch_scenarios.KERNELS])
 def test_torch_on_the_standin(on_standin, name):
     assert on_standin[name] is None, on_standin[name]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_on_a_gpu_without_a_compiler(plugged_on_gpu, name):
+    assert plugged_on_gpu[name] is None, plugged_on_gpu[name]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in torch_scenarios.KERNELS])
+def test_torch_on_the_standin_without_a_compiler(plugged_on_standin, name):
+    assert plugged_on_standin[name] is None, plugged_on_standin[name]
 
 
 def too_late():
@@ -73,9 +101,9 @@ def too_late():
 
 
 @pytest.mark.gpu
-def test_after_torchs_first_allocation_it_is_refused():
+def test_without_a_compiler_it_is_refused_after_torchs_first_allocation():
     pytest.importorskip("torch")
-    in_child(too_late, ACCELRT_DRIVER="cuda")
+    in_child(too_late, ACCELRT_DRIVER="cuda", CXX=NO_COMPILER)
 
 
 def another_is_plugged():
@@ -93,9 +121,9 @@ def another_is_plugged():
 
 
 @pytest.mark.gpu
-def test_beside_another_plugged_allocator_it_is_refused():
+def test_without_a_compiler_it_is_refused_beside_another_plugged_allocator():
     pytest.importorskip("torch")
-    in_child(another_is_plugged, ACCELRT_DRIVER="cuda")
+    in_child(another_is_plugged, ACCELRT_DRIVER="cuda", CXX=NO_COMPILER)
 
 
 def installed_without_a_first_use():

@@ -110,7 +110,7 @@ class Torch(ModuleType):
             change_current_allocator=self.change,
             get_allocator_backend=lambda: self.backend,
         )
-        self.cuda = SimpleNamespace(memory=memory, MemPool=int)
+        self.cuda = SimpleNamespace(memory=memory, MemPool=int, is_initialized=lambda: False)
 
     def change(self, allocator):
         if self.backend != "native":
@@ -122,7 +122,12 @@ class Torch(ModuleType):
         return functions, self.cuda.MemPool, self.cuda.memory.MemPool, self._C._cuda_init
 
 
+def fail_to_compile(torch):
+    raise torch_interop.torch_build.CannotCompile("there is no compiler")
+
+
 def test_torch(monkeypatch):
+    monkeypatch.setattr(torch_interop, "load", fail_to_compile)
     monkeypatch.setattr(torch_interop, "require_cuda", lambda torch: None)
     monkeypatch.setattr(torch_interop, "plug", lambda torch: object())
     monkeypatch.setattr(torch_interop.backends, "answer_cache_info", lambda path: None)
@@ -131,6 +136,7 @@ def test_torch(monkeypatch):
         torch = Torch()
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setattr(torch_interop, "_installed", None)
+        monkeypatch.setattr(torch_interop, "_replaced", [])
         return torch, torch.state()
 
     def check(argument):
@@ -153,6 +159,7 @@ def test_torch_that_has_another_allocator_keeps_its_own_functions(monkeypatch):
     torch.backend = "pluggable"
     before = torch.state()
     monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(torch_interop, "load", fail_to_compile)
     monkeypatch.setattr(torch_interop, "require_cuda", lambda torch: None)
     monkeypatch.setattr(torch_interop, "plug", lambda torch: object())
     with pytest.raises(RuntimeError, match="torch has used CUDA in this process already"):

@@ -7,4 +7,7 @@ external_pool   records, statistics and order of return, for memory of another a
                 driver's stream-ordered pool
 external_types  its records, and the rows of a backend
 torch_abi.h     what torch calls of a plugged allocator, in C
+torch_table     the table of functions that interop/torch_allocator.cpp calls, an object of torch's class;
+                torch_table.h has it in C
+torch_types     the same declarations for Cython
 """

@@ -2,7 +2,10 @@
 # torch's CUDAPluggableAllocator.
 from cpython.ref cimport PyObject
 
+from libc.stdint cimport uint64_t
+
 from accelrt.allocator.external.external_types cimport Backend, ExternalPool
+from accelrt.allocator.external.torch_types cimport TorchTable
 from accelrt.allocator.private.private_types cimport Source
 
 # One a CUDAPluggableAllocator; it lives as long as the process, as the pools on it do.
@@ -46,3 +49,14 @@ cdef class CallbackAllocator(Allocator):
 # Set by the module that raises for allocations: called, with the GIL, on the thread that allocates, with what an allocate
 # function raised: a MemoryError before the request is retried, another exception before it fails.
 cdef void (*on_failure)(object error) noexcept
+
+# For torch_table.pyx, which serves torch's allocator object beside the hooks of a plugged one.
+cdef bint is_outside(int device) noexcept nogil
+cdef int explain(char* text, const char* call, int device, int code) noexcept nogil
+cdef void* leave_gil() noexcept nogil  # releases the GIL where the thread has it; for enter_gil
+cdef void enter_gil(void* state) noexcept nogil
+cdef double fraction_of_limit(int device) noexcept nogil
+# From torch's name of a pool to accelrt's, and back.
+cdef void translate(uint64_t first, uint64_t second, uint64_t* out_id) noexcept nogil
+cdef void torchs_name(const uint64_t* id, uint64_t* out_name) noexcept nogil
+cdef void fill_hooks(TorchTable* table) noexcept nogil  # what both kinds of allocators call

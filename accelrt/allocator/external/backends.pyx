@@ -10,6 +10,7 @@ from libc.string cimport memset, strlen
 from accelrt.allocator.external.external_pool cimport backend_name, choose_backend
 from accelrt.allocator.external.external_pool import choose_by_name
 from accelrt.allocator.external.external_types cimport ExternalPool, Record, lock_external, unlock_external
+from accelrt.allocator.external.torch_types cimport TorchTable
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.allocator.pinned.cache cimport record_deferred_pinned
@@ -389,7 +390,7 @@ cdef extern from *:
     Exported exported
 
 
-cdef inline bint is_outside(int device) noexcept nogil:
+cdef bint is_outside(int device) noexcept nogil:
     return device < 0 or device >= MAX_DEVICES
 
 
@@ -690,6 +691,7 @@ cdef extern from "torch_abi.h":
     enum:
         FOR_CAPTURE
         FOR_THREAD
+        FOR_HOLDER
     struct Hooks:
         int (*alloc)(size_t size, int device, void* stream, uintptr_t* out_address, char* text) noexcept nogil
         void (*free)(void* address, int device) noexcept nogil
@@ -702,11 +704,19 @@ cdef extern from "torch_abi.h":
         void (*end_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
         void (*release_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
     Hooks hooks
-    void* leave_gil "accelrt_leave_gil" () noexcept nogil
-    void enter_gil "accelrt_enter_gil" (void* state) noexcept nogil
+    void* save_thread "accelrt_leave_gil" () noexcept nogil
+    void restore_thread "accelrt_enter_gil" (void* state) noexcept nogil
     const char* find_in_torch "accelrt_find" (void* library, int* raises) noexcept nogil
     bint replace_cache_info "accelrt_answer_cache_info" (void* library) noexcept nogil
     void* open_loaded "accelrt_open" (const char* path) noexcept nogil
+
+
+cdef void* leave_gil() noexcept nogil:
+    return save_thread()
+
+
+cdef void enter_gil(void* state) noexcept nogil:
+    restore_thread(state)
 
 
 cdef void complain_torch(const char* call, int device, int code) noexcept nogil:
@@ -881,7 +891,7 @@ cdef struct Use:
     uint64_t thread    # the number of the thread that began it
     uintptr_t origin   # of a capture: the stream that it was to begin on
     uint64_t capture   # the driver's id of it, once its own thread saw it run
-    bint seen          # another thread did
+    bint seen          # another thread did; of an object, that its end will be told (tell_holder)
     Use* next
 
 cdef enum:  # Use.state
@@ -925,6 +935,8 @@ cdef Use** find_use(int device, const uint64_t* id, int state) noexcept nogil:
         if is_match(link[0], device, id, state):
             if link[0].purpose == FOR_CAPTURE:
                 rank = 1 + 2 * (link[0].thread == thread)
+            elif link[0].purpose == FOR_HOLDER:
+                rank = 0 if link[0].seen else 5
             else:
                 rank = 0 if link[0].thread != thread else 3 + (state == ENDED)
             if rank > best:
@@ -957,9 +969,7 @@ cdef int begin_capture_use(Use* use) noexcept nogil:
     # torch begins the capture as soon as this returns.  As accelrt's own captures, it is counted before it begins.
     cdef int device = use.device
     cdef uint64_t first = use.id[0], second = use.id[1]
-    cdef int code = stream_of_thread(device, &use.origin)
-    if code == 0:
-        code = retain_pool(device, first, second, False, 0)
+    cdef int code = retain_pool(device, first, second, False, 0)
     if code:
         return code
     expect_idle(device)
@@ -976,8 +986,7 @@ cdef int begin_capture_use(Use* use) noexcept nogil:
 
 
 cdef int hook_begin_pool(int device, uint64_t first, uint64_t second, int purpose, char* text) noexcept nogil:
-    cdef void* state
-    cdef Use* use
+    cdef uintptr_t stream = 0
     cdef int code = 0
     if is_outside(device):
         return explain(text, "allocate from a pool", device, INVALID_DEVICE)
@@ -986,16 +995,32 @@ cdef int hook_begin_pool(int device, uint64_t first, uint64_t second, int purpos
                  "(torch.cuda.graph) and for the calling thread (torch.cuda.use_mem_pool); this call asks for something "
                  "else, such as the body of a condition, or all threads or one stream is_outside a capture")
         return -1
+    if purpose == FOR_CAPTURE:
+        code = stream_of_thread(device, &stream)
+    return begin_use(device, first, second, purpose, stream, text) if code == 0 else explain(
+        text, "allocate from a pool", device, code)
+
+
+cdef int begin_use(int device, uint64_t first, uint64_t second, int purpose, uintptr_t stream, char* text) noexcept nogil:
+    # stream: of a capture, the one that it begins on.
+    cdef void* state
+    cdef Use* use
+    cdef int code
+    if is_outside(device):
+        return explain(text, "allocate from a pool", device, INVALID_DEVICE)
     use = <Use*>calloc(1, sizeof(Use))
     if use == NULL:
         return explain(text, "allocate from a pool", device, NO_HOST_MEMORY)
-    use.device, use.purpose, use.thread = device, purpose, thread_number()
+    use.device, use.purpose, use.thread, use.origin = device, purpose, thread_number(), stream
     translate(first, second, use.id)
     state = leave_gil()
     if load_count(&open_captures):
         drop_ended()
     if purpose == FOR_CAPTURE:
         code = begin_capture_use(use)
+    elif purpose == FOR_HOLDER:
+        use.state = ENDED
+        code = retain_pool(device, use.id[0], use.id[1], True, SIZE_MAX)
     else:
         code = begin_pool(device, use.id[0], use.id[1])
     if code == 0:
@@ -1023,7 +1048,7 @@ cdef void release_use(Use* use) noexcept nogil:
     # torch does not say on which streams its graph was replayed.
     if use.purpose == FOR_CAPTURE:
         hide_replays(use.device, use.id[0], use.id[1])
-    release_pool(use.device, use.id[0], use.id[1], use.purpose == FOR_THREAD)
+    release_pool(use.device, use.id[0], use.id[1], use.purpose != FOR_CAPTURE)
 
 
 cdef void hook_end_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
@@ -1187,18 +1212,62 @@ def answer_cache_info(library: bytes) -> bool:
     return opened != NULL and replace_cache_info(opened)
 
 
-def limit_fraction(int device) -> float:
-    """The part of a device's memory that may be reserved, 1.0 where there is no limit."""
-    cdef Pool* pool = NULL if is_outside(device) else pool_if_made(device)
-    cdef size_t total = 0, limit
-    with nogil:
-        limit = limit_of(pool)
-        registry.active().device_memory(device, &total)
+cdef double fraction_of_limit(int device) noexcept nogil:
+    cdef size_t total = 0, limit = limit_of(NULL if is_outside(device) else pool_if_made(device))
+    registry.active().device_memory(device, &total)
     return 1.0 if limit == SIZE_MAX or total == 0 else <double>limit / <double>total
 
 
+def limit_fraction(int device) -> float:
+    """The part of a device's memory that may be reserved, 1.0 where there is no limit."""
+    cdef double fraction
+    with nogil:
+        fraction = fraction_of_limit(device)
+    return fraction
+
+
+cdef void torchs_name(const uint64_t* id, uint64_t* out_name) noexcept nogil:
+    # The id by which torch knows a private pool; zeros for none.
+    cdef uint64_t bit = <uint64_t>1 << MARK
+    if id[0] & bit:
+        out_name[0], out_name[1] = id[0] ^ bit, id[1]
+    else:
+        out_name[0], out_name[1] = 0, id[1] | bit if id[1] else 0
+
+
+cdef void fill_hooks(TorchTable* table) noexcept nogil:
+    table.alloc = hook_alloc
+    table.release = hook_free
+    table.record_stream = hook_record_stream
+    table.empty = hook_reset
+    table.largest = hook_largest
+    table.set_fraction = hook_memory_fraction
+    table.init = hook_init
+    table.begin_pool = begin_use
+    table.end_pool = hook_end_pool
+    table.release_pool = hook_release_pool
+
+
+def tell_holder(int device, pool: tuple[int, int], bint alive) -> None:
+    """Says whether the object of torch's that holds a pool lives: only as it dies is the next release of the pool its own.
+
+    Arguments:
+        pool: (int, int), torch's id of it.
+    """
+    cdef uint64_t[2] id
+    cdef Use* use
+    translate(pool[0], pool[1], id)
+    pthread_mutex_lock(&guard)
+    use = uses
+    while use != NULL:
+        if use.purpose == FOR_HOLDER and is_match(use, device, id, ENDED):
+            use.seen = alive
+        use = use.next
+    pthread_mutex_unlock(&guard)
+
+
 def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
-    """What torch uses of pools now, for tests: a list, of 64 at most, of (device, id, "capture" or "thread", state)."""
+    """What torch uses of pools now, for tests: (device, id, "capture", "thread" or "object", state) of 64 at most."""
     # No object is made under the guard: a garbage collection may end uses.
     cdef Use[64] copies
     cdef int index, count = 0
@@ -1213,6 +1282,6 @@ def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
     pthread_mutex_unlock(&guard)
     for index in range(count):
         use = &copies[index]
-        kind = "capture" if use.purpose == FOR_CAPTURE else "thread"
+        kind = {FOR_CAPTURE: "capture", FOR_HOLDER: "object"}.get(use.purpose, "thread")
         answer.append((use.device, (use.id[0], use.id[1]), kind, ("open", "ended", "lost")[use.state]))
     return answer

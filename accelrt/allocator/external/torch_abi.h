@@ -21,7 +21,7 @@ struct Filter {
 };
 struct TypeInfo { void *table; const char *name; };  /* std::type_info */
 
-enum { FOR_UNKNOWN, FOR_CAPTURE, FOR_THREAD };
+enum { FOR_UNKNOWN, FOR_CAPTURE, FOR_THREAD, FOR_HOLDER };  /* as torch_table.h has them */
 
 static int accelrt_purpose(const struct Filter *filter) {
     const struct TypeInfo *type[2] = {NULL, NULL};

@@ -1,0 +1,72 @@
+/* What interop/torch_allocator.cpp calls of accelrt, and what it is told: one table of C functions, which
+   torch_table.pyx fills.  torch's allocator object is compiled against torch's headers; nothing of torch is known here. */
+#ifndef ACCELRT_TORCH_TABLE_H
+#define ACCELRT_TORCH_TABLE_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TORCH_TABLE_VERSION = 1, TORCH_TEXT = 1024, TORCH_STATS = 9 };
+enum { TORCH_UNKNOWN, TORCH_CAPTURE, TORCH_THREAD, TORCH_HOLDER };  /* what a pool is begun for */
+enum { TORCH_LIVE = 1, TORCH_PENDING = 2 };                         /* a block's state; 0 is free */
+enum { TORCH_WATCH_OFF, TORCH_WATCH_ON };
+
+struct TorchCounter { int64_t current, peak, allocated, freed; };
+/* counters: as stats.pxd orders them; of both kinds, the small, the large one. */
+struct TorchStats {
+    struct TorchCounter counters[TORCH_STATS][3];
+    struct TorchCounter oversize_allocations, oversize_segments;
+    int64_t retries, refusals, waits, device_allocations, device_frees, max_split;
+};
+struct TorchBlock {
+    uint64_t address, size, requested, stream, pool[2];  /* pool: as torch names it */
+    int state, opens, large, expandable;                 /* opens: the first of its segment */
+    uint32_t tag;
+};
+struct TorchEvent {
+    uint64_t address, size, stream, pool[2];
+    int action, device;  /* action: as history_types.pxd numbers them */
+    uint32_t tag;
+};
+typedef void (*TorchWatcher)(const struct TorchEvent *event);
+
+struct TorchTable {
+    int version;
+    /* memory; a text says what went wrong: above 0 for a lack of memory, below for everything else */
+    int (*alloc)(size_t size, int device, void *stream, uintptr_t *out_address, char *text);
+    void (*release)(void *address, int device);
+    void (*record_stream)(void *address, void *stream);
+    int (*device_at)(uintptr_t address);                /* -1: not of accelrt's pools */
+    size_t (*size_of)(int device, uintptr_t address);   /* of a live block; 0: none begins there */
+    int (*base_of)(int device, uintptr_t address, uintptr_t *out_base, size_t *out_size);  /* of the segment */
+    int (*plain_alloc)(int device, size_t size, uintptr_t *out_address, char *text);      /* past the cache */
+    void (*plain_free)(uintptr_t address);
+    void (*empty)(void);
+    void (*empty_pool)(uint64_t first, uint64_t second);
+    size_t (*largest)(int device);
+    void (*set_fraction)(double fraction, int device);
+    double (*get_fraction)(int device);
+    int (*init)(int count, char *text);
+    /* figures */
+    void (*totals)(int device, int64_t *out_allocated, int64_t *out_reserved);
+    void (*read_stats)(int device, struct TorchStats *out_stats);
+    void (*reset_peaks)(int device);
+    void (*reset_accumulated)(int device);
+    int (*blocks)(int device, struct TorchBlock **out_blocks, size_t *out_count);  /* to be freed; in address order */
+    void (*release_blocks)(struct TorchBlock *blocks);
+    /* pools, as torch names them */
+    int (*begin_pool)(int device, uint64_t first, uint64_t second, int purpose, uintptr_t stream, char *text);
+    void (*end_pool)(int device, uint64_t first, uint64_t second);
+    void (*release_pool)(int device, uint64_t first, uint64_t second);
+    int (*enter_pool)(int device, uint64_t first, uint64_t second);  /* the calling thread, for one allocation */
+    void (*leave_pool)(int device, uint64_t first, uint64_t second);
+    int (*set_up_pool)(int device, uint64_t first, uint64_t second, void *alloc, void *release, int whole, int lends);
+    int (*pool_uses)(int device, uint64_t first, uint64_t second);
+    /* checkpoints */
+    int (*save_pool)(int device, uint64_t first, uint64_t second, void **out_state, char *text);
+    int (*restore_pool)(void *state, uintptr_t **out_live, size_t *out_live_count, uintptr_t **out_freed,
+                        size_t *out_freed_count, char *text);
+    void (*forget)(uintptr_t *addresses);
+    void (*forget_state)(void *state);
+    int (*watch)(TorchWatcher watcher);  /* NULL: no longer; called under locks of the pool's, on any thread */
+};
+#endif

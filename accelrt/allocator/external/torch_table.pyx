@@ -1,0 +1,327 @@
+"""accelrt's pool behind an allocator object of torch's own class, which interop/torch_allocator.cpp is the source of."""
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from accelrt.allocator.address_table cimport block_at
+from accelrt.allocator.event_ring cimport Follower
+from accelrt.allocator.external.backends cimport (
+    enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
+)
+from accelrt.allocator.external.torch_types cimport (
+    TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchStats,
+    TorchTable, TorchWatcher,
+)
+from accelrt.allocator.history_types cimport Event
+from accelrt.allocator.heaps cimport lock_all, thread_number, unlock_all
+from accelrt.allocator.pool cimport MAX_DEVICES, device_at, empty_named, follow_history, pool_if_made
+from accelrt.allocator.private.private_types cimport Source
+from accelrt.allocator.private.routes cimport (
+    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, end_pool, forget_saved, read_private,
+    restore_pool, save_pool, set_up_pool,
+)
+from accelrt.allocator.readers cimport (
+    View, allocated_bytes, copy_blocks, max_split_of, read_stats, reserved_bytes, reset_accumulated, reset_peaks,
+)
+from accelrt.allocator.sizes cimport LARGE
+from accelrt.allocator.stats cimport Counter, STATS, Stats
+from accelrt.allocator.types cimport LIVE, PENDING, PLAIN, Block, Pool
+cimport accelrt.driver.registry as registry
+from accelrt.status cimport INVALID_DEVICE, NO_HOST_MEMORY, status_text
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+cdef size_t size_of(int device, uintptr_t address) noexcept nogil:
+    cdef uintptr_t base = 0
+    cdef size_t size = 0
+    return block_size(device, address, &base, &size)
+
+
+cdef size_t block_size(int device, uintptr_t address, uintptr_t* out_base, size_t* out_size) noexcept nogil:
+    # Of the live block that begins there, and where its segment lies; 0: there is none.
+    cdef Pool* pool = NULL if is_outside(device) else pool_if_made(device)
+    cdef const Block* block
+    cdef size_t answer = 0
+    if pool == NULL or pool.external != NULL:
+        return 0
+    lock_all(pool)
+    block = block_at(pool, address)
+    if block != NULL and block.state == LIVE:
+        answer = block.size
+        out_base[0] = block.segment.address
+        out_size[0] = block.segment.size
+    unlock_all(pool, NULL)
+    return answer
+
+
+cdef int base_of(int device, uintptr_t address, uintptr_t* out_base, size_t* out_size) noexcept nogil:
+    return 0 if block_size(device, address, out_base, out_size) else -1
+
+
+cdef int plain_alloc(int device, size_t size, uintptr_t* out_address, char* text) noexcept nogil:
+    cdef int code = INVALID_DEVICE if is_outside(device) else registry.active().memory_alloc(device, size, out_address)
+    if code:
+        explain(text, "allocate past its cache", device, code)
+    return code
+
+
+cdef void plain_free(uintptr_t address) noexcept nogil:
+    cdef int device = 0
+    if registry.active().pointer_device(address, &device) == 0 and device >= 0:
+        registry.active().memory_free(device, address)
+
+
+cdef void empty_pool(uint64_t first, uint64_t second) noexcept nogil:
+    cdef void* state = leave_gil()
+    cdef uint64_t[2] name
+    cdef int device
+    translate(first, second, name)
+    for device in range(MAX_DEVICES):
+        empty_named(device, name)
+    enter_gil(state)
+
+
+# --- figures -------------------------------------------------------------------------------------------------
+
+cdef inline Pool* pool_at(int device) noexcept nogil:
+    return NULL if is_outside(device) else pool_if_made(device)
+
+
+cdef void totals(int device, int64_t* out_allocated, int64_t* out_reserved) noexcept nogil:
+    out_allocated[0] = allocated_bytes(pool_at(device))
+    out_reserved[0] = reserved_bytes(pool_at(device))
+
+
+cdef void copy_counter(TorchCounter* into, const Counter* counter) noexcept nogil:
+    into.current, into.peak = counter.current, counter.peak
+    into.allocated, into.freed = counter.allocated, counter.freed
+
+
+cdef void stats_of(int device, TorchStats* out_stats) noexcept nogil:
+    cdef Stats stats = read_stats(pool_at(device))
+    cdef int stat, kind
+    cdef TorchCounter* both
+    memset(out_stats, 0, sizeof(TorchStats))
+    for stat in range(STATS):
+        both = &out_stats.counters[stat][0]
+        for kind in range(2):
+            copy_counter(&out_stats.counters[stat][1 + kind], &stats.counters[stat][kind])
+            both.current += stats.counters[stat][kind].current
+            both.allocated += stats.counters[stat][kind].allocated
+            both.freed += stats.counters[stat][kind].freed
+        both.peak = stats.peak_all[stat]
+    copy_counter(&out_stats.oversize_allocations, &stats.oversize_allocations)
+    copy_counter(&out_stats.oversize_segments, &stats.oversize_segments)
+    out_stats.retries = stats.num_alloc_retries
+    out_stats.refusals = stats.num_ooms
+    out_stats.waits = stats.num_sync_all_streams
+    out_stats.device_allocations = stats.num_device_alloc
+    out_stats.device_frees = stats.num_device_free
+    out_stats.max_split = max_split_of(pool_at(device))
+
+
+cdef void restart_peaks(int device) noexcept nogil:
+    reset_peaks(pool_at(device))
+
+
+cdef void restart_accumulated(int device) noexcept nogil:
+    reset_accumulated(pool_at(device))
+
+
+cdef int blocks_of(int device, TorchBlock** out_blocks, size_t* out_count) noexcept nogil:
+    cdef Pool* pool = pool_at(device)
+    cdef View* views
+    cdef TorchBlock* block
+    cdef uint64_t mark = 0
+    cdef size_t index
+    out_blocks[0], out_count[0] = NULL, 0
+    if pool == NULL or pool.external != NULL:
+        return 0
+    views = copy_blocks(pool, out_count, &mark)
+    if views != NULL:
+        out_blocks[0] = <TorchBlock*>calloc(out_count[0] + 1, sizeof(TorchBlock))
+    if out_blocks[0] == NULL:
+        free(views)
+        return NO_HOST_MEMORY
+    for index in range(out_count[0]):
+        block = &out_blocks[0][index]
+        block.address, block.size, block.requested = views[index].address, views[index].size, views[index].requested
+        block.stream, block.tag, block.opens = views[index].stream, views[index].tag, views[index].opens
+        block.large, block.expandable = views[index].kind == LARGE, views[index].shape != PLAIN
+        if views[index].state == LIVE:
+            block.state = TORCH_LIVE
+        elif views[index].state == PENDING:
+            block.state = TORCH_PENDING
+        torchs_name(views[index].owner, block.pool)
+    free(views)
+    return 0
+
+
+cdef void release_blocks(TorchBlock* blocks) noexcept nogil:
+    free(blocks)
+
+
+# --- pools ---------------------------------------------------------------------------------------------------
+
+cdef int enter_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef uint64_t[2] name
+    translate(first, second, name)
+    return begin_pool(device, name[0], name[1])
+
+
+cdef void leave_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef uint64_t[2] name
+    translate(first, second, name)
+    end_pool(device, name[0], name[1], thread_number())
+
+
+cdef int prepare_pool(int device, uint64_t first, uint64_t second, void* alloc, void* release, int whole,
+                      int lends) noexcept nogil:
+    # A source lives as long as the process; there is one for each allocator that a pool was given.
+    cdef uint64_t[2] name
+    cdef Source* source = NULL
+    translate(first, second, name)
+    if alloc != NULL:
+        source = <Source*>calloc(1, sizeof(Source))
+        if source == NULL:
+            return NO_HOST_MEMORY
+        source.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
+        source.free = <void (*)(void*, size_t, int, void*) noexcept nogil>release
+    return set_up_pool(device, name[0], name[1], source, whole, lends)
+
+
+cdef int pool_uses(int device, uint64_t first, uint64_t second) noexcept nogil:
+    cdef uint64_t[2] name
+    translate(first, second, name)
+    return 0 if is_outside(device) else read_private(device, name[0], name[1], False).uses
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------
+
+cdef const char* reason_of(int code) noexcept nogil:
+    if code == NO_SUCH_POOL:
+        return b"there is no such pool"
+    if code == WAITS:
+        return b"memory of it that was given back is in use on other streams; synchronise first, outside captures"
+    if code == CAPTURED:
+        return b"a capture allocates from it; end that first"
+    if code == LENT:
+        return b"pages of it serve other memory, since nothing used it for a while"
+    if code == WENT:
+        return b"segments of it went back to the device since: it was not in use throughout"
+    if code == USED:
+        return b"memory that would be freed was recorded on other streams"
+    return status_text(code)
+
+
+cdef int refuse_state(char* text, const char* call, int device, int code) noexcept nogil:
+    snprintf(text, TORCH_TEXT, "accelrt, which is torch's allocator here, cannot %s a pool's checkpoint on device %d: %s",
+             call, device, reason_of(code))
+    return code
+
+
+cdef int save_state(int device, uint64_t first, uint64_t second, void** out_state, char* text) noexcept nogil:
+    cdef void* gil = leave_gil()
+    cdef Saved* saved = <Saved*>calloc(1, sizeof(Saved))
+    cdef uint64_t[2] name
+    cdef int code = NO_HOST_MEMORY
+    translate(first, second, name)
+    if saved != NULL:
+        code = save_pool(device, name[0], name[1], saved)
+    enter_gil(gil)
+    if code:
+        forget_state(saved)
+        return refuse_state(text, "take", device, code)
+    out_state[0] = saved
+    return 0
+
+
+cdef int restore_state(void* state, uintptr_t** out_live, size_t* out_live_count, uintptr_t** out_freed,
+                       size_t* out_freed_count, char* text) noexcept nogil:
+    cdef void* gil = leave_gil()
+    cdef Saved* saved = <Saved*>state
+    cdef Turned turned
+    cdef int code
+    memset(&turned, 0, sizeof(Turned))
+    code = restore_pool(saved, &turned)
+    enter_gil(gil)
+    if code:
+        free(turned.live)
+        free(turned.freed)
+        return refuse_state(text, "go back to", saved.device, code)
+    out_live[0], out_live_count[0] = turned.live, turned.live_count
+    out_freed[0], out_freed_count[0] = turned.freed, turned.freed_count
+    return 0
+
+
+cdef void forget(uintptr_t* addresses) noexcept nogil:
+    free(addresses)
+
+
+cdef void forget_state(void* state) noexcept nogil:
+    if state != NULL:
+        forget_saved(<Saved*>state)
+        free(state)
+
+
+# --- what happens to memory ----------------------------------------------------------------------------------
+
+cdef TorchWatcher watcher_of_torch = NULL
+
+
+cdef void tell_torch(const Event* event) noexcept nogil:
+    cdef TorchEvent told
+    told.address, told.size, told.stream, told.tag = event.address, event.size, event.stream, event.tag
+    told.action, told.device = event.action, event.device
+    torchs_name(event.pool, told.pool)
+    watcher_of_torch(&told)
+
+
+cdef int watch(TorchWatcher watcher) noexcept nogil:
+    # It stays known to threads that are telling it something.
+    global watcher_of_torch
+    cdef void* gil = leave_gil()
+    cdef Follower follower = NULL
+    cdef int code
+    if watcher != NULL:
+        watcher_of_torch = watcher
+        follower = tell_torch
+    code = follow_history(follower)
+    enter_gil(gil)
+    return code
+
+
+# --- the table -----------------------------------------------------------------------------------------------
+
+cdef TorchTable table
+table.version = TORCH_TABLE_VERSION
+fill_hooks(&table)
+table.device_at = device_at
+table.size_of = size_of
+table.base_of = base_of
+table.plain_alloc = plain_alloc
+table.plain_free = plain_free
+table.empty_pool = empty_pool
+table.get_fraction = fraction_of_limit
+table.totals = totals
+table.read_stats = stats_of
+table.reset_peaks = restart_peaks
+table.reset_accumulated = restart_accumulated
+table.blocks = blocks_of
+table.release_blocks = release_blocks
+table.enter_pool = enter_pool
+table.leave_pool = leave_pool
+table.set_up_pool = prepare_pool
+table.pool_uses = pool_uses
+table.save_pool = save_state
+table.restore_pool = restore_state
+table.forget = forget
+table.forget_state = forget_state
+table.watch = watch
+
+
+def address() -> int:
+    """Where the table is, which lives as long as the process."""
+    return <uintptr_t>&table

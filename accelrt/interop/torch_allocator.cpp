@@ -1,0 +1,817 @@
+// torch's allocator of CUDA memory, as an object of torch's own class over accelrt's pool.  torch_build.py compiles it
+// against the headers of the torch that is installed, with TORCH_MINOR as its minor version; it needs no header of
+// NVIDIA's (cuda_stub) and no symbol of Python's.  It calls accelrt by a table of C functions (torch_table.h).
+//
+// Addresses and pools that are not accelrt's are the allocator's that was torch's before, so it may be installed late.
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/ApproximateClock.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <typeinfo>
+
+#include <pthread.h>
+
+#include "torch_table.h"
+
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;
+using c10::DataPtr;
+using c10::DeviceIndex;
+using Pool = std::pair<unsigned long long, unsigned long long>;  // MempoolId_t of every version
+using Context = std::shared_ptr<c10::GatheredContext>;
+using Filter = std::function<bool(cudaStream_t)>;
+#if TORCH_MINOR >= 11
+using c10::CachingDeviceAllocator::AnnotationEntry;
+#endif
+using Counts = c10::CachingDeviceAllocator::DeviceStats;
+
+const TorchTable *accelrt;       // set once, before the object is torch's
+CUDAAllocator *before = nullptr;  // torch's allocator until then
+bool late;                       // it was initialised then, so that memory of it may be about
+std::string backend_name = "accelrt";
+std::atomic<int> devices{0};     // that torch initialised
+
+void free_ours(void *address);
+void free_plain(void *address) { accelrt->plain_free(reinterpret_cast<uintptr_t>(address)); }
+
+std::string first_words(const char *call) {
+  return std::string("accelrt, which is torch's allocator here, does not support ") + call;
+}
+
+// --- what happened to memory ---------------------------------------------------------------------------------
+
+thread_local Context context;  // of the operation that the thread is in
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string user_metadata;
+
+struct Recorder {
+  std::mutex lock;  // the last in the order of locks: watch is called under locks of accelrt's
+  bool records = false;
+  std::atomic<RecordContext> when{RecordContext::NEVER};
+  std::atomic<CreateContextFn> gather{nullptr};
+  size_t most = 1;
+  uint64_t skipped = 0;
+  std::map<int, std::deque<TraceEntry>> traces;
+  std::map<std::pair<int, uint64_t>, Context> live;
+  std::vector<AnnotationEntry> annotations;
+  std::vector<AllocatorTraceTracker> trackers;
+  std::vector<OutOfMemoryObserver> observers;
+};
+Recorder &recorder = *new Recorder;  // used until the process ends
+
+// The frames of an operation, taken before any lock.
+struct Gathered {
+  explicit Gathered(RecordContext level) {
+    CreateContextFn gather = recorder.gather.load();
+    if (gather != nullptr && recorder.when.load() >= level) context = gather();
+  }
+  ~Gathered() { context.reset(); }
+};
+
+TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uint64_t size, void *stream, Pool pool,
+                    Context frames, uint32_t tag = 0) {
+#if TORCH_MINOR >= 11
+  void *place = stream;
+#else
+  cudaStream_t place = reinterpret_cast<cudaStream_t>(stream);
+#endif
+  return TraceEntry(action, static_cast<DeviceIndex>(device), address, size, place, pool, c10::getApproximateTime(),
+                    std::move(frames), compile_contexts.empty() ? "" : compile_contexts.back()
+#if TORCH_MINOR >= 10
+                    ,
+                    user_metadata.empty() && tag != 0 ? "accelrt tag " + std::to_string(tag) : user_metadata
+#endif
+  );
+}
+
+// Under recorder.lock.
+void keep(TraceEntry entry) {
+  for (auto &tracker : recorder.trackers) tracker(entry);
+  if (!recorder.records || recorder.skipped >> entry.action_ & 1) return;
+  auto &trace = recorder.traces[entry.device_];
+  trace.push_back(std::move(entry));
+  while (trace.size() > recorder.most) trace.pop_front();
+}
+
+// accelrt's actions (history_types.pxd) that torch has too, by number.
+const TraceEntry::Action ACTIONS[] = {TraceEntry::ALLOC,        TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED,
+                                      TraceEntry::SEGMENT_ALLOC, TraceEntry::SEGMENT_FREE,   TraceEntry::SEGMENT_MAP,
+                                      TraceEntry::SEGMENT_UNMAP};
+
+void watch(const TorchEvent *event) {
+  if (event->action < 0 || event->action >= static_cast<int>(sizeof(ACTIONS) / sizeof(ACTIONS[0]))) return;
+  TraceEntry::Action action = ACTIONS[event->action];
+  RecordContext when = recorder.when.load();
+  bool frees = action == TraceEntry::FREE_REQUESTED || action == TraceEntry::FREE_COMPLETED;
+  std::pair<int, uint64_t> key(event->device, event->address);
+  std::lock_guard<std::mutex> guard(recorder.lock);
+  if (action == TraceEntry::ALLOC) {
+    if (context && when >= RecordContext::STATE) recorder.live[key] = context;
+  } else if (action == TraceEntry::FREE_COMPLETED) {
+    recorder.live.erase(key);
+  }
+  keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
+                {event->pool[0], event->pool[1]},
+                when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr, event->tag));
+}
+
+// Whether anybody is told of events; under recorder.lock the answer is the present one.
+bool is_watched() { return recorder.records || !recorder.trackers.empty(); }
+
+void follow() {
+  bool wanted;
+  {
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    wanted = is_watched() || recorder.when.load() >= RecordContext::STATE;
+  }
+  TORCH_CHECK(accelrt->watch(wanted ? watch : nullptr) == 0, "accelrt has no memory for its history");
+}
+
+// --- pools ---------------------------------------------------------------------------------------------------
+
+// Where an allocation goes by a filter that is neither a capture's nor the calling thread's: torch's filter is asked.
+struct Filtered {
+  DeviceIndex device;
+  Pool pool;
+  Filter filter;
+};
+std::mutex pools_lock;
+std::vector<Filtered> &filtered = *new std::vector<Filtered>;
+std::atomic<size_t> filters{0};
+std::set<std::pair<int, Pool>> &known = *new std::set<std::pair<int, Pool>>;  // pools that were ever begun here
+
+bool is_known(DeviceIndex device, Pool pool) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  return known.count({device, pool}) != 0;
+}
+
+void note_pool(DeviceIndex device, Pool pool) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  known.insert({device, pool});
+}
+
+// torch's filters have no other mark than their type (torch_abi.h reads them alike): a capture's is a function of
+// CUDAGraph, a thread's one of the bindings that holds the thread.
+int purpose_of(const Filter &filter) {
+  if (!filter) return TORCH_UNKNOWN;
+  std::string name = filter.target_type().name();
+  if (name.find("9CUDAGraph") != std::string::npos)
+    return name.find("child") == std::string::npos ? TORCH_CAPTURE : TORCH_UNKNOWN;
+  if (name.find("registerCudaPluggableAllocator") == std::string::npos) return TORCH_UNKNOWN;
+  void *held;
+  memcpy(&held, &filter, sizeof(held));
+  return held == reinterpret_cast<void *>(pthread_self()) ? TORCH_THREAD : TORCH_UNKNOWN;
+}
+
+// The thread's allocations go to the pool of the latest filter that takes the stream, while this lives.
+struct Routed {
+  Routed(DeviceIndex device, cudaStream_t stream) : device(device) {
+    if (filters.load() == 0) return;
+    std::lock_guard<std::mutex> guard(pools_lock);
+    for (auto each = filtered.rbegin(); each != filtered.rend() && !entered; ++each)
+      if (each->device == device && each->filter(stream)) {
+        pool = each->pool;
+        entered = accelrt->enter_pool(device, pool.first, pool.second) == 0;
+      }
+  }
+  ~Routed() {
+    if (entered) accelrt->leave_pool(device, pool.first, pool.second);
+  }
+  DeviceIndex device;
+  Pool pool{0, 0};
+  bool entered = false;
+};
+
+// Allocators of MemPools, which accelrt calls as C functions: one pair of functions each.
+constexpr int SOURCES = 16;
+std::shared_ptr<CUDAAllocator> sources[SOURCES];
+template <int number>
+struct SourceOf {
+  static void *alloc(size_t size, int device, void *stream) {
+    try {
+      return sources[number]->raw_alloc_with_stream(size, reinterpret_cast<cudaStream_t>(stream));
+    } catch (...) {  // a refusal; accelrt says what it could not serve
+      return nullptr;
+    }
+  }
+  static void release(void *address, size_t, int, void *) {
+    try {
+      sources[number]->raw_delete(address);
+    } catch (...) {
+    }
+  }
+};
+struct Source {
+  void *alloc, *release;
+};
+template <int... numbers>
+Source source_at(int wanted, std::integer_sequence<int, numbers...>) {
+  static const Source all[] = {{reinterpret_cast<void *>(&SourceOf<numbers>::alloc),
+                                reinterpret_cast<void *>(&SourceOf<numbers>::release)}...};
+  return all[wanted];
+}
+Source source_of(std::shared_ptr<CUDAAllocator> allocator) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  for (int number = 0; number < SOURCES; ++number) {
+    if (!sources[number]) sources[number] = allocator;
+    if (sources[number] == allocator) return source_at(number, std::make_integer_sequence<int, SOURCES>{});
+  }
+  TORCH_CHECK(false, first_words("more than "), SOURCES, " allocators of MemPools in one process");
+}
+
+struct Checkpoint final : AllocatorState {
+  Checkpoint(void *state, Pool pool) : state(state), pool(pool) {}
+  ~Checkpoint() override { accelrt->forget_state(state); }
+  void *state;
+  Pool pool;
+};
+
+// --- figures -------------------------------------------------------------------------------------------------
+
+template <class Stat>
+void fill_stat(Stat &into, const TorchCounter &counter) {
+  into.current = counter.current;
+  into.peak = counter.peak;
+  into.allocated = counter.allocated;
+  into.freed = counter.freed;
+}
+
+template <class Stats>
+void fill_stats(Stats &into, const TorchCounter *counters) {
+  for (int kind = 0; kind < 3; ++kind) fill_stat(into[kind], counters[kind]);
+}
+
+struct Blocks {
+  explicit Blocks(int device) {
+    TORCH_CHECK(accelrt->blocks(device, &blocks, &count) == 0, "the host has no memory for a snapshot");
+  }
+  ~Blocks() { accelrt->release_blocks(blocks); }
+  TorchBlock *blocks = nullptr;
+  size_t count = 0;
+};
+
+void report(void *address, int64_t size, DeviceIndex device) {
+  int64_t allocated, reserved;
+  accelrt->totals(device, &allocated, &reserved);
+  c10::reportMemoryUsageToProfiler(address, size, allocated, reserved, c10::Device(c10::kCUDA, device));
+}
+
+bool run_callbacks() {
+  bool freed = false;
+  for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  return freed;
+}
+
+// --- the allocator -------------------------------------------------------------------------------------------
+
+struct Allocator final : CUDAAllocator {
+  std::atomic<bool> caching{true};
+
+  void *take(size_t size, DeviceIndex device, cudaStream_t stream) {
+    uintptr_t address = 0;
+    char text[TORCH_TEXT];
+    if (size == 0) return nullptr;
+    Gathered gathered(RecordContext::STATE);
+    Routed routed(device, stream);
+    int code = accelrt->alloc(size, device, stream, &address, text);
+    if (code > 0 && run_callbacks()) code = accelrt->alloc(size, device, stream, &address, text);
+    if (code > 0) refuse(size, device, stream, text);
+    TORCH_CHECK(code == 0, text);
+    void *given = reinterpret_cast<void *>(address);
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(given, accelrt->size_of(device, address), device);
+    return given;
+  }
+
+  [[noreturn]] void refuse(size_t size, DeviceIndex device, cudaStream_t stream, const char *text) {
+    size_t room = 0, total = 0;
+    int64_t allocated, reserved;
+    std::vector<OutOfMemoryObserver> observers;
+    cudaMemGetInfo(&room, &total);
+    cudaGetLastError();
+    {
+      std::lock_guard<std::mutex> guard(recorder.lock);
+      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, context));
+      observers = recorder.observers;
+    }
+    accelrt->totals(device, &allocated, &reserved);
+    c10::reportOutOfMemoryToProfiler(size, allocated, reserved, c10::Device(c10::kCUDA, device));
+    for (const auto &observer : observers)
+      observer(device, size, static_cast<size_t>(accelrt->get_fraction(device) * static_cast<double>(total)), room);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    std::abort();
+  }
+
+  void give(void *address) {
+    uintptr_t number = reinterpret_cast<uintptr_t>(address);
+    int device = accelrt->device_at(number);
+    Gathered gathered(RecordContext::ALL);
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled() && device >= 0)) {
+      int64_t size = static_cast<int64_t>(accelrt->size_of(device, number));
+      accelrt->release(address, device);
+      report(address, -size, static_cast<DeviceIndex>(device));
+    } else {
+      accelrt->release(address, device);
+    }
+    if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python != nullptr))
+      (*python)->trace_gpu_memory_deallocation(c10::kCUDA, number);
+  }
+
+  bool is_ours(void *address) const {
+    uintptr_t number = reinterpret_cast<uintptr_t>(address);
+    int device = accelrt->device_at(number);
+    return device >= 0 && (!late || accelrt->size_of(device, number) != 0);
+  }
+
+  CUDAAllocator *owner_of(DeviceIndex device, Pool pool) const {  // NULL: ours
+    return late && !is_known(device, pool) ? before : nullptr;
+  }
+
+  // c10::Allocator
+  DataPtr allocate(size_t size) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, size < (1ull << 60),
+                     "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    DeviceIndex device = c10::cuda::current_device();
+    c10::Device place(c10::kCUDA, device);
+    if (C10_UNLIKELY(!caching.load())) {
+      uintptr_t address = 0;
+      char text[TORCH_TEXT];
+      if (size != 0)
+        TORCH_CHECK_WITH(OutOfMemoryError, accelrt->plain_alloc(device, size, &address, text) == 0,
+                         "CUDA out of memory. Tried to allocate ", size, " bytes past the cache. ", text);
+      void *given = reinterpret_cast<void *>(address);
+      return {given, given, size != 0 ? &free_plain : &free_ours, place};
+    }
+    void *given = take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python && given))
+      (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(given));
+    return {given, given, &free_ours, place};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return caching.load() ? &free_ours : &free_plain; }
+  void copy_data(void *to, const void *from, size_t count) const override {
+    DeviceIndex device = c10::cuda::current_device();
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream));
+  }
+
+  // c10::DeviceAllocator, of CUDAAllocator before torch 2.9
+  bool initialized() override { return devices.load() > 0; }
+  void emptyCache(Pool pool) override {
+    if (pool == Pool(0, 0))
+      accelrt->empty();
+    else
+      accelrt->empty_pool(pool.first, pool.second);
+    if (late) before->emptyCache(pool);
+  }
+  Counts getDeviceStats(DeviceIndex device) override {
+    TorchStats read;
+    Counts stats;
+    accelrt->read_stats(device, &read);
+    fill_stats(stats.allocation, read.counters[0]);
+    fill_stats(stats.active, read.counters[1]);
+    fill_stats(stats.inactive_split, read.counters[2]);
+    fill_stats(stats.allocated_bytes, read.counters[3]);
+    fill_stats(stats.active_bytes, read.counters[4]);
+    fill_stats(stats.inactive_split_bytes, read.counters[5]);
+    fill_stats(stats.requested_bytes, read.counters[6]);
+    fill_stats(stats.segment, read.counters[7]);
+    fill_stats(stats.reserved_bytes, read.counters[8]);
+    fill_stat(stats.oversize_allocations, read.oversize_allocations);
+    fill_stat(stats.oversize_segments, read.oversize_segments);
+    stats.num_alloc_retries = read.retries;
+    stats.num_ooms = read.refusals;
+    stats.num_sync_all_streams = read.waits;
+    stats.num_device_alloc = read.device_allocations;
+    stats.num_device_free = read.device_frees;
+    stats.max_split_size = read.max_split;
+    return stats;
+  }
+  void resetAccumulatedStats(DeviceIndex device) override { accelrt->reset_accumulated(device); }
+  void resetPeakStats(DeviceIndex device) override { accelrt->reset_peaks(device); }
+#if TORCH_MINOR >= 9
+  void recordStream(const DataPtr &data, c10::Stream stream) override {
+    recordStream(data, c10::cuda::CUDAStream(stream));
+  }
+#endif
+#if TORCH_MINOR >= 10
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
+    c10::DeviceGuard guard(c10::Device(c10::kCUDA, device));
+    size_t room = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&room, &total));
+    return {room, total};
+  }
+  std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+    Blocks found(device);
+    std::vector<StreamSegmentSize> sizes;
+    for (size_t index = 0; index < found.count; ++index) {
+      const TorchBlock &block = found.blocks[index];
+      if (!block.expandable) continue;
+      if (block.opens) sizes.emplace_back(reinterpret_cast<cudaStream_t>(block.stream), !block.large, 0);
+      sizes.back().total_size += block.size;
+    }
+    return sizes;
+  }
+  void setUserMetadata(const std::string &metadata) override { user_metadata = metadata; }
+  std::string getUserMetadata() override { return user_metadata; }
+  void setNoSplit(DeviceIndex device, Pool pool) override { set_up(device, pool, [](Setup &setup) { setup.whole = 1; }); }
+#endif
+
+  // c10::cuda::CUDACachingAllocator::CUDAAllocator
+  void *raw_alloc(size_t size) override {
+    DeviceIndex device = c10::cuda::current_device();
+    return take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
+  }
+  void *raw_alloc_with_stream(size_t size, cudaStream_t stream) override {
+    return take(size, c10::cuda::current_device(), stream);
+  }
+  void raw_delete(void *address) override {
+    if (address == nullptr) return;
+    if (late && !is_ours(address))
+      before->raw_delete(address);
+    else
+      give(address);
+  }
+  void init(int count) override {
+    char text[TORCH_TEXT];
+    TORCH_CHECK(accelrt->init(count, text) == 0, text);
+    devices.store(count);
+  }
+  double getMemoryFraction(DeviceIndex device) override { return accelrt->get_fraction(device); }
+  void setMemoryFraction(double fraction, DeviceIndex device) override { accelrt->set_fraction(fraction, device); }
+  void enable(bool value) override { caching.store(value); }
+  bool isEnabled() const override { return caching.load(); }
+  void cacheInfo(DeviceIndex device, size_t *largest) override { *largest = std::max(*largest, accelrt->largest(device)); }
+  void *getBaseAllocation(void *address, size_t *size) override {
+    uintptr_t number = reinterpret_cast<uintptr_t>(address), base = 0;
+    size_t bytes = 0;
+    int device = accelrt->device_at(number);
+    if (device < 0 || accelrt->base_of(device, number, &base, &bytes) != 0) {
+      TORCH_CHECK(late, "accelrt, which is torch's allocator here, did not hand out ", address);
+      return before->getBaseAllocation(address, size);
+    }
+    if (size != nullptr) *size = bytes;
+    return reinterpret_cast<void *>(base);
+  }
+  void recordStream(const DataPtr &data, c10::cuda::CUDAStream stream) override {
+    if (data.get() == nullptr || data.get_deleter() == &free_plain) return;
+    if (data.get_deleter() != &free_ours && late && !is_ours(data.get()))
+      before->recordStream(data, stream);
+    else
+      accelrt->record_stream(data.get(), stream.stream());
+  }
+
+  void beginAllocateToPool(DeviceIndex device, Pool pool, Filter filter) override {
+    char text[TORCH_TEXT];
+    int purpose = purpose_of(filter);
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    int begun = purpose == TORCH_UNKNOWN ? TORCH_HOLDER : purpose;
+    note_pool(device, pool);
+    TORCH_CHECK(accelrt->begin_pool(device, pool.first, pool.second, begun, reinterpret_cast<uintptr_t>(stream), text) == 0,
+                text);
+    if (purpose != TORCH_UNKNOWN) return;
+    std::lock_guard<std::mutex> guard(pools_lock);
+    filtered.push_back({device, pool, std::move(filter)});
+    filters.store(filtered.size());
+  }
+  void endAllocateToPool(DeviceIndex device, Pool pool) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->endAllocateToPool(device, pool);
+    {
+      std::lock_guard<std::mutex> guard(pools_lock);
+      for (auto each = filtered.rbegin(); each != filtered.rend(); ++each)
+        if (each->device == device && each->pool == pool) {
+          filtered.erase(std::next(each).base());
+          filters.store(filtered.size());
+          return;
+        }
+    }
+    accelrt->end_pool(device, pool.first, pool.second);
+  }
+  void releasePool(DeviceIndex device, Pool pool) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->releasePool(device, pool);
+    accelrt->release_pool(device, pool.first, pool.second);
+  }
+  int getPoolUseCount(DeviceIndex device, Pool pool) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->getPoolUseCount(device, pool);
+    return accelrt->pool_uses(device, pool.first, pool.second);
+  }
+  bool checkPoolLiveAllocations(DeviceIndex device, Pool pool, const std::unordered_set<void *> &expected) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->checkPoolLiveAllocations(device, pool, expected);
+    Blocks found(device);
+    size_t live = 0;
+    for (size_t index = 0; index < found.count; ++index) {
+      const TorchBlock &block = found.blocks[index];
+      if (block.state != TORCH_LIVE || Pool(block.pool[0], block.pool[1]) != pool) continue;
+      if (expected.count(reinterpret_cast<void *>(block.address)) == 0) return false;
+      ++live;
+    }
+    return live == expected.size();
+  }
+
+  // What a MemPool asked for; torch says it in several calls, and accelrt takes it in one.
+  struct Setup {
+    Source source{nullptr, nullptr};
+    int whole = 0, lends = 0;
+  };
+  std::map<std::pair<int, Pool>, Setup> setups;  // under pools_lock
+  template <class Change>
+  void set_up(DeviceIndex device, Pool pool, Change change) {
+    Setup setup;
+    {
+      std::lock_guard<std::mutex> guard(pools_lock);
+      change(setups[{device, pool}]);
+      setup = setups[{device, pool}];
+    }
+    int code = accelrt->set_up_pool(device, pool.first, pool.second, setup.source.alloc, setup.source.release,
+                                    setup.whole, setup.lends);
+    TORCH_CHECK(code == 0, "accelrt, which is torch's allocator here, could not set up a pool: status ", code);
+  }
+  void hold(DeviceIndex device, Pool pool, std::shared_ptr<CUDAAllocator> allocator) {
+    char text[TORCH_TEXT];
+    note_pool(device, pool);
+    TORCH_CHECK(accelrt->begin_pool(device, pool.first, pool.second, TORCH_HOLDER, 0, text) == 0, text);
+    if (allocator && allocator.get() != this) {
+      Source source = source_of(std::move(allocator));
+      set_up(device, pool, [source](Setup &setup) { setup.source = source; });
+    }
+  }
+#if TORCH_MINOR >= 11
+  void createOrIncrefPool(DeviceIndex device, Pool pool, std::shared_ptr<CUDAAllocator> allocator) override {
+    hold(device, pool, std::move(allocator));
+  }
+  void setUseOnOOM(DeviceIndex device, Pool pool, bool lends) override {
+    set_up(device, pool, [lends](Setup &setup) { setup.lends = lends; });
+  }
+#else
+  void createOrIncrefPool(DeviceIndex device, Pool pool, CUDAAllocator *allocator) override {
+    hold(device, pool, std::shared_ptr<CUDAAllocator>(allocator, [](CUDAAllocator *) {}));
+  }
+  void setUseOnOOM(DeviceIndex device, Pool pool) override {
+    set_up(device, pool, [](Setup &setup) { setup.lends = 1; });
+  }
+#endif
+
+  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, Pool pool) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->getCheckpointState(device, pool);
+    void *state = nullptr;
+    char text[TORCH_TEXT];
+    TORCH_CHECK(accelrt->save_pool(device, pool.first, pool.second, &state, text) == 0, text);
+    return std::make_shared<Checkpoint>(state, pool);
+  }
+  CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> state) override {
+    Checkpoint *checkpoint = dynamic_cast<Checkpoint *>(state.get());
+    if (checkpoint == nullptr) {
+      TORCH_CHECK(late, "the checkpoint is of another allocator than accelrt");
+      return before->setCheckpointPoolState(device, std::move(state));
+    }
+    uintptr_t *live = nullptr, *freed = nullptr;
+    size_t live_count = 0, freed_count = 0;
+    char text[TORCH_TEXT];
+    CheckpointDelta delta;
+    TORCH_CHECK(
+        accelrt->restore_pool(checkpoint->state, &live, &live_count, &freed, &freed_count, text) == 0, text);
+    for (size_t index = 0; index < freed_count; ++index)
+      delta.ptrs_freed.push_back(reinterpret_cast<void *>(freed[index]));
+    for (size_t index = 0; index < live_count; ++index) {
+      void *address = reinterpret_cast<void *>(live[index]);
+      delta.dataptrs_allocd.emplace_back(address, address, &free_ours, c10::Device(c10::kCUDA, device));
+    }
+    accelrt->forget(live);
+    accelrt->forget(freed);
+    return delta;
+  }
+
+  ShareableHandle shareIpcHandle(void *address) override {
+    if (late && !is_ours(address)) return before->shareIpcHandle(address);
+    TORCH_CHECK(false, first_words("sharing CUDA tensors between processes yet"),
+                "; accelrt.sharing shares memory of accelrt's own, or share a copy in host memory");
+  }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    if (!before->initialized()) before->init(devices.load());
+    return before->getIpcDevPtr(std::move(handle));  // another process's memory, which no allocator here owns
+  }
+
+  bool isHistoryEnabled() override {
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    return recorder.records;
+  }
+  void record(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear, uint64_t skipped) {
+    TORCH_CHECK(when == RecordContext::NEVER || gather != nullptr, "contexts are wanted, and no function to gather them");
+    {
+      std::lock_guard<std::mutex> guard(recorder.lock);
+      recorder.records = enabled;
+      recorder.gather.store(enabled ? gather : nullptr);
+      recorder.when.store(enabled ? when : RecordContext::NEVER);
+      recorder.most = std::max<size_t>(most, 1);
+      recorder.skipped = skipped;
+      if (!enabled || clear) {
+        recorder.traces.clear();
+        recorder.annotations.clear();
+      }
+      if (!enabled) recorder.live.clear();
+    }
+    follow();
+  }
+#if TORCH_MINOR >= 11
+  void recordHistory(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear,
+                     const std::vector<std::string> &skip_actions) override {
+    uint64_t skipped = 0;
+    for (const auto &action : skip_actions) skipped |= 1ull << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
+    record(enabled, gather, most, when, clear, skipped);
+  }
+#else
+  void recordHistory(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear) override {
+    record(enabled, gather, most, when, clear, 0);
+  }
+#endif
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &metadata) override {
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    if (!recorder.records) return;
+    AnnotationEntry entry(c10::cuda::current_device(), c10::getApproximateTime());
+    for (const auto &each : metadata) entry.recordUserMetadata(each.first, each.second);
+    recorder.annotations.push_back(std::move(entry));
+    if (recorder.annotations.size() > recorder.most) recorder.annotations.erase(recorder.annotations.begin());
+  }
+  void pushCompileContext(std::string &text) override { compile_contexts.push_back(text); }
+  void popCompileContext() override {
+    if (!compile_contexts.empty()) compile_contexts.pop_back();
+  }
+  void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    recorder.observers.push_back(std::move(observer));
+  }
+  void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+    {
+      std::lock_guard<std::mutex> guard(recorder.lock);
+      recorder.trackers.push_back(std::move(tracker));
+    }
+    follow();
+  }
+#if TORCH_MINOR >= 12
+  Context getContextForPointer(const void *address) override {
+    uint64_t number = reinterpret_cast<uint64_t>(address);
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    auto found = recorder.live.find({accelrt->device_at(number), number});
+    return found == recorder.live.end() ? nullptr : found->second;
+  }
+  // For torch's policy of refusing before the driver is asked, which accelrt has not.
+  void attachOomRejectionObserver(OomRejectionObserver) override {}
+#endif
+#if TORCH_MINOR >= 13
+  DataPtr allocateWithAddress(size_t, void *) override {
+    TORCH_CHECK(false, first_words("allocations at a given address"));
+  }
+#endif
+#if TORCH_MINOR >= 14
+  bool supportsUserMetadata() override { return true; }
+  void annotateMemory(const void *address, const std::string &metadata) override {
+    uint64_t number = reinterpret_cast<uint64_t>(address);
+    int device = accelrt->device_at(number);
+    if (device < 0) return;
+    TraceEntry entry = entry_of(TraceEntry::ANNOTATE, device, number, accelrt->size_of(device, number), nullptr, {0, 0},
+                                nullptr);
+    entry.user_metadata_ = metadata;
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    keep(std::move(entry));
+  }
+#endif
+
+  SnapshotInfo snap(Pool pool, bool traces) {
+    SnapshotInfo answer{};
+    c10::ApproximateClockToUnixTimeConverter clock;
+    auto to_ns = clock.makeConverter();
+    for (int device = 0; device < std::max(devices.load(), 1); ++device) add_segments(answer, device, pool);
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    for (int device = 0; device < devices.load(); ++device) {
+      if (recorder.records)
+        keep(entry_of(TraceEntry::SNAPSHOT, device, 0, active_bytes(answer, device), nullptr, {0, 0}, nullptr));
+      answer.device_traces.emplace_back();
+      if (!traces) continue;
+      for (const auto &entry : recorder.traces[device]) {
+        if (pool != Pool(0, 0) && entry.mempool_ != pool) continue;
+        answer.device_traces.back().push_back(entry);
+        auto &time = answer.device_traces.back().back().time_;
+        time.t_ = to_ns(time.approx_t_) / 1000;
+      }
+    }
+    if (traces) answer.external_annotations = recorder.annotations;
+    for (auto &entry : answer.external_annotations) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
+    TorchStats stats;
+    accelrt->read_stats(0, &stats);
+    answer.config_metadata.max_split_size =
+        stats.max_split < 0 ? std::numeric_limits<size_t>::max() : static_cast<size_t>(stats.max_split);
+    answer.config_metadata.pinned_num_register_threads = 1;
+    answer.config_metadata.expandable_segments = true;
+    return answer;
+  }
+  static size_t active_bytes(const SnapshotInfo &snapshot, int device) {
+    size_t bytes = 0;
+    for (const auto &segment : snapshot.segments)
+      if (segment.device == device) bytes += segment.active_size;
+    return bytes;
+  }
+  void add_segments(SnapshotInfo &answer, int device, Pool pool) {
+    Blocks found(device);
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    bool wanted = false;
+    for (size_t index = 0; index < found.count; ++index) {
+      const TorchBlock &block = found.blocks[index];
+      if (block.opens) {
+        wanted = pool == Pool(0, 0) || pool == Pool(block.pool[0], block.pool[1]);
+        if (wanted) {
+          SegmentInfo segment;
+          segment.device = static_cast<DeviceIndex>(device);
+          segment.address = block.address;
+          segment.stream = reinterpret_cast<decltype(segment.stream)>(block.stream);
+          segment.is_large = block.large;
+          segment.is_expandable = block.expandable;
+          segment.owner_private_pool_id = {block.pool[0], block.pool[1]};
+          answer.segments.push_back(std::move(segment));
+        }
+      }
+      if (wanted) add_block(answer.segments.back(), block, device);
+    }
+  }
+  void add_block(SegmentInfo &segment, const TorchBlock &block, int device) {
+    BlockInfo info;
+    info.size = block.size;
+    info.requested_size = block.requested;
+    info.allocated = block.state == TORCH_LIVE;
+    info.active = block.state != 0;
+    if (info.active) {
+      auto found = recorder.live.find({device, block.address});
+      if (found != recorder.live.end()) info.context_when_allocated = found->second;
+    }
+    segment.total_size += block.size;
+    if (info.allocated) segment.allocated_size += block.size;
+    if (info.active) {
+      segment.active_size += block.size;
+      segment.requested_size += block.requested;
+    }
+    segment.blocks.push_back(std::move(info));
+  }
+#if TORCH_MINOR >= 11
+  SnapshotInfo snapshot(Pool pool, bool traces) override { return snap(pool, traces); }
+#else
+  SnapshotInfo snapshot(Pool pool) override { return snap(pool, true); }
+#endif
+
+  // accelrt opens its memory to every device that can reach it (memory.enable_peer_access, which install() calls).
+  void enablePeerAccess(DeviceIndex, DeviceIndex) override {}
+  cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t count, cudaStream_t stream,
+                          bool reachable) override {
+    if (to_device == from_device || reachable)
+      return cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream);
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
+  }
+  std::string name() override { return backend_name; }
+};
+
+Allocator &ours = *new Allocator;  // never destroyed: torch and its tensors keep plain pointers to it
+
+void free_ours(void *address) {
+  if (address != nullptr) ours.give(address);
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Whether torch's present allocator serves devices already.
+EXPORT int accelrt_torch_is_used() { return allocator.load()->initialized(); }
+
+// Makes the object torch's allocator, at any time; count: the devices that torch has.  Not 0: the text says why not.
+EXPORT int accelrt_torch_install(const TorchTable *table, const char *name, int count, char *text) {
+  CUDAAllocator *present = allocator.load();
+  if (table->version != TORCH_TABLE_VERSION || present == &ours) {
+    snprintf(text, TORCH_TEXT, "it was compiled for another version of accelrt");
+    return -1;
+  }
+  late = present->initialized();
+  if (late && table->init(count, text) != 0) return -1;
+  accelrt = table;
+  backend_name = name;
+  before = present;
+  devices.store(late ? count : 0);
+  c10::SetAllocator(c10::kCUDA, &ours, 255);
+  allocator.store(&ours);
+  return 0;
+}
+
+// Puts the allocator back that was torch's before; memory of accelrt's that is live stays so until its owners free it.
+// Not 0: another allocator is torch's by now.
+EXPORT int accelrt_torch_uninstall() {
+  CUDAAllocator *expected = &ours;
+  if (before == nullptr || allocator.load() == before) return 0;
+  if (allocator.load() == &ours && devices.load() > 0 && !before->initialized()) before->init(devices.load());
+  if (!allocator.compare_exchange_strong(expected, before)) return -1;
+  c10::SetAllocator(c10::kCUDA, before, 255);
+  return 0;
+}

@@ -1,0 +1,146 @@
+"""Compiles torch's allocator object (torch_allocator.cpp) against the torch that is installed, and keeps it.
+
+The file is in the user's cache folder (XDG_CACHE_HOME, else ~/.cache) under accelrt/torch; its name is made
+of all that it depends on: torch's version, accelrt's, the sources, the compiler and its arguments.  Where
+that folder cannot be written, the file is made anew for each process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["CannotCompile", "library"]
+
+HERE = Path(__file__).parent
+SOURCE = HERE / "torch_allocator.cpp"
+STUB = HERE / "cuda_stub"
+TABLE = HERE.parent / "allocator" / "external"
+COMPILERS = ("c++", "g++", "clang++")
+MINORS = range(8, 16)  # of torch 2, whose functions the source has
+FIRST_OF_CXX20 = 14
+LIMIT = 300  # seconds
+
+
+class CannotCompile(Exception):
+    """What is missing, in words."""
+
+
+def library(torch: ModuleType, version: str) -> Path:
+    """The shared library for a torch, compiled unless it was before.
+
+    Arguments:
+        version: str, accelrt's.
+    Raises:
+        CannotCompile: this torch, a compiler or a header is missing, or the compiler fails.
+    """
+    minor = minor_of(torch)
+    headers = Path(getattr(torch, "__file__", None) or "torch").parent / "include"
+    if not (headers / "c10" / "cuda" / "CUDACachingAllocator.h").is_file():
+        raise CannotCompile(f"torch's headers are not in {headers}")
+    compiler = find_compiler()
+    flags = flags_of(torch, minor, headers)
+    parts = [
+        torch.__version__,
+        str(getattr(torch.version, "git_version", None)),
+        version,
+        compiler_version(compiler),
+        *flags,
+    ]
+    key = hashlib.sha256("\0".join(parts).encode())
+    for source in (SOURCE, TABLE / "torch_table.h", *sorted(STUB.iterdir())):
+        key.update(source.read_bytes())
+    name = f"torch-{torch.__version__.partition('+')[0]}-{key.hexdigest()[:24]}.so"
+    folder = cache_folder()
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="accelrt-torch-"))
+    path = folder / name
+    if not path.is_file():
+        compile_to(path, compiler, flags)
+    return path
+
+
+def minor_of(torch: ModuleType) -> int:
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if major != 2 or minor not in MINORS:
+        raise CannotCompile(f"torch {torch.__version__} is not one of 2.{MINORS[0]} to 2.{MINORS[-1]}")
+    return minor
+
+
+def find_compiler() -> list[str]:
+    """The command of a C++ compiler: $CXX, else the first that there is."""
+    chosen = os.environ.get("CXX", "").split()
+    if chosen:
+        return chosen
+    for name in COMPILERS:
+        path = shutil.which(name)
+        if path is not None:
+            return [path]
+    raise CannotCompile(f"there is no C++ compiler ({', '.join(COMPILERS)}); install one, or set CXX")
+
+
+def compiler_version(compiler: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            [*compiler, "--version"], capture_output=True, text=True, timeout=LIMIT, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotCompile(f"the C++ compiler {' '.join(compiler)} does not run: {error}") from error
+    return "\0".join([*compiler, done.stdout])
+
+
+def flags_of(torch: ModuleType, minor: int, headers: Path) -> list[str]:
+    abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
+    return [
+        f"-std=c++{20 if minor >= FIRST_OF_CXX20 else 17}",
+        *("-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
+        f"-DTORCH_MINOR={minor}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        f"-I{headers}",
+        f"-I{STUB}",
+        f"-I{TABLE}",
+        f"-L{headers.parent / 'lib'}",
+    ]
+
+
+def cache_folder() -> Path | None:
+    """The folder, made if need be; None where it cannot be written or is another user's."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        root = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
+        folder = root / "accelrt" / "torch"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = folder.stat().st_uid == os.geteuid()
+    except (OSError, RuntimeError):
+        return None
+    return folder if own and os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
+    """Compiles into a file beside the path and renames that: other processes see a whole file or none."""
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".so", dir=path.parent)
+    os.close(handle)
+    command = [*compiler, *flags, str(SOURCE), "-o", temporary, "-lc10", "-lc10_cuda"]
+    try:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CannotCompile(f"the C++ compiler {' '.join(compiler)} does not run: {error}") from error
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+            raise CannotCompile(
+                f"{' '.join(compiler)} failed with {done.returncode}: " + "; ".join(lines[:3])
+            )
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
