@@ -4,7 +4,6 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from accelrt.allocator.address_table cimport block_at
 from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.external.backends cimport (
     enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
@@ -14,7 +13,7 @@ from accelrt.allocator.external.torch_types cimport (
     TorchTable, TorchWatcher,
 )
 from accelrt.allocator.history_types cimport Event
-from accelrt.allocator.heaps cimport lock_all, thread_number, unlock_all
+from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
 from accelrt.allocator.pool cimport MAX_DEVICES, device_at, empty_named, follow_history, pool_if_made
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport (
