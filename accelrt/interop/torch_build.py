@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from accelrt.core import files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -28,6 +30,7 @@ COMPILERS = ("c++", "g++", "clang++")
 MINORS = range(8, 16)  # of torch 2, whose functions the source has
 FIRST_OF_CXX20 = 14
 LIMIT = 300  # seconds
+LARGEST = 64 << 20  # bytes of a compiled file; it has some 100,000
 
 
 class CannotCompile(Exception):
@@ -125,11 +128,10 @@ def cache_folder() -> Path | None:
 
 
 def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
-    """Compiles into a file beside the path and renames that: other processes see a whole file or none."""
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".so", dir=path.parent)
-    os.close(handle)
-    command = [*compiler, *flags, str(SOURCE), "-o", temporary, "-lc10", "-lc10_cuda"]
-    try:
+    """Compiles in a folder of its own, and writes the file whole, for other processes may look for it."""
+    with tempfile.TemporaryDirectory(prefix="accelrt-torch-") as folder:
+        compiled = os.path.join(folder, "torch_allocator.so")
+        command = [*compiler, *flags, str(SOURCE), "-o", compiled, "-lc10", "-lc10_cuda"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         except (OSError, subprocess.SubprocessError) as error:
@@ -139,8 +141,4 @@ def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
             raise CannotCompile(
                 f"{' '.join(compiler)} failed with {done.returncode}: " + "; ".join(lines[:3])
             )
-        os.chmod(temporary, 0o700)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        files.write(path, [files.read(compiled, LARGEST)], private=True)

@@ -22,6 +22,7 @@ def mode_of(rows):
 def test_a_mode_that_was_not_taken_back_is_restored_at_once_or_by_the_next_call(mode, restored):
     faults, rows = wrap_host(), Rows()
     streams = [accelrt.Stream() for _ in range(4)]
+    assert all(stream.cuda_stream for stream in streams)  # others may have put work in
     del streams
     gc.collect()
     assert mode_of(rows) == GLOBAL

@@ -260,7 +260,7 @@ class Storm:
     def trouble(self):
         """Somebody is stopped for a while, or interrupted."""
         what = self.chosen.random()
-        if what < 0.1:
+        if what < 0.1 or not self.counts["stopped"]:  # in the first turn somebody is
             parts = self.chosen.sample([*self.owners, *self.openers], self.chosen.choice((1, 2)))
             for part in parts:
                 os.kill(part.process.pid, signal.SIGSTOP)

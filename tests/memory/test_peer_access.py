@@ -221,7 +221,9 @@ def test_copies_beside_threads_that_release_pages_reach_both_sides():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("accelrt.device_count() < 2 or not accelrt.can_device_access_peer(0, 1)")
+@pytest.mark.skipif(
+    "(cuda := __import__('accelrt')).device_count() < 2 or not cuda.can_device_access_peer(0, 1)"
+)
 @pytest.mark.parametrize("enable_first", [False, True])
 @in_own_process(ACCELRT_DRIVER="cuda")
 def test_kernels_use_another_devices_memory(enable_first):

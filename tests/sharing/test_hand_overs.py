@@ -207,10 +207,15 @@ def test_many_hand_overs_leave_no_descriptor(other):
             del array
             other.call(statistics)
         wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
+        return held()
+
+    def held():
         return other.call(descriptors), rounds.descriptors(), threading.active_count()
 
-    few, many = hand_over(5), hand_over(40)
-    assert all(after - before <= 8 for before, after in zip(few, many, strict=True)), (few, many)
+    few = hand_over(5)
+    hand_over(40)
+    # Connections that are over may still be closed by their threads; 40 that nobody closes would stay.
+    wait_until(lambda: all(after - before <= 8 for before, after in zip(few, held(), strict=True)))
 
 
 def test_four_processes_hand_each_other_memory():
