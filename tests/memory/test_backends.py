@@ -145,7 +145,7 @@ def a_limit_holds(path):
 def captures(path):
     books = plugged(path)
     capture(lambda: books.live, "pluggable")
-    assert books.frees == 2
+    assert books.frees >= 2  # the buffer that was written to goes once its graph is gone
 
 
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_full_library_waits, a_limit_holds]
