@@ -50,7 +50,8 @@ cdef inline uintptr_t gone() noexcept nogil:
 # --- a heap's stream --------------------------------------------------------------------------------------
 
 # Streams that live as long as the process: those of the stream pool, and the legacy default stream.  The owner of another
-# stream may destroy it, so the allocator never queries one to learn how far its work is.  Any thread may call these, with or without other locks.
+# stream may destroy it, so the allocator never queries one to learn how far its work is.  Any thread may call these,
+# with or without other locks.
 cdef int trust_stream(uintptr_t stream) noexcept nogil
 cdef bint is_trusted(uintptr_t stream) noexcept nogil
 
