@@ -190,10 +190,14 @@ cdef inline void begin_use(Access* access, naming names, PyObject* first) noexce
 
 cdef inline void link_use(Access* access) noexcept:
     access.enqueued = False
-    access.next = NULL
-    access.before = door.newest
     door.serial += 1
     access.serial = door.serial
+    append_use(access)
+
+
+cdef inline void append_use(Access* access) noexcept nogil:
+    access.next = NULL
+    access.before = door.newest
     if door.newest != NULL:
         door.newest.next = access
     else:

@@ -468,13 +468,7 @@ cdef void forget_uses() noexcept nogil:
     while access != NULL:
         after = access.next
         if access.thread == thread:
-            access.next = NULL
-            access.before = door.newest
-            if door.newest != NULL:
-                door.newest.next = access
-            else:
-                door.oldest = access
-            door.newest = access
+            append_use(access)
         access = after
     open_slots()
 
