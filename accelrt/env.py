@@ -198,13 +198,16 @@ def read_seconds(name: str, value: str) -> float:
     return float(word)
 
 
+def cache_home() -> str:
+    """The user's folder for caches; by the XDG Base Directory Specification a relative one is ignored."""
+    folder = os.environ.get("XDG_CACHE_HOME") or ""
+    return folder if os.path.isabs(folder) else os.path.expanduser("~/.cache")
+
+
 def read_folder(name: str, value: str) -> str:
     """The absolute path of a folder; "~" and "$XDG_CACHE_HOME" at its start are replaced."""
-    cache = os.environ.get("XDG_CACHE_HOME") or ""
-    if not os.path.isabs(cache):  # XDG Base Directory Specification: a relative one is ignored
-        cache = os.path.expanduser("~/.cache")
     if value.startswith("$XDG_CACHE_HOME"):
-        value = cache + value.removeprefix("$XDG_CACHE_HOME")
+        value = cache_home() + value.removeprefix("$XDG_CACHE_HOME")
     return os.path.abspath(os.path.expanduser(value))
 
 

@@ -7,14 +7,15 @@ that folder cannot be written, the file is made anew for each process.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
+from accelrt import env
 from accelrt.core import files
+from accelrt.kernels.cache import digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ LARGEST = 64 << 20  # bytes of a compiled file; it has some 100,000
 
 
 class CannotCompile(Exception):
-    """What is missing, in words."""
+    """Says what is missing."""
 
 
 def library(torch: ModuleType, version: str) -> Path:
@@ -58,10 +59,9 @@ def library(torch: ModuleType, version: str) -> Path:
         compiler_version(compiler),
         *flags,
     ]
-    key = hashlib.sha256("\0".join(parts).encode())
-    for source in (SOURCE, TABLE / "torch_table.h", *sorted(STUB.iterdir())):
-        key.update(source.read_bytes())
-    name = f"torch-{torch.__version__.partition('+')[0]}-{key.hexdigest()[:24]}.so"
+    sources = (SOURCE, *sorted(HERE.glob("torch_*.h")), TABLE / "torch_table.h", *sorted(STUB.iterdir()))
+    key = digest([*map(str.encode, parts), *(source.read_bytes() for source in sources)])
+    name = f"torch-{torch.__version__.partition('+')[0]}-{key[:24]}.so"
     folder = cache_folder()
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="accelrt-torch-"))
@@ -116,13 +116,14 @@ def flags_of(torch: ModuleType, minor: int, headers: Path) -> list[str]:
 
 def cache_folder() -> Path | None:
     """The folder, made if need be; None where it cannot be written or is another user's."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    root = env.cache_home()
+    if not os.path.isabs(root):  # the user has no home
+        return None
+    folder = Path(root) / "accelrt" / "torch"
     try:
-        root = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
-        folder = root / "accelrt" / "torch"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = folder.stat().st_uid == os.geteuid()
-    except (OSError, RuntimeError):
+    except OSError:
         return None
     return folder if own and os.access(folder, os.W_OK | os.X_OK) else None
 

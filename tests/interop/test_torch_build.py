@@ -1,10 +1,10 @@
 """How torch's allocator object is compiled and kept, with a compiler that is a script."""
 
 import os
-import threading
 import types
 
 import pytest
+from beside import on_threads
 
 from accelrt.interop import torch_build
 
@@ -76,13 +76,7 @@ def test_it_is_compiled_once_for_what_it_depends_on(torch, compiler, tmp_path):
 def test_several_at_once_leave_one_whole_file(torch, compiler):
     compiler(body="sleep 0.2")
     paths = []
-    threads = [
-        threading.Thread(target=lambda: paths.append(torch_build.library(torch, "1"))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(lambda _: paths.append(torch_build.library(torch, "1")), range(4))
     assert len(set(paths)) == 1
     assert os.listdir(paths[0].parent) == [paths[0].name]
 
