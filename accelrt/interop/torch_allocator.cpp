@@ -3,229 +3,26 @@
 // NVIDIA's (cuda_stub) and no symbol of Python's.  It calls accelrt by a table of C functions (torch_table.h).
 //
 // Addresses and pools that are not accelrt's are the allocator's that was torch's before, so it may be installed late.
-#include <c10/core/impl/GPUTrace.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
-#include <c10/util/ApproximateClock.h>
 
-#include <deque>
-#include <map>
-#include <mutex>
-#include <set>
-#include <typeinfo>
-
-#include <pthread.h>
-
-#include "torch_table.h"
+#include "torch_history.h"
+#include "torch_pools.h"
 
 namespace {
 
-using namespace c10::cuda::CUDACachingAllocator;
 using c10::DataPtr;
-using c10::DeviceIndex;
-using Pool = std::pair<unsigned long long, unsigned long long>;  // MempoolId_t of every version
-using Context = std::shared_ptr<c10::GatheredContext>;
-using Filter = std::function<bool(cudaStream_t)>;
-#if TORCH_MINOR >= 11
-using c10::CachingDeviceAllocator::AnnotationEntry;
-#endif
 using Counts = c10::CachingDeviceAllocator::DeviceStats;
 
-const TorchTable *accelrt;       // set once, before the object is torch's
-CUDAAllocator *before = nullptr;  // torch's allocator until then
+CUDAAllocator *before = nullptr;  // torch's allocator until accelrt's object is
 bool late;                       // it was initialised then, so that memory of it may be about
 std::string backend_name = "accelrt";
 std::atomic<int> devices{0};     // that torch initialised
 
 void free_ours(void *address);
 void free_plain(void *address) { accelrt->plain_free(reinterpret_cast<uintptr_t>(address)); }
-
-std::string first_words(const char *call) {
-  return std::string("accelrt, which is torch's allocator here, does not support ") + call;
-}
-
-// --- what happened to memory ---------------------------------------------------------------------------------
-
-thread_local Context context;  // of the operation that the thread is in
-thread_local std::vector<std::string> compile_contexts;
-thread_local std::string user_metadata;
-
-struct Recorder {
-  std::mutex lock;  // the last in the order of locks: watch is called under locks of accelrt's
-  bool records = false;
-  std::atomic<RecordContext> when{RecordContext::NEVER};
-  std::atomic<CreateContextFn> gather{nullptr};
-  size_t most = 1;
-  uint64_t skipped = 0;
-  std::map<int, std::deque<TraceEntry>> traces;
-  std::map<std::pair<int, uint64_t>, Context> live;
-  std::vector<AnnotationEntry> annotations;
-  std::vector<AllocatorTraceTracker> trackers;
-  std::vector<OutOfMemoryObserver> observers;
-};
-Recorder &recorder = *new Recorder;  // used until the process ends
-
-// The frames of an operation, taken before any lock.
-struct Gathered {
-  explicit Gathered(RecordContext level) {
-    CreateContextFn gather = recorder.gather.load();
-    if (gather != nullptr && recorder.when.load() >= level) context = gather();
-  }
-  ~Gathered() { context.reset(); }
-};
-
-TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uint64_t size, void *stream, Pool pool,
-                    Context frames, uint32_t tag = 0) {
-#if TORCH_MINOR >= 11
-  void *place = stream;
-#else
-  cudaStream_t place = reinterpret_cast<cudaStream_t>(stream);
-#endif
-  return TraceEntry(action, static_cast<DeviceIndex>(device), address, size, place, pool, c10::getApproximateTime(),
-                    std::move(frames), compile_contexts.empty() ? "" : compile_contexts.back()
-#if TORCH_MINOR >= 10
-                    ,
-                    user_metadata.empty() && tag != 0 ? "accelrt tag " + std::to_string(tag) : user_metadata
-#endif
-  );
-}
-
-// Under recorder.lock.
-void keep(TraceEntry entry) {
-  for (auto &tracker : recorder.trackers) tracker(entry);
-  if (!recorder.records || recorder.skipped >> entry.action_ & 1) return;
-  auto &trace = recorder.traces[entry.device_];
-  trace.push_back(std::move(entry));
-  while (trace.size() > recorder.most) trace.pop_front();
-}
-
-// accelrt's actions (history_types.pxd) that torch has too, by number.
-const TraceEntry::Action ACTIONS[] = {TraceEntry::ALLOC,        TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED,
-                                      TraceEntry::SEGMENT_ALLOC, TraceEntry::SEGMENT_FREE,   TraceEntry::SEGMENT_MAP,
-                                      TraceEntry::SEGMENT_UNMAP};
-
-void watch(const TorchEvent *event) {
-  if (event->action < 0 || event->action >= static_cast<int>(sizeof(ACTIONS) / sizeof(ACTIONS[0]))) return;
-  TraceEntry::Action action = ACTIONS[event->action];
-  RecordContext when = recorder.when.load();
-  bool frees = action == TraceEntry::FREE_REQUESTED || action == TraceEntry::FREE_COMPLETED;
-  std::pair<int, uint64_t> key(event->device, event->address);
-  std::lock_guard<std::mutex> guard(recorder.lock);
-  if (action == TraceEntry::ALLOC) {
-    if (context && when >= RecordContext::STATE) recorder.live[key] = context;
-  } else if (action == TraceEntry::FREE_COMPLETED) {
-    recorder.live.erase(key);
-  }
-  keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
-                {event->pool[0], event->pool[1]},
-                when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr, event->tag));
-}
-
-// Whether anybody is told of events; under recorder.lock the answer is the present one.
-bool is_watched() { return recorder.records || !recorder.trackers.empty(); }
-
-void follow() {
-  bool wanted;
-  {
-    std::lock_guard<std::mutex> guard(recorder.lock);
-    wanted = is_watched() || recorder.when.load() >= RecordContext::STATE;
-  }
-  TORCH_CHECK(accelrt->watch(wanted ? watch : nullptr) == 0, "accelrt has no memory for its history");
-}
-
-// --- pools ---------------------------------------------------------------------------------------------------
-
-// Where an allocation goes by a filter that is neither a capture's nor the calling thread's: torch's filter is asked.
-struct Filtered {
-  DeviceIndex device;
-  Pool pool;
-  Filter filter;
-};
-std::mutex pools_lock;
-std::vector<Filtered> &filtered = *new std::vector<Filtered>;
-std::atomic<size_t> filters{0};
-std::set<std::pair<int, Pool>> &known = *new std::set<std::pair<int, Pool>>;  // pools that were ever begun here
-
-bool is_known(DeviceIndex device, Pool pool) {
-  std::lock_guard<std::mutex> guard(pools_lock);
-  return known.count({device, pool}) != 0;
-}
-
-void note_pool(DeviceIndex device, Pool pool) {
-  std::lock_guard<std::mutex> guard(pools_lock);
-  known.insert({device, pool});
-}
-
-// torch's filters have no other mark than their type (torch_abi.h reads them alike): a capture's is a function of
-// CUDAGraph, a thread's one of the bindings that holds the thread.
-int purpose_of(const Filter &filter) {
-  if (!filter) return TORCH_UNKNOWN;
-  std::string name = filter.target_type().name();
-  if (name.find("9CUDAGraph") != std::string::npos)
-    return name.find("child") == std::string::npos ? TORCH_CAPTURE : TORCH_UNKNOWN;
-  if (name.find("registerCudaPluggableAllocator") == std::string::npos) return TORCH_UNKNOWN;
-  void *held;
-  memcpy(&held, &filter, sizeof(held));
-  return held == reinterpret_cast<void *>(pthread_self()) ? TORCH_THREAD : TORCH_UNKNOWN;
-}
-
-// The thread's allocations go to the pool of the latest filter that takes the stream, while this lives.
-struct Routed {
-  Routed(DeviceIndex device, cudaStream_t stream) : device(device) {
-    if (filters.load() == 0) return;
-    std::lock_guard<std::mutex> guard(pools_lock);
-    for (auto each = filtered.rbegin(); each != filtered.rend() && !entered; ++each)
-      if (each->device == device && each->filter(stream)) {
-        pool = each->pool;
-        entered = accelrt->enter_pool(device, pool.first, pool.second) == 0;
-      }
-  }
-  ~Routed() {
-    if (entered) accelrt->leave_pool(device, pool.first, pool.second);
-  }
-  DeviceIndex device;
-  Pool pool{0, 0};
-  bool entered = false;
-};
-
-// Allocators of MemPools, which accelrt calls as C functions: one pair of functions each.
-constexpr int SOURCES = 16;
-std::shared_ptr<CUDAAllocator> sources[SOURCES];
-template <int number>
-struct SourceOf {
-  static void *alloc(size_t size, int device, void *stream) {
-    try {
-      return sources[number]->raw_alloc_with_stream(size, reinterpret_cast<cudaStream_t>(stream));
-    } catch (...) {  // a refusal; accelrt says what it could not serve
-      return nullptr;
-    }
-  }
-  static void release(void *address, size_t, int, void *) {
-    try {
-      sources[number]->raw_delete(address);
-    } catch (...) {
-    }
-  }
-};
-struct Source {
-  void *alloc, *release;
-};
-template <int... numbers>
-Source source_at(int wanted, std::integer_sequence<int, numbers...>) {
-  static const Source all[] = {{reinterpret_cast<void *>(&SourceOf<numbers>::alloc),
-                                reinterpret_cast<void *>(&SourceOf<numbers>::release)}...};
-  return all[wanted];
-}
-Source source_of(std::shared_ptr<CUDAAllocator> allocator) {
-  std::lock_guard<std::mutex> guard(pools_lock);
-  for (int number = 0; number < SOURCES; ++number) {
-    if (!sources[number]) sources[number] = allocator;
-    if (sources[number] == allocator) return source_at(number, std::make_integer_sequence<int, SOURCES>{});
-  }
-  TORCH_CHECK(false, first_words("more than "), SOURCES, " allocators of MemPools in one process");
-}
 
 struct Checkpoint final : AllocatorState {
   Checkpoint(void *state, Pool pool) : state(state), pool(pool) {}
@@ -314,13 +111,10 @@ struct Allocator final : CUDAAllocator {
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
     Gathered gathered(RecordContext::ALL);
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled() && device >= 0)) {
-      int64_t size = static_cast<int64_t>(accelrt->size_of(device, number));
-      accelrt->release(address, device);
-      report(address, -size, static_cast<DeviceIndex>(device));
-    } else {
-      accelrt->release(address, device);
-    }
+    bool reports = c10::memoryProfilingEnabled() && device >= 0;
+    int64_t size = C10_UNLIKELY(reports) ? static_cast<int64_t>(accelrt->size_of(device, number)) : 0;
+    accelrt->release(address, device);
+    if (C10_UNLIKELY(reports)) report(address, -size, static_cast<DeviceIndex>(device));
     if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python != nullptr))
       (*python)->trace_gpu_memory_deallocation(c10::kCUDA, number);
   }
@@ -517,7 +311,7 @@ struct Allocator final : CUDAAllocator {
 
   // What a MemPool asked for; torch says it in several calls, and accelrt takes it in one.
   struct Setup {
-    Source source{nullptr, nullptr};
+    const TorchSource *source = nullptr;
     int whole = 0, lends = 0;
   };
   std::map<std::pair<int, Pool>, Setup> setups;  // under pools_lock
@@ -529,8 +323,7 @@ struct Allocator final : CUDAAllocator {
       change(setups[{device, pool}]);
       setup = setups[{device, pool}];
     }
-    int code = accelrt->set_up_pool(device, pool.first, pool.second, setup.source.alloc, setup.source.release,
-                                    setup.whole, setup.lends);
+    int code = accelrt->set_up_pool(device, pool.first, pool.second, setup.source, setup.whole, setup.lends);
     TORCH_CHECK(code == 0, "accelrt, which is torch's allocator here, could not set up a pool: status ", code);
   }
   void hold(DeviceIndex device, Pool pool, std::shared_ptr<CUDAAllocator> allocator) {
@@ -538,7 +331,7 @@ struct Allocator final : CUDAAllocator {
     note_pool(device, pool);
     TORCH_CHECK(accelrt->begin_pool(device, pool.first, pool.second, TORCH_HOLDER, 0, text) == 0, text);
     if (allocator && allocator.get() != this) {
-      Source source = source_of(std::move(allocator));
+      const TorchSource *source = source_of(std::move(allocator));
       set_up(device, pool, [source](Setup &setup) { setup.source = source; });
     }
   }

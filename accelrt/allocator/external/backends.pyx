@@ -10,7 +10,9 @@ from libc.string cimport memset, strlen
 from accelrt.allocator.external.external_pool cimport backend_name, choose_backend
 from accelrt.allocator.external.external_pool import choose_by_name
 from accelrt.allocator.external.external_types cimport ExternalPool, Record, lock_external, unlock_external
-from accelrt.allocator.external.torch_types cimport TorchTable
+from accelrt.allocator.external.torch_types cimport (
+    TORCH_CAPTURE, TORCH_HOLDER, TORCH_TEXT, TORCH_THREAD, TorchTable,
+)
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.allocator.pinned.cache cimport record_deferred_pinned
@@ -686,12 +688,6 @@ cdef extern from "Python.h" nogil:
 # exception would end the process, so those write what went wrong to stderr.
 
 cdef extern from "torch_abi.h":
-    enum:
-        HOOK_TEXT
-    enum:
-        FOR_CAPTURE
-        FOR_THREAD
-        FOR_HOLDER
     struct Hooks:
         int (*alloc)(size_t size, int device, void* stream, uintptr_t* out_address, char* text) noexcept nogil
         void (*free)(void* address, int device) noexcept nogil
@@ -724,7 +720,7 @@ cdef void complain_torch(const char* call, int device, int code) noexcept nogil:
 
 
 cdef int explain(char* text, const char* call, int device, int code) noexcept nogil:
-    snprintf(text, HOOK_TEXT, "accelrt, which is torch's allocator here, could not %s on device %d: %s (%d): %s", call,
+    snprintf(text, TORCH_TEXT, "accelrt, which is torch's allocator here, could not %s on device %d: %s (%d): %s", call,
              device, status_name(code), code, status_text(code))
     return -1
 
@@ -753,14 +749,14 @@ cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
     cdef int written
     registry.active().memory_info(device, &room, &capacity)  # a refusal leaves zeros
     written = snprintf(
-        text, HOOK_TEXT, "CUDA out of memory. Tried to allocate %.2f %s. GPU %d has a total capacity of %.2f %s of which "
+        text, TORCH_TEXT, "CUDA out of memory. Tried to allocate %.2f %s. GPU %d has a total capacity of %.2f %s of which "
         "%.2f %s is free. It is %zu bytes of accelrt, torch's allocator here. accelrt reserved %.2f MiB: "
         "%.2f are live, %.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f. "
         "accelrt.memory.report() shows what holds it.", amount(size), unit_of(size), device, amount(capacity),
         unit_of(capacity), amount(room), unit_of(room), size, mib(reserved), mib(live), mib(active - live),
         mib(reserved - active), mib(largest_free(pool)))
-    if limit < SIZE_MAX and written > 0 and written < HOOK_TEXT:
-        snprintf(text + written, HOOK_TEXT - written, " The limit is %.2f MiB (set_per_process_memory_fraction).",
+    if limit < SIZE_MAX and written > 0 and written < TORCH_TEXT:
+        snprintf(text + written, TORCH_TEXT - written, " The limit is %.2f MiB (set_per_process_memory_fraction).",
                  mib(limit))
     return 1
 
@@ -874,7 +870,7 @@ cdef int hook_init(int count, char* text) noexcept nogil:
     if code:
         return explain(text, "initialise", 0, code)
     if seen < count:
-        snprintf(text, HOOK_TEXT, "torch sees %d devices and accelrt, which is torch's allocator here, %d: "
+        snprintf(text, TORCH_TEXT, "torch sees %d devices and accelrt, which is torch's allocator here, %d: "
                  "CUDA_VISIBLE_DEVICES was changed between their first uses; set it before either is used", count, seen)
         return -1
     return 0
@@ -885,7 +881,7 @@ cdef int hook_init(int count, char* text) noexcept nogil:
 # A pool that torch uses: from begin_pool to release_pool.
 cdef struct Use:
     int device
-    int purpose        # FOR_CAPTURE or FOR_THREAD
+    int purpose        # TORCH_CAPTURE or TORCH_THREAD
     int state
     uint64_t[2] id     # accelrt's
     uint64_t thread    # the number of the thread that began it
@@ -933,9 +929,9 @@ cdef Use** find_use(int device, const uint64_t* id, int state) noexcept nogil:
     cdef int rank, best = -1
     while link[0] != NULL:
         if is_match(link[0], device, id, state):
-            if link[0].purpose == FOR_CAPTURE:
+            if link[0].purpose == TORCH_CAPTURE:
                 rank = 1 + 2 * (link[0].thread == thread)
-            elif link[0].purpose == FOR_HOLDER:
+            elif link[0].purpose == TORCH_HOLDER:
                 rank = 0 if link[0].seen else 5
             else:
                 rank = 0 if link[0].thread != thread else 3 + (state == ENDED)
@@ -990,12 +986,12 @@ cdef int hook_begin_pool(int device, uint64_t first, uint64_t second, int purpos
     cdef int code = 0
     if is_outside(device):
         return explain(text, "allocate from a pool", device, INVALID_DEVICE)
-    if purpose != FOR_CAPTURE and purpose != FOR_THREAD:
-        snprintf(text, HOOK_TEXT, "accelrt, which is torch's allocator here, serves torch's pools for captures "
+    if purpose != TORCH_CAPTURE and purpose != TORCH_THREAD:
+        snprintf(text, TORCH_TEXT, "accelrt, which is torch's allocator here, serves torch's pools for captures "
                  "(torch.cuda.graph) and for the calling thread (torch.cuda.use_mem_pool); this call asks for something "
                  "else, such as the body of a condition, or all threads or one stream is_outside a capture")
         return -1
-    if purpose == FOR_CAPTURE:
+    if purpose == TORCH_CAPTURE:
         code = stream_of_thread(device, &stream)
     return begin_use(device, first, second, purpose, stream, text) if code == 0 else explain(
         text, "allocate from a pool", device, code)
@@ -1016,9 +1012,9 @@ cdef int begin_use(int device, uint64_t first, uint64_t second, int purpose, uin
     state = leave_gil()
     if load_count(&open_captures):
         drop_ended()
-    if purpose == FOR_CAPTURE:
+    if purpose == TORCH_CAPTURE:
         code = begin_capture_use(use)
-    elif purpose == FOR_HOLDER:
+    elif purpose == TORCH_HOLDER:
         use.state = ENDED
         code = retain_pool(device, use.id[0], use.id[1], True, SIZE_MAX)
     else:
@@ -1034,7 +1030,7 @@ cdef int begin_use(int device, uint64_t first, uint64_t second, int purpose, uin
 
 cdef void end_use(Use* use) noexcept nogil:
     # Of a copy of the record, without the guard.
-    if use.purpose == FOR_THREAD:
+    if use.purpose == TORCH_THREAD:
         end_thread_route(use.device, use.id[0], use.id[1], use.thread)
         return
     add_count(&open_captures, -1)
@@ -1046,9 +1042,9 @@ cdef void end_use(Use* use) noexcept nogil:
 
 cdef void release_use(Use* use) noexcept nogil:
     # torch does not say on which streams its graph was replayed.
-    if use.purpose == FOR_CAPTURE:
+    if use.purpose == TORCH_CAPTURE:
         hide_replays(use.device, use.id[0], use.id[1])
-    release_pool(use.device, use.id[0], use.id[1], use.purpose != FOR_CAPTURE)
+    release_pool(use.device, use.id[0], use.id[1], use.purpose != TORCH_CAPTURE)
 
 
 cdef void hook_end_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
@@ -1124,7 +1120,7 @@ cdef bint take_ended(Use* out_use, bint* out_lost) noexcept nogil:
     while link[0] != NULL and not found:
         use = link[0]
         own = use.thread == thread_number()
-        found = use.purpose == FOR_CAPTURE and (use.state == OPEN and is_over(use) or use.state == LOST and own)
+        found = use.purpose == TORCH_CAPTURE and (use.state == OPEN and is_over(use) or use.state == LOST and own)
         if not found:
             link = &use.next
             continue
@@ -1260,14 +1256,14 @@ def tell_holder(int device, pool: tuple[int, int], bint alive) -> None:
     pthread_mutex_lock(&guard)
     use = uses
     while use != NULL:
-        if use.purpose == FOR_HOLDER and is_match(use, device, id, ENDED):
+        if use.purpose == TORCH_HOLDER and is_match(use, device, id, ENDED):
             use.seen = alive
         use = use.next
     pthread_mutex_unlock(&guard)
 
 
 def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
-    """What torch uses of pools now, for tests: (device, id, "capture", "thread" or "object", state) of 64 at most."""
+    """Lists what torch uses of pools, 64 at most, for tests: (device, id, "capture", "thread" or "object", state)."""
     # No object is made under the guard: a garbage collection may end uses.
     cdef Use[64] copies
     cdef int index, count = 0
@@ -1282,6 +1278,6 @@ def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
     pthread_mutex_unlock(&guard)
     for index in range(count):
         use = &copies[index]
-        kind = {FOR_CAPTURE: "capture", FOR_HOLDER: "object"}.get(use.purpose, "thread")
+        kind = {TORCH_CAPTURE: "capture", TORCH_HOLDER: "object"}.get(use.purpose, "thread")
         answer.append((use.device, (use.id[0], use.id[1]), kind, ("open", "ended", "lost")[use.state]))
     return answer

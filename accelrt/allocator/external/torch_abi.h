@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "torch_table.h"
 #define ACCELRT_EXPORT __attribute__((visibility("default")))
-#define HOOK_TEXT 1024
 
 struct PoolName { uint64_t first, second; };  /* std::pair<unsigned long long, unsigned long long> */
 
@@ -21,19 +21,12 @@ struct Filter {
 };
 struct TypeInfo { void *table; const char *name; };  /* std::type_info */
 
-enum { FOR_UNKNOWN, FOR_CAPTURE, FOR_THREAD, FOR_HOLDER };  /* as torch_table.h has them */
-
 static int accelrt_purpose(const struct Filter *filter) {
     const struct TypeInfo *type[2] = {NULL, NULL};
-    if (filter == NULL || filter->manage == NULL) return FOR_UNKNOWN;
+    if (filter == NULL || filter->manage == NULL) return TORCH_UNKNOWN;
     filter->manage(type, filter->held, 0);  /* 0: the type of what is held */
-    if (type[0] == NULL || type[0]->name == NULL) return FOR_UNKNOWN;
-    if (strstr(type[0]->name, "9CUDAGraph") != NULL)
-        return strstr(type[0]->name, "child") == NULL ? FOR_CAPTURE : FOR_UNKNOWN;
-    if (strstr(type[0]->name, "registerCudaPluggableAllocator") != NULL
-        && filter->held[0] == (void *)pthread_self())
-        return FOR_THREAD;
-    return FOR_UNKNOWN;
+    if (type[0] == NULL || type[0]->name == NULL) return TORCH_UNKNOWN;
+    return accelrt_torch_purpose(type[0]->name, filter->held[0]);
 }
 
 /* What raises torch's errors, found by prepare. */
@@ -85,7 +78,7 @@ static struct Hooks {
 
 ACCELRT_EXPORT void *accelrt_torch_hook_alloc(size_t size, int device, void *stream) {
     uintptr_t address;
-    char text[HOOK_TEXT];
+    char text[TORCH_TEXT];
     int code = hooks.alloc(size, device, stream, &address, text);
     if (__builtin_expect(code != 0, 0)) {
         if (code > 0) accelrt_raise_memory("accelrt_torch_hook_alloc", text);
@@ -104,13 +97,13 @@ ACCELRT_EXPORT void accelrt_torch_hook_memory_fraction(double fraction, int devi
     hooks.memory_fraction(fraction, device);
 }
 ACCELRT_EXPORT void accelrt_torch_hook_init(int count) {
-    char text[HOOK_TEXT];
+    char text[TORCH_TEXT];
     if (hooks.init(count, text)) accelrt_raise("accelrt_torch_hook_init", text);
 }
 ACCELRT_EXPORT void accelrt_torch_hook_begin_pool(
     int device, struct PoolName pool, const struct Filter *filter
 ) {
-    char text[HOOK_TEXT];
+    char text[TORCH_TEXT];
     if (hooks.begin_pool(device, pool.first, pool.second, accelrt_purpose(filter), text))
         accelrt_raise("accelrt_torch_hook_begin_pool", text);
 }
@@ -139,7 +132,7 @@ static void accelrt_enter_gil(void *state) {
 
 #define TORCH_HOOKS "_ZN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
 #define TORCH_POOL "St4pairIyyE"
-#define TORCH_TEXT "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+#define TORCH_STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
 /* Functions of torch's whose C++ names say that it calls what is above as it is declared there. */
 static const char *accelrt_setters[] = {
@@ -165,7 +158,7 @@ static const char *accelrt_find(void *library, int *raises) {
     *(void **)&torchs.raise = dlsym(library, "__cxa_throw");
     *(void **)&torchs.new_bytes = dlsym(library, "_Znwm");
     *(void **)&torchs.delete_bytes = dlsym(library, "_ZdlPv");
-    *(void **)&torchs.make_error = dlsym(library, "_ZN3c105ErrorC1ENS_14SourceLocation" "E" TORCH_TEXT);
+    *(void **)&torchs.make_error = dlsym(library, "_ZN3c105ErrorC1ENS_14SourceLocation" "E" TORCH_STRING);
     torchs.memory_table = dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE");
     torchs.memory_type = dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE");
     *raises = torchs.new_exception && torchs.raise && torchs.new_bytes && torchs.delete_bytes

@@ -2,13 +2,22 @@
    torch_table.pyx fills.  torch's allocator object is compiled against torch's headers; nothing of torch is known here. */
 #ifndef ACCELRT_TORCH_TABLE_H
 #define ACCELRT_TORCH_TABLE_H
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { TORCH_TABLE_VERSION = 1, TORCH_TEXT = 1024, TORCH_STATS = 9 };
 enum { TORCH_UNKNOWN, TORCH_CAPTURE, TORCH_THREAD, TORCH_HOLDER };  /* what a pool is begun for */
 enum { TORCH_LIVE = 1, TORCH_PENDING = 2 };                         /* a block's state; 0 is free */
-enum { TORCH_WATCH_OFF, TORCH_WATCH_ON };
+
+/* torch's filters of what a pool takes have no other mark than the type of what they hold, by its name in C++: a
+   capture's is a function of CUDAGraph, a thread's one of the bindings that holds the thread. */
+static inline int accelrt_torch_purpose(const char *type, const void *held) {
+    if (strstr(type, "9CUDAGraph") != NULL) return strstr(type, "child") == NULL ? TORCH_CAPTURE : TORCH_UNKNOWN;
+    if (strstr(type, "registerCudaPluggableAllocator") != NULL && held == (const void *)pthread_self()) return TORCH_THREAD;
+    return TORCH_UNKNOWN;
+}
 
 struct TorchCounter { int64_t current, peak, allocated, freed; };
 /* counters: as stats.pxd orders them; of both kinds, the small, the large one. */
@@ -28,6 +37,11 @@ struct TorchEvent {
     uint32_t tag;
 };
 typedef void (*TorchWatcher)(const struct TorchEvent *event);
+/* Where a pool's segments come from; it lives as long as the process.  As private_types.pxd lays a Source out. */
+struct TorchSource {
+    void *(*alloc)(size_t size, int device, void *stream);
+    void (*release)(void *address, size_t size, int device, void *stream);
+};
 
 struct TorchTable {
     int version;
@@ -59,7 +73,7 @@ struct TorchTable {
     void (*release_pool)(int device, uint64_t first, uint64_t second);
     int (*enter_pool)(int device, uint64_t first, uint64_t second);  /* the calling thread, for one allocation */
     void (*leave_pool)(int device, uint64_t first, uint64_t second);
-    int (*set_up_pool)(int device, uint64_t first, uint64_t second, void *alloc, void *release, int whole, int lends);
+    int (*set_up_pool)(int device, uint64_t first, uint64_t second, const struct TorchSource *source, int whole, int lends);
     int (*pool_uses)(int device, uint64_t first, uint64_t second);
     /* checkpoints */
     int (*save_pool)(int device, uint64_t first, uint64_t second, void **out_state, char *text);

@@ -9,8 +9,8 @@ from accelrt.allocator.external.backends cimport (
     enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
 )
 from accelrt.allocator.external.torch_types cimport (
-    TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchStats,
-    TorchTable, TorchWatcher,
+    TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchSource,
+    TorchStats, TorchTable, TorchWatcher,
 )
 from accelrt.allocator.history_types cimport Event
 from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
@@ -32,6 +32,10 @@ from accelrt.status cimport INVALID_DEVICE, NO_HOST_MEMORY, status_text
 
 # --- memory --------------------------------------------------------------------------------------------------
 
+cdef inline Pool* pool_at(int device) noexcept nogil:
+    return NULL if is_outside(device) else pool_if_made(device)
+
+
 cdef size_t size_of(int device, uintptr_t address) noexcept nogil:
     cdef uintptr_t base = 0
     cdef size_t size = 0
@@ -40,7 +44,7 @@ cdef size_t size_of(int device, uintptr_t address) noexcept nogil:
 
 cdef size_t block_size(int device, uintptr_t address, uintptr_t* out_base, size_t* out_size) noexcept nogil:
     # Of the live block that begins there, and where its segment lies; 0: there is none.
-    cdef Pool* pool = NULL if is_outside(device) else pool_if_made(device)
+    cdef Pool* pool = pool_at(device)
     cdef const Block* block
     cdef size_t answer = 0
     if pool == NULL or pool.external != NULL:
@@ -83,10 +87,6 @@ cdef void empty_pool(uint64_t first, uint64_t second) noexcept nogil:
 
 
 # --- figures -------------------------------------------------------------------------------------------------
-
-cdef inline Pool* pool_at(int device) noexcept nogil:
-    return NULL if is_outside(device) else pool_if_made(device)
-
 
 cdef void totals(int device, int64_t* out_allocated, int64_t* out_reserved) noexcept nogil:
     out_allocated[0] = allocated_bytes(pool_at(device))
@@ -176,19 +176,11 @@ cdef void leave_pool(int device, uint64_t first, uint64_t second) noexcept nogil
     end_pool(device, name[0], name[1], thread_number())
 
 
-cdef int prepare_pool(int device, uint64_t first, uint64_t second, void* alloc, void* release, int whole,
+cdef int prepare_pool(int device, uint64_t first, uint64_t second, const TorchSource* source, int whole,
                       int lends) noexcept nogil:
-    # A source lives as long as the process; there is one for each allocator that a pool was given.
     cdef uint64_t[2] name
-    cdef Source* source = NULL
     translate(first, second, name)
-    if alloc != NULL:
-        source = <Source*>calloc(1, sizeof(Source))
-        if source == NULL:
-            return NO_HOST_MEMORY
-        source.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
-        source.free = <void (*)(void*, size_t, int, void*) noexcept nogil>release
-    return set_up_pool(device, name[0], name[1], source, whole, lends)
+    return set_up_pool(device, name[0], name[1], <const Source*>source, whole, lends)
 
 
 cdef int pool_uses(int device, uint64_t first, uint64_t second) noexcept nogil:

@@ -45,6 +45,8 @@ cdef extern from "torch_table.h":
         int device
         uint32_t tag
     ctypedef void (*TorchWatcher)(const TorchEvent* event) noexcept nogil
+    ctypedef struct TorchSource "struct TorchSource":
+        pass
     ctypedef struct TorchTable "struct TorchTable":
         int version
         int (*alloc)(size_t size, int device, void* stream, uintptr_t* out_address, char* text) noexcept nogil
@@ -73,7 +75,7 @@ cdef extern from "torch_table.h":
         void (*release_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
         int (*enter_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
         void (*leave_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
-        int (*set_up_pool)(int device, uint64_t first, uint64_t second, void* alloc, void* release, int whole,
+        int (*set_up_pool)(int device, uint64_t first, uint64_t second, const TorchSource* source, int whole,
                            int lends) noexcept nogil
         int (*pool_uses)(int device, uint64_t first, uint64_t second) noexcept nogil
         int (*save_pool)(int device, uint64_t first, uint64_t second, void** out_state, char* text) noexcept nogil

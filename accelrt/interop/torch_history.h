@@ -1,0 +1,118 @@
+// What torch is told of memory's history by accelrt's allocator object, and what the parts of that object share.  Its one
+// translation unit, torch_allocator.cpp, includes this.
+#ifndef ACCELRT_TORCH_HISTORY_H
+#define ACCELRT_TORCH_HISTORY_H
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/ApproximateClock.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "torch_table.h"
+
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;
+using c10::DeviceIndex;
+using Pool = std::pair<unsigned long long, unsigned long long>;  // MempoolId_t of every version
+using Context = std::shared_ptr<c10::GatheredContext>;
+#if TORCH_MINOR >= 11
+using c10::CachingDeviceAllocator::AnnotationEntry;
+#endif
+
+const TorchTable *accelrt;  // set once, before the object is torch's
+
+std::string first_words(const char *call) {
+  return std::string("accelrt, which is torch's allocator here, does not support ") + call;
+}
+
+thread_local Context context;  // of the operation that the thread is in
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string user_metadata;
+
+struct Recorder {
+  std::mutex lock;  // the last in the order of locks: watch is called under locks of accelrt's
+  bool records = false;
+  std::atomic<RecordContext> when{RecordContext::NEVER};
+  std::atomic<CreateContextFn> gather{nullptr};
+  size_t most = 1;
+  uint64_t skipped = 0;
+  std::map<int, std::deque<TraceEntry>> traces;
+  std::map<std::pair<int, uint64_t>, Context> live;
+  std::vector<AnnotationEntry> annotations;
+  std::vector<AllocatorTraceTracker> trackers;
+  std::vector<OutOfMemoryObserver> observers;
+};
+Recorder &recorder = *new Recorder;  // used until the process ends
+
+// The frames of an operation, taken before any lock.
+struct Gathered {
+  explicit Gathered(RecordContext level) {
+    CreateContextFn gather = recorder.gather.load();
+    if (gather != nullptr && recorder.when.load() >= level) context = gather();
+  }
+  ~Gathered() { context.reset(); }
+};
+
+TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uint64_t size, void *stream, Pool pool,
+                    Context frames, uint32_t tag = 0) {
+#if TORCH_MINOR >= 11
+  void *place = stream;
+#else
+  cudaStream_t place = reinterpret_cast<cudaStream_t>(stream);
+#endif
+  return TraceEntry(action, static_cast<DeviceIndex>(device), address, size, place, pool, c10::getApproximateTime(),
+                    std::move(frames), compile_contexts.empty() ? "" : compile_contexts.back()
+#if TORCH_MINOR >= 10
+                    ,
+                    user_metadata.empty() && tag != 0 ? "accelrt tag " + std::to_string(tag) : user_metadata
+#endif
+  );
+}
+
+// Under recorder.lock.
+void keep(TraceEntry entry) {
+  for (auto &tracker : recorder.trackers) tracker(entry);
+  if (!recorder.records || recorder.skipped >> entry.action_ & 1) return;
+  auto &trace = recorder.traces[entry.device_];
+  trace.push_back(std::move(entry));
+  while (trace.size() > recorder.most) trace.pop_front();
+}
+
+// accelrt's actions (history_types.pxd) that torch has too, by number.
+const TraceEntry::Action ACTIONS[] = {TraceEntry::ALLOC,        TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED,
+                                      TraceEntry::SEGMENT_ALLOC, TraceEntry::SEGMENT_FREE,   TraceEntry::SEGMENT_MAP,
+                                      TraceEntry::SEGMENT_UNMAP};
+
+void watch(const TorchEvent *event) {
+  if (event->action < 0 || event->action >= static_cast<int>(sizeof(ACTIONS) / sizeof(ACTIONS[0]))) return;
+  TraceEntry::Action action = ACTIONS[event->action];
+  RecordContext when = recorder.when.load();
+  bool frees = action == TraceEntry::FREE_REQUESTED || action == TraceEntry::FREE_COMPLETED;
+  std::pair<int, uint64_t> key(event->device, event->address);
+  std::lock_guard<std::mutex> guard(recorder.lock);
+  if (action == TraceEntry::ALLOC) {
+    if (context && when >= RecordContext::STATE) recorder.live[key] = context;
+  } else if (action == TraceEntry::FREE_COMPLETED) {
+    recorder.live.erase(key);
+  }
+  keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
+                {event->pool[0], event->pool[1]},
+                when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr, event->tag));
+}
+
+// Whether anybody is told of events; under recorder.lock the answer is the present one.
+bool is_watched() { return recorder.records || !recorder.trackers.empty(); }
+
+void follow() {
+  bool wanted;
+  {
+    std::lock_guard<std::mutex> guard(recorder.lock);
+    wanted = is_watched() || recorder.when.load() >= RecordContext::STATE;
+  }
+  TORCH_CHECK(accelrt->watch(wanted ? watch : nullptr) == 0, "accelrt has no memory for its history");
+}
+
+}  // namespace
+#endif

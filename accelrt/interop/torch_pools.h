@@ -1,0 +1,93 @@
+// torch's private pools over accelrt's: which filters an allocation is asked about, and the allocators of MemPools.
+#ifndef ACCELRT_TORCH_POOLS_H
+#define ACCELRT_TORCH_POOLS_H
+#include <set>
+
+#include "torch_history.h"
+
+namespace {
+
+using Filter = std::function<bool(cudaStream_t)>;
+
+// Where an allocation goes by a filter that is neither a capture's nor the calling thread's: torch's filter is asked.
+struct Filtered {
+  DeviceIndex device;
+  Pool pool;
+  Filter filter;
+};
+std::mutex pools_lock;
+std::vector<Filtered> &filtered = *new std::vector<Filtered>;
+std::atomic<size_t> filters{0};
+std::set<std::pair<int, Pool>> &known = *new std::set<std::pair<int, Pool>>;  // pools that were ever begun here
+
+bool is_known(DeviceIndex device, Pool pool) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  return known.count({device, pool}) != 0;
+}
+
+void note_pool(DeviceIndex device, Pool pool) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  known.insert({device, pool});
+}
+
+int purpose_of(const Filter &filter) {
+  if (!filter) return TORCH_UNKNOWN;
+  void *held;
+  memcpy(&held, &filter, sizeof(held));
+  return accelrt_torch_purpose(filter.target_type().name(), held);
+}
+
+// The thread's allocations go to the pool of the latest filter that takes the stream, while this lives.
+struct Routed {
+  Routed(DeviceIndex device, cudaStream_t stream) : device(device) {
+    if (filters.load() == 0) return;
+    std::lock_guard<std::mutex> guard(pools_lock);
+    for (auto each = filtered.rbegin(); each != filtered.rend() && !entered; ++each)
+      if (each->device == device && each->filter(stream)) {
+        pool = each->pool;
+        entered = accelrt->enter_pool(device, pool.first, pool.second) == 0;
+      }
+  }
+  ~Routed() {
+    if (entered) accelrt->leave_pool(device, pool.first, pool.second);
+  }
+  DeviceIndex device;
+  Pool pool{0, 0};
+  bool entered = false;
+};
+
+// Allocators of MemPools, which accelrt calls as C functions: one pair of functions each.
+constexpr int SOURCES = 16;
+std::shared_ptr<CUDAAllocator> sources[SOURCES];
+template <int number>
+struct SourceOf {
+  static void *alloc(size_t size, int device, void *stream) {
+    try {
+      return sources[number]->raw_alloc_with_stream(size, reinterpret_cast<cudaStream_t>(stream));
+    } catch (...) {  // a refusal; accelrt says what it could not serve
+      return nullptr;
+    }
+  }
+  static void release(void *address, size_t, int, void *) {
+    try {
+      sources[number]->raw_delete(address);
+    } catch (...) {
+    }
+  }
+};
+template <int... numbers>
+const TorchSource *source_at(int wanted, std::integer_sequence<int, numbers...>) {
+  static const TorchSource all[] = {{&SourceOf<numbers>::alloc, &SourceOf<numbers>::release}...};
+  return &all[wanted];
+}
+const TorchSource *source_of(std::shared_ptr<CUDAAllocator> allocator) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  for (int number = 0; number < SOURCES; ++number) {
+    if (!sources[number]) sources[number] = allocator;
+    if (sources[number] == allocator) return source_at(number, std::make_integer_sequence<int, SOURCES>{});
+  }
+  TORCH_CHECK(false, first_words("more than "), SOURCES, " allocators of MemPools in one process");
+}
+
+}  // namespace
+#endif
