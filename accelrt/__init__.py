@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:
 
 import importlib
 import os as _os
+import sys as _sys
 
 from accelrt import env, memory, sanitizer  # noqa: F401  memory and sanitizer are public
 from accelrt.core import names
@@ -45,7 +46,9 @@ def __getattr__(name: str) -> object:
         module = _later.get(name) or _underscored[name]
         found = globals()[name] = getattr(lazy.later(f"accelrt.{module}"), name)
         return found
-    raise AttributeError(f"module 'accelrt' has no attribute {name!r}")
+    instead = lazy.later("accelrt.core.instead")
+    text = instead.explain(f"module 'accelrt' has no attribute {name!r}", instead.OF_ACCELRT.get(name))
+    raise AttributeError(text, name=name, obj=_sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
@@ -70,7 +73,11 @@ def _sharing() -> object:
     return lazy.later("accelrt.sharing.handles")
 
 
+def _conversion() -> object:
+    return lazy.later("accelrt.kernels.conversion")
+
+
 _imported_in = _os.getpid()
 lazy.when_opened(_start_what_is_asked_for)
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
-importlib.import_module("accelrt.arrays.array").provide_sharing(_sharing)
+importlib.import_module("accelrt.arrays.array").provide_later(_sharing, _conversion)

@@ -44,8 +44,7 @@ cdef inline bint is_c_contiguous(Py_ssize_t ndim, const Py_ssize_t* extents, Py_
     return dense
 
 
-# Owners of memory: Buffer on a device, PinnedBuffer on the host, page-locked; and the user's own memory, page-locked for
-# as long as a RegisteredMemory lives.
+# Owners of memory: Buffer on a device, PinnedBuffer on the host, page-locked.
 cdef class Buffer:
     cdef readonly uintptr_t ptr     # 0 once freed, and for 0 bytes
     cdef readonly size_t nbytes
@@ -62,14 +61,6 @@ cdef class PinnedBuffer:
     cdef readonly size_t nbytes
     cdef int exports                # views of the bytes that are alive
     cdef bint live                  # as of a Buffer
-    cdef object __weakref__
-
-cdef class RegisteredMemory:
-    cdef readonly uintptr_t ptr   # 0 once unregistered, and for 0 bytes
-    cdef readonly size_t nbytes
-    cdef int device_index         # whose driver locked it
-    cdef Py_buffer view           # keeps the memory where it is
-    cdef bint viewed
     cdef object __weakref__
 
 cdef Buffer new_buffer(size_t nbytes, Stream stream)  # on the stream's device; for callers who know that both will do

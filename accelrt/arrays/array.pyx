@@ -5,8 +5,7 @@ import operator
 import sys
 import threading
 from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer,
-    PyObject_GetBuffer,
+    PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
@@ -20,14 +19,12 @@ from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport use_across
 from accelrt.core.integers cimport checked_address_int
 from accelrt.devices.device cimport device_at, ordinal_of
-from accelrt.driver.guard cimport INTERRUPTED, begin_wait, end_wait, enter_wait, go_relaxed, leave_wait, restore_mode
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
 )
 from accelrt.runtime import init
-from accelrt.runtime.lifetimes cimport HOST_REGISTRATION, dispose, drain
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream, stream_for, stream_of
 from accelrt.runtime.access cimport Access, begin_use_of, defer_release, Deferral, deferral_for, end_use_of, refuse_sleeping
@@ -497,13 +494,15 @@ cdef int raise_freed(object owner, str name) except -1:
     )
 
 
-cdef object sharing = None
+# What provide_later set: functions that import what stands above Arrays when it is first asked for.
+cdef object sharing = None     # () -> accelrt.sharing.handles
+cdef object conversion = None  # () -> accelrt.kernels.conversion
 
 
-def provide_sharing(function: Callable[[], ModuleType]) -> None:
-    """Sets what gives accelrt.sharing.handles, which is imported when memory is first shared: it imports buffers."""
-    global sharing
-    sharing = function
+def provide_later(sharing_function: Callable[[], ModuleType], conversion_function: Callable[[], ModuleType]) -> None:
+    """Sets what gives accelrt.sharing.handles and accelrt.kernels.conversion, which import arrays themselves."""
+    global sharing, conversion
+    sharing, conversion = sharing_function, conversion_function
 
 
 def feeds_queue() -> bool:
@@ -618,135 +617,6 @@ def is_pinned(memory: Memory) -> bool:
     return code == 0 and device == HOST
 
 
-cdef int lock_pages(int device, uintptr_t address, size_t size) noexcept nogil:
-    # Refused beside a capture, which it would break, unless the caller is relaxed; and so below.
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = registry.active().host_register(device, address, size)
-        restore_mode(registry.active(), mode)
-    return code
-
-
-cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
-    cdef int mode
-    cdef int code = 0
-    if enter_wait():  # beside a capture the device cannot be waited for
-        code = registry.active().device_synchronize(device)
-        leave_wait()
-    if code == 0:
-        code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = registry.active().host_unregister(device, address)
-        restore_mode(registry.active(), mode)
-    return code
-
-
-cdef class RegisteredMemory:
-    """RegisteredMemory(memory, device=None)\n--\n\n\
-    Memory of the user's own, page-locked until unregister() or the object's end (cuMemHostRegister).
-
-        with accelrt.register_host(array):
-            buffer.copy_from(array, blocking=False)
-
-    Before the pages are unlocked its device's work is waited for, but for a capture under way; work of other devices
-    is the caller's to wait for.
-    """
-
-    def __init__(self, memory: Memory, device: DeviceArgument | None = None) -> None:
-        cdef int ordinal = ordinal_of(device)
-        cdef uintptr_t address
-        cdef int code
-        if self.viewed:
-            raise RuntimeError("a RegisteredMemory is initialised once")
-        if not PyObject_CheckBuffer(memory):
-            raise TypeError(f"memory is of type {type(memory).__name__}; pass an array or another contiguous buffer")
-        PyObject_GetBuffer(memory, &self.view, PyBUF_ANY_CONTIGUOUS | PyBUF_SIMPLE)
-        self.viewed = True
-        address = <uintptr_t>self.view.buf
-        if self.view.len == 0:
-            return
-        if is_cached_pinned(address):
-            raise ValueError(f"memory at {address:#x} comes from accelrt's cache and is page-locked already")
-        drain()
-        with nogil:
-            code = lock_pages(ordinal, address, self.view.len)
-        if code:
-            raise_status(code, "host_register", ("device", ordinal, "address", address, "size", self.view.len))
-        self.ptr = address
-        self.nbytes = self.view.len
-        self.device_index = ordinal
-
-    def __dealloc__(self):
-        cdef int code = 0
-        watch.note_forgotten(self.ptr, self.nbytes)
-        if self.ptr:
-            begin_wait(False)
-            with nogil:
-                code = unlock_pages(self.device_index, self.ptr)
-            if code:
-                dispose(HOST_REGISTRATION, self.device_index, self.ptr)
-        if self.viewed and code != INTERRUPTED:  # which leaves the memory in use, for as long as the process lives
-            PyBuffer_Release(&self.view)
-        end_wait(code)
-
-    def unregister(self) -> None:
-        """Unlocks the pages, after the device's work; doing it again does nothing.
-
-        Raises:
-            CudaError: the driver refused; the memory then stays registered.
-            KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised;
-                the memory then stays registered.
-        """
-        cdef int code = 0
-        if self.ptr:
-            watch.before_wait("RegisteredMemory.unregister")
-            begin_wait(False)
-            with nogil:
-                code = unlock_pages(self.device_index, self.ptr)
-            end_wait(code)
-        if code:
-            raise_status(code, "host_unregister", ("address", self.ptr))
-        watch.note_forgotten(self.ptr, self.nbytes)
-        self.ptr = 0
-        self.nbytes = 0
-        if self.viewed:
-            self.viewed = False
-            PyBuffer_Release(&self.view)
-
-    def __reduce__(self):
-        refuse_copy(self, "it unlocks the pages when it dies; register_host() each memory once")
-
-    def __len__(self) -> int:
-        return self.nbytes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.unregister()
-        return False
-
-    def __repr__(self):
-        return f"<accelrt.RegisteredMemory {self.nbytes} bytes at {self.ptr:#x}>"
-
-
-def register_host(memory: Memory, device: DeviceArgument | None = None) -> RegisteredMemory:
-    """Page-locks memory of your own, so that copies read and write it without a stage and asynchronously.
-
-    Arguments:
-        memory: a contiguous array or other buffer; it can be neither resized nor freed while it is registered.
-        device: the device whose driver locks it; every device can use it.  None is the current one.
-    Returns:
-        RegisteredMemory: a context manager, with unregister().
-    Raises:
-        CudaError: the driver refused, because the range is registered already, say.
-        ValueError: the memory comes from accelrt's own cache.
-        TypeError, BufferError: memory is none, or not contiguous.
-    """
-    return RegisteredMemory(memory, device)
-
-
 # --- array ------------------------------------------------------------------------------------------------------------
 # Array: memory with a shape, a type and strides.  Views share the memory; nothing here reads it.
 
@@ -765,6 +635,23 @@ def provide_methods(copy_function: Callable[..., None], fill_function: Callable[
     """Sets what a Buffer's methods copy and fill with, and the module whose functions an Array's do: they import arrays."""
     global copy, fill, copies
     copy, fill, copies = copy_function, fill_function, module
+
+
+cdef list COMPARISONS = ["<", "<=", "==", "!=", ">", ">="]  # by their numbers in C
+
+
+cdef object elements():
+    return init.later("accelrt.arrays.elements")
+
+
+cdef object unanswered(str symbol, object left, object right):
+    # For numbers and for memory like ours nothing else will answer; others may.
+    for side in (left, right):
+        if not isinstance(side, (Array, int, float, complex, numpy_module().ndarray, numpy_module().generic, type(None))):
+            return NotImplemented
+    if right is None and symbol in ("==", "!="):
+        return NotImplemented
+    elements().refuse_operator(symbol, left, right)
 
 
 cdef class HostMemory:
@@ -910,6 +797,7 @@ cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
     return new_array(source.base, ptr, source.device_index, source.stream, source.dtype, ndim, source.readonly)
 
 
+@cython.c_api_binop_methods(True)  # an operator's method also answers where the Array is on the right
 @cython.no_gc_clear  # __dealloc__ needs the base
 cdef class Array:
     """Array(memory, shape=None, dtype="uint8", *, strides=None, offset=0, readonly=False)\n--\n\n\
@@ -930,7 +818,8 @@ cdef class Array:
         TypeError: an argument is of the wrong kind.
 
     Indexing with ints, slices, Ellipsis and None makes views, as do reshape, permute, T and view.  There is no
-    arithmetic; elements on a device are read by numpy().  The memory is freed with the last object that uses it.
+    arithmetic; elements on a device are read by numpy(), tolist() and item(), and shown by repr() where they are few.
+    The memory is freed with the last object that uses it.
     """
     # stub: dtype: np.dtype[np.generic]
     # stub: stream: Stream | None
@@ -1020,7 +909,7 @@ cdef class Array:
             return f"<accelrt.Array {self.dtype}, freed>"
         where = f"on {self.device.type}:{self.device_index}" if self.device_index >= 0 else "in host memory"
         layout = "" if self.dense() else f" strides={self.strides}"
-        return f"<accelrt.Array {self.dtype} shape={self.shape}{layout} at {self.ptr:#x} {where}>"
+        return elements().text_of(self, f"{self.dtype} shape={self.shape}{layout} at {self.ptr:#x} {where}")
 
     # --- views ---
 
@@ -1169,6 +1058,59 @@ cdef class Array:
         check_live(self, "this")
         return copies.copied(self, stream)
 
+    def clone(self, *, stream: Stream | int | None = None) -> Array:
+        """copy(), by torch's name."""
+        return self.copy(stream=stream)
+
+    def contiguous(self, *, stream: Stream | int | None = None) -> Array:
+        """This Array where its elements lie one behind the other in C order, else copy()."""
+        check_live(self, "this")
+        return self if self.dense() else self.copy(stream=stream)
+
+    def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: Stream | int | None = None) -> Array:
+        """A C-contiguous Array of the same elements, converted to another dtype as C converts them.
+
+        Arguments:
+            dtype: anything that numpy.dtype takes, but without Python objects.
+            copy: bool; with False an Array that has the dtype already is returned itself.
+            stream: Stream, handle as int, or None: the current stream of the device.
+        Raises:
+            ValueError: the memory was freed.
+            OutOfMemoryError: the device, or the host, has no room.
+
+        On a device a kernel converts, in the stream's order.  Types that elementwise kernels do not take, complex ones,
+        and all where nothing is installed that compiles kernels, are converted by NumPy on the host, which waits for the
+        elements.  To or from 16-bit floats a kernel goes by float32.
+        """
+        check_live(self, "this")
+        return conversion().converted(self, dtype_of(dtype), bool(copy), stream)
+
+    def item(self) -> Any:
+        """The only element as a number of Python's, when the device's current stream has come to it.
+
+        Raises:
+            ValueError: there are more elements, or none.
+        """
+        check_live(self, "this")
+        return elements().only(self)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python's numbers, or one number where there are no axes; numpy() says when."""
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __bool__(self) -> bool:
+        check_live(self, "this")
+        return elements().is_true(self)
+
     def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order
         of its current stream and waited for."""
@@ -1186,6 +1128,71 @@ cdef class Array:
         if self.device_index >= 0:
             raise TypeError("an Array on a device is read by NumPy only through a copy: array.numpy()")
         return numpy_module().array(self.numpy(), dtype=dtype, copy=copy)
+
+    # --- what Arrays do not have ---
+    # Whoever writes an operator is told what computes.  Other libraries' arrays may answer by operators of their own.
+
+    def __richcmp__(self, other, int op):
+        return unanswered(COMPARISONS[op], self, other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def __add__(left, right):
+        return unanswered("+", left, right)
+
+    def __sub__(left, right):
+        return unanswered("-", left, right)
+
+    def __mul__(left, right):
+        return unanswered("*", left, right)
+
+    def __truediv__(left, right):
+        return unanswered("/", left, right)
+
+    def __floordiv__(left, right):
+        return unanswered("//", left, right)
+
+    def __mod__(left, right):
+        return unanswered("%", left, right)
+
+    def __matmul__(left, right):
+        return unanswered("@", left, right)
+
+    def __and__(left, right):
+        return unanswered("&", left, right)
+
+    def __or__(left, right):
+        return unanswered("|", left, right)
+
+    def __xor__(left, right):
+        return unanswered("^", left, right)
+
+    def __lshift__(left, right):
+        return unanswered("<<", left, right)
+
+    def __rshift__(left, right):
+        return unanswered(">>", left, right)
+
+    def __pow__(left, right, modulo):
+        return unanswered("**", left, right)
+
+    def __neg__(self):
+        return unanswered("-", self, None)
+
+    def __pos__(self):
+        return unanswered("+", self, None)
+
+    def __invert__(self):
+        return unanswered("~", self, None)
+
+    def __abs__(self):
+        return unanswered("abs()", self, None)
+
+    def __getattr__(self, str name):
+        if name == "__cuda_array_interface__":  # which raised for memory of no GPU
+            raise AttributeError("this Array is no memory of a GPU; numpy() and __dlpack__ give it to others")
+        raise AttributeError(elements().text_of_missing(name), name=name, obj=self)
 
     # --- other libraries ---
 

@@ -55,7 +55,9 @@ LATER = {
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "allocator.external.backends": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
     "memory.mempool": "MemPool use_mem_pool",
-    "arrays.array": "RegisteredMemory is_pinned pinned_empty record_host_stream register_host",
+    "arrays.array": "is_pinned pinned_empty record_host_stream",
+    "arrays.creation": "arange ones ones_like",
+    "arrays.exchange": "RegisteredMemory register_host",
     "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
     "kernels.kernel": "Kernel KernelAttributes Launcher Module host_kernel sleep",
@@ -105,6 +107,7 @@ UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing vi
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
+    "arrays.exchange": LATER["arrays.exchange"],
     "allocator.external.backends": "CallbackAllocator library_path select_backend",
     "memory.caching": """
         FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat

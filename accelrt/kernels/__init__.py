@@ -21,4 +21,5 @@ elementwise         elementwise kernels and their calls
 elementwise_plan    what is decided for the types, shapes and strides of a call
 elementwise_source  their text
 elementwise_layout  their shapes and strides
+conversion          Arrays converted to another dtype
 """

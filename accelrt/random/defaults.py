@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from accelrt.arrays.exchange import empty
 from accelrt.devices.device import current_device, device_count
 from accelrt.random.generator import Generator, _defaults
 from accelrt.random.seeds import checked_offset, ordinal_of, random_seed, read_state, seed_of
@@ -17,7 +18,11 @@ from accelrt.runtime import init
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from accelrt.annotations import DeviceArgument
+    from numpy.typing import DTypeLike
+
+    from accelrt.annotations import DeviceArgument, Shape
+    from accelrt.arrays.array import Array
+    from accelrt.streams.stream import Stream
 
 __all__ = [
     "_get_rng_state_offset",
@@ -29,6 +34,8 @@ __all__ = [
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
+    "rand",
+    "randn",
     "seed",
     "seed_all",
     "set_rng_state",
@@ -95,6 +102,49 @@ def of_device(device: DeviceArgument | None) -> Generator:
     init.init()
     found: Generator = default_generators[ordinal_of(device)]
     return found
+
+
+def rand(
+    *shape: Shape,
+    dtype: DTypeLike = "float32",
+    device: DeviceArgument | None = None,
+    stream: Stream | int | None = None,
+    generator: Generator | None = None,
+) -> Array:
+    """A new Array of numbers from 0 to below 1, each as likely, with torch.rand's bits for the same seed.
+
+    Arguments:
+        shape: ints, or one tuple of them.
+        dtype: float16, bfloat16, float32 or float64.
+        device, stream: as of accelrt.empty(); None is the generator's device where there is a generator.
+        generator: Generator, or None for the device's default one.
+    Raises:
+        OutOfMemoryError: the device has no room.
+        TypeError, ValueError, RuntimeError, CompileError, CompilerNotFoundError: as of Generator.uniform().
+    """
+    return _drawn("uniform", shape, dtype, device, stream, generator)
+
+
+def randn(
+    *shape: Shape,
+    dtype: DTypeLike = "float32",
+    device: DeviceArgument | None = None,
+    stream: Stream | int | None = None,
+    generator: Generator | None = None,
+) -> Array:
+    """A new Array of normally distributed numbers of mean 0 and standard deviation 1; otherwise as rand()."""
+    return _drawn("normal", shape, dtype, device, stream, generator)
+
+
+def _drawn(law: str, shape: Any, dtype: Any, device: Any, stream: Any, generator: Generator | None) -> Array:
+    if len(shape) == 1:
+        (shape,) = shape
+    if device is None and stream is None and generator is not None:
+        device = generator.device
+    array = empty(shape, dtype, device, stream)
+    chosen = of_device(array.device_index) if generator is None else generator
+    getattr(chosen, law)(array, stream=array.stream)
+    return array
 
 
 def manual_seed(seed: int) -> None:

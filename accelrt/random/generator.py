@@ -61,6 +61,7 @@ class Generator:
 
     Arguments:
         device: int, "cuda:1", an object with an index; None is the current device.
+        seed: int, as of manual_seed(), or None for the seed that all new generators have.
 
     Each call that draws puts a kernel into a stream and moves the offset on; the host waits for nothing.  In
     a capture of a graph the seed and the offset are those of each replay; generators other than the device's
@@ -74,9 +75,9 @@ class Generator:
             gives that GPU's numbers: (132, 2048) an H100's or H200's.
     """
 
-    def __init__(self, device: DeviceArgument | None = None) -> None:
+    def __init__(self, device: DeviceArgument | None = None, *, seed: int | None = None) -> None:
         self._ordinal = ordinal_of(device)
-        self._state = RandomState(DEFAULT_SEED)
+        self._state = RandomState(DEFAULT_SEED if seed is None else seed_of(seed))
         self._geometry: tuple[int, int] | None = None
         self._own_geometry: tuple[int, int] | None = None
 

@@ -223,3 +223,20 @@ def test_a_permutation_has_every_number_once(size):
     wide = accelrt.empty((size, 2), "int64")[:, 0]
     generator(8).permutation(wide)
     assert (read(wide) == read(out)).all()
+
+
+@pytest.mark.parametrize(("function", "law"), [("rand", "uniform"), ("randn", "normal")])
+@pytest.mark.parametrize("shape", [(), (3,), ((2, 3),), (2, 3)])
+def test_new_arrays_have_the_generators_numbers(function, law, shape):
+    array = getattr(accelrt.random, function)(*shape, generator=Generator(0, seed=3))
+    out = accelrt.empty(shape[0] if len(shape) == 1 else shape, "f4")
+    getattr(generator(3, geometry=None), law)(out)
+    assert array.tolist() == out.tolist()
+    assert array.dtype == np.float32
+
+
+def test_new_arrays_are_of_the_default_generator():
+    accelrt.random.manual_seed(7)
+    array = accelrt.random.rand(4, dtype="f8")
+    out = accelrt.empty(4, "f8")
+    assert array.tolist() == generator(7, geometry=None).uniform(out).tolist()

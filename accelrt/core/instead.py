@@ -1,0 +1,65 @@
+"""Names that programs written for torch, CuPy and NumPy ask for, and what accelrt has instead: the end of the
+AttributeError that such a program gets."""
+
+from __future__ import annotations
+
+_OTHERS = "hand the array on without a copy, say torch.from_dlpack(array) or cupy.from_dlpack(array)"
+COMPUTED = f"write it as a kernel with accelrt.elementwise(), or {_OTHERS}"
+_REDUCED = f"there are no reductions and no linear algebra: {_OTHERS}"
+_COMPUTING = (
+    "abs add clip cos divide exp log maximum minimum multiply power round sin sqrt subtract tanh where"
+)
+_REDUCING = "all any argmax argmin argsort cumsum dot matmul max mean min prod sort std sum var"
+
+
+def _by_name(table: dict[str, str]) -> dict[str, str]:
+    return {name: text for names, text in table.items() for name in names.split()}
+
+
+OF_ARRAYS = _by_name(
+    {
+        _COMPUTING: COMPUTED,
+        "add_ div mul mul_ pow": COMPUTED,
+        _REDUCING: _REDUCED,
+        "mm norm": _REDUCED,
+        "cpu get tobytes": "numpy() copies the elements to the host",
+        "cuda to to_device": "accelrt.asarray(array, device=...) copies to a device, astype(dtype) converts",
+        "bfloat16 bool double float half int long type": "astype(dtype) converts, view(dtype) does not",
+        "data data_ptr": "ptr is the address of the first element",
+        "dim numel element_size get_device": "ndim, size, itemsize and device_index are attributes",
+        "flatten ravel squeeze view_as": "reshape(-1), reshape(...) and indices make views",
+        "unsqueeze": "an index of None makes an axis, as in array[None]",
+        "moveaxis swapaxes": "permute(axes) and T make views",
+        "fill": "fill_(value) fills it",
+        "zero_": "fill_(0) fills it",
+        "set": "copy_(source) copies into it",
+        "is_pinned": "accelrt.is_pinned(array) tells",
+        "pin_memory": "accelrt.empty(..., pin_memory=True) makes page-locked memory, copy_() fills it",
+        "backward detach grad requires_grad": f"there are no gradients; {_OTHERS}",
+    }
+)
+OF_ACCELRT = _by_name(
+    {
+        _COMPUTING: COMPUTED,
+        _REDUCING: _REDUCED,
+        "array as_tensor tensor": "accelrt.asarray() makes an Array of anything that NumPy takes",
+        "asnumpy": "array.numpy() copies the elements to the host",
+        "ndarray Tensor": "the type is accelrt.Array",
+        "concatenate cat stack vstack hstack": "copy into slices of accelrt.empty(), as in out[:n] = first",
+        "eye linspace logspace": "accelrt.asarray(numpy.linspace(...)) copies what NumPy makes",
+        "rand randn uniform normal": "accelrt.random.rand() and randn() make Arrays of random numbers",
+        "RawKernel RawModule Program": "accelrt.compile(source) compiles, accelrt.Module(image) loads",
+        "ReductionKernel": _REDUCED,
+        "Graph": "accelrt.CUDAGraph, and accelrt.graph() that captures into one",
+        "Device": "accelrt.device(index) is a device, and the context manager that chooses it",
+        "DeviceBuffer": "accelrt.Buffer(nbytes) is memory of a device",
+        "malloc alloc": "accelrt.Buffer(nbytes), or accelrt.caching_allocator_alloc(size)",
+        "get_default_memory_pool MemoryPool": "accelrt.MemPool is a pool apart, accelrt.memory the common",
+        "cuda": "accelrt has torch.cuda's names itself: accelrt.Stream, accelrt.memory_allocated() ...",
+    }
+)
+
+
+def explain(text: str, substitute: str | None) -> str:
+    """The text of an AttributeError, with what to write instead where that is known."""
+    return f"{text}; {substitute}" if substitute else text
