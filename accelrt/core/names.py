@@ -113,6 +113,7 @@ MEMORY = {
         FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
         register_free_memory_callback sleeping
     """,
+    "memory.growth": "Mark compare_snapshots mark",
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",

@@ -7,6 +7,7 @@ live           OutOfMemoryError, and the functions that are told of it; ACCELRT_
                the end
 explain        why a request was refused and what helps, found in those fields; the text that says so
 live_blocks    the live blocks of a device, with their stacks and tags
+growth         mark: what memory grew by since a moment, or from one snapshot to the next
 live_report    report: what holds a device's memory now
 summary_table  memory_summary, as torch's
 torch_names    figures as nested dicts, and torch's deprecated names

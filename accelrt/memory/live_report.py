@@ -6,8 +6,9 @@ from accelrt.allocator.readers import holdings
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.printable import printable
 from accelrt.devices.device import mem_get_info
-from accelrt.memory.caching import host_memory_stats, ordinal_for_figures
+from accelrt.memory.caching import ordinal_for_figures
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
+from accelrt.memory.growth import Mark, growth_since, page_locked, text_of_growth
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
 
@@ -21,25 +22,15 @@ if TYPE_CHECKING:
 WIDTH = 26  # of the column of names
 
 
-def page_locked() -> dict[str, Any]:
-    """What the cache of page-locked memory holds, in bytes and blocks."""
-    stats = host_memory_stats()
-    reserved, live = stats["allocated_bytes.current"], stats["active_bytes.current"]
-    return {
-        "reserved": reserved,
-        "live": live,
-        "idle": reserved - live,
-        "live_blocks": stats["active_requests.current"],
-        "peak_live": stats["active_bytes.peak"],
-    }
-
-
-def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str, Any]:
-    """What holds a device's memory now.
+def report_data(
+    device: DeviceArgument | None = None, top: int = 10, *, since: Mark | None = None
+) -> dict[str, Any]:
+    """What holds a device's memory now, or what it grew by.
 
     Arguments:
-        device: int, "cuda:1", ...; None is the current device.
+        device: int, "cuda:1", ...; None is the current device, or the mark's.
         top: int, how many stacks and blocks are listed.
+        since: Mark of mark(), for what changed since that moment.
     Returns:
         dict, sizes in bytes: device; capacity, free; reserved, live, pending, idle, largest_free,
         fragmentation (the part of the idle bytes outside that block), stitched, sleeping; limit, None
@@ -47,14 +38,21 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str
         stacks, list of (frames, bytes, blocks); blocks, list of dicts; page_locked, dict; recording, bool;
         settings, str.  A backend that is not accelrt's own gives totals alone.  {} before the first use of
         a device, which this is not.
+
+        With since: device; seconds; reserved, live and live_blocks, (then, now); tags, streams and stacks,
+        lists of (tag, stream or frames, bytes, blocks), by how much each changed, what grew most first;
+        new_blocks, new_bytes, gone_blocks, gone_bytes; blocks, list of dicts, the largest that came;
+        page_locked, dict of (then, now); recording, bool.
     Raises:
-        TypeError, ValueError: top is no number from 0 on, or device names none.
+        TypeError, ValueError: top is no number from 0 on, device names none, or not the mark's.
     """
     if isinstance(top, bool) or not isinstance(top, int):
         raise TypeError(f"top is {top!r} of type {type(top).__name__}; pass how many entries to list, as int")
     if top < 0:
         raise ValueError(f"top is {top}; pass 0 or more")
     ordinal = ordinal_for_figures(device)
+    if since is not None:
+        return growth_since(checked_mark(since, None if device is None else ordinal), top)
     if ordinal is None:
         return {}
     free, capacity = mem_get_info(ordinal)
@@ -79,6 +77,16 @@ def report_data(device: DeviceArgument | None = None, top: int = 10) -> dict[str
         "recording": is_recording(ordinal),
         "settings": allocator_settings()["text"],
     }
+
+
+def checked_mark(since: Mark, ordinal: int | None) -> Mark:
+    if not isinstance(since, Mark):
+        raise TypeError(f"since is of type {type(since).__name__}; pass what accelrt.memory.mark() returned")
+    if ordinal not in (None, since.device):
+        raise ValueError(
+            f"device is {ordinal}, and since a mark of device {since.device}; pass one or the same"
+        )
+    return since
 
 
 # --- the text ---------------------------------------------------------------------------------------------
@@ -166,16 +174,23 @@ def block_lines(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def report(device: DeviceArgument | None = None, top: int = 10) -> str:
+def report(device: DeviceArgument | None = None, top: int = 10, *, since: Mark | None = None) -> str:
     """What holds a device's memory now, as text: totals and fragmentation, then by pool, stream, tag and
     stack, the largest blocks, and page-locked memory.  Stacks and tags are there for what was allocated while
     history was recorded.
+
+        mark = accelrt.memory.mark()
+        ...                                       # one more step of what should not grow
+        print(accelrt.memory.report(since=mark))  # what grew, by tag, stream and stack, and what is new
 
     Arguments, Raises: as report_data.
     Returns:
         str, of several lines.
     """
-    data = report_data(device, top)
+    data = report_data(device, top, since=since)
+    if since is not None:
+        heading = f"Memory of device {data['device']}, compared with {data['seconds']:.1f} s ago"
+        return text_of_growth(data, heading, top)
     if not data:
         return "accelrt has not used a device yet: it holds no memory\n"
     locked = (sizes(key, data["page_locked"], key) for key in ("reserved", "live", "idle"))

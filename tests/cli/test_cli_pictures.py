@@ -26,6 +26,26 @@ def test_view_writes_one_page_beside_the_snapshot(snapshot):
     assert "://" not in text
 
 
+def test_view_prints_what_an_earlier_snapshot_lacks(snapshot, tmp_path):
+    later = json.loads(snapshot.read_text())
+    segment = later["segments"][0]
+    block = {"address": 0xABC000, "size": 4096, "state": "active_allocated", "frames": []}
+    segment["blocks"].append(block)
+    after = tmp_path / "after.json"
+    after.write_text(json.dumps(later))
+    done = accelrt("view", after, "--since", snapshot)
+    assert done.returncode == 0, done.stderr
+    assert "1 block of " in done.stdout
+    assert " at 0xabc000" in done.stdout
+    assert list(tmp_path.glob("*.html")) == []
+    done = accelrt("view", after, "--since", snapshot, "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").exists()
+    done = accelrt("view", after, "--since", tmp_path / "none")
+    assert done.returncode != 0
+    assert "none" in done.stderr
+
+
 def test_snapshots_of_one_stem_have_pages_of_their_own(snapshot):
     other = snapshot.with_name("taken.txt")
     other.write_bytes(snapshot.read_bytes())

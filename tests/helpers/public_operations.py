@@ -183,6 +183,8 @@ ARGUMENTS = {
     "path": lambda scene: os.devnull,
     "node": "node",
     "other": "graph",
+    "memory.compare_snapshots.before": lambda scene: {},
+    "memory.compare_snapshots.after": lambda scene: {},
     "arange.bounds": lambda scene: 3,
     "empty_like.other": "array",
     "ones_like.other": "array",

@@ -1,20 +1,32 @@
-"""accelrt view: a memory snapshot as one HTML file for a browser."""
+"""accelrt view: a memory snapshot as one HTML file for a browser; what it has more than an earlier one."""
 
 import argparse
 import webbrowser
 from pathlib import Path
 
+from accelrt.memory import compare_snapshots
 from accelrt.tools.cli import snapshots
+from accelrt.tools.cli.text import put
 from accelrt.tools.viewer.html_page import write_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--open", action="store_true", dest="opens", help="open it in the browser")
+    parser.add_argument(
+        "--since",
+        metavar="EARLIER",
+        help="print what is live in SNAPSHOT and was not in this one, by tag and stack",
+    )
     snapshots.add_arguments(parser, ".html")
 
 
-def run(snapshot: str, output: str | None, suffix: str, opens: bool) -> int:
+def run(snapshot: str, output: str | None, suffix: str, opens: bool, since: str | None) -> int:
     """The command; raises as of snapshots.convert, and RuntimeError where there is no browser."""
+    if since is not None:
+        before, after = (snapshots.read_snapshot(Path(each)) for each in (since, snapshot))
+        put(compare_snapshots(before, after).rstrip())
+        if output is None and not opens:
+            return 0
     title = Path(snapshot).name
     page = snapshots.convert(snapshot, output, suffix, lambda found, path: write_page(found, path, title))
     if opens and not webbrowser.open(page.resolve().as_uri()):
