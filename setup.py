@@ -3,23 +3,36 @@
 ACCELRT_BUILD chooses release (the default), debug (no optimisation, C assertions, checked indexing),
 or profile (release with symbols and line tracing).  ACCELRT_SANITIZE_BUILD=thread|address adds that
 sanitizer.  cuda.h comes from CUDA_HOME or CUDA_PATH where they are set, else from the PyPI package of
-the CUDA runtime's headers (of CUDA 13 or 12), else from /usr/local/cuda.
+the CUDA runtime's headers (of CUDA 13 or 12), else from /usr/local/cuda.  What else is needed, Cython and a
+C compiler with Python's headers, is looked for before anything is compiled.
 """
 
 import importlib.util
+import itertools
+import logging
 import os
 import re
 import runpy
+import shlex
+import shutil
 import sys
+import sysconfig
+import tomllib
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.modified import newer_group
 
 ROOT = Path(__file__).parent
+PACKAGE = (ROOT / "accelrt").resolve()
 LIBRARY = "accelrt.lib.libaccelrt"
+# What writes sources, and what only tests import: no part of a wheel.
+NOT_INSTALLED = (
+    *("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen"),
+    "accelrt.driver.testing",
+)
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
     "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
@@ -48,6 +61,18 @@ def load_generator(folder, name):
     return module
 
 
+def write_version():
+    """Writes accelrt/core/version.py, from which accelrt.__version__ comes, from pyproject.toml."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    write(ROOT / "accelrt/core/version.py", f'"""Written by setup.py."""\n\nVERSION = "{version}"\n')
+
+
+def write(path, text):
+    """Writes a file; an unchanged one keeps its time."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 def write_stubs():
     """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
     table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
@@ -65,9 +90,32 @@ def write_stub(package, found, unlisted=(), more=""):
     sources = {name: f"accelrt.{module}" if module else "." for name, module in found.items()}
     lines = [f"from {source} import {name} as {name}\n" for name, source in sources.items()]
     listed = "".join(f'    "{name}",\n' for name in found if name not in unlisted)
-    text, path = "".join(lines) + f"\n{more}__all__ = [\n{listed}]\n", ROOT / package / "__init__.pyi"
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+    write(ROOT / package / "__init__.pyi", "".join(lines) + f"\n{more}__all__ = [\n{listed}]\n")
+
+
+def check_tools():
+    """Raises SystemExit that names all that the build needs and does not find."""
+    python, include = "python{}.{}".format(*sys.version_info), Path(sysconfig.get_path("include"))
+    lacks = []
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    count = 2 if Path(command[0]).name in ("ccache", "sccache") else 1
+    if absent := [word for word in command[:count] if not shutil.which(word)]:
+        lacks.append(
+            f"a C compiler: {absent[0]} was not found. Install gcc (apt install gcc, or dnf install gcc), or "
+            "name another compiler by the variable CC."
+        )
+    if not (include / "Python.h").is_file():
+        lacks.append(
+            f"Python.h, which is not in {include}. Install {python}-dev (by apt) or {python}-devel (by dnf)."
+        )
+    if not importlib.util.find_spec("Cython"):
+        lacks.append("Cython. Install the PyPI package 'cython>=3.1,<4', or build with build isolation.")
+    try:
+        cuda_include()
+    except SystemExit as error:
+        lacks.append(str(error))
+    if lacks:
+        raise SystemExit("accelrt cannot be built here. What is missing:\n- " + "\n- ".join(lacks))
 
 
 def cuda_include():
@@ -88,11 +136,16 @@ def cuda_include():
     )
 
 
-def check_headers(folder):
-    """Raises SystemExit where the headers are older than what accelrt's sources name, or incomplete."""
+def headers_version(folder):
+    """The version of CUDA that the headers of a folder are of, as text."""
     found = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
     number = int(found[1]) if found else 0
-    version = f"{number // 1000}.{number % 1000 // 10}"
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def check_headers(folder):
+    """Raises SystemExit where the headers are older than what accelrt's sources name, or incomplete."""
+    version = headers_version(folder)
     advice = "install the PyPI package nvidia-cuda-runtime, or set CUDA_HOME to a newer toolkit"
     if version_pair(version) < version_pair(OLDEST_HEADERS):
         raise SystemExit(
@@ -132,12 +185,97 @@ def extension(path, kind):
     return made
 
 
+class Stamp:
+    """What results were built with, in a file of the build folder."""
+
+    def __init__(self, path, facts):
+        self.path, self.text = Path(path), repr(facts)
+
+    def differs(self):
+        """Whether the results are of another build, or one that did not end; without a file they are not."""
+        return self.path.exists() and self.path.read_text() != self.text
+
+    def write(self, text=None):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(self.text if text is None else text)
+
+
 class ParallelBuild(build_ext):
-    """Compiles the extensions side by side, on every core unless -j says otherwise."""
+    """Compiles what changed side by side, on every core unless -j says otherwise, and counts the modules.
+
+    An editable install builds in a folder of its own that goes afterwards.  So modules in the tree that are
+    newer than their sources are taken from there.
+    """
 
     def finalize_options(self):
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
+
+    def run(self):
+        if not self.inplace:
+            self.extensions = [module for module in self.extensions if module.name not in NOT_INSTALLED]
+        base, kept = self.get_finalized_command("build").build_base, sysconfig.get_config_var("SOABI")
+        flags = [
+            (module.name, module.extra_compile_args, module.extra_link_args) for module in self.extensions
+        ]
+        variables = {name: os.environ.get(name) for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS")}
+        facts = (flags, variables, headers_version(Path(cuda_include())))
+        sources = Stamp(f"{base}/sources.stamp", directives())
+        stamps = [sources, Stamp(f"{self.build_temp}/modules.stamp", facts)]
+        stamps += [Stamp(f"{base}/inplace-{kept}.stamp", facts)] * bool(self.inplace)
+        self.translate(sources.differs())
+        self.force = self.force or stamps[1].differs()
+        if self.inplace and not self.force and not stamps[2].differs():
+            self.take_from_tree()
+        for stamp in stamps:
+            if stamp.differs():
+                stamp.write("")  # until this build has ended
+        self.changed = [module for module in self.extensions if self.is_behind(module)]
+        self.count = itertools.count(1)
+        super().run()
+        for stamp in stamps:
+            stamp.write()
+
+    def translate(self, force):
+        """Has Cython write the C of what changed."""
+        import Cython  # late: where there is none, check_tools says so
+        from Cython.Build import Dependencies, cythonize
+
+        # Cython translates anew what another version of it wrote.  Its own declarations are as new as their
+        # installation, which for a build in isolation is now.
+        theirs, timestamp = str(Path(Cython.__file__).parent), Dependencies.DependencyTree.timestamp
+        Dependencies.DependencyTree.timestamp = lambda tree, path: (
+            0 if str(path).startswith(theirs) else timestamp(tree, path)
+        )
+        modules = [module for module in self.extensions if module.name != LIBRARY]
+        options = {"compiler_directives": directives(), "nthreads": self.parallel, "force": force or None}
+        for module, translated in zip(
+            modules, cythonize(modules, include_path=[str(ROOT)], **options), strict=True
+        ):
+            module.sources, module.include_dirs = translated.sources, translated.include_dirs
+            # Not CUDA's headers, which are as new as their installation too: their version counts.
+            module.depends = [path for path in translated.depends if PACKAGE in Path(path).resolve().parents]
+
+    def take_from_tree(self):
+        """Copies modules of the tree, with their times, to where they would be built, if they are newer."""
+        for module in self.extensions:
+            in_tree, built = ROOT / self.get_ext_filename(module.name), self.built_file(module)
+            if in_tree.exists() and newer_group([str(in_tree)], str(built)):
+                built.parent.mkdir(parents=True, exist_ok=True)
+                self.copy_file(str(in_tree), str(built))
+
+    def built_file(self, module):
+        return Path(self.build_lib, self.get_ext_filename(module.name))
+
+    def is_behind(self, module):
+        return self.force or newer_group(
+            [*module.sources, *module.depends], str(self.built_file(module)), "newer"
+        )
+
+    def build_extension(self, module):
+        super().build_extension(module)
+        if module in self.changed:
+            self.announce(f"[{next(self.count)}/{len(self.changed)}] {module.name}", logging.INFO)
 
     def get_ext_filename(self, name):
         # The C library has no version of Python in its name.  It is asked for with and without its package.
@@ -149,6 +287,12 @@ class ParallelBuild(build_ext):
 class PackagedTrace(build_py):
     """Puts the demo's trace into the package; in the repository the demo finds it where the benchmarks do."""
 
+    def find_package_modules(self, package, folder):
+        modules = super().find_package_modules(package, folder)
+        return [
+            module for module in modules if self.editable_mode or ".".join(module[:2]) not in NOT_INSTALLED
+        ]
+
     def run(self):
         super().run()
         if not self.editable_mode:
@@ -157,20 +301,27 @@ class PackagedTrace(build_py):
             self.copy_file(str(ROOT / "benchmarks" / "traces" / "gpt2.npz"), str(folder / "gpt2.npz"))
 
 
-def extensions():
+def kind_of_build():
     kind = os.environ.get("ACCELRT_BUILD", "release")
     if kind not in KINDS:
         raise SystemExit(f"ACCELRT_BUILD={kind!r} is not known; it may be {', '.join(KINDS)}")
+    return kind
+
+
+def directives():
+    return {**DIRECTIVES, **KINDS[kind_of_build()][1]}
+
+
+def extensions():
+    kind = kind_of_build()
+    check_tools()
+    write_version()
     load_generator("driver", "rowgen").write_all()
     load_generator("include", "headergen").write_all()
     write_stubs()
     load_generator("core", "stubgen").write_all()
-    made = [extension(path, kind) for path in sorted((ROOT / "accelrt").rglob("*.pyx"))]
-    directives = {**DIRECTIVES, **KINDS[kind][1]}
-    compiled = cythonize(
-        made, compiler_directives=directives, nthreads=os.cpu_count() or 1, include_path=[str(ROOT)]
-    )
-    return [*compiled, c_library(kind)]
+    paths = sorted((ROOT / "accelrt").rglob("*.pyx"))
+    return [*(extension(path, kind) for path in paths), c_library(kind)]
 
 
 if __name__ == "__main__":

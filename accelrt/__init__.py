@@ -20,9 +20,9 @@ import sys as _sys
 
 from accelrt import env, memory, sanitizer  # noqa: F401  memory and sanitizer are public
 from accelrt.core import names
+from accelrt.core.version import VERSION as __version__  # noqa: F401
 from accelrt.runtime import init as lazy
 
-__version__ = "0.1.0"
 _later = names.module_of(names.LATER)
 _underscored = names.module_of(names.UNDERSCORED)
 _modules = {*names.MODULES.split(), *names.UNLISTED.split()}

@@ -1,6 +1,7 @@
 """What the build says of CUDA's headers, that it needs nothing more of it, and of editable installs."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -130,3 +131,71 @@ def test_type_checkers_and_cython_see_through_an_editable_install(editable, tmp_
     assert 'Revealed type is "' in checked.stdout
     assert "int" in checked.stdout
     assert "import-not-found" not in checked.stdout
+
+
+def test_all_that_is_missing_is_named_at_once(build, monkeypatch, tmp_path):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("CC", "ccache nosuch-cc -O1")
+    monkeypatch.setattr(build.shutil, "which", lambda word: word == "ccache")
+    monkeypatch.setattr(build.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(build.Path, "is_file", lambda path: False)
+    with pytest.raises(SystemExit) as caught:
+        build.check_tools()
+    first, *lacks = str(caught.value).splitlines()
+    assert first == "accelrt cannot be built here. What is missing:"
+    python = f"python3.{sys.version_info[1]}"
+    assert [line.partition(".")[0] for line in lacks[:1]] == ["- a C compiler: nosuch-cc was not found"]
+    assert f"Install {python}-dev (by apt) or {python}-devel (by dnf)" in lacks[1]
+    assert lacks[2].startswith("- Cython. Install the PyPI package 'cython")
+    assert lacks[3].startswith("- cuda.h was not found in ")
+    assert len(lacks) == 4
+
+
+def test_setup_says_what_is_missing_before_it_compiles():
+    run = [sys.executable, "setup.py", "build_ext", "--build-lib", "/nonexistent"]
+    done = subprocess.run(run, cwd=ROOT, env=os.environ | {"CC": "nosuch-cc"}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "- a C compiler: nosuch-cc was not found. Install gcc" in done.stderr
+    assert "running" not in done.stdout
+
+
+# Builds a package of one module as an editable install does: in a folder of its own.
+BUILD_ONE = f"""
+import importlib.util, pathlib, sys, tempfile
+spec = importlib.util.spec_from_file_location("accelrt_setup", {str(ROOT / "setup.py")!r})
+build = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(build)
+from setuptools import Distribution
+build.ROOT = pathlib.Path(".")
+build.PACKAGE = pathlib.Path("accelrt").resolve()
+module = build.Extension("accelrt.one", ["accelrt/one.pyx"])
+parts = {{"packages": ["accelrt"], "package_dir": {{"": "."}}, "ext_modules": [module]}}
+made = Distribution({{"script_name": "setup.py", "cmdclass": {{"build_ext": build.ParallelBuild}}, **parts}})
+command = made.get_command_obj("build_ext")
+command.build_lib, command.build_temp, command.editable_mode = tempfile.mkdtemp(), tempfile.mkdtemp(), True
+made.run_command("build_ext")
+"""
+
+
+def test_an_editable_install_compiles_only_what_changed(tmp_path):
+    source = tmp_path / "accelrt" / "one.pyx"
+    source.parent.mkdir()
+    (source.parent / "__init__.py").touch()
+    source.write_text("from libc.stdint cimport int64_t\ncdef int64_t number = 1\n")
+
+    def compiled(**environment):
+        code = "import logging; logging.basicConfig(level=logging.INFO)\n" + BUILD_ONE
+        run = [sys.executable, "-c", code]
+        done = subprocess.run(run, cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return "[1/1] accelrt.one" in done.stdout + done.stderr
+
+    assert compiled()
+    assert len(list(source.parent.glob("*.so"))) == 1
+    assert not compiled()
+    assert compiled(ACCELRT_BUILD="debug")  # other flags and directives
+    assert not compiled(ACCELRT_BUILD="debug")
+    source.write_text("cdef int number = 2\n")
+    assert compiled(ACCELRT_BUILD="debug")
