@@ -5,7 +5,7 @@ from libc.string cimport memcpy, memset
 
 from accelrt.allocator.audit cimport audit_between, audit_pool
 from accelrt.allocator.backing.pages cimport (
-    join_peers, keep_file, kept_file, make_pages_shareable, pages_are_shareable, slot_index,
+    join_peers, keep_file, kept_file, make_pages_shareable, open_range, pages_are_shareable, slot_index,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
@@ -472,6 +472,14 @@ cdef Imported* around(uintptr_t address) noexcept nogil:
     while found != NULL and address - found.address >= found.size:
         found = found.next
     return found
+
+
+cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef long calls = 0
+    if pool == NULL or pool.external != NULL:
+        return registry.active().memory_access(address, size, device)
+    return open_range(pool, address, size, &calls)
 
 
 cdef int add_imported(uintptr_t address, size_t size) noexcept nogil:

@@ -17,7 +17,7 @@ import accelrt.memory as memory
 from accelrt.allocator.external import backends, torch_table
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
-from accelrt.interop import torch_build
+from accelrt.interop import torch_build, torch_sharing
 from accelrt.memory import caching, mempool, torch_names
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
@@ -124,9 +124,10 @@ def put_in(torch: ModuleType, library: Any, name: str) -> None:
     text = ctypes.create_string_buffer(1024)
     _installed = library  # before torch has it, so that an interruption does not take it away from torch
     try:
-        replace_functions(torch, own_functions(torch), own_mempool_class(torch))
+        replace_functions(torch, own_functions(torch), own_mempool_class(torch), torch_sharing.functions(torch))
         if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
             raise refuse(text.value.decode(errors="replace"))
+        torch_sharing.turn(True)
     except BaseException:
         library.accelrt_torch_uninstall()
         restore()
@@ -142,7 +143,7 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
     allocator = plug(torch)
     _installed = allocator
     try:
-        replace_functions(torch, FUNCTIONS, mempool_class(torch))
+        replace_functions(torch, FUNCTIONS, mempool_class(torch), [])
         torch.cuda.memory.change_current_allocator(allocator)
         backends.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
@@ -185,6 +186,7 @@ def uninstall() -> None:
         )
     if _native.accelrt_torch_uninstall():
         raise RuntimeError("another allocator is torch's by now, in accelrt's place; it has to go first")
+    torch_sharing.turn(False)
     restore()
     _installed = None
 
@@ -243,11 +245,17 @@ def plug(torch: ModuleType) -> Any:
 # --- what torch.cuda reads ----------------------------------------------------------------------------------
 
 
-def replace_functions(torch: ModuleType, functions: dict[str, Callable[..., Any]], mempool: type) -> None:
-    """Puts functions where torch.cuda looks them up, and MemPool where users do, until restore()."""
+def replace_functions(
+    torch: ModuleType,
+    functions: dict[str, Callable[..., Any]],
+    mempool: type,
+    others: list[tuple[Any, str, Any]],
+) -> None:
+    """Puts functions where torch.cuda looks them up, MemPool where users do, and others, until restore()."""
     wanted = [(torch._C, name, function) for name, function in functions.items()]
     wanted += [(torch.cuda.memory, "MemPool", mempool), (torch.cuda, "MemPool", mempool)]
     wanted.append((torch._C, "_cuda_init", initialize_before(torch._C._cuda_init)))
+    wanted += others
     for module, name, new in wanted:
         if hasattr(module, name):
             _replaced.append((module, name, getattr(module, name)))

@@ -10,6 +10,7 @@
 
 #include "torch_history.h"
 #include "torch_pools.h"
+#include "torch_sharing.h"
 
 namespace {
 
@@ -383,12 +384,12 @@ struct Allocator final : CUDAAllocator {
 
   ShareableHandle shareIpcHandle(void *address) override {
     if (late && !is_ours(address)) return before->shareIpcHandle(address);
-    TORCH_CHECK(false, first_words("sharing CUDA tensors between processes yet"),
-                "; accelrt.sharing shares memory of accelrt's own, or share a copy in host memory");
+    return share_block(address);
   }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    if (is_our_handle(handle)) return open_block(handle, c10::cuda::current_device());
     if (!before->initialized()) before->init(devices.load());
-    return before->getIpcDevPtr(std::move(handle));  // another process's memory, which no allocator here owns
+    return before->getIpcDevPtr(std::move(handle));  // of a process with torch's own allocator
   }
 
   bool isHistoryEnabled() override {

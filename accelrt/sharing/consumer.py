@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 
 from accelrt.core.process import call_at_fork
 from accelrt.errors import PeerTimeoutError
-from accelrt.sharing import mapping, producer, wire
+from accelrt.sharing import counters, mapping, producer, wire
 from accelrt.sharing.mapping import Ending, Lease, Tally
 from accelrt.sharing.threads import Service
 from accelrt.streams.stream import Event, Stream
@@ -58,6 +58,9 @@ class Place:
     """Where memory is: the owner's socket and process, the loan, and what has to be mapped: plain values."""
 
     __slots__ = ("loan", "name", "nbytes", "offset", "pages", "pid", "segment", "size", "ticket", "uuid")
+    unseen = False  # whether other libraries' work uses the memory, of which this one knows nothing
+    authkey: bytes | None = None  # what opens it; None is multiprocessing's
+    claim: tuple[str, int] | None = None  # torch's counter of a tensor
 
     def __init__(
         self, name: str, pid: int, loan: int, ticket: bool, uuid: bytes, nbytes: int, offset: int, size: int,
@@ -87,6 +90,16 @@ class Place:
     def key(self) -> tuple[object, ...]:
         return (self.name, self.uuid, self.segment, self.pages)  # numbers are of one device
 
+    @property
+    def request(self) -> wire.Message:
+        """What the owner is asked for."""
+        return {"loan": self.loan}
+
+    @property
+    def gone(self) -> str:
+        """Why its owner has it no more."""
+        return "it was opened before" if self.ticket else "its owner has closed the handle"
+
 
 class GoneError(ConnectionError):
     """The process whose memory is opened has ended."""
@@ -105,9 +118,11 @@ class Mark:
 class Owner:
     """A process whose memory this one has, and the thread that gives it back."""
 
-    def __init__(self, name: str, pid: int) -> None:
+    def __init__(self, name: str, pid: int, authkey: bytes | None) -> None:
         self.name = name
         self.pid = pid
+        self.authkey = authkey
+        self.counters: set[str] = set()  # files of torch's that are this process's to remove if it dies
         self.peer = 0  # its number in this process's namespace, once it was connected to
         self.tally = Tally()
         self.idle: list[wire.Connection] = []
@@ -126,7 +141,7 @@ class Owner:
             TimeoutError, EOFError, OSError: it does not answer, or broke off.
         """
         try:
-            connection, self.peer = wire.connect(self.name, self.peer, deadline)
+            connection, self.peer = wire.connect(self.name, self.peer, deadline, self.authkey)
         except (ConnectionRefusedError, wire.OtherPeerError) as error:
             raise GoneError(f"nobody listens at its name any more ({error})") from error
         connection.number = next(_numbers)
@@ -146,6 +161,12 @@ class Owner:
             self.idle.append(connection)
         else:
             connection.close()
+
+    def remove_counters(self) -> None:
+        """It counts as gone; where it is dead, nobody else removes its files."""
+        if self.peer and not wire.is_alive(self.peer):
+            while self.counters:
+                counters.remove(self.counters.pop())
 
     def hold_back(self, nbytes: int, limit: float, deadline: float) -> None:
         """Waits while too much of what this process had of the owner has not been given back."""
@@ -255,6 +276,7 @@ class GiveBack:
     def send_some(self) -> None:
         deadline = wire.deadline_in(wire.limit_of(None))
         if self.gone:
+            self.owner.remove_counters()
             self.come_back([*self.untold])
             self.untold.clear()
             self.declined.clear()
@@ -336,7 +358,7 @@ def missing(place: Place, what: str) -> RuntimeError:
     )
 
 
-def owner_of(name: str, pid: int) -> Owner:
+def owner_of(name: str, pid: int, authkey: bytes | None = None) -> Owner:
     """The owner, whose thread runs.  Under the lock.
 
     Raises:
@@ -344,7 +366,7 @@ def owner_of(name: str, pid: int) -> Owner:
     """
     owner = _owners.get(name)
     if owner is None:
-        owner = _owners[name] = Owner(name, pid)
+        owner = _owners[name] = Owner(name, pid, authkey)
     owner.giving.service.ensure()
     return owner
 
@@ -361,8 +383,9 @@ def open_memory(place: Place, stream: Stream, timeout: float | None = None) -> B
     limit = wire.limit_of(timeout)
     deadline = wire.deadline_in(limit)
     with _lock:
-        owner = owner_of(place.name, place.pid)
+        owner = owner_of(place.name, place.pid, place.authkey)
         ending = Ending(next(_names), place.nbytes, stream, owner.tally)
+        ending.unseen = place.unseen
         lease = Lease(owner.ended, ending)  # whatever happens from here on, it ends
     try:
         owner.hold_back(place.nbytes, limit, deadline)
@@ -371,6 +394,8 @@ def open_memory(place: Place, stream: Stream, timeout: float | None = None) -> B
             if event:
                 wait_for_owner(stream, event)
         assert ending.memory is not None
+        if place.claim is not None:
+            owner.counters.add(place.claim[0])
         return ending.memory.buffer(place.offset, place.nbytes, stream, lease)
     except BaseException as error:
         lease.end()  # now, whoever keeps the exception
@@ -436,7 +461,7 @@ def exchange(owner: Owner, place: Place, ending: Ending, deadline: float) -> byt
         raise
     owner.keep_connection(connection)
     if answer.get("error") == "gone":
-        raise missing(place, "it was opened before" if place.ticket else "its owner has closed the handle")
+        raise missing(place, place.gone)
     if "error" in answer:
         raise RuntimeError(f"process {place.pid} could not hand over its memory: {answer['error']}")
     return event
@@ -446,7 +471,7 @@ def ask(
     connection: wire.Connection, place: Place, ending: Ending, files: bool, deadline: float
 ) -> wire.Message:
     """The owner's answer; the lease has a mapping unless that says why not."""
-    wire.send(connection, {"do": "open", "loan": place.loan, "as": ending.number, "files": files}, deadline)
+    wire.send(connection, {"do": "open", "as": ending.number, "files": files} | place.request, deadline)
     answer, some = wire.receive_files(connection, deadline)
     if "error" in answer or not files:
         return answer
@@ -454,23 +479,24 @@ def ask(
         open_segment(place, ending, bytes.fromhex(answer["segment"]), deadline)
         return answer
     memory = mapping.reserve(mapping.find_device(place.uuid), place.size)
-    done = 0
+    sizes, done = answer["sizes"], 0
     while True:
-        add_pages(memory, some, place.pages[done : done + len(some)])
-        done += len(some)
+        add_pages(memory, some, sizes)
+        done += sum(sizes)
         some.clear()
-        if done >= len(place.pages):
+        if done >= place.size:
             break
         message, some = wire.receive_files(connection, deadline)
         if "error" in message or not len(some):
             return {"error": message.get("error", "it sent no descriptors")}
+        sizes = message["sizes"]
     memory.finish()
     ending.publish(place.key, memory)
     return answer
 
 
-def add_pages(memory: Mapping, files: list[Descriptor], pages: tuple[tuple[int, int], ...]) -> None:
-    for file, (_, size) in zip(files, pages, strict=True):
+def add_pages(memory: Mapping, files: list[Descriptor], sizes: list[int]) -> None:
+    for file, size in zip(files, sizes, strict=True):
         memory.add_page(file.fileno(), size)
 
 

@@ -9,8 +9,9 @@ from libc.stdlib cimport free
 from posix.unistd cimport getpid
 from queue import Empty, SimpleQueue
 
+from accelrt.allocator.external.torch_table cimport hold_share, let_go_of_share
 from accelrt.allocator.pool cimport (
-    add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, share_new_pages,
+    add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, open_imported, share_new_pages,
 )
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
 from accelrt.core.process cimport Descriptor, own, own_all
@@ -478,7 +479,8 @@ def refuse_capture(Stream stream, str call) -> None:
 # --- the owner's side ----------------------------------------------------------------------------------------------
 
 cdef class SharedBytes:
-    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this."""
+    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or a
+    block of torch's, which goes back no sooner than this."""
     # stub: serial: int | None
     # stub: pages: tuple[tuple[int, int], ...]
 
@@ -491,6 +493,7 @@ cdef class SharedBytes:
     cdef readonly tuple pages      # (serial, size) of each
     cdef list handles
     cdef bint exported             # the allocator counts it as such
+    cdef bint is_torchs
     cdef object __weakref__
 
     def __init__(self):
@@ -499,7 +502,10 @@ cdef class SharedBytes:
     def __dealloc__(self):
         cdef int device = self.device_index
         cdef uintptr_t address = self.ptr
-        if address:
+        if self.is_torchs:
+            with nogil:
+                let_go_of_share(address)
+        elif address:
             if self.exported:
                 with nogil:
                     end_export(device, address)
@@ -594,15 +600,36 @@ def share_bytes(Buffer buffer) -> SharedBytes:
     shared.exported = code == 0 and export.refused == 0
     try:
         refuse_export(code, buffer, &export)
-        shared.base, shared.size = export.base, export.size
-        shared.serial = None if export.count else export.serial
-        shared.pages = tuple([(export.pages[index].serial, export.pages[index].size) for index in range(export.count)])
-        shared.handles = [export.pages[index].handle for index in range(export.count)]
+        describe(shared, &export)
     except BaseException:
         give_up(buffer, shared)
         raise
     finally:
         free(export.pages)
+    return shared
+
+
+cdef int describe(SharedBytes shared, const Exported* export) except -1:
+    shared.base, shared.size = export.base, export.size
+    shared.serial = None if export.count else export.serial
+    shared.pages = tuple([(export.pages[index].serial, export.pages[index].size) for index in range(export.count)])
+    shared.handles = [export.pages[index].handle for index in range(export.count)]
+    return 0
+
+
+def hold_tensor(int device, size_t base, size_t size, long long serial) -> SharedBytes | None:
+    """The memory that torch shares there, by the first page's serial or the plain segment's; None where it has none any
+    more.  torch's block goes back to its pool no sooner than the answer."""
+    cdef SharedBytes shared = SharedBytes.__new__(SharedBytes)
+    cdef const Exported* export
+    cdef uintptr_t address = 0
+    shared.device_index, shared.nbytes = device, size
+    with nogil:
+        export = hold_share(device, base, size, serial, &address)
+    if export == NULL:
+        return None
+    shared.ptr, shared.is_torchs = address, True
+    describe(shared, export)
     return shared
 
 
@@ -721,7 +748,7 @@ cdef class Mapping:
             if self.mapped != size:
                 raise ValueError(f"{self.mapped} of {size} bytes are mapped")
             with nogil:
-                code = registry.active().memory_access(base, size, device)
+                code = open_imported(device, base, size)
             if code:
                 raise_status(code, "memory_access", ("address", base, "size", size, "device", device))
         code = add_imported(base, size)
@@ -951,6 +978,7 @@ cdef class Ending:
     Attributes:
         number: int, the name that this process gave to what it opened.
         connection: int, the number of the connection on which it asked for that; 0 where it did not.
+        unseen: bool, the work that uses the memory is another library's, so that no stream of it is known.
     """
     # stub: memory: Mapping | None
 
@@ -966,6 +994,8 @@ cdef class Ending:
     cdef bint counted      # among the memory's users
     cdef bint ended        # the lease is dead
     cdef readonly bint is_back
+    cdef public bint unseen  # what uses it is not known: the whole device is waited for, by the last lease of the mapping
+    cdef int lost            # answers in a row that the device is lost
 
     def __init__(self, long number, size_t nbytes, Stream stream not None, Tally tally not None) -> None:
         self.number = number
@@ -1024,6 +1054,8 @@ cdef class Ending:
         cdef bint done
         if self.memory is None:
             return True
+        if self.unseen:
+            return self.counted and self.memory.users > 1 or self.is_device_idle()
         if not self.listed:
             self.list_works()
         link = &self.works
@@ -1035,6 +1067,14 @@ cdef class Ending:
             else:
                 link = &link[0].next
         return self.works == NULL
+
+    cdef bint is_device_idle(self):
+        cdef int device = self.memory.device_index
+        cdef int code
+        with nogil:
+            code = wait_for_device(device)
+        self.lost = self.lost + 1 if is_device_lost(code) else 0
+        return code == 0 or self.lost >= CONFIRMED
 
     def let_go(self) -> bool:
         """Unmaps what no other lease uses; False where the driver refuses, and it is to be called again."""

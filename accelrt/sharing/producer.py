@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import select
 import threading
 import time
@@ -17,19 +18,23 @@ from multiprocessing import AuthenticationError
 
 from accelrt.core import procfs
 from accelrt.core.process import call_at_fork, open_pidfd
-from accelrt.sharing import mapping, wire
+from accelrt.sharing import counters, mapping, wire
 from accelrt.sharing.mapping import Loan
 from accelrt.sharing.threads import Service, report
 from accelrt.streams.stream import default_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from accelrt.core.process import Descriptor
+    from accelrt.sharing.counters import Counter
     from accelrt.sharing.mapping import SharedBytes
-    from accelrt.streams.stream import Stream
+    from accelrt.streams.stream import Event, Stream
 
 PER_THREAD = 2  # the handle of the calling thread's default stream
 LOOK_EVERY = 1.0  # seconds between two looks at processes whose end the kernel does not tell
+KEY_BYTES = 16
 RETRY_EVERY = 0.05  # seconds until a thread is tried again that could not start
 # What a connection may end by, and what says that it ends by another process's doing, or by its end.
 ENDED = (EOFError, OSError, AuthenticationError, KeyError, TypeError, ValueError)
@@ -49,7 +54,8 @@ class Borrower:
         self.life = life  # can be read once it has ended; None: it has to be looked at
         self.began = procfs.started(pid) if life is None else None
         self.connections: dict[int, Lender] = {}
-        self.lent: dict[int, Loan] = {}  # by the names that it gave
+        self.lent: dict[int, Loan | LentTensor] = {}  # by the names that it gave
+        self.late: list[LentTensor] = []  # that it gave back, and whose counters torch has not lowered there yet
         self.over = False
 
     def has_ended(self) -> bool:
@@ -59,10 +65,10 @@ class Borrower:
     def is_watched(self) -> bool:
         return self.life is not None or self.over or bool(self.connections) or not self.lent
 
-    def forget(self) -> dict[int, Loan]:
+    def forget(self) -> list[Loan | LentTensor]:
         """It has ended, or has nothing any more.  Under the lock; what it had is let go of without it."""
         self.over = True
-        had, self.lent = self.lent, {}
+        had, self.lent, self.late = [*self.lent.values(), *self.late], {}, []
         if _borrowers.get(self.who) is self:
             del _borrowers[self.who]
         for lender in self.connections.values():
@@ -75,11 +81,27 @@ class Borrower:
         return had
 
 
+class LentTensor:
+    """Memory of torch's that a process has mapped, and the counter by which torch waits for it."""
+
+    def __init__(self, nbytes: int, counter: Counter | None) -> None:
+        self.nbytes = nbytes
+        self.counter = counter
+
+    @property
+    def memory(self) -> LentTensor:
+        return self
+
+    def is_late(self) -> bool:
+        return self.counter is not None and self.counter.is_open()
+
+
 class Lender:
     """One connection, and the thread that serves it."""
 
-    def __init__(self, connection: wire.Connection) -> None:
+    def __init__(self, connection: wire.Connection, key: bytes | None) -> None:
         self.connection = connection
+        self.key = key
         self.deadline = wire.deadline_in(wire.limit_of(None))  # until when it has to begin
         self.process: Borrower | None = None
         self.number = 0  # of the process's connections
@@ -89,7 +111,7 @@ class Lender:
         threading.Thread(target=self.serve, name="accelrt-sharing-lender", daemon=True).start()
 
     def serve(self) -> None:
-        had: dict[int, Loan] = {}
+        had: list[Loan | LentTensor] = []
         try:
             mapping.relax()  # for the thread's life
             self.introduce()
@@ -101,14 +123,14 @@ class Lender:
             report("a process that opens memory was not served", error)
         finally:
             had = self.end()
-        had.clear()
+        let_go(had)
         while self.process is not None and not self.process.is_watched():
             time.sleep(LOOK_EVERY)
-            self.end().clear()
+            let_go(self.end())
 
     def introduce(self) -> None:
         """Both ends prove themselves, and the process says which one it is."""
-        pid = wire.accept(self.connection, self.deadline)
+        pid = wire.accept(self.connection, self.deadline, self.key)
         message = wire.receive(self.connection, self.deadline)
         who, self.number = str(message["who"]), int(message["connection"])
         life = None
@@ -133,37 +155,54 @@ class Lender:
 
     def next_message(self) -> bool:
         message = wire.receive(self.connection)
-        if message["do"] == "open":
+        if message["do"] == "open" and "tensor" in message:
+            self.hand_out_tensor(message["tensor"], message["claim"], int(message["as"]), bool(message["files"]))
+        elif message["do"] == "open":
             self.hand_out(int(message["loan"]), int(message["as"]), bool(message["files"]))
         elif message["do"] == "end":
             self.take_back(message["done"], message["declined"])
             self.send({"taken": len(message["done"])})
         return True
 
-    def take_loan(self, number: int, name: int) -> Loan | None:
-        """The loan, which the process has from now on; None: there is none, or it was given back already."""
+    def lend(self, name: int, loan: Loan | LentTensor | None) -> bool:
+        """Whether the process has the loan from now on; not where there is none, or it was given back already.
+        Under the lock."""
         process = self.process
-        with _lock:
-            loan = mapping.find(number)
-            if process is None or process.over:
-                raise EOFError("the process has ended")
-            if name in self.cut:
-                self.cut.discard(name)
-                return None
-            if loan is not None:
-                process.lent[name] = loan
-            return loan
+        if process is None or process.over:
+            raise EOFError("the process has ended")
+        if name in self.cut:
+            self.cut.discard(name)
+            return False
+        if loan is not None:
+            process.lent[name] = loan
+        return loan is not None
 
     def hand_out(self, number: int, name: int, files: bool) -> None:
-        loan = self.take_loan(number, name)
-        if loan is None:
+        with _lock:
+            loan = mapping.find(number)
+            lent = self.lend(name, loan)
+        if loan is None or not lent:
             self.send({"error": "gone"})
             return
-        memory = loan.memory
+        self.send_memory(name, loan.memory, loan.event, files)
+
+    def hand_out_tensor(self, where: list[int], claim: list[Any] | None, name: int, files: bool) -> None:
+        """What is torch's is kept by it, and by the hand-out while that lasts."""
+        memory = mapping.hold_tensor(*where)
+        if memory is not None:
+            loan = LentTensor(memory.nbytes, None if claim is None else counters.claim(*claim))
+            with _lock:
+                lent = self.lend(name, loan)
+        if memory is None or not lent:
+            self.send({"error": "gone"})
+            return
+        self.send_memory(name, memory, None, files)
+
+    def send_memory(self, name: int, memory: SharedBytes, event: Event | None, files: bool) -> None:
         answer: wire.Message = {"event": None, "segment": None}
         try:
-            if loan.event is not None:
-                answer["event"] = loan.event.ipc_handle().hex()
+            if event is not None:
+                answer["event"] = event.ipc_handle().hex()
             if files and memory.serial is not None:
                 answer["segment"] = memory.export_segment().hex()
             count = len(memory.pages) if files else 0
@@ -177,7 +216,8 @@ class Lender:
     def send_pages(self, message: wire.Message, memory: SharedBytes, first: int, end: int) -> None:
         """A message with the descriptors of some pages: at once it has no room for those of large memory."""
         pages = [memory.export_page(index) for index in range(first, min(first + wire.FILES_AT_ONCE, end))]
-        self.send(message | {"files": len(pages)}, [file for file, _ in pages])
+        sizes = [size for _, size in memory.pages[first : first + len(pages)]]
+        self.send(message | {"files": len(pages), "sizes": sizes}, [file for file, _ in pages])
 
     def take_back(self, done: list[list[int]], declined: list[int]) -> None:
         """Ends what the process has, by connection and name, and tickets that it will not use.
@@ -186,7 +226,7 @@ class Lender:
         will not be.
         """
         process = self.process
-        gone: list[Loan | None] = []
+        gone: list[Loan | LentTensor | None] = []
         if process is None:
             return
         with _lock:
@@ -196,22 +236,25 @@ class Lender:
                 if loan is None and lender is not None:
                     lender.cut.add(name)
                 gone.append(loan)
+            ended = [loan for loan in gone if isinstance(loan, LentTensor)]
+            if ended or process.late:
+                process.late = [loan for loan in (*process.late, *ended) if loan.is_late()]
             gone += [mapping.drop_ticket(number) for number in declined]
         gone.clear()  # without the lock: memory goes back
 
-    def end(self) -> dict[int, Loan]:
+    def end(self) -> list[Loan | LentTensor]:
         """The connection is gone; what the process has comes back when it has ended."""
         process = self.process
         with _lock:
             self.connection.close()
             if process is None:
-                return {}
+                return []
             if process.connections.get(self.number) is self:
                 del process.connections[self.number]
             if process.over or process.connections:
-                return {}
-            if process.lent and not process.has_ended():
-                return {}
+                return []
+            if (process.lent or process.late) and not process.has_ended():
+                return []
             return process.forget()
 
 
@@ -220,13 +263,16 @@ class Offer:
 
     def __init__(self) -> None:
         self.poll = select.epoll()
-        self.listener, self.name = wire.listen()
+        self.listener, self.name = wire.listen()  # for who has multiprocessing's authkey
+        self.tensor_listener, self.tensor_name = wire.listen()  # for who has a tensor's handle, with its key
+        self.tensor_key = secrets.token_bytes(KEY_BYTES)
         self.lives: dict[int, Borrower] = {}
         self.waiting: deque[Lender] = deque()  # connections whose thread could not start
         self.service = Service(
             "accelrt-sharing-listener", "a process that opens memory has to wait", self.serve
         )
-        self.poll.register(self.listener.fileno(), select.EPOLLIN)
+        for listener in (self.listener, self.tensor_listener):
+            self.poll.register(listener.fileno(), select.EPOLLIN)
 
     def watch_life(self, process: Borrower, life: Descriptor) -> None:
         try:
@@ -251,19 +297,20 @@ class Offer:
             if process is not None:
                 end_process(process)
         self.begin_waiting()
-        if any(file == self.listener.fileno() for file, _ in ready):
-            self.accept_one()
+        for listener, key in ((self.listener, None), (self.tensor_listener, self.tensor_key)):
+            if any(file == listener.fileno() for file, _ in ready):
+                self.accept_one(listener, key)
 
-    def accept_one(self) -> None:
+    def accept_one(self, listener: mapping.Listener, key: bytes | None) -> None:
         try:
-            connection = self.listener.accept()
+            connection = listener.accept()
         except OSError as error:
             self.judge(error)
             if error.errno != errno.ECONNABORTED:
                 raise
             return
         if connection is not None:
-            self.waiting.append(Lender(connection))
+            self.waiting.append(Lender(connection, key))
             self.begin_waiting()
 
     def begin_waiting(self) -> None:
@@ -280,6 +327,7 @@ class Offer:
         global _offer
         if error.errno in BROKEN_LISTENER:
             self.listener.abandon()
+            self.tensor_listener.abandon()
             _inherited.append(self.poll)
             with _lock:
                 self.service.thread = None
@@ -290,8 +338,17 @@ class Offer:
 def end_process(process: Borrower) -> None:
     """It has ended: all that it had comes back."""
     with _lock:
-        had = process.forget() if not process.over else {}
-    had.clear()  # without the lock: memory goes back
+        had = process.forget() if not process.over else []
+    let_go(had)
+
+
+def let_go(had: list[Loan | LentTensor]) -> None:
+    """Of what an ended process had.  Without the lock: memory goes back."""
+    gone = [loan.counter for loan in had if isinstance(loan, LentTensor) and loan.counter is not None]
+    had.clear()
+    if gone:
+        with mapping.Relaxed():
+            counters.take_back(gone)
 
 
 def open_life(connection: wire.Connection, pid: int) -> Descriptor | None:
@@ -324,12 +381,28 @@ def start() -> str:
     Raises:
         OSError, RuntimeError: the system gives no descriptor, or no thread.
     """
+    return offer().name
+
+
+def start_for_tensors() -> tuple[str, bytes]:
+    """As start(), for torch's tensors: the name, and the key that opens them."""
+    listening = offer()
+    return listening.tensor_name, listening.tensor_key
+
+
+def offer() -> Offer:
     global _offer
     with _lock:
         if _offer is None:
             _offer = Offer()
         _offer.service.ensure()
-        return _offer.name
+        return _offer
+
+
+def is_own(name: str) -> bool:
+    """Whether this process's tensors have that name."""
+    with _lock:
+        return _offer is not None and name == _offer.tensor_name
 
 
 def drop_own_ticket(name: str, number: int) -> bool:
@@ -353,7 +426,7 @@ def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
 def cancel_tickets() -> int:
     with _lock:
         gone = mapping.drop_tickets()
-    return len(gone)
+    return len(gone) + counters.cancel()
 
 
 def statistics() -> dict[str, int]:
@@ -364,7 +437,7 @@ def statistics() -> dict[str, int]:
     kept = {id(loan.memory): loan.memory.nbytes for loan in (*live, *lent)}
     return {
         "handles": sum(not loan.ticket for loan in live),
-        "unopened": sum(loan.ticket for loan in live),
+        "unopened": sum(loan.ticket for loan in live) + counters.unopened(),
         "lent": len(lent),
         "lent_bytes": sum(kept.values()),
         "borrowers": connected,

@@ -112,15 +112,6 @@ def authkey() -> bytes:
     return bytes(current_process().authkey)
 
 
-def challenge(connection: Any) -> None:
-    """The other process proves that it has our authkey."""
-    deliver_challenge(connection, authkey())
-
-
-def answer(connection: Any) -> None:
-    answer_challenge(connection, authkey())
-
-
 def check_user(connection: Connection) -> int:
     """The other process's number; PermissionError where it is of another user, who is not root."""
     pid, uid = connection.peer
@@ -129,12 +120,13 @@ def check_user(connection: Connection) -> int:
     return int(pid)
 
 
-def prove(connection: Connection, deadline: float, first: Any, second: Any) -> None:
-    """Proves both ends to each other; what multiprocessing makes of garbage is a BrokenPeerError."""
+def prove(connection: Connection, deadline: float, key: bytes | None, first: Any, second: Any) -> None:
+    """Proves both ends to each other by a key, or multiprocessing's authkey; what multiprocessing makes of
+    garbage is a BrokenPeerError."""
     connection.deadline = deadline
     try:
-        first(connection)
-        second(connection)
+        first(connection, key or authkey())
+        second(connection, key or authkey())
     except (EOFError, OSError):
         raise
     except AuthenticationError as error:
@@ -147,22 +139,23 @@ def prove(connection: Connection, deadline: float, first: Any, second: Any) -> N
     connection.deadline = FOREVER
 
 
-def accept(connection: Connection, deadline: float) -> int:
+def accept(connection: Connection, deadline: float, key: bytes | None = None) -> int:
     """Proves both ends of a connection that was accepted; the other process's number.
 
     Raises:
         AuthenticationError, EOFError, OSError: it is no friend, went away, or said nothing by the deadline.
     """
     pid = check_user(connection)
-    prove(connection, deadline, challenge, answer)
+    prove(connection, deadline, key, deliver_challenge, answer_challenge)
     return pid
 
 
-def connect(name: str, wanted: int, deadline: float) -> tuple[Connection, int]:
+def connect(name: str, wanted: int, deadline: float, key: bytes | None = None) -> tuple[Connection, int]:
     """A connection to the process that listens by that name, and that process's number.
 
     Arguments:
         wanted: the number that it has to have, since it had it before; 0 where it is not known.
+        key: what both have to know; None is multiprocessing's authkey.
     Raises:
         OtherPeerError: somebody else has its name.
         AuthenticationError: the two processes have other authkeys.
@@ -176,7 +169,7 @@ def connect(name: str, wanted: int, deadline: float) -> tuple[Connection, int]:
         raise OtherPeerError(str(error)) from error
     if wanted not in (0, pid):
         raise OtherPeerError(f"process {pid} has the name of process {wanted}")
-    prove(connection, deadline, answer, challenge)
+    prove(connection, deadline, key, answer_challenge, deliver_challenge)
     return connection, pid
 
 

@@ -33,12 +33,18 @@ DRIVER = """
 
 def build(folder):
     """Compiles both libraries into a folder; the environment that a process needs to run on them."""
-    lines = ["#include <stdint.h>", "typedef uintptr_t U;"]
-    for name in [*HANDLERS, *SILENT.split()]:
+    lines = ["#include <stdint.h>", "typedef uintptr_t U;", "struct Handle { char bytes[64]; };"]
+    for name in [*(name for name in HANDLERS if name not in BY_VALUE), *SILENT.split()]:
         lines += [
             f"int (*standin_{name})(U, U, U, U, U, U);",
             f"int cuda{name}(U a, U b, U c, U d, U e, U f)",
             f"{{ return standin_{name} ? standin_{name}(a, b, c, d, e, f) : 0; }}",
+        ]
+    for name, rest in BY_VALUE.items():
+        lines += [
+            f"int (*standin_{name})(U, U, U, U, U, U);",
+            f"int cuda{name}(U a, struct Handle handle{rest})",
+            f"{{ return standin_{name}(a, (U)&handle, 0, 0, 0, 0); }}",
         ]
     for name in ("GetErrorString", "GetErrorName"):
         lines.append(f'const char *cuda{name}(int code) {{ return "an error of the stand-in"; }}')
@@ -115,11 +121,21 @@ def properties(rows, place, device, *_):
     return 0
 
 
+def export(answer, place):
+    """Writes the 64 bytes of a handle that a row answered with."""
+    code, handle = answer
+    if code == 0:
+        ctypes.memmove(place, handle, 64)
+    return code
+
+
 def put(place, value, kind=I32):
     write(place, value, kind)
     return 0
 
 
+# Functions whose second argument is a handle of 64 bytes, by value, and their further arguments.
+BY_VALUE = {"IpcOpenEventHandle": "", "IpcOpenMemHandle": ", unsigned flags"}
 HANDLERS = {
     "GetDeviceCount": lambda rows, place, *_: put(place, 1),
     "GetDevice": lambda rows, place, *_: put(place, 0),
@@ -132,6 +148,13 @@ HANDLERS = {
     "MemGetInfo": lambda rows, free, total, *_: give(rows.memory_info(0), (free, U64), (total, U64)),
     "HostAlloc": lambda rows, place, size, *_: give(rows.host_alloc(0, size), (place, U64)),
     "FreeHost": lambda rows, address, *_: rows.host_free(0, address),
+    "Malloc": lambda rows, place, size, *_: give(rows.memory_alloc(0, size), (place, U64)),
+    "Free": lambda rows, address, *_: rows.memory_free(0, address) if address else 0,
+    "IpcGetMemHandle": lambda rows, place, address, *_: export(rows.ipc_memory_export(0, address), place),
+    "IpcOpenMemHandle": lambda rows, place, handle, *_: give(
+        rows.ipc_memory_open(0, ctypes.string_at(handle, 64)), (place, U64)
+    ),
+    "IpcCloseMemHandle": lambda rows, address, *_: rows.ipc_memory_close(0, address),
     "MemcpyAsync": lambda rows, to, of, size, kind, stream, _: rows.copy(0, stream, to, of, size),
     "MemsetAsync": lambda rows, to, value, size, stream, *_: rows.fill(0, stream, to, value & 255, 1, size),
     "StreamCreateWithPriority": lambda rows, place, *_: give(rows.stream_create(0, 1, 0), (place, U64)),
@@ -142,6 +165,10 @@ HANDLERS = {
     "EventDestroy": lambda rows, event, *_: rows.event_destroy(0, event),
     "EventRecord": lambda rows, event, stream, *_: rows.event_record(0, event, stream),
     "EventRecordWithFlags": lambda rows, event, stream, *_: rows.event_record(0, event, stream),
+    "IpcGetEventHandle": lambda rows, place, event, *_: export(rows.ipc_event_export(0, event), place),
+    "IpcOpenEventHandle": lambda rows, place, handle, *_: give(
+        rows.ipc_event_open(0, ctypes.string_at(handle, 64)), (place, U64)
+    ),
     "EventQuery": lambda rows, event, *_: rows.event_query(0, event),
     "EventSynchronize": lambda rows, event, *_: rows.event_synchronize(0, event),
     "ThreadExchangeStreamCaptureMode": lambda rows, place, *_: give(

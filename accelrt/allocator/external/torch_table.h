@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TORCH_TABLE_VERSION = 1, TORCH_TEXT = 1024, TORCH_STATS = 9 };
+enum { TORCH_TABLE_VERSION = 2, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
 enum { TORCH_UNKNOWN, TORCH_CAPTURE, TORCH_THREAD, TORCH_HOLDER };  /* what a pool is begun for */
 enum { TORCH_LIVE = 1, TORCH_PENDING = 2 };                         /* a block's state; 0 is free */
 
@@ -82,5 +82,10 @@ struct TorchTable {
     void (*forget)(uintptr_t *addresses);
     void (*forget_state)(void *state);
     int (*watch)(TorchWatcher watcher);  /* NULL: no longer; called under locks of the pool's, on any thread */
+    /* between processes; these take the GIL.  handle has room for TORCH_HANDLE bytes; out_memory is given to close_shared
+       once, whatever still uses it: it is unmapped when the device's work is done */
+    int (*share)(int device, uintptr_t address, char *handle, size_t *out_length, size_t *out_offset, char *text);
+    int (*open_shared)(const char *handle, size_t length, int device, uintptr_t *out_base, void **out_memory, char *text);
+    void (*close_shared)(void *memory);
 };
 #endif

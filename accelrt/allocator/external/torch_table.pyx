@@ -1,20 +1,24 @@
 """accelrt's pool behind an allocator object of torch's own class, which interop/torch_allocator.cpp is the source of."""
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.external.backends cimport (
     enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
 )
 from accelrt.allocator.external.torch_types cimport (
-    TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchSource,
+    TORCH_HANDLE, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchSource,
     TorchStats, TorchTable, TorchWatcher,
 )
 from accelrt.allocator.history_types cimport Event
 from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
-from accelrt.allocator.pool cimport MAX_DEVICES, device_at, empty_named, follow_history, pool_if_made
+from accelrt.allocator.pool cimport (
+    MAX_DEVICES, Exported, begin_export, device_at, empty_named, end_export, follow_history, pool_if_made,
+)
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, end_pool, forget_saved, read_private,
@@ -26,8 +30,14 @@ from accelrt.allocator.readers cimport (
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport Counter, STATS, Stats
 from accelrt.allocator.types cimport LIVE, PENDING, PLAIN, Block, Pool
+from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.interpreter cimport interpreter_is_gone
+from accelrt.core.locks cimport (
+    add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
+)
+from accelrt.core.process cimport FORK_POOLS, at_fork
 cimport accelrt.driver.registry as registry
-from accelrt.status cimport INVALID_DEVICE, NO_HOST_MEMORY, status_text
+from accelrt.status cimport INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status, status_text
 
 
 # --- memory --------------------------------------------------------------------------------------------------
@@ -284,11 +294,205 @@ cdef int watch(TorchWatcher watcher) noexcept nogil:
     return code
 
 
+# --- sharing -------------------------------------------------------------------------------------------------
+# Blocks that other processes may open: each is exported from when torch first shares it until torch frees it, and goes back
+# to the pool once no hand-out of its pages is under way either.  What is said between processes is accelrt.sharing's, whose
+# functions (sharing/tensors.py) are set by interop/torch.py.
+
+cdef struct Share:
+    int device
+    Exported export
+    long keepers     # torch, until it frees the block, and hand-outs under way
+    bint is_freed    # by torch
+
+cdef pthread_mutex_t shares_lock  # before the pool's; held for no call of the driver
+cdef AddressMap shares            # by address of the block
+cdef long share_count = 0         # of them, so that who shares nothing pays no lock
+cdef object sharer = None         # (device, address) -> (handle, offset)
+cdef object opener = None         # (handle, device) -> (base, an object that keeps the memory mapped)
+cdef void (*release_block)(void* address, int device) noexcept nogil  # the hook, for blocks that nobody shares
+
+
+def set_sharing(share: Callable[[int, int], tuple[bytes, int]], open: Callable[[bytes, int], tuple[int, object]]) -> None:
+    """Says who makes handles of torch's blocks, and opens those of other processes.
+
+    Arguments:
+        share: called with a device and the address of a block, answers a handle of at most 256 bytes and how far into
+            the memory that it names the block lies.
+        open: called with a handle and a device, answers the address of that memory in this process and what keeps it.
+    """
+    global sharer, opener
+    sharer, opener = share, open
+
+
+def begin_share(int device, uintptr_t address) -> tuple[int, int, int, bool, int]:
+    """Exports a block of torch's until torch frees it; again for one that is exported already.
+
+    Returns:
+        (base, size, serial, plain, refused): where its pages lie, or its plain segment; the serial of the first of them,
+        or of that; and how many pages were made for this process alone: if not 0, it is not exported.
+    Raises:
+        CudaError: there is no live block, or its pool sleeps.
+        MemoryError: the host has none.
+    """
+    cdef Exported export
+    cdef int code
+    with nogil:
+        code = add_share(device, address, &export)
+    if code == NO_HOST_MEMORY:
+        raise MemoryError("no memory for the record of a tensor that is shared")
+    if code:
+        raise_status(code, "share", ("device", device, "address", address))
+    return export.base, export.size, serial_of(&export), export.count == 0, export.refused
+
+
+cdef uint64_t serial_of(const Exported* export) noexcept nogil:
+    return export.pages[0].serial if export.pages != NULL else export.serial
+
+
+cdef int add_share(int device, uintptr_t address, Exported* out_export) noexcept nogil:
+    # torch's thread, whose tensor keeps the block.  A copy of what is exported; pages are valid where 0 were refused.
+    cdef Share* share
+    cdef int code = 0
+    pthread_mutex_lock(&shares_lock)
+    share = <Share*>map_find(&shares, address)
+    if share == NULL:
+        share = <Share*>calloc(1, sizeof(Share))
+        code = NO_HOST_MEMORY if share == NULL else map_reserve(&shares)
+        if code == 0:
+            code = NOT_ALLOCATED if is_outside(device) else begin_export(device, address, &share.export)
+        if code == 0 and share.export.refused == 0:
+            share.device, share.keepers = device, 1
+            map_insert(&shares, address, share)
+            add_count(&share_count, 1)
+    if code == 0:
+        out_export[0] = share.export
+    if share != NULL and share.keepers == 0:
+        free(share)
+    pthread_mutex_unlock(&shares_lock)
+    return code
+
+
+cdef int end_share(uintptr_t address, bint by_torch) noexcept nogil:
+    # One keeper's end; the device of the block where it was the last, and else -1.
+    cdef Share* share
+    cdef int device = -1
+    pthread_mutex_lock(&shares_lock)
+    share = <Share*>map_find(&shares, address)
+    if share != NULL and not (by_torch and share.is_freed):
+        share.is_freed = share.is_freed or by_torch
+        share.keepers -= 1
+        if share.keepers == 0:
+            map_remove(&shares, address)
+            add_count(&share_count, -1)
+            device = share.device
+    pthread_mutex_unlock(&shares_lock)
+    if device >= 0:
+        end_export(device, address)
+        free(share.export.pages)
+        free(share)
+    return device
+
+
+cdef bint is_shared(uintptr_t address) noexcept nogil:
+    cdef bint answer
+    if load_count(&share_count) == 0:
+        return False
+    pthread_mutex_lock(&shares_lock)
+    answer = map_find(&shares, address) != NULL
+    pthread_mutex_unlock(&shares_lock)
+    return answer
+
+
+cdef void release(void* address, int device) noexcept nogil:
+    if not is_shared(<uintptr_t>address) or end_share(<uintptr_t>address, True) >= 0:
+        release_block(address, device)
+
+
+cdef const Exported* hold_share(
+    int device, uintptr_t base, size_t size, uint64_t serial, uintptr_t* out_address,
+) noexcept nogil:
+    cdef Share* share
+    cdef const Exported* export = NULL
+    cdef size_t index
+    pthread_mutex_lock(&shares_lock)
+    for index in range(shares.capacity):
+        share = <Share*>shares.slots[index].value
+        if export == NULL and share != NULL and share.device == device and not share.is_freed:
+            if share.export.base == base and share.export.size == size and serial_of(&share.export) == serial:
+                share.keepers += 1
+                out_address[0] = shares.slots[index].key
+                export = &share.export
+    pthread_mutex_unlock(&shares_lock)
+    return export
+
+
+cdef void let_go_of_share(uintptr_t address) noexcept nogil:
+    cdef int device = end_share(address, False)
+    if device >= 0:
+        release_block(<void*>address, device)
+
+
+cdef void forget_shares() noexcept nogil:
+    # In a forked child, whose parent's blocks they are.
+    pthread_mutex_init(&shares_lock, NULL)
+    map_clear(&shares)
+    store_count(&share_count, 0)
+
+
+cdef void tell_error(char* text, error) noexcept:
+    cdef bytes told = str(error).encode(errors="replace")
+    snprintf(text, TORCH_TEXT, "%s", <const char*>told)
+
+
+cdef int share_block(int device, uintptr_t address, char* handle, size_t* out_length, size_t* out_offset,
+                     char* text) noexcept with gil:
+    cdef bytes made
+    try:
+        made, out_offset[0] = sharer(device, address)
+        if len(made) > TORCH_HANDLE:
+            raise ValueError(f"a handle of {len(made)} bytes")
+        out_length[0] = len(made)
+        memcpy(handle, <const char*>made, len(made))
+        return 0
+    except BaseException as error:
+        tell_error(text, error)
+        return -1
+
+
+cdef int open_shared(const char* handle, size_t length, int device, uintptr_t* out_base, void** out_memory,
+                     char* text) noexcept with gil:
+    try:
+        out_base[0], memory = opener(handle[:length], device)
+        Py_INCREF(memory)
+        out_memory[0] = <PyObject*>memory
+        return 0
+    except BaseException as error:
+        tell_error(text, error)
+        return -1
+
+
+cdef void close_shared(void* memory) noexcept nogil:
+    # What the interpreter's end leaves mapped goes with the process.
+    if not interpreter_is_gone():
+        drop_memory(memory)
+
+
+cdef void drop_memory(void* memory) noexcept with gil:
+    Py_DECREF(<object>memory)
+
+
+forget_shares()
+at_fork("allocator.external.torch_table", FORK_POOLS, NULL, NULL, &forget_shares)
+
+
 # --- the table -----------------------------------------------------------------------------------------------
 
 cdef TorchTable table
 table.version = TORCH_TABLE_VERSION
 fill_hooks(&table)
+release_block = table.release
+table.release = release
 table.device_at = device_at
 table.size_of = size_of
 table.base_of = base_of
@@ -311,6 +515,9 @@ table.restore_pool = restore_state
 table.forget = forget
 table.forget_state = forget_state
 table.watch = watch
+table.share = share_block
+table.open_shared = open_shared
+table.close_shared = close_shared
 
 
 def address() -> int:

@@ -5,6 +5,7 @@ cdef extern from "torch_table.h":
     enum:
         TORCH_TABLE_VERSION
         TORCH_TEXT
+        TORCH_HANDLE
         TORCH_CAPTURE
         TORCH_THREAD
         TORCH_HOLDER
@@ -84,3 +85,8 @@ cdef extern from "torch_table.h":
         void (*forget)(uintptr_t* addresses) noexcept nogil
         void (*forget_state)(void* state) noexcept nogil
         int (*watch)(TorchWatcher watcher) noexcept nogil
+        int (*share)(int device, uintptr_t address, char* handle, size_t* out_length, size_t* out_offset,
+                     char* text) noexcept nogil
+        int (*open_shared)(const char* handle, size_t length, int device, uintptr_t* out_base, void** out_memory,
+                           char* text) noexcept nogil
+        void (*close_shared)(void* memory) noexcept nogil
