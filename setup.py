@@ -46,7 +46,7 @@ DIRECTIVES = {
     "cdivision": True,
     "initializedcheck": False,
     "embedsignature": False,  # inspect.signature reads the functions themselves
-    "freethreading_compatible": False,
+    "freethreading_compatible": True,  # what the GIL guards elsewhere has locks: core/DESIGN.md
     "annotation_typing": False,  # annotations are for the stubs; types of C are declared as such
     "auto_pickle": False,  # a copy made field by field would own what the original owns
 }

@@ -1,4 +1,5 @@
 """Status codes and the one converter from them to exceptions."""
+cimport cython
 from accelrt import errors
 
 # stub: FORK_TEXT: str
@@ -131,7 +132,8 @@ FORK_TEXT = (
     "To use CUDA with multiprocessing, you must use the 'spawn' start method"
 )
 
-cdef object init_error = None
+cdef object turn = object()
+cdef object init_error = None  # read and written in the critical section of turn
 cdef object watcher = None
 cdef object fault_cause = None
 
@@ -160,7 +162,13 @@ cdef const char* status_text(int code) noexcept nogil:
 
 cdef void keep_init_error(object error) noexcept:
     global init_error
-    init_error = error
+    with cython.critical_section(turn):
+        init_error = error
+
+
+cdef object kept_init_error():
+    with cython.critical_section(turn):
+        return init_error
 
 
 cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") except -1:
@@ -215,8 +223,9 @@ def status_error(int code, str call="", tuple arguments=(), str meaning="") -> E
         An exception to raise: CudaError or one of its kinds; for INIT_FAILED the error of the
         initialisation itself; for FORKED a ForkedError.
     """
-    if code == INIT_FAILED and init_error is not None:
-        return init_error
+    cdef object failure = kept_init_error() if code == INIT_FAILED else None
+    if failure is not None:
+        return failure
     if code == FORKED:
         return errors.ForkedError(FORK_TEXT)
     cdef const Entry* entry = find(code)

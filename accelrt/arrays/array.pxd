@@ -66,6 +66,7 @@ cdef class PinnedBuffer:
 cdef Buffer new_buffer(size_t nbytes, Stream stream)  # on the stream's device; for callers who know that both will do
 cdef int raise_freed(object owner, str name) except -1  # ValueError: it was freed, or never made
 cdef int raise_lost(object memory, str name) except -1  # why still_has refuses it
+cdef object base_of(Array array)  # the base, which another thread may be about to let go of
 cdef uintptr_t address_in(object memory) noexcept  # of a Buffer, PinnedBuffer or Array; of anything else 0
 
 
@@ -79,6 +80,7 @@ cdef class Array:
     cdef readonly uintptr_t ptr       # of the first element; 0 where there are no elements
     cdef readonly int device_index    # -1: host memory
     cdef readonly object base         # what owns the memory and is kept alive by this; None once freed
+    cdef object parked                # without a GIL: the base that was, for threads that are just looking at it
     cdef readonly object dtype        # numpy.dtype
     cdef readonly Stream stream       # whose order the memory follows; None for host memory
     cdef readonly Py_ssize_t ndim

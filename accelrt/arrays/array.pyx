@@ -18,6 +18,7 @@ from libc.string cimport memcpy
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport use_across
 from accelrt.core.integers cimport checked_address_int
+from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
@@ -25,9 +26,12 @@ from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
 )
 from accelrt.runtime import init
+from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport Stream, stream_for, stream_of
-from accelrt.runtime.access cimport Access, begin_use_of, defer_release, Deferral, deferral_for, end_use_of, refuse_sleeping
+from accelrt.runtime.access cimport (
+    Access, begin_use_of, defer_release, Deferral, deferral_closed, deferral_for, end_use_of, refuse_sleeping,
+)
 cimport accelrt.runtime.access as watch
 
 
@@ -232,6 +236,7 @@ cdef class Buffer:
         if not self.kept:
             release_bytes(self.device_index, self.ptr)
 
+    @cython.critical_section
     def free(self) -> None:
         """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.  Bytes that other processes
         have (share()) go back once those have let go of them; those that another thread is just putting work on into a
@@ -247,6 +252,7 @@ cdef class Buffer:
         self.ptr = 0
         self.nbytes = 0
         self.live = False
+        deferral = deferral_closed(deferral, <PyObject*>self)
         if deferral is not None:
             keeper, self.keeper = self.keeper, None
             defer_release(deferral, release_bytes, self.device_index, 0 if self.kept else address, keeper)
@@ -279,15 +285,18 @@ cdef class Buffer:
             ValueError: the driver knows no such stream, or the Buffer was freed.
         """
         cdef Stream chosen = stream_of(stream, self.device_index)
-        cdef uintptr_t address = self.ptr
+        cdef uintptr_t address
         cdef Access access
-        cdef int code
-        if not self.live:
-            raise_freed(self, "this")
+        cdef bint live
+        cdef int code = 0
         begin_use_of(&access, <PyObject*>self, NULL)
-        with nogil:
-            code = use_across(self.device_index, address, chosen.device_index, chosen.handle)
+        address, live = self.ptr, self.live
+        if live:
+            with nogil:
+                code = use_across(self.device_index, address, chosen.device_index, chosen.handle)
         end_use_of(&access)
+        if not live:
+            raise_freed(self, "this")
         if code:
             raise_status(code, "record_stream", ("ptr", address, "stream", chosen.handle))
         watch.note_use_on(address, chosen.device_index, chosen.handle)
@@ -423,6 +432,7 @@ cdef class PinnedBuffer:
     def __dealloc__(self):
         release_host_bytes(self.ptr)
 
+    @cython.critical_section
     def free(self) -> None:
         """Gives the memory back to the cache now; doing it again does nothing.
 
@@ -436,19 +446,22 @@ cdef class PinnedBuffer:
         self.ptr = 0
         self.nbytes = 0
         self.live = False
+        deferral = deferral_closed(deferral, <PyObject*>self)
         if deferral is not None:
             defer_release(deferral, release_locked, 0, address, None)
         else:
             release_host_bytes(address)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        if not self.live:
-            raise BufferError("the PinnedBuffer was freed; its memory is not its own any more")
-        PyBuffer_FillInfo(view, self, <void*>self.ptr, self.nbytes, 0, flags)
-        self.exports += 1
+        with cython.critical_section(self):
+            if not self.live:
+                raise BufferError("the PinnedBuffer was freed; its memory is not its own any more")
+            PyBuffer_FillInfo(view, self, <void*>self.ptr, self.nbytes, 0, flags)
+            self.exports += 1
 
     def __releasebuffer__(self, Py_buffer* view):
-        self.exports -= 1
+        with cython.critical_section(self):
+            self.exports -= 1
 
     def __len__(self) -> int:
         return self.nbytes
@@ -721,14 +734,19 @@ cdef Array wrap_numpy(object array):
 
 
 cdef bint is_held(object base) noexcept:
-    return (<Buffer>base).live
+    return (<Buffer>base).live if not WITHOUT_GIL or base is not None else False
+
+
+@cython.critical_section
+cdef object base_of(Array array):
+    return array.base
 
 
 cdef int raise_dead(Array array, str name) except -1:
     if array.dtype is None:
         refuse_unmade(array)
     if array.base is not None:
-        raise_freed(array.base, f"the memory of {name}")
+        raise_freed(base_of(array), f"the memory of {name}")
     raise ValueError(f"{name} is an Array that was freed: its memory is not its own any more; make another")
 
 
@@ -737,6 +755,12 @@ cdef Array new_array(object base, uintptr_t ptr, int device_index, Stream stream
     cdef Array array = Array.__new__(Array)
     start(array, base, ptr, device_index, stream, dtype, ndim, readonly)
     return array
+
+
+@cython.critical_section
+cdef int count_view(PinnedBuffer locked, int change) noexcept:
+    locked.exports += change
+    return 0
 
 
 cdef int start(Array array, object base, uintptr_t ptr, int device_index, Stream stream, object dtype, Py_ssize_t ndim,
@@ -753,7 +777,9 @@ cdef int start(Array array, object base, uintptr_t ptr, int device_index, Stream
         array.owner = DEVICE_BUFFER
     elif isinstance(base, PinnedBuffer):
         array.owner = PINNED_BUFFER
-        (<PinnedBuffer>base).exports += 1
+        count_view(<PinnedBuffer>base, 1)
+        if WITHOUT_GIL and not (<PinnedBuffer>base).live:  # freed since its address was read
+            raise_freed(base, "memory")
     array.ptr = ptr
     array.device_index = device_index
     array.stream = stream
@@ -794,7 +820,7 @@ cdef Array new_view(Array source, uintptr_t ptr, Py_ssize_t ndim):
     # The same, of the same memory.
     # The caller's code may have freed the memory since it gave the first argument.
     check_live(source, "this")
-    return new_array(source.base, ptr, source.device_index, source.stream, source.dtype, ndim, source.readonly)
+    return new_array(base_of(source), ptr, source.device_index, source.stream, source.dtype, ndim, source.readonly)
 
 
 @cython.c_api_binop_methods(True)  # an operator's method also answers where the Array is on the right
@@ -862,7 +888,7 @@ cdef class Array:
 
     def __dealloc__(self):
         if self.owner == PINNED_BUFFER:
-            (<PinnedBuffer>self.base).exports -= 1
+            count_view(<PinnedBuffer>self.base, -1)
         if self.extents != self.room:
             free(self.extents)
         free(self.steps)
@@ -1017,7 +1043,7 @@ cdef class Array:
                 raise ValueError(f"the last axis has {nbytes} bytes, in elements of {self.itemsize}; {kind} has {itemsize}, "
                                  "of which that has to be a multiple, and where they are fewer, each element too")
         check_live(self, "this")  # dtype may be any object
-        view = new_array(self.base, self.ptr, self.device_index, self.stream, kind, self.ndim, self.readonly)
+        view = new_array(base_of(self), self.ptr, self.device_index, self.stream, kind, self.ndim, self.readonly)
         memcpy(view.extents, self.extents, 2 * self.ndim * sizeof(Py_ssize_t))
         if itemsize != self.itemsize:
             view.extents[self.ndim - 1] = nbytes // itemsize
@@ -1241,6 +1267,7 @@ cdef class Array:
 
     # --- its memory ---
 
+    @cython.critical_section
     def free(self) -> None:
         """Frees the memory now, for every view of it, or lets go of another library's; doing it again does nothing.
 
@@ -1255,15 +1282,19 @@ cdef class Array:
         if self.exports:
             raise BufferError(f"{self.exports} DLPack tensors of this Array are alive; drop them before free()")
         if self.owner == PINNED_BUFFER:
-            (<PinnedBuffer>base).exports -= 1
+            count_view(<PinnedBuffer>base, -1)
             try:
                 base.free()
             except BufferError:
-                (<PinnedBuffer>base).exports += 1
+                count_view(<PinnedBuffer>base, 1)
                 raise
         elif self.owner == DEVICE_BUFFER:
             base.free()
         self.live = False
+        if WITHOUT_GIL and (self.owner != OTHERS or any_capture()):  # a Buffer that is freed holds no memory
+            self.parked = base
+        elif self.owner == OTHERS:
+            deferral = deferral_closed(deferral, <PyObject*>base)
         self.owner = OTHERS
         self.base = None
         self.ptr = 0
@@ -1333,7 +1364,7 @@ cdef tuple memory_of(object memory):
         array = memory
         if not array.dense():
             raise ValueError(f"memory is an Array of shape {array.shape} and strides {array.strides}; pass a contiguous one")
-        return array.base, array.ptr, array.size * array.itemsize, array.device_index, array.stream, array.readonly
+        return base_of(array), array.ptr, array.size * array.itemsize, array.device_index, array.stream, array.readonly
     raise TypeError(f"memory is of type {type(memory).__name__}; pass a Buffer, a PinnedBuffer or an Array, or make an "
                     "Array of another library's array with accelrt.asarray() or accelrt.from_dlpack()")
 

@@ -4,6 +4,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
+from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
 from accelrt.streams.stream cimport Stream
 from accelrt.runtime.access cimport Access, any_sleeps, begin_use_of, end_use_of
@@ -41,6 +42,7 @@ cdef bint is_asynchronous(Operand* side) except -1
 cdef int look_again_slow(Operand* side, object source, str name) except -1
 cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
+cdef int enter_use_apart(Access* access, Operand* to, object dst, Operand* origin, object src) except -1
 
 
 cdef inline View read_operand(Operand* made, object source, str name, bint writable):
@@ -83,6 +85,8 @@ cdef inline int look_again(Operand* side, object source, str name) except -1:
 
 
 cdef inline int enter_use(Access* access, Operand* to, object dst, Operand* origin, object src) except -1:
+    if WITHOUT_GIL:
+        return enter_use_apart(access, to, dst, origin, src)
     look_again(to, dst, "dst")
     if origin != NULL:
         look_again(origin, src, "src")

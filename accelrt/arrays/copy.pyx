@@ -14,8 +14,8 @@ from libc.string cimport memcpy, strchr
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport pool_if_made, try_use_across, use_across
 from accelrt.arrays.array cimport (
-    address_in, allocate_array, Array, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array, MAX_NDIM,
-    new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
+    address_in, allocate_array, Array, base_of, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array,
+    MAX_NDIM, new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
 )
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
@@ -184,6 +184,34 @@ cdef int look_again_slow(Operand* side, object source, str name) except -1:
     return 0 if still_has(source, side.address) else raise_lost(source, name)
 
 
+cdef object source_of(Operand* side, object given, str name):
+    # What the use names: of an Array its base, which another thread may have it let go of.
+    if not isinstance(given, Array):
+        return <object>side.source
+    base = base_of(<Array>given)
+    if base is None:
+        raise_lost(given, name)
+    side.source = <PyObject*>base
+    return base
+
+
+cdef int enter_use_apart(Access* access, Operand* to, object dst, Operand* origin, object src) except -1:
+    # Without a GIL: the use first, then the looks, so that who frees the memory meanwhile sees the use, or is seen.
+    to_source = source_of(to, dst, "dst")
+    origin_source = None if origin == NULL else source_of(origin, src, "src")
+    begin_use_of(access, <PyObject*>to_source, NULL if origin == NULL else <PyObject*>origin_source)
+    try:
+        look_again(to, dst, "dst")
+        if origin != NULL:
+            look_again(origin, src, "src")
+    except BaseException:
+        end_use_of(access)
+        raise
+    if any_sleeps():
+        refuse_sides(access, to, origin)
+    return 0
+
+
 cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1:
     try:
         refuse_sleeping(to.address, "dst")
@@ -238,14 +266,13 @@ cdef class MemoryUse:
     def __enter__(self) -> Self:
         if self.entered or self.memory is None:
             raise RuntimeError("a MemoryUse is entered once at a time")
-        for each in self.memory:
-            if not still_has(each, address_in(each)):
-                raise_lost(each, self.call)
         begin_use(&self.access, uses_owner, <PyObject*>self.memory)
         self.access.thread = PyThread_get_thread_ident()
         self.entered = True
         try:
             for each in self.memory:
+                if not still_has(each, address_in(each)):
+                    raise_lost(each, self.call)
                 refuse_sleeping(address_in(each), self.call)
         except BaseException:
             self.leave()

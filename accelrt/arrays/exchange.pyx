@@ -30,6 +30,7 @@ from accelrt.arrays.dlpack_abi cimport (
     DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
 )
 from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check
+from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.devices.device cimport count_devices, ordinal_of
 from accelrt.driver.guard cimport (
     ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait, go_relaxed, INTERRUPTED, leave_wait, make_thread_state,
@@ -64,6 +65,7 @@ cdef dict type_codes = {}  # numpy.dtype -> code | bits << 8 | DL_PADDED << 16
 cdef uintptr_t[RECENT] recent_types  # addresses of the types that recent_kept keeps
 cdef long[RECENT] recent_codes
 cdef list recent_kept = [None] * RECENT
+cdef int recent_lock = 0   # of the three, where there is no GIL
 cdef dict dtypes = {}      # code | bits << 8 -> numpy.dtype
 cdef int driver_is_host = -1
 
@@ -81,18 +83,24 @@ cdef inline bint on_host_driver() except -1:
 cdef inline long code_of(object dtype) except -1:
     # The type is looked up by identity first: NumPy has one object per type, and hashing it costs more than an export.
     cdef uintptr_t slot = (<uintptr_t><void*>dtype >> 4) % RECENT
+    cdef long code = -1
+    begin_turn(&recent_lock)
     if recent_types[slot] == <uintptr_t><void*>dtype:
-        return recent_codes[slot]
-    return code_of_slow(dtype, slot)
+        code = recent_codes[slot]
+    end_turn(&recent_lock)
+    return code if code >= 0 else code_of_slow(dtype, slot)
 
 
 cdef long code_of_slow(object dtype, uintptr_t slot) except -1:
     code = type_codes.get(dtype)
     if code is None:
         code = type_codes[dtype] = find_code(dtype)
+    before = recent_kept[slot]  # no-cython-lint  it is to die behind the lock
+    begin_turn(&recent_lock)
     recent_kept[slot] = dtype
     recent_types[slot] = <uintptr_t><void*>dtype
     recent_codes[slot] = code
+    end_turn(&recent_lock)
     return code
 
 
@@ -151,6 +159,8 @@ cdef object device_pair(Array array):
 
 cdef inline int describe(Array array, DLTensor* out, uint64_t* out_flags) except -1:
     # Fills in everything but the shape and the strides.
+    if WITHOUT_GIL:  # it was looked at before the export counted
+        check_live(array, "this")
     refuse_sleeping(array.ptr, "this Array")
     cdef long code = code_of(array.dtype)
     out.data = <void*>array.ptr
@@ -194,25 +204,29 @@ cdef inline int describe_whole(Array array, DLTensor* out, int64_t* numbers, uin
 
 cdef void let_go(PyObject* array) noexcept:
     cdef Array held = <Array>array
-    held.exports -= 1
-    if held.exports == 0:
-        unlink_export(&held.export)
-    if held.owner == DEVICE_BUFFER:
-        (<Buffer>held.base).exports -= 1
-    elif held.owner == PINNED_BUFFER:
-        (<PinnedBuffer>held.base).exports -= 1
+    count_export(held, -1)
     Py_DECREF(held)
 
 
 cdef void hold(Array array) noexcept:
     Py_INCREF(array)
-    array.exports += 1
-    if array.exports == 1:
+    count_export(array, 1)
+
+
+@cython.critical_section
+cdef int count_export(Array array, int change) noexcept:
+    array.exports += change
+    if array.exports == 0:
+        unlink_export(&array.export)
+    elif array.exports == 1 and change == 1:
         link_export(&array.export, array.ptr, <PyObject*>array)
     if array.owner == DEVICE_BUFFER:
-        (<Buffer>array.base).exports += 1
+        with cython.critical_section(array.base):
+            (<Buffer>array.base).exports += change
     elif array.owner == PINNED_BUFFER:
-        (<PinnedBuffer>array.base).exports += 1
+        with cython.critical_section(array.base):
+            (<PinnedBuffer>array.base).exports += change
+    return 0
 
 
 cdef void delete_holder(void* holder) noexcept nogil:
@@ -579,7 +593,11 @@ cdef int object_of_tensor(DLManagedTensorVersioned* tensor, void** out) except -
 
 cdef int describe_object(void* thing, DLTensor* out) except -1:
     # The Array itself keeps the shape and the strides.
-    cdef Array array = <Array>thing
+    return describe_array(<Array>thing, out)
+
+
+@cython.critical_section
+cdef int describe_array(Array array, DLTensor* out) except -1:
     cdef uint64_t flags
     cdef Py_ssize_t* steps
     check_live(array, "this")
@@ -958,6 +976,7 @@ cdef class RegisteredMemory:
             PyBuffer_Release(&self.view)
         end_wait(code)
 
+    @cython.critical_section
     def unregister(self) -> None:
         """Unlocks the pages, after the device's work; doing it again does nothing.
 

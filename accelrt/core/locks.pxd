@@ -1,4 +1,5 @@
 # Locks: the system's mutexes, and spin locks.  Atomic counters, and pointers that one thread publishes to others.
+from libc.stdint cimport uint64_t
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -30,6 +31,30 @@ cdef extern from *:
     bint spin_try(int* lock) noexcept nogil
     void spin_lock(int* lock) noexcept nogil
     void spin_unlock(int* lock) noexcept nogil
+
+
+# What the GIL guards where there is one.  In an interpreter without it these are spin locks, as above: a holder touches no
+# Python object's count that may fall to 0, and gives up nothing.  Elsewhere they are nothing at all.
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define accelrt_without_gil 1
+    #define accelrt_begin_turn(lock) spin_lock(lock)
+    #define accelrt_end_turn(lock) spin_unlock(lock)
+    #define accelrt_add_in_turn(count, amount) __atomic_add_fetch(count, amount, __ATOMIC_RELAXED)
+    #else
+    #define accelrt_without_gil 0
+    #define accelrt_begin_turn(lock) ((void)(lock))
+    #define accelrt_end_turn(lock) ((void)(lock))
+    #define accelrt_add_in_turn(count, amount) (*(count) += (amount))
+    #endif
+    """
+    const bint WITHOUT_GIL "accelrt_without_gil"  # a constant: the interpreter may run threads of Python side by side
+    void begin_turn "accelrt_begin_turn" (int* lock) noexcept nogil
+    void end_turn "accelrt_end_turn" (int* lock) noexcept nogil
+    long add_in_turn "accelrt_add_in_turn" (long* count, long amount) noexcept nogil  # the sum; no lock needed
+    uint64_t number_in_turn "accelrt_add_in_turn" (uint64_t* count, uint64_t amount) noexcept nogil
 
 
 # Counters are sequentially consistent: of two threads that each write one and then read the other's, at least one sees

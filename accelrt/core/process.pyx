@@ -4,6 +4,7 @@ A module registers what it does, once, when it is imported, and says its rank; s
 module is imported first.  The process has one pthread_atfork, one os.register_at_fork and one atexit function of
 accelrt's: these.
 """
+cimport cython
 import atexit
 import os
 import threading  # whose own part in a child comes before ours
@@ -211,6 +212,7 @@ cdef class PythonFunctions:
     cdef int ended_in  # the process at whose exit it ran
 
 
+cdef object registering = object()  # in whose critical section the two lists of functions are read and replaced
 cdef list python_functions = []  # by rank, then by name; replaced and never changed
 cdef dict under_way = {}         # thread -> the functions that were run before its fork
 
@@ -264,12 +266,19 @@ def call_at_fork(
         before, parent, child: callables of no arguments, or None.
     """
     global python_functions
-    python_functions = with_functions(python_functions, functions_of(name, fork_ranks, rank, before, parent, child))
+    cdef PythonFunctions added = functions_of(name, fork_ranks, rank, before, parent, child)
+    with cython.critical_section(registering):
+        python_functions = with_functions(python_functions, added)
+
+
+cdef list functions_at_fork():
+    with cython.critical_section(registering):
+        return python_functions
 
 
 def _before_fork():
     cdef PythonFunctions entry
-    cdef list before = python_functions
+    cdef list before = functions_at_fork()
     under_way[PyThread_get_thread_ident()] = before
     for entry in reversed(before):
         run(entry, entry.before, "before")
@@ -285,7 +294,7 @@ def _after_in_parent():
 def _after_in_child():
     cdef PythonFunctions entry
     under_way.clear()
-    for entry in python_functions:
+    for entry in functions_at_fork():
         run(entry, entry.child, "after in child")
 
 
@@ -308,7 +317,9 @@ def call_at_exit(str name, str rank, function: Callable[[], object]) -> None:
         function: callable of no arguments.
     """
     global exit_functions
-    exit_functions = with_functions(exit_functions, functions_of(name, exit_ranks, rank, None, function, None))
+    cdef PythonFunctions added = functions_of(name, exit_ranks, rank, None, function, None)
+    with cython.critical_section(registering):
+        exit_functions = with_functions(exit_functions, added)
     if placed_in != getpid():
         come_first_at_exit()
 
@@ -326,9 +337,14 @@ def come_first_at_exit() -> None:
     placed_in = getpid()
 
 
+cdef list functions_at_exit():
+    with cython.critical_section(registering):
+        return exit_functions
+
+
 cdef PythonFunctions next_at_exit(int process):
     cdef PythonFunctions entry
-    for entry in exit_functions:
+    for entry in functions_at_exit():
         if entry.ended_in != process:
             return entry
     return None
@@ -359,7 +375,7 @@ def registered_at_fork() -> list[tuple[str, str, str, tuple[str, ...]]]:
     for index in range(count):
         hooks = (copied[index].prepare != NULL, copied[index].parent != NULL, copied[index].child != NULL)
         entries.append((FORK_ORDER[copied[index].rank][0], copied[index].name.decode(), "C", phases_of(hooks)))
-    for entry in python_functions:
+    for entry in functions_at_fork():
         hooks = (entry.before is not None, entry.parent is not None, entry.child is not None)
         entries.append((FORK_ORDER[entry.rank][0], entry.name, "Python", phases_of(hooks)))
     return entries
@@ -372,7 +388,7 @@ cdef tuple phases_of(tuple hooks):
 def registered_at_exit() -> list[tuple[str, str]]:
     """What runs at the exit: list of (rank, name), in that order."""
     cdef PythonFunctions entry
-    return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in exit_functions]
+    return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in functions_at_exit()]
 
 
 assert len(FORK_ORDER) == FORK_RANKS

@@ -212,21 +212,24 @@ cdef class device:
         if not self.made:
             refuse_unmade(self)
         before = switch_to(self.index)
-        if self.entered:
-            self.enter_again(before)
-        else:
-            self.entered = PyThread_get_thread_ident()
-            self.before = before
+        with cython.critical_section(self):
+            if self.entered:
+                self.enter_again(before)
+            else:
+                self.entered = PyThread_get_thread_ident()
+                self.before = before
         return self
 
     def __exit__(
         self, kind: builtins.type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
     ) -> None:
-        cdef int before = self.before
-        if self.again is None or not self.leave_again(&before):
-            if self.entered != PyThread_get_thread_ident():
-                raise RuntimeError(f"the context of {self!r} is not entered on this thread; nothing is changed")
-            self.entered = 0
+        cdef int before
+        with cython.critical_section(self):
+            before = self.before
+            if self.again is None or not self.leave_again(&before):
+                if self.entered != PyThread_get_thread_ident():
+                    raise RuntimeError(f"the context of {self!r} is not entered on this thread; nothing is changed")
+                self.entered = 0
         if self.index >= 0:
             switch_back(before)
         return False

@@ -64,6 +64,7 @@ cdef class CUDAGraph:
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
     cdef bint keep_change(self, uintptr_t node, NodeChange made, bint whole) except -1
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1
+    cdef int update_from(self, CUDAGraph to) except -1
     cdef int take_over(self, CUDAGraph other) except -1
     cdef int require_free(self) except -1
     cdef int require_alike(self, CUDAGraph other) except -1

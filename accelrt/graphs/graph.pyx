@@ -12,6 +12,7 @@ from accelrt.allocator.private.routes cimport (
 from accelrt.arrays.copy import device_span
 from accelrt.core.integers cimport checked_address_int
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
+from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.devices.device cimport ordinal_of
 from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.guard cimport count_out_capture, expect_capture
@@ -226,6 +227,7 @@ cdef class CUDAGraph:
             raise RuntimeError(f"this CUDAGraph {state} already; call reset() first, or use another CUDAGraph")
         return 0
 
+    @cython.critical_section
     def capture_begin(
         self, pool: tuple[int, int] | CUDAGraph | MemPool | None = None, capture_error_mode: str = "global",
     ) -> None:
@@ -302,6 +304,7 @@ cdef class CUDAGraph:
         self.record.random = self.registered
         return 0
 
+    @cython.critical_section
     def capture_end(self) -> None:
         """Ends the capture (cuStreamEndCapture) and makes it ready to replay, unless the graph is to be kept.
 
@@ -415,6 +418,7 @@ cdef class CUDAGraph:
         if self.exec_:
             self.rare &= ~UNREADY
 
+    @cython.critical_section
     def instantiate(self) -> None:
         """Makes a graph that was kept ready to replay (cuGraphInstantiate); anew, where it was ready already.
 
@@ -426,6 +430,7 @@ cdef class CUDAGraph:
         self.raw_cuda_graph()
         self.make_exec()
 
+    @cython.critical_section
     def upload(self, stream: Stream | int | None = None) -> None:
         """Puts what replays need onto the device now rather than with the first replay (cuGraphUpload).
 
@@ -448,6 +453,7 @@ cdef class CUDAGraph:
         if code:
             raise_status(code, "graph_upload", ("graph_exec", self.exec_, "stream", chosen.handle))
 
+    @cython.critical_section
     def replay(self) -> None:
         """Puts the captured work into the current stream of the graph's device (cuGraphLaunch).
 
@@ -463,8 +469,12 @@ cdef class CUDAGraph:
         if self.rare or handle != self.last_stream or watch.detects_races() or watch.any_sleeps():
             self.replay_slow(handle)
             return
-        exec_ = self.exec_
         begin_use(&access, NULL, <PyObject*>self)
+        if WITHOUT_GIL and watch.any_sleeps():  # since it was looked at
+            end_use(&access)
+            self.replay_slow(handle)
+            return
+        exec_ = self.exec_
         with nogil:
             code = registry.active().graph_launch(self.ordinal, exec_, handle)
         end_use(&access)
@@ -580,11 +590,15 @@ cdef class CUDAGraph:
         what the other keeps, and it uses the other's pool with it.  If its own graph was kept, that is given up too.
         """
         cdef CUDAGraph to
-        cdef uint64_t first, second
-        cdef int code
         if not isinstance(other, CUDAGraph):
             raise TypeError(f"other is {other!r} of type {type(other).__name__}; pass a CUDAGraph")
         to = other
+        with cython.critical_section(self, to):
+            self.update_from(to)
+
+    cdef int update_from(self, CUDAGraph to) except -1:
+        cdef uint64_t first, second
+        cdef int code
         self.require_alike(to)
         self.require_unreplayed()
         first, second = to.pool_id[0], to.pool_id[1]
@@ -605,6 +619,7 @@ cdef class CUDAGraph:
         finally:
             self.end_change()
             to.uses -= 1
+        return 0
 
     cdef int require_alike(self, CUDAGraph other) except -1:
         other.raw_cuda_graph()
@@ -634,6 +649,7 @@ cdef class CUDAGraph:
         self.changes = changes
         return 0
 
+    @cython.critical_section
     def reset(self) -> None:
         """Forgets the capture: its pool's memory can go back to the device once nothing in it is live.
 
@@ -662,6 +678,7 @@ cdef class CUDAGraph:
         self.shown = False
         return made
 
+    @cython.critical_section
     def register_generator_state(self, generator: object) -> None:
         """Lets captures of this graph draw from a generator; each replay goes on where the generator is then, and moves it
         on.  A device's default generator needs no registration.
@@ -682,6 +699,7 @@ cdef class CUDAGraph:
         if state not in self.registered:
             self.registered += (state,)
 
+    @cython.critical_section
     def pool(self) -> tuple[int, int]:
         """The handle of the graph's memory pool, to pass to other captures.
 
@@ -696,6 +714,7 @@ cdef class CUDAGraph:
             )
         return self.pool_id[0], self.pool_id[1]
 
+    @cython.critical_section
     def memory_stats(self) -> dict[str, int]:
         """What the graph's pool holds, in the words of MemPool.stats: "reserved_bytes.current" is what it keeps from
         others.  Graphs that share a pool all count all of it."""
@@ -704,6 +723,7 @@ cdef class CUDAGraph:
             stats = read_private(self.ordinal, self.pool_id[0], self.pool_id[1], False)
         return figures_of(stats)
 
+    @cython.critical_section
     def raw_cuda_graph(self) -> int:
         """The driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
 
@@ -719,6 +739,7 @@ cdef class CUDAGraph:
             raise RuntimeError("the driver's graph was not kept; make it with CUDAGraph(keep_graph=True)")
         raise RuntimeError("no graph is kept: capture first; what update() replaced is gone")
 
+    @cython.critical_section
     def raw_cuda_graph_exec(self) -> int:
         """The driver's instantiated graph (CUgraphExec) as int; valid until reset() or instantiate(), and no longer
         than this object.
@@ -731,6 +752,7 @@ cdef class CUDAGraph:
         self.shown = True
         return self.exec_
 
+    @cython.critical_section
     def nodes(self) -> list[GraphNode]:
         """The nodes of a graph that was kept, as a list of GraphNode, in the order that the driver gives.
 
@@ -744,6 +766,7 @@ cdef class CUDAGraph:
         finally:
             self.uses -= 1
 
+    @cython.critical_section
     def kernel_node_params(self, node: GraphNode | int) -> KernelParams:
         """What a kernel node of a graph that was kept launches (cuGraphKernelNodeGetParams).
 
@@ -764,6 +787,7 @@ cdef class CUDAGraph:
         finally:
             self.busy -= 1
 
+    @cython.critical_section
     def set_kernel_node_params(
         self, node: GraphNode | int, *, kernel: Kernel | None = None, grid: int | Sequence[int] | None = None,
         block: int | Sequence[int] | None = None, shared: int | None = None, args: Sequence[object] | None = None,
@@ -847,6 +871,7 @@ cdef class CUDAGraph:
             keep_until_passed(self.ordinal, stream, found)
         return len(found) > 0
 
+    @cython.critical_section
     def edges(self) -> list[tuple[int, int]]:
         """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).
 
@@ -864,6 +889,7 @@ cdef class CUDAGraph:
         """Lets the next capture keep its graph, as keep_graph=True would, so that it can be dumped."""
         self.keep_graph = True
 
+    @cython.critical_section
     def debug_dump(self, debug_path: str | os.PathLike[str], bint verbose=False) -> None:
         """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
 
@@ -952,11 +978,13 @@ cdef class CUDAGraph:
         """
         return add_hook(self.own_replay_hooks(), hook, False)
 
+    @cython.critical_section
     cdef list own_capture_hooks(self):
         if self.capture_hooks is NO_HOOKS:
             self.capture_hooks = []
         return self.capture_hooks
 
+    @cython.critical_section
     cdef list own_replay_hooks(self):
         if self.replay_hooks is NO_HOOKS:
             self.replay_hooks = []
@@ -973,6 +1001,7 @@ cdef class CUDAGraph:
         """Whether this graph's capture is under way."""
         return self.record is not None
 
+    @cython.critical_section
     def __repr__(self):
         held = self.exec_ or self.graph
         state = f"{self.node_count} nodes"
@@ -991,7 +1020,7 @@ cdef class RandomState:
         seed: int.
         offset: int, a multiple of 4: of how many words each thread's sequence was used.
 
-    Each method runs with the GIL held throughout, so that no two launches are given the same offset.
+    Each method is one step for other threads, so that no two launches are given the same offset.
     """
 
     cdef readonly uint64_t seed
@@ -1002,11 +1031,13 @@ cdef class RandomState:
         self.seed = seed
         self.offset = offset
 
+    @cython.critical_section
     def put(self, uint64_t seed, uint64_t offset) -> None:
         """Sets both."""
         self.seed = seed
         self.offset = offset
 
+    @cython.critical_section
     def take(self, uint64_t words) -> tuple[int, int]:
         """(seed, offset) for a launch that uses so many words of each sequence, a multiple of 4; the next one is behind
         them."""
@@ -1118,6 +1149,12 @@ cdef class graph:
 
 # --- conditional nodes -----------------------------------------------------------------------------------------
 
+@cython.critical_section
+cdef int count_busy(CUDAGraph graph, int change) noexcept:
+    graph.busy += change
+    return 0
+
+
 cdef int set_condition(Branch branch, Stream stream) except -1:
     cdef int code
     watch.note_access(branch.ordinal, stream.handle, branch.address, FLAG_BYTES, "r", "condition")
@@ -1175,16 +1212,17 @@ cdef class Branch:
         cdef CUDAGraph graph = self.graph
         if graph is None:
             refuse_unmade(self)
-        graph.require_calm()
-        if self.context is not None:
-            raise RuntimeError("this condition's body was captured already; call if_() or while_() for each")
-        if graph.record is None:
-            raise RuntimeError("a condition belongs into a capture: call it inside `with accelrt.graph(g)`")
-        graph.busy += 1  # asking the flag for its address may run other threads, and so may beginning the capture
+        with cython.critical_section(graph):
+            graph.require_calm()
+            if self.context is not None:
+                raise RuntimeError("this condition's body was captured already; call if_() or while_() for each")
+            if graph.record is None:
+                raise RuntimeError("a condition belongs into a capture: call it inside `with accelrt.graph(g)`")
+            graph.busy += 1  # asking the flag for its address may run other threads, and so may beginning the capture
         try:
             self.enter_body()
         finally:
-            graph.busy -= 1
+            count_busy(graph, -1)
 
     cdef int enter_body(self) except -1:
         cdef CUDAGraph graph = self.graph
@@ -1274,10 +1312,10 @@ cdef int end_body(Branch branch) except -1:
         raise RuntimeError("the capture that this condition belongs to is over already")
     if branch.kind == CONDITION_WHILE:
         set_condition(branch, branch.stream)
-    graph.busy += 1
+    count_busy(graph, 1)
     with nogil:
         code = registry.active().capture_end(branch.ordinal, branch.stream.handle, &body)
-    graph.busy -= 1
+    count_busy(graph, -1)
     if code:
         raise_broken(record, code, "capture_end", ("stream", branch.stream))
     return 0

@@ -88,7 +88,8 @@ cdef class Kernel:
     cdef int require_made(self) except -1
     cdef int note_stream(self, Stream stream) except -1
     cdef int prepare_slow(self, Packed* packed, unsigned int shared, Stream stream, tuple arguments) except -1
-    cdef int end_asleep(self, Access* access, Packed* packed, tuple arguments) except -1  # ends a use of memory that sleeps
+    # Ends a use of memory that sleeps, or was freed.
+    cdef int end_refused(self, Access* access, Packed* packed, tuple arguments) except -1
     cdef int keep_with(self, Record record, tuple arguments) except -1  # with a graph
     # A kernel node of a graph, or for exec_ of an instance of it, becomes a launch of this kernel.
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,

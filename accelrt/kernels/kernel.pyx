@@ -12,7 +12,7 @@ from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_AsLongLongAndOverflow
 from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer
-from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport UINTPTR_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -26,6 +26,7 @@ from accelrt.arrays.copy cimport (
 )
 from accelrt.core.integers cimport checked_address_int, checked_int
 from accelrt.core.threads cimport sleep_ns
+from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
@@ -292,8 +293,9 @@ cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) ex
             f"{place_of(index, parameters)} is an Array of {array.dtype}; the kernel takes a pointer to "
             f"{kinds[<int>parameter.pointee_kind]} of {parameter.pointee} bytes; convert it, or name its bytes' type by "
             "view()")
-    parameters.fitting[index] = array.dtype
-    parameter.fitting = <PyObject*>array.dtype
+    with cython.critical_section(parameters):
+        parameters.fitting[index] = array.dtype
+        parameter.fitting = <PyObject*>array.dtype
     return 0
 
 
@@ -579,9 +581,10 @@ cdef struct Recent:
     int device
     uintptr_t stream
 
-# What was launched last; guarded by the GIL.
+# What was launched last, in turn.
 cdef Recent[RECENT] recent
 cdef unsigned int launches = 0
+cdef int recent_lock = 0
 
 
 cdef inline void note_name(str name, Stream stream) noexcept:
@@ -592,25 +595,33 @@ cdef inline void note_name(str name, Stream stream) noexcept:
 
 cdef void note_name_slow(str name, Stream stream) noexcept:
     global launches
-    cdef Recent* place = &recent[launches % RECENT]
-    cdef PyObject* before = place.name
+    cdef Recent* place
+    cdef PyObject* before
     Py_INCREF(name)
+    begin_turn(&recent_lock)
+    place = &recent[launches % RECENT]
+    before = place.name
     place.name, place.device, place.stream = <PyObject*>name, stream.device_index, stream.handle
     launches += 1
+    end_turn(&recent_lock)
     Py_XDECREF(before)
 
 
 def latest_kernels() -> list[tuple[str, int, int]]:
     """(name, device, handle of the stream) of the kernels that were launched last, the newest first, each once; for
     errors that do not name theirs."""
-    cdef unsigned int back
-    cdef Recent* each
-    cdef dict found = {}
-    for back in range(1, RECENT + 1):
-        each = &recent[(launches - back) % RECENT]
-        if back <= launches and each.name != NULL:
-            found[<str>each.name, each.device, each.stream] = None
-    return list(found)
+    cdef Recent[RECENT] latest
+    cdef unsigned int back, count
+    begin_turn(&recent_lock)
+    count = min(launches, <unsigned int>RECENT)
+    for back in range(count):
+        latest[back] = recent[(launches - 1 - back) % RECENT]
+        Py_INCREF(<object>latest[back].name)
+    end_turn(&recent_lock)
+    names = [(<object>latest[back].name, latest[back].device, latest[back].stream) for back in range(count)]
+    for back in range(count):
+        Py_DECREF(<object>latest[back].name)
+    return list(dict.fromkeys(names))
 
 
 def name_suspects() -> str:
@@ -800,8 +811,8 @@ cdef class Kernel:
         if packed.ran or packed.shared or size.shared > self.most_shared or watch.detects_races() or any_capture():
             self.prepare_slow(&packed, size.shared, stream, arguments)
         begin_use(&access, uses_owner, <PyObject*>arguments)
-        if watch.any_sleeps():
-            self.end_asleep(&access, &packed, arguments)
+        if WITHOUT_GIL or watch.any_sleeps():
+            self.end_refused(&access, &packed, arguments)
         with nogil:  # a full queue may wait for a function of Python's
             code = put_in(self, size, extras, stream.handle, packed.pointers)
         end_use(&access)
@@ -828,9 +839,13 @@ cdef class Kernel:
             note_memory(self.takes, arguments, stream, record is not None)
         return look_again(self.takes, arguments, packed)
 
-    cdef int end_asleep(self, Access* access, Packed* packed, tuple arguments) except -1:
+    cdef int end_refused(self, Access* access, Packed* packed, tuple arguments) except -1:
+        # Without a GIL the memory may have been freed until the use began.
         try:
-            refuse_asleep(self.takes, arguments, packed)
+            if WITHOUT_GIL:
+                look_again(self.takes, arguments, packed)
+            if watch.any_sleeps():
+                refuse_asleep(self.takes, arguments, packed)
         except BaseException:
             end_use(access)
             raise
@@ -861,6 +876,7 @@ cdef class Kernel:
                          explain(self, code, grid, block, size.shared))
         return 0
 
+    @cython.critical_section
     cdef int note_stream(self, Stream stream) except -1:
         # The kernel may die, and its module with it, while a launch is under way.
         if self.launched_on is None:

@@ -1,4 +1,5 @@
 """The allocator as Python sees it: torch.cuda.memory's names for addresses, page-locked memory and statistics."""
+cimport cython
 import numbers
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
@@ -608,7 +609,13 @@ cdef extern from *:
     bint is_over() noexcept nogil
     void set_over() noexcept nogil
 
-cdef tuple registered = ()  # of FreeMemoryCallback, in order; replaced as a whole, under the GIL
+cdef object turn = object()  # in whose critical section the tuple below is read and replaced
+cdef tuple registered = ()  # of FreeMemoryCallback, in order
+
+
+cdef tuple registered_now():
+    with cython.critical_section(turn):
+        return registered
 
 
 cdef class FreeMemoryCallback:
@@ -624,12 +631,13 @@ cdef class FreeMemoryCallback:
     def remove(self) -> None:
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""
         global registered
-        registered = tuple([other for other in registered if other is not self])
-        if not registered:
-            ladder.on_refusal = NULL
+        with cython.critical_section(turn):
+            registered = tuple([other for other in registered if other is not self])
+            if not registered:
+                ladder.on_refusal = NULL
 
     def __repr__(self):
-        state = "" if self in registered else ", removed"
+        state = "" if self in registered_now() else ", removed"
         return f"<accelrt.memory.FreeMemoryCallback {self.function!r}{state}>"
 
 
@@ -651,7 +659,7 @@ cdef int call_all(int device, size_t size) noexcept nogil:
     cdef bint new_state = make_thread_state()
     with gil:
         drop_with_gil(new_state)
-        for callback in registered:
+        for callback in registered_now():
             answer = call((<FreeMemoryCallback>callback).function, device, size)
             if answer < 0:
                 break
@@ -695,8 +703,9 @@ def register_free_memory_callback(fn: Callable[[int, int], object]) -> FreeMemor
         raise TypeError(f"fn is {fn!r} of type {type(fn).__name__}; pass a callable as fn(device, nbytes)")
     callback = FreeMemoryCallback.__new__(FreeMemoryCallback)
     callback.function = fn
-    registered = (*registered, callback)
-    ladder.on_refusal = ask
+    with cython.critical_section(turn):
+        registered = (*registered, callback)
+        ladder.on_refusal = ask
     return callback
 
 
@@ -1104,8 +1113,9 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
 cdef dict laid_out(dict singles):
     # A new dict with every key in its place, so that nothing has to be sorted.
     global stats_layout
-    if stats_layout is None:
-        stats_layout = dict.fromkeys(sorted([*singles, *FIELD_KEYS]), 0)
+    with cython.critical_section(turn):
+        if stats_layout is None:
+            stats_layout = dict.fromkeys(sorted([*singles, *FIELD_KEYS]), 0)
     return stats_layout.copy()
 
 

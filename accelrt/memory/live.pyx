@@ -1,4 +1,5 @@
 """What is live, told where a request is refused and at the end of the process."""
+cimport cython
 import gc
 import os
 import resource
@@ -219,7 +220,13 @@ def explained_pinned(size: int, str cause) -> OutOfMemoryError:
 
 # --- observers -------------------------------------------------------------------------------------------------
 
-cdef tuple observers = ()  # of OutOfMemoryObserver, in order; replaced as a whole, under the GIL
+cdef object turn = object()  # in whose critical section the tuple below is read and replaced
+cdef tuple observers = ()  # of OutOfMemoryObserver, in order
+
+
+cdef tuple observers_now():
+    with cython.critical_section(turn):
+        return observers
 
 
 cdef class OutOfMemoryObserver:
@@ -235,10 +242,11 @@ cdef class OutOfMemoryObserver:
     def remove(self) -> None:
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""
         global observers
-        observers = tuple([other for other in observers if other is not self])
+        with cython.critical_section(turn):
+            observers = tuple([other for other in observers if other is not self])
 
     def __repr__(self):
-        state = "" if self in observers else ", removed"
+        state = "" if self in observers_now() else ", removed"
         return f"<accelrt.memory.OutOfMemoryObserver {self.function!r}{state}>"
 
 
@@ -270,7 +278,8 @@ def attach_out_of_memory_observer(fn: Callable[[int, int, int, int], object]) ->
         )
     observer = OutOfMemoryObserver.__new__(OutOfMemoryObserver)
     observer.function = fn
-    observers = (*observers, observer)
+    with cython.critical_section(turn):
+        observers = (*observers, observer)
     return observer
 
 
@@ -281,7 +290,7 @@ def tell(error: OutOfMemoryError, int ordinal) -> None:
         return
     telling = 1
     try:
-        for observer in observers:
+        for observer in observers_now():
             function = (<OutOfMemoryObserver>observer).function
             try:
                 function(ordinal, error.requested, error.capacity, error.free)

@@ -1,4 +1,5 @@
 """Memory pools of the user's own: what is allocated in them, their checkpoints and their sleep."""
+cimport cython
 import operator
 from collections import namedtuple
 from cpython.number cimport PyIndex_Check
@@ -26,6 +27,7 @@ from accelrt.allocator.stats cimport (
 )
 from accelrt.allocator.types cimport HOLE, LIVE, PLAIN, Pool
 from accelrt.core.integers cimport exact_int
+from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
@@ -228,9 +230,7 @@ cdef uint64_t last_pool = 0  # of the numbers given to pools
 
 
 cdef uint64_t next_pool() noexcept:
-    global last_pool
-    last_pool += 1
-    return last_pool
+    return number_in_turn(&last_pool, 1)
 
 
 cdef bint is_whole(object part) except -1:
@@ -329,6 +329,7 @@ cdef class MemPool:
                     release_pool(ordinal, 0, self.number, True)  # in a forked child there is nothing to let go of
                     sweep_suspended(ordinal)
 
+    @cython.critical_section
     cdef int hold_on(self, int ordinal) except -1:
         cdef int code
         if self.number == 0:
@@ -550,6 +551,7 @@ cdef class use_mem_pool:
     def __reduce__(self):
         refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
 
+    @cython.critical_section
     def __enter__(self) -> None:
         cdef int code
         if not self.made:
@@ -565,6 +567,7 @@ cdef class use_mem_pool:
             raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
         self.thread = thread_number()
 
+    @cython.critical_section
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         cdef uint64_t thread = self.thread
         cdef int code

@@ -8,6 +8,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
+from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.core.slots cimport leave_slot, Slot
 
 cdef extern from * nogil:
@@ -118,13 +119,14 @@ cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) ex
 #     ...                                  # the looks: the owners live, their memory is awake; then the driver's calls
 #     end_use_of(&access)
 #
-# Between the last line of the caller's code and begin_use the GIL is not given up, or the looks come after it.  Nobody
-# waits in the door.  Who takes memory away closes it first, so that later looks refuse, and then
+# Between the last line of the caller's code and begin_use the GIL is not given up, or the looks come after it; without a GIL
+# they all do.  Nobody waits in the door.  Who takes memory away closes it first, so that later looks refuse, and then
 # - free() has the last of the uses that name the owner give the memory back (deferral_for),
 # - sleep() waits until all uses begun before have ended (await_uses).
 #
 # Uses by Python code are records on their thread's stack, in a list that the GIL guards: two links, and no atomic
-# operation.  Uses by nogil code are sections of their thread's slot (core/slots.pxd).
+# operation.  Without a GIL the door's lock guards it.  Uses by nogil code are sections of their thread's slot
+# (core/slots.pxd).
 cdef struct Access
 ctypedef bint (*naming)(const Access* access, PyObject* owner) noexcept
 ctypedef void (*releasing)(int device, uintptr_t address) noexcept
@@ -139,7 +141,8 @@ cdef struct Access:
     PyObject* first       # owners of the memory: references of the use, unless `names` is set; or NULL
     PyObject* second
 
-cdef struct Door:       # under the GIL
+cdef struct Door:       # under the GIL, or the lock
+    int lock              # guards the Deferrals that wait too
     Access* oldest        # uses under way
     Access* newest
     uint64_t serial       # of the newest use ever
@@ -157,8 +160,10 @@ cdef class Deferral:
     cdef Deferral after         # in the list of those that wait
 
 # None where no use under way names the owner: then its memory may be given back at once.  Else the caller has its object
-# look freed, so that nobody else begins to use it, and calls defer_release; in between nothing may raise.
+# look freed, so that nobody else begins to use it, and calls defer_release; in between nothing may raise.  Without a GIL a
+# use may begin before the object looks freed, so that deferral_closed is asked then; it answers what deferral_for does.
 cdef Deferral deferral_slow(PyObject* owner)
+cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object thing) noexcept
 cdef void give_deferred() noexcept
 # Waits for all uses begun before the call, of Python and of nogil code; on the main thread a signal's handler may end it.
@@ -166,7 +171,7 @@ cdef void give_deferred() noexcept
 cdef int await_uses(str call) except -1
 
 # Exports: memory that another library has by DLPack, from the moment on at which the tensor is made until its deleter is
-# called.  A list that the GIL guards, of the Arrays that were exported; each is in it once, however many tensors it has.
+# called.  A list of the Arrays that were exported; each is in it once, however many tensors it has.
 cdef struct Export:
     Export* before
     Export* next
@@ -190,9 +195,11 @@ cdef inline void begin_use(Access* access, naming names, PyObject* first) noexce
 
 cdef inline void link_use(Access* access) noexcept:
     access.enqueued = False
+    begin_turn(&door.lock)
     door.serial += 1
     access.serial = door.serial
     append_use(access)
+    end_turn(&door.lock)
 
 
 cdef inline void append_use(Access* access) noexcept nogil:
@@ -206,6 +213,8 @@ cdef inline void append_use(Access* access) noexcept nogil:
 
 
 cdef inline void end_use(Access* access) noexcept:
+    cdef bint deferred
+    begin_turn(&door.lock)
     if access.next != NULL:
         access.next.before = access.before
     else:
@@ -214,7 +223,9 @@ cdef inline void end_use(Access* access) noexcept:
         access.before.next = access.next
     else:
         door.oldest = access.next
-    if door.deferred:
+    deferred = door.deferred
+    end_turn(&door.lock)
+    if deferred:
         give_deferred()
 
 
@@ -253,6 +264,10 @@ cdef inline bint is_pool_awake(int device, uint64_t first, uint64_t second) noex
 
 cdef inline Deferral deferral_for(PyObject* owner):
     return deferral_slow(owner) if door.newest != NULL else None
+
+
+cdef inline Deferral deferral_closed(Deferral deferral, PyObject* owner):
+    return look_closed(deferral, owner) if WITHOUT_GIL else deferral
 
 
 # --- nogil code: between the two stand the look, is_awake, and the driver's call ---

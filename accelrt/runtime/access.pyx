@@ -1,4 +1,5 @@
 """The door for uses of memory, with the race detector's hooks."""
+cimport cython
 import numbers
 import warnings
 from cpython.buffer cimport PyBUF_READ
@@ -10,6 +11,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
+from accelrt.core.locks cimport begin_turn, end_turn
 from accelrt.core.process cimport FORK_USES, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport (
@@ -32,6 +34,7 @@ from accelrt.status cimport CAPTURE_IMPLICIT
 
 SYNC_MODES = ("default", "warn", "error")
 
+cdef object turn = object()   # in whose critical section the detector is read and replaced
 cdef object detector = None  # accelrt.sanitizer's Detector that is on, or was on last
 cdef object crc32 = None  # zlib's, from the first start on
 
@@ -103,6 +106,12 @@ def fingerprint(uintptr_t address, size_t size) -> int | None:
     return crc32(PyMemoryView_FromMemory(<char*>address, size, PyBUF_READ))
 
 
+cdef object told():
+    # The detector.  Another thread may be about to replace it, so that its reference is taken in turn.
+    with cython.critical_section(turn):
+        return detector
+
+
 def start(chosen: Detector) -> None:
     """Turns the race detector on; see accelrt.sanitizer.enable.
 
@@ -112,7 +121,8 @@ def start(chosen: Detector) -> None:
     global detector, sanitizing, crc32
     from zlib import crc32
 
-    detector = chosen
+    with cython.critical_section(turn):
+        detector = chosen
     sanitizing = 1
 
 
@@ -124,7 +134,7 @@ def stop() -> None:
 
 def watching() -> Detector | None:
     """The race detector that is on or was on last, or None."""
-    return detector
+    return told()
 
 
 def is_watching() -> bool:
@@ -133,17 +143,17 @@ def is_watching() -> bool:
 
 
 cdef int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1:
-    detector.work(ordinal, stream, call, uses)
+    told().work(ordinal, stream, call, uses)
     return 0
 
 
 cdef int note_host_work(str call, list uses) except -1:
-    detector.host_work(call, uses)
+    told().host_work(call, uses)
     return 0
 
 
 cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1:
-    detector.changed(capture, old, new)
+    told().changed(capture, old, new)
     return 0
 
 
@@ -155,98 +165,98 @@ cdef int note_access_slow(
 
 cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
     if is_node:
-        detector.captured_point(ordinal, stream, event, False)
+        told().captured_point(ordinal, stream, event, False)
     else:
-        detector.recorded(ordinal, stream, event)
+        told().recorded(ordinal, stream, event)
     return 0
 
 
 cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
     if is_node:
-        detector.captured_point(ordinal, stream, event, True)
+        told().captured_point(ordinal, stream, event, True)
     else:
-        detector.waited(ordinal, stream, event)
+        told().waited(ordinal, stream, event)
     return 0
 
 
 cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1:
-    detector.reached_stream(ordinal, stream)
+    told().reached_stream(ordinal, stream)
     return 0
 
 
 cdef int note_event_reached_slow(uintptr_t event) except -1:
-    detector.reached_event(event)
+    told().reached_event(event)
     return 0
 
 
 cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1:
-    detector.recorded_use(address, ordinal, stream)
+    told().recorded_use(address, ordinal, stream)
     return 0
 
 
 cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
     if address:
-        detector.allocated(address, size, ordinal, stream)
+        told().allocated(address, size, ordinal, stream)
 
 
 cdef void note_freed_slow(uintptr_t address) noexcept:
     if address:
-        detector.freed(address)
+        told().freed(address)
 
 
 cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1:
     if detects_races():
-        detector.replayed(capture, ordinal, stream)
+        told().replayed(capture, ordinal, stream)
     return 0
 
 
 cdef int note_stream(int ordinal, uintptr_t stream) except -1:
     if detects_races():
-        detector.made_stream(ordinal, stream)
+        told().made_stream(ordinal, stream)
     return 0
 
 
 cdef int note_device_reached(int ordinal) except -1:
     if detects_races():
-        detector.reached_device(ordinal)
+        told().reached_device(ordinal)
     return 0
 
 
 cdef object note_host_function(int ordinal, uintptr_t stream):
-    return detector.host_function(ordinal, stream) if detects_races() else None
+    return told().host_function(ordinal, stream) if detects_races() else None
 
 
 cdef void note_run(object mark, bint begins) noexcept:
     if mark is not None:
-        detector.runs(mark if begins else None)
+        told().runs(mark if begins else None)
 
 
 cdef int note_captured(uint64_t capture) except -1:
     if detects_races():
-        detector.captured(capture)
+        told().captured(capture)
     return 0
 
 
 cdef void note_dropped(uint64_t capture) noexcept:
     if detects_races():
-        detector.dropped(capture)
+        told().dropped(capture)
 
 
 cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1:
     if detects_races():
-        detector.freed_after(address, event)
+        told().freed_after(address, event)
     return 0
 
 
 cdef int note_emptied() except -1:
     if detects_races():
-        detector.emptied()
+        told().emptied()
     return 0
 
 
 cdef int note_forgotten(uintptr_t address, size_t size) except -1:
     if detects_races():
-        detector.forget(address, address + size)
+        told().forget(address, address + size)
     return 0
 
 
@@ -254,7 +264,7 @@ def finish() -> None:
     """The interpreter's exit: tells what was found and not told, and watches nothing any more."""
     if sanitizing:
         stop()
-        detector.finish()
+        told().finish()
 
 
 call_at_exit("runtime.access", "race detector", finish)
@@ -278,6 +288,7 @@ cdef enum:
 
 cdef Deferral waiting = None  # the first of those that wait
 cdef Export* first_export = NULL
+cdef int exports_lock = 0     # of that list, where there is no GIL; sleep.pyx's lock is taken under it
 
 
 # --- uses by nogil code --------------------------------------------------------------------------------------------
@@ -317,15 +328,42 @@ cdef class Deferral:
         raise TypeError("a Deferral is made by a free() beside a use")
 
 
-cdef Deferral deferral_slow(PyObject* owner):
-    cdef const Access* access = door.newest
-    cdef Deferral deferral
+cdef uint64_t newest_naming(PyObject* owner) noexcept:
+    # The number of the newest use under way that names the owner; 0: there is none.
+    cdef const Access* access
+    cdef uint64_t last = 0
+    begin_turn(&door.lock)
+    access = door.newest
     while access != NULL and not is_named(access, owner):
         access = access.before
-    if access == NULL:
+    if access != NULL:
+        last = access.serial
+    end_turn(&door.lock)
+    return last
+
+
+cdef Deferral deferral_slow(PyObject* owner):
+    cdef Deferral deferral
+    cdef uint64_t last = newest_naming(owner)
+    if last == 0:
         return None
     deferral = Deferral.__new__(Deferral)
-    deferral.last = access.serial
+    deferral.last = last
+    return deferral
+
+
+cdef Deferral look_closed(Deferral deferral, PyObject* owner):
+    cdef uint64_t last = newest_naming(owner)
+    if last == 0:
+        return None
+    try:
+        if deferral is None:
+            deferral = Deferral.__new__(Deferral)
+        deferral.last = last
+    except MemoryError:  # the object looks freed already
+        while newest_naming(owner):
+            with nogil:
+                pause(PAUSE_NS)
     return deferral
 
 
@@ -335,14 +373,25 @@ cdef void defer_release(Deferral deferral, releasing release, int device, uintpt
     deferral.device = device
     deferral.address = address
     deferral.thing = thing
+    begin_turn(&door.lock)
     deferral.after = waiting
     waiting = deferral
     door.deferred = True
+    end_turn(&door.lock)
     give_deferred()  # the use may have ended meanwhile
 
 
 cdef Deferral take_due():
     # One whose uses have ended; None: there is none.
+    cdef Deferral due
+    begin_turn(&door.lock)
+    due = take_due_in_turn()
+    end_turn(&door.lock)
+    return due
+
+
+cdef Deferral take_due_in_turn():
+    # With the door's lock.  Nothing dies here: what leaves the list is answered.
     global waiting
     cdef Deferral before = None, deferral = waiting
     while deferral is not None and door.oldest != NULL and door.oldest.serial <= deferral.last:
@@ -372,22 +421,30 @@ cdef void give_deferred() noexcept:
 
 cdef bint is_under_way(uint64_t last) noexcept:
     # Whether a use that began no later than `last` has not reached the driver yet.
-    cdef const Access* access = door.oldest
-    while access != NULL and access.serial <= last:
-        if not access.enqueued:
-            return True
+    cdef const Access* access
+    cdef bint found = False
+    begin_turn(&door.lock)
+    access = door.oldest
+    while access != NULL and access.serial <= last and not found:
+        found = not access.enqueued
         access = access.next
-    return False
+    end_turn(&door.lock)
+    return found
 
 
 cdef int refuse_inside(str call) except -1:
     cdef unsigned long thread = PyThread_get_thread_ident()
-    cdef const Access* access = door.oldest
-    while access != NULL:
-        if access.thread == thread and not access.enqueued:
-            raise RuntimeError(f"{call}: the calling thread is in the midst of a use of memory, from which this was called "
-                               "(by a finalizer or a signal's handler); call it after that")
+    cdef const Access* access
+    cdef bint inside = False
+    begin_turn(&door.lock)
+    access = door.oldest
+    while access != NULL and not inside:
+        inside = access.thread == thread and not access.enqueued
         access = access.next
+    end_turn(&door.lock)
+    if inside:
+        raise RuntimeError(f"{call}: the calling thread is in the midst of a use of memory, from which this was called "
+                           "(by a finalizer or a signal's handler); call it after that")
     return 0
 
 
@@ -430,29 +487,37 @@ cdef void link_export(Export* export, uintptr_t address, PyObject* array) noexce
     export.address = address
     export.array = array
     export.before = NULL
+    begin_turn(&exports_lock)
     export.next = first_export
     if first_export != NULL:
         first_export.before = export
     first_export = export
+    end_turn(&exports_lock)
 
 
 cdef void unlink_export(Export* export) noexcept:
     global first_export
+    begin_turn(&exports_lock)
     if export.next != NULL:
         export.next.before = export.before
     if export.before != NULL:
         export.before.next = export.next
     else:
         first_export = export.next
+    end_turn(&exports_lock)
 
 
 cdef list exported_from(int device, unsigned long long first, unsigned long long second):
+    # What is listed has a reference of its tensors', so that counts do not fall to 0 here.
     cdef list arrays = []
-    cdef const Export* export = first_export
+    cdef const Export* export
+    begin_turn(&exports_lock)
+    export = first_export
     while export != NULL:
         if export.address and is_of_suspended(device, first, second, export.address):
             arrays.append(<object>export.array)
         export = export.next
+    end_turn(&exports_lock)
     return arrays
 
 
@@ -461,9 +526,11 @@ cdef list exported_from(int device, unsigned long long first, unsigned long long
 cdef void forget_uses() noexcept nogil:
     # In a forked child: other threads are gone, and their stacks with them.  The forking thread may be in a use, from which
     # a signal's handler forked, say.
+    global exports_lock
     cdef unsigned long thread = PyThread_get_thread_ident()
     cdef Access* access = door.oldest
     cdef Access* after
+    door.lock = exports_lock = 0
     door.oldest = door.newest = NULL
     while access != NULL:
         after = access.next

@@ -1,5 +1,6 @@
 """What has to live until work has passed it: records of captures, host functions, and late releases; and the pools that
 driver streams and events return to."""
+cimport cython
 import sys
 from collections import namedtuple
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
@@ -15,7 +16,9 @@ from accelrt.allocator.pinned.cache cimport (
 )
 from accelrt.allocator.pool cimport MAX_DEVICES, in_private, record_deferred_uses, release, use_across
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport add_count, load_count, spin_lock, spin_unlock, store_count
+from accelrt.core.locks cimport (
+    add_count, add_in_turn, begin_turn, end_turn, load_count, spin_lock, spin_unlock, store_count,
+)
 from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.threads cimport pause
@@ -42,8 +45,8 @@ from accelrt.uses.events cimport (
 # --- capture record ---------------------------------------------------------------------------------------------------
 # Captures under way: what their nodes point at has to live as long as the graph, and what broke them has to be told.
 
-cdef list captures = []    # Records, the newest last: there are few; guarded by the GIL
-cdef Record latest = None  # that began and is not over
+cdef list captures = []    # Records, the newest last: there are few
+cdef Record latest = None  # that began and is not over; read and written in the critical section of captures
 
 # What broke a capture: the error's text, the row that answered it, "file:line", and the function and thread there.
 Breakage = namedtuple("Breakage", "text call place scene")
@@ -84,23 +87,29 @@ cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list k
     record.kept = kept
     record.outer = other
     captures.append(record)
-    latest = record
+    with cython.critical_section(captures):
+        latest = record
     return record
 
 
 cdef int close_capture(Record record) except -1:
     global latest
-    if latest is record:
-        latest = None
-    if record in captures:
+    with cython.critical_section(captures):
+        if latest is record:
+            latest = None
+    try:
         captures.remove(record)
+    except ValueError:  # it is closed already
+        pass
     return 0
 
 
 # --- what is kept --------------------------------------------------------------------------------------------
 
 cdef Record record_on(int device, uintptr_t stream):
-    cdef Record record = latest
+    cdef Record record
+    with cython.critical_section(captures):
+        record = latest
     if record is None or record.origin != stream or record.ordinal != device:
         record = find_record(device, stream)
     return outermost(record)
@@ -115,7 +124,7 @@ cdef inline Record outermost(Record record):
 cdef Record find_record(int device, uintptr_t stream):
     cdef Record record
     cdef bint captured
-    for record in captures:
+    for record in list(captures):  # another thread may end a capture, here and below
         if record.origin == stream and record.ordinal == device:
             return record
     return ask_driver(device, stream, &captured) if captures else None
@@ -136,7 +145,7 @@ cdef Record ask_driver(int device, uintptr_t stream, bint* out_captured):
         raise_status(code, "capture_status", ("device", device, "stream", stream))
     out_captured[0] = status == CAPTURE_ACTIVE
     if out_captured[0]:
-        for record in captures:
+        for record in list(captures):
             if record.capture == capture:
                 return record
     return None
@@ -170,6 +179,7 @@ cdef int note_source(Record record, uintptr_t source) except -1:
     return 0
 
 
+@cython.critical_section
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1:
     cdef Side side
     cdef uintptr_t key = <uintptr_t><void*>source
@@ -320,7 +330,8 @@ cdef struct Waiting:
     PyObject* kept    # likewise, a reference
     Waiting* next
 
-cdef Waiting* waiting = NULL  # guarded by the GIL
+cdef Waiting* waiting = NULL  # in turn
+cdef int waiting_lock = 0
 cdef draining drain_more = NULL
 
 
@@ -356,12 +367,15 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
 
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept:
+    cdef Waiting* entry
     cdef int code = NOT_READY
     if not in_host_function:
         with nogil:
             code = give_back(kind, device, handle)
     if code and code != FORKED:
-        wait(kind, device, handle)
+        entry = new_waiting(kind, device, handle)
+        if entry != NULL:
+            add_waiting(entry)
 
 
 cdef void follow_capture() noexcept nogil:
@@ -421,22 +435,29 @@ cdef void close_disposal(int kind, int device, uintptr_t stream, uint64_t captur
     if graph and kind == CAPTURE:  # a body belongs to its node
         dispose(GRAPH, device, graph)
     if code and code != FORKED:
-        entry = wait(kind, device, stream)
+        entry = new_waiting(kind, device, stream)
         if entry != NULL:
             entry.capture = capture
+            add_waiting(entry)
 
 
-cdef Waiting* wait(int kind, int device, uintptr_t handle) noexcept:
-    global waiting
+cdef Waiting* new_waiting(int kind, int device, uintptr_t handle) noexcept:
+    # To be filled in and added.
     cdef Waiting* entry = <Waiting*>calloc(1, sizeof(Waiting))
     if entry == NULL:
         return NULL  # without 64 bytes for the note the handle is lost, and so, soon, is the process
     entry.kind = kind
     entry.device = device
     entry.handle = handle
+    return entry
+
+
+cdef void add_waiting(Waiting* entry) noexcept:
+    global waiting
+    begin_turn(&waiting_lock)
     entry.next = waiting
     waiting = entry
-    return entry
+    end_turn(&waiting_lock)
 
 
 # --- what replays use ----------------------------------------------------------------------------------------
@@ -473,10 +494,11 @@ cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
     if over:
         return
     Py_INCREF(thing)  # for good, where there is no memory for the note
-    entry = wait(REPLAYS, device, stream)
+    entry = new_waiting(REPLAYS, device, stream)
     if entry != NULL:
         entry.use = use
         entry.kept = <PyObject*>thing
+        add_waiting(entry)
 
 
 cdef void drain() noexcept:
@@ -485,8 +507,10 @@ cdef void drain() noexcept:
     cdef Waiting* entry
     if any_capture() or in_host_function:
         return
+    begin_turn(&waiting_lock)
     left = waiting
     waiting = NULL
+    end_turn(&waiting_lock)
     while left != NULL:
         entry = left
         left = entry.next
@@ -505,13 +529,11 @@ cdef void drain() noexcept:
 
 
 cdef void retry_replays(Waiting* entry) noexcept:
-    global waiting
     cdef bint over
     with nogil:
         over = passed(&entry.use)
     if not over:
-        entry.next = waiting
-        waiting = entry
+        add_waiting(entry)
         return
     Py_DECREF(<object>entry.kept)
     free(entry)
@@ -540,6 +562,7 @@ cdef long outstanding = 0                   # runs enqueued from Python and not 
 cdef long[MAX_DEVICES] outstanding_on       # of them, those of each device
 cdef list function_errors = []     # of (error, function)
 cdef long more_errors = 0  # that came later and were not kept
+cdef object telling = object()  # in whose critical section the two are read and written
 cdef bint is_exiting = False
 cdef long closing = 0      # 1: the interpreter ends, so that no function runs any more
 
@@ -565,12 +588,14 @@ cdef void count_run(int device, long change) noexcept nogil:
     add_count(&outstanding_on[device], change)
 
 
+@cython.critical_section
 cdef void begin_run(HostCall host_call) noexcept:
     Py_INCREF(host_call)
     host_call.runs += 1
     count_run(host_call.device, 1)
 
 
+@cython.critical_section
 cdef int end_run(HostCall host_call) noexcept:
     # Answers the device to count the run out of, or UNCOUNTED.
     cdef int device = host_call.device
@@ -610,10 +635,11 @@ cdef int call(HostCall host_call) noexcept:
     try:
         host_call.function()
     except BaseException as error:
-        if len(function_errors) < MOST_ERRORS:
-            function_errors.append((error, host_call.function))
-        else:
-            more_errors += 1
+        with cython.critical_section(telling):
+            if len(function_errors) < MOST_ERRORS:
+                function_errors.append((error, host_call.function))
+            else:
+                more_errors += 1
     watch.note_run(host_call.mark, False)
     device = end_run(host_call)
     in_host_function -= 1
@@ -676,18 +702,23 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
 
 cdef int raise_callback_errors() except -1:
     if function_errors:
-        raise take_errors()
+        error = take_errors()
+        if error is not None:  # unless another thread was faster
+            raise error
     return 0
 
 
 cdef object take_errors():
     global more_errors
-    cdef list raised = [error for error, _ in function_errors]
-    cdef long more = more_errors
-    del function_errors[:len(raised)]  # more may have come
-    more_errors -= more
-    if len(raised) == 1:
-        return raised[0]
+    cdef list raised
+    cdef long more
+    with cython.critical_section(telling):
+        raised = [error for error, _ in function_errors]
+        more = more_errors
+        del function_errors[:len(raised)]  # more may have come
+        more_errors -= more
+    if len(raised) < 2 and more == 0:
+        return raised[0] if raised else None  # another thread was faster
     text = f"{len(raised) + more} host functions raised"
     return BaseExceptionGroup(text + f"; the first {len(raised)} are here" if more else text, raised)
 
@@ -779,7 +810,7 @@ cdef enum:
 cdef Returned[MAX_DEVICES][LEVELS] returned  # under the lock
 cdef AddressMap streams                      # handle -> PooledStream, of all; under the lock
 cdef AddressMap events                       # handle -> PooledEvent, of those that nogil code has; under the lock
-cdef long event_holders = 0                  # Events that have a PooledEvent; guarded by the GIL
+cdef long event_holders = 0                  # Events that have a PooledEvent; in turn
 cdef int pool_lock = 0                       # held for no call of the driver's
 
 
@@ -983,7 +1014,6 @@ cdef size_t streams_in_use() noexcept nogil:
 # Their own pool, by device and flags, is that of uses/events.pyx.
 
 cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) except NULL:
-    global event_holders
     cdef PooledEvent* event = NULL if fresh else take_spare(device, flags)
     cdef int code
     if event == NULL:
@@ -991,14 +1021,13 @@ cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) exc
             code = make_event(registry.active(), device, flags, &event)
         if code:
             raise_status(code, "event_create", ("device", device, "flags", flags))
-    event_holders += 1
+    add_in_turn(&event_holders, 1)
     return event
 
 
 cdef void return_from_event(PooledEvent* event) noexcept:
     # An interprocess event is destroyed: what another process did with it is unknown.
-    global event_holders
-    event_holders -= 1
+    add_in_turn(&event_holders, -1)
     if event.flags & EVENT_INTERPROCESS:
         dispose(EVENT, event.device, event.handle)
         free(event)
@@ -1056,9 +1085,9 @@ cdef void note_record(int device, uintptr_t event, uintptr_t stream) noexcept no
 
 cdef void forget_in_fork() noexcept nogil:
     # The parent's objects, and a lock that another of its threads may have held.
-    global waiting, pool_lock, event_holders
+    global waiting, pool_lock, event_holders, waiting_lock
     waiting = NULL
-    pool_lock = 0
+    pool_lock = waiting_lock = 0
     event_holders = 0
     memset(returned, 0, sizeof(returned))
     memset(&streams, 0, sizeof(streams))

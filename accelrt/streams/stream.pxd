@@ -53,7 +53,7 @@ cdef int judge_handle(uintptr_t handle, int hint, str name) except -1  # the dev
 cdef class StreamContext:           # in which a stream is the current one of a thread
     cdef readonly object stream
     cdef bint is_streams            # made by a Stream that is entered itself, which alone leaves it
-    cdef int open                   # how often it is entered and not left, on all threads; each entry holds a reference
+    cdef long open                  # how often it is entered and not left, on all threads; each entry holds a reference
 
     cdef bint leave_slow(self) except -1
 

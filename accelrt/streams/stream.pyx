@@ -8,6 +8,7 @@ from libc.string cimport memmove
 
 from accelrt.allocator.pool cimport MAX_DEVICES, knows_stream, stream_waits
 from accelrt.core.integers cimport exact_int
+from accelrt.core.locks cimport add_in_turn, number_in_turn
 from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport (
     count_devices, current_ordinal, device_at, device_total, ordinal_of, switch_back, switch_to,
@@ -552,7 +553,7 @@ def get_stream_from_external(data_ptr: int, device: DeviceArgument | None = None
 cdef enum:
     IPC_BYTES = 64
 
-cdef uint64_t records = <uint64_t>1 << 63  # numbers that are no driver's handles; guarded by the GIL
+cdef uint64_t records = <uint64_t>1 << 63  # numbers that are no driver's handles; in turn
 
 
 cdef class Event:
@@ -628,8 +629,9 @@ cdef class Event:
         cdef int code
         if not self.flags & EVENT_INTERPROCESS:
             raise ArgumentError("the event is this process's own; make it with Event(interprocess=True)")
-        if self.handle == 0:
-            self.ensure_handle(ordinal_of(None))
+        with cython.critical_section(self):
+            if self.handle == 0:
+                self.ensure_handle(ordinal_of(None))
         with nogil:
             code = registry.active().ipc_event_export(self.device_index, self.handle, handle)
         if code:
@@ -660,10 +662,10 @@ cdef class Event:
             )
         return 0
 
+    @cython.critical_section
     cdef int record_in(self, Stream where) except -1:
         # The GIL is released although it costs some 20 ns: where the stream's queue is full the driver waits for
         # the stream, which may wait for a function of Python's.
-        global records
         cdef int ordinal = where.device_index
         cdef uintptr_t stream = mark_used(where)
         cdef bint captured = False
@@ -686,8 +688,7 @@ cdef class Event:
         if code:
             self.raise_unrecorded(code, stream)
         watch.note_record(ordinal, stream, self.handle, is_node)
-        records += 1
-        self.record_number = records
+        self.record_number = number_in_turn(&records, 1)
         self.captured = captured and not is_node
         return 0
 
@@ -703,6 +704,7 @@ cdef class Event:
             return_from_event(taken)
         return raise_status(code, "event_record", ("event", handle, "stream", stream))
 
+    @cython.critical_section
     cdef int wait_in(self, Stream stream) except -1:
         cdef int ordinal = stream.device_index
         cdef uintptr_t waiter = mark_used(stream)
@@ -1128,7 +1130,7 @@ cdef int unlink(int index) except -1:
     cdef int ordinal = (<Stream>gone.before).device_index
     cdef PyObject* other = NULL
     cdef int inner
-    (<StreamContext>gone.context).open -= 1
+    add_in_turn(&(<StreamContext>gone.context).open, -1)
     entered.depth -= 1
     memmove(entry, entry + 1, (entered.depth - index) * sizeof(Entry))
     if index < entered.depth:
@@ -1252,7 +1254,7 @@ cdef inline int enter_context(StreamContext context) except -1:
         make_room(before, device)
     entry = &entered.entries[entered.depth]
     Py_INCREF(context)
-    context.open += 1
+    add_in_turn(&context.open, 1)
     entry.context = <PyObject*>context
     entry.before = before
     entry.device = device
@@ -1269,7 +1271,7 @@ cdef inline bint leave_context(StreamContext context) except -1:
     if entry.context != <PyObject*>context:
         return context.leave_slow()
     entered.depth -= 1
-    context.open -= 1
+    add_in_turn(&context.open, -1)
     Py_DECREF(context)
     return_to(entry.before, entry.device)
     return False

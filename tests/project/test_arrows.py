@@ -273,7 +273,7 @@ def set_from_above(texts):
         for parameters, body in FUNCTION.findall(text):
             given = {name or pointer for name, pointer in given_as.findall(parameters)}
             known = set(", ".join(re.findall(r"^    global (.+)", body, re.M)).split(", "))
-            for targets, values in re.findall(r"^    ([\w, ]+) = ([\w, ]+)$", body, re.M):
+            for targets, values in re.findall(r"^ {4,8}([\w, ]+) = ([\w, ]+)$", body, re.M):
                 pairs = zip(targets.split(", "), values.split(", "), strict=False)
                 found |= {(module, name) for name, value in pairs if name in known and value in given}
         for other, alias in ALIAS.findall(text):
