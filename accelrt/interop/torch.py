@@ -48,11 +48,13 @@ _native: Any = None  # the compiled library, once it was loaded
 _replaced: list[tuple[Any, str, Any]] = []
 
 
-def install(name: str = "accelrt") -> None:
+def install(name: str = "accelrt", *, pinned: bool = False) -> None:
     """Makes accelrt torch's allocator of device memory, for the whole process and every GPU.
 
     Arguments:
         name: str, what torch.cuda.get_allocator_backend() answers; "native" serves programs that go by it.
+        pinned: bool, whether torch's page-locked memory (pin_memory(), DataLoader) comes from accelrt too, from
+            the cache that its own copies and sleeping pools use; also in a later call of install().
     Raises:
         ModuleNotFoundError: torch is not installed.
         RuntimeError: torch has used CUDA in this process already, and there is no C++ compiler.
@@ -72,6 +74,8 @@ def install(name: str = "accelrt") -> None:
     """
     global _installed
     if _installed is not None:
+        if pinned and _installed is _native:
+            _native.accelrt_torch_pin()
         return
     torch = importlib.import_module("torch")
     require_cuda(torch)
@@ -82,13 +86,15 @@ def install(name: str = "accelrt") -> None:
         plug_in(torch, str(error))
         warnings.warn(
             f"accelrt could not compile torch's allocator: {error}. It is plugged in instead, without "
-            "torch.compile's graph trees, late installation, uninstall(), observers, the profiler's memory "
-            "and MemPools with allocators",
+            "torch.compile's graph trees, late installation, uninstall(), observers, the profiler's memory, "
+            "MemPools with allocators and page-locked memory",
             RuntimeWarning,
             stacklevel=2,
         )
     else:
         put_in(torch, library, name)
+        if pinned:
+            library.accelrt_torch_pin()
 
 
 def load(torch: ModuleType) -> Any:
@@ -172,8 +178,8 @@ def uninstall() -> None:
             only as long as the present one is not initialised, and a plugged one is so at once.
         RuntimeError: another allocator took accelrt's place.
 
-    Tensors that lie in accelrt's memory stay there until they are freed.  Graphs and MemPools of torch's that
-    were made while accelrt was its allocator have to end before.
+    Tensors that lie in accelrt's memory stay there until they are freed, page-locked ones too.  Graphs and
+    MemPools of torch's that were made while accelrt was its allocator have to end before.
     """
     global _installed
     if _installed is None:
@@ -187,6 +193,7 @@ def uninstall() -> None:
     if _native.accelrt_torch_uninstall():
         raise RuntimeError("another allocator is torch's by now, in accelrt's place; it has to go first")
     torch_sharing.turn(False)
+    _native.accelrt_torch_unpin()
     restore()
     _installed = None
 

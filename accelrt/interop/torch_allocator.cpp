@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "torch_history.h"
+#include "torch_pinned.h"
 #include "torch_pools.h"
 #include "torch_sharing.h"
 
@@ -609,3 +610,7 @@ EXPORT int accelrt_torch_uninstall() {
   c10::SetAllocator(c10::kCUDA, before, 255);
   return 0;
 }
+
+// torch's page-locked memory from accelrt's cache, once accelrt's object is torch's allocator; and no longer.
+EXPORT void accelrt_torch_pin() { install_pinned(late); }
+EXPORT void accelrt_torch_unpin() { uninstall_pinned(); }

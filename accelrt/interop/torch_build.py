@@ -132,7 +132,7 @@ def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
     """Compiles in a folder of its own, and writes the file whole, for other processes may look for it."""
     with tempfile.TemporaryDirectory(prefix="accelrt-torch-") as folder:
         compiled = os.path.join(folder, "torch_allocator.so")
-        command = [*compiler, *flags, str(SOURCE), "-o", compiled, "-lc10", "-lc10_cuda"]
+        command = [*compiler, *flags, str(SOURCE), "-o", compiled, "-lc10", "-lc10_cuda", "-ltorch_cpu"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         except (OSError, subprocess.SubprocessError) as error:

@@ -20,7 +20,7 @@ FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, U, U, U, U, U, U)
 I32, U64 = ctypes.c_int32, ctypes.c_uint64
 SILENT = """
     DeviceCanAccessPeer DeviceGetAttribute EventElapsedTime GetLastError PeekAtLastError LaunchKernel
-    LaunchKernelExC StreamGetPriority HostRegister HostUnregister PointerGetAttributes
+    LaunchKernelExC StreamGetPriority HostRegister HostUnregister
 """
 DRIVER = """
     cuCtxGetCurrent cuCtxSetCurrent cuDeviceGet cuDeviceGetAttribute cuDevicePrimaryCtxRetain
@@ -71,7 +71,7 @@ def write(address, value, kind):
 
 def give(answer, *places):
     """Writes what a row answered to (address, type) pairs; its code."""
-    code, *values = answer if isinstance(answer, tuple) else (answer,)
+    code, *values = answered(answer)
     if code == 0:
         for (address, kind), value in zip(places, values, strict=True):
             write(address, value, kind)
@@ -129,6 +129,22 @@ def export(answer, place):
     return code
 
 
+def attributes(rows, place, address, *_):
+    """cudaPointerAttributes: whether memory is page-locked (1), a device's (2), or neither (0)."""
+    code, *device = answered(rows.pointer_device(address))
+    ctypes.memset(place, 0, 24)
+    if code == 0:
+        write(place, 1 if device[0] < 0 else 2, I32)
+        write(place + 4, max(device[0], 0), I32)
+        write(place + 8, address, U64)
+        write(place + 16, address if device[0] < 0 else 0, U64)
+    return 0
+
+
+def answered(answer):
+    return answer if isinstance(answer, tuple) else (answer,)
+
+
 def put(place, value, kind=I32):
     write(place, value, kind)
     return 0
@@ -145,6 +161,7 @@ HANDLERS = {
     "RuntimeGetVersion": lambda rows, place, *_: put(place, 13000),
     "DeviceGetStreamPriorityRange": lambda rows, a, b, *_: put(a, 0) or put(b, -3),
     "DeviceSynchronize": lambda rows, *_: rows.device_synchronize(0),
+    "PointerGetAttributes": attributes,
     "MemGetInfo": lambda rows, free, total, *_: give(rows.memory_info(0), (free, U64), (total, U64)),
     "HostAlloc": lambda rows, place, size, *_: give(rows.host_alloc(0, size), (place, U64)),
     "FreeHost": lambda rows, address, *_: rows.host_free(0, address),

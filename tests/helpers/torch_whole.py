@@ -416,7 +416,7 @@ def without_the_cache(interop, torch):
     del inside, again
 
 
-def main(kind, name):
+def main(kind, name, scenarios=ALONE):
     import torch
 
     from accelrt.interop import torch as interop
@@ -426,7 +426,7 @@ def main(kind, name):
 
         kept = Standin()
         interop.require_cuda = lambda torch: None
-    ALONE[name](interop, torch)
+    scenarios[name](interop, torch)
     torch.cuda.synchronize()
     if kind == "standin":
         assert kept

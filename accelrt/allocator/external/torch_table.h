@@ -26,6 +26,11 @@ struct TorchStats {
     struct TorchCounter oversize_allocations, oversize_segments;
     int64_t retries, refusals, waits, device_allocations, device_frees, max_split;
 };
+struct TorchTiming { int64_t total, largest, least, count; };  /* of calls of the driver, in microseconds */
+struct TorchPinnedStats {
+    struct TorchCounter segments, segment_bytes, blocks, block_bytes;
+    struct TorchTiming take, give;
+};
 struct TorchBlock {
     uint64_t address, size, requested, stream, pool[2];  /* pool: as torch names it */
     int state, opens, large, expandable;                 /* opens: the first of its segment */
@@ -81,6 +86,15 @@ struct TorchTable {
                         size_t *out_freed_count, char *text);
     void (*forget)(uintptr_t *addresses);
     void (*forget_state)(void *state);
+    /* page-locked memory */
+    int (*pinned_hit)(size_t size, uintptr_t *out_address);  /* of the cache alone; not 0: ask the next one */
+    int (*pinned_alloc)(int device, size_t size, uintptr_t *out_address, char *text);  /* device: whose driver gives it */
+    void (*pinned_release)(uintptr_t address);
+    int (*pinned_use)(uintptr_t address, int device, void *stream);  /* below 0: it is not accelrt's */
+    void (*pinned_empty)(void);
+    void (*pinned_stats)(struct TorchPinnedStats *out_stats);
+    void (*pinned_reset)(int peaks);  /* 0: the sums */
+    int (*settle)(int device);        /* waits for the device's work; not 0: a capture is under way, or it failed */
     int (*watch)(TorchWatcher watcher);  /* NULL: no longer; called under locks of the pool's, on any thread */
     /* between processes; these take the GIL.  handle has room for TORCH_HANDLE bytes; out_memory is given to close_shared
        once, whatever still uses it: it is unmapped when the device's work is done */

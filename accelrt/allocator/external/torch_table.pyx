@@ -11,11 +11,16 @@ from accelrt.allocator.external.backends cimport (
     enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
 )
 from accelrt.allocator.external.torch_types cimport (
-    TORCH_HANDLE, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchSource,
-    TorchStats, TorchTable, TorchWatcher,
+    TORCH_HANDLE, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent,
+    TorchPinnedStats, TorchSource, TorchStats, TorchTable, TorchTiming, TorchWatcher,
 )
 from accelrt.allocator.history_types cimport Event
 from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
+from accelrt.allocator.pinned.block cimport PinnedStats, Tally, Timing
+from accelrt.allocator.pinned.cache cimport (
+    allocate_pinned_on, empty_pinned, read_pinned_stats, release_pinned, reset_pinned_peaks, reset_pinned_sums,
+    try_allocate_pinned, try_release_pinned, use_pinned_on,
+)
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, Exported, begin_export, device_at, empty_named, end_export, follow_history, pool_if_made,
 )
@@ -36,8 +41,11 @@ from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.driver.guard cimport enter_wait, leave_wait
 cimport accelrt.driver.registry as registry
-from accelrt.status cimport INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, raise_status, status_text
+from accelrt.status cimport (
+    FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status, status_text,
+)
 
 
 # --- memory --------------------------------------------------------------------------------------------------
@@ -265,6 +273,71 @@ cdef void forget_state(void* state) noexcept nogil:
     if state != NULL:
         forget_saved(<Saved*>state)
         free(state)
+
+
+# --- page-locked memory --------------------------------------------------------------------------------------
+# torch calls all of it with the GIL or without; only a hit, and a free of what no stream uses, keep it.
+
+cdef int pinned_alloc(int device, size_t size, uintptr_t* out_address, char* text) noexcept nogil:
+    cdef void* gil = leave_gil()
+    cdef int code = allocate_pinned_on(device, size, out_address)
+    enter_gil(gil)
+    return explain(text, "take page-locked memory", device, code) if code else 0
+
+
+cdef void pinned_release(uintptr_t address) noexcept nogil:
+    # A child holds its parent's memory in vain.
+    cdef void* gil
+    if try_release_pinned(address):
+        gil = leave_gil()
+        release_pinned(address)
+        enter_gil(gil)
+
+
+cdef int pinned_use(uintptr_t address, int device, void* stream) noexcept nogil:
+    cdef int code = use_pinned_on(address, device, <uintptr_t>stream)
+    return -1 if code == NOT_ALLOCATED or code == FORKED else code
+
+
+cdef void pinned_empty() noexcept nogil:
+    cdef void* gil = leave_gil()
+    empty_pinned()  # what the driver refuses to take back stays in the cache
+    enter_gil(gil)
+
+
+cdef void copy_tally(TorchCounter* into, const Tally* tally) noexcept nogil:
+    into.current, into.peak, into.allocated, into.freed = tally.current, tally.peak, tally.allocated, tally.freed
+
+
+cdef void copy_timing(TorchTiming* into, const Timing* timing) noexcept nogil:
+    into.total, into.largest, into.least, into.count = timing.total, timing.largest, timing.least, timing.count
+
+
+cdef void pinned_stats(TorchPinnedStats* out_stats) noexcept nogil:
+    cdef PinnedStats stats = read_pinned_stats()
+    copy_tally(&out_stats.segments, &stats.segments)
+    copy_tally(&out_stats.segment_bytes, &stats.segment_bytes)
+    copy_tally(&out_stats.blocks, &stats.blocks)
+    copy_tally(&out_stats.block_bytes, &stats.block_bytes)
+    copy_timing(&out_stats.take, &stats.take)
+    copy_timing(&out_stats.give, &stats.give)
+
+
+cdef void pinned_reset(int peaks) noexcept nogil:
+    if peaks:
+        reset_pinned_peaks()
+    else:
+        reset_pinned_sums()
+
+
+cdef int settle(int device) noexcept nogil:
+    cdef void* gil = leave_gil()
+    cdef int code = NOT_READY
+    if enter_wait():
+        code = registry.active().device_synchronize(device)
+        leave_wait()
+    enter_gil(gil)
+    return code
 
 
 # --- what happens to memory ----------------------------------------------------------------------------------
@@ -514,6 +587,14 @@ table.save_pool = save_state
 table.restore_pool = restore_state
 table.forget = forget
 table.forget_state = forget_state
+table.pinned_hit = try_allocate_pinned
+table.pinned_alloc = pinned_alloc
+table.pinned_release = pinned_release
+table.pinned_use = pinned_use
+table.pinned_empty = pinned_empty
+table.pinned_stats = pinned_stats
+table.pinned_reset = pinned_reset
+table.settle = settle
 table.watch = watch
 table.share = share_block
 table.open_shared = open_shared

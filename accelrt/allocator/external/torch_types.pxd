@@ -26,6 +26,18 @@ cdef extern from "torch_table.h":
         int64_t device_allocations
         int64_t device_frees
         int64_t max_split
+    ctypedef struct TorchTiming "struct TorchTiming":
+        int64_t total
+        int64_t largest
+        int64_t least
+        int64_t count
+    ctypedef struct TorchPinnedStats "struct TorchPinnedStats":
+        TorchCounter segments
+        TorchCounter segment_bytes
+        TorchCounter blocks
+        TorchCounter block_bytes
+        TorchTiming take
+        TorchTiming give
     ctypedef struct TorchBlock "struct TorchBlock":
         uint64_t address
         uint64_t size
@@ -84,6 +96,14 @@ cdef extern from "torch_table.h":
                             size_t* out_freed_count, char* text) noexcept nogil
         void (*forget)(uintptr_t* addresses) noexcept nogil
         void (*forget_state)(void* state) noexcept nogil
+        int (*pinned_hit)(size_t size, uintptr_t* out_address) noexcept nogil
+        int (*pinned_alloc)(int device, size_t size, uintptr_t* out_address, char* text) noexcept nogil
+        void (*pinned_release)(uintptr_t address) noexcept nogil
+        int (*pinned_use)(uintptr_t address, int device, void* stream) noexcept nogil
+        void (*pinned_empty)() noexcept nogil
+        void (*pinned_stats)(TorchPinnedStats* out_stats) noexcept nogil
+        void (*pinned_reset)(int peaks) noexcept nogil
+        int (*settle)(int device) noexcept nogil
         int (*watch)(TorchWatcher watcher) noexcept nogil
         int (*share)(int device, uintptr_t address, char* handle, size_t* out_length, size_t* out_offset,
                      char* text) noexcept nogil

@@ -1,0 +1,29 @@
+"""Runs one of torch's scenarios in a process of its own: on a GPU, or on the stand-in of CUDA's libraries."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from child import run_python
+
+
+def run(program, kind, name, **environment):
+    """Starts a helper as `python PROGRAM gpu|standin NAME`, which prints "done" where nothing went wrong."""
+    pytest.importorskip("torch")
+    paths = os.pathsep.join([str(Path(program).parent), *filter(None, sys.path)])
+    done = run_python("-P", program, kind, name, **{"ACCELRT_DEBUG": "2", "PYTHONPATH": paths} | environment)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    assert done.stdout.endswith("done\n"), done.stdout
+    assert "accelrt:" not in done.stderr, done.stderr
+
+
+@pytest.fixture(scope="module")
+def standin(tmp_path_factory):
+    """The environment of a process on the stand-in."""
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is None or not torch.version.cuda.startswith("13"):
+        pytest.skip("the stand-in has the functions of CUDA 13's runtime; this torch is built for another")
+    from cudart_standin import build
+
+    return build(tmp_path_factory.mktemp("standin")) | {"ACCELRT_DRIVER": "host"}
