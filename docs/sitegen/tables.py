@@ -1,0 +1,3 @@
+"""Tables that are made of data: settings, variables, errors, codes, the names of other libraries."""
+
+MADE = {}
