@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site: `python -m sphinx -W -b dirhtml docs OUT` builds it, with accelrt[docs] installed."""
+"""Sphinx's settings for the site: `python -m sphinx -W -b dirhtml docs OUT` builds it, with accelrt[docs]."""
 
 import re
 import sys

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
-from . import reference, tables
+from . import pages, reference, tables
 
 MARKER = re.compile(r"^<!-- made: (\w+)(?: (\S+))? -->$", re.M)
 NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\(.*\))?", re.S)
@@ -20,10 +20,13 @@ NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\(.*\))?", re.S)
 
 def write_pages(app: Sphinx) -> None:
     reference.write(Path(app.srcdir) / "reference" / "api")
+    pages.write(Path(app.srcdir))
 
 
 def fill_markers(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Replaces lines such as <!-- made: settings --> by what a function of tables returns."""
+    """Replaces lines such as <!-- made: settings --> by what a function of tables returns; mends links."""
+    if not docname.startswith("made/"):  # where it is done
+        source[0] = pages.relinked(source[0], Path("docs", f"{docname}.md"), docname)
     source[0] = MARKER.sub(lambda match: tables.MADE[match[1]](*filter(None, [match[2]])), source[0])
 
 
@@ -54,7 +57,7 @@ def resolve(name: str, owner: str = "") -> str | None:
 
 
 class LinkNames(SphinxPostTransform):
-    """Links what is marked as code and names something public: `cuda.Stream`, `MemPool.sleep()`, `empty_cache()`."""
+    """Links code in prose that names something public: `cuda.Stream`, `MemPool.sleep()`, `empty_cache()`."""
 
     default_priority = 5
 

@@ -1,7 +1,7 @@
 """The public names of accelrt, and a page of Markdown for each part of them.
 
-Names come from accelrt/core/names.py and the modules' own __all__, signatures and docstrings from the stubs of compiled
-modules and the source of the others.  accelrt has to be built; no driver is opened.
+Names come from accelrt/core/names.py and the modules' own __all__, signatures and docstrings from the stubs of
+compiled modules and the source of the others.  accelrt has to be built; no driver is opened.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import functools
 import importlib
 import inspect
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ INTEROP = ("torch", "cupy", "numba", "rmm", "cuda_core")
 # Classes that are made when the library is there that they derive from, and what has their methods.
 STAND_INS = {"accelrt.interop.cuda_core.MemoryResource": "_Resource"}
 
-# Page: title, and the modules whose public names it has: names of accelrt that are defined below them, and their own.
+# Page: title, and the modules whose public names it has: those of accelrt that are defined below, and their own.
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "devices": ("Devices", ("accelrt.devices", "accelrt.runtime")),
     "streams": ("Streams and events", ("accelrt.streams",)),
@@ -53,9 +54,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 INTRODUCTION = """\
-Every public name, by what it is about. Most stand in `accelrt` itself, as torch.cuda's do in `torch.cuda`; the general
-index and the search find each by its name. A device is an int, `"cuda:1"`, `"host:0"` or an object with an `index`, and
-None the current one; a stream is a `Stream`, a handle as int, or None for the current one, where nothing else is said."""
+Every public name, by what it is about. Most stand in `accelrt` itself, as torch.cuda's do in `torch.cuda`; the
+general index and the search find each by its name. A device is an int, `"cuda:1"`, `"host:0"` or an object with an
+`index`, and None the current one; a stream is a `Stream`, a handle as int, or None for the current one, where nothing
+else is said."""
 
 
 @dataclass
@@ -220,6 +222,9 @@ def members(entry: Entry) -> list[str]:
     module, _, class_name = entry.name.rpartition(".")
     seen: set[str] = set()
     for node in entry.node.body:
+        if isinstance(node, ast.AnnAssign) and is_field(node, entry.doc):
+            options = {"module": module, "type": annotation_text(node.annotation)}
+            texts.append(directive("attribute", f"{class_name}.{ast.unparse(node.target)}", options, "", 1))
         if not isinstance(node, ast.FunctionDef) or not is_shown(node):
             continue
         marks = {ast.unparse(decorator) for decorator in node.decorator_list}
@@ -239,6 +244,12 @@ def members(entry: Entry) -> list[str]:
         head = f"{class_name}.{node.name}{signature_of(node, 'staticmethod' not in marks)}"
         texts.append(directive("method", head, options, body, 1))
     return texts
+
+
+def is_field(node: ast.AnnAssign, doc: str) -> bool:
+    """A public field of a class whose docstring does not list it."""
+    name = ast.unparse(node.target)
+    return not name.startswith("_") and re.search(rf"\b{name}\b.*:", doc) is None
 
 
 def is_shown(node: ast.FunctionDef) -> bool:
