@@ -42,8 +42,8 @@ KINDS = {
 # No hot path runs through these: a release compiles them for size, a quarter less, and without the names of
 # their functions, which a profiler would show.  What allocates, copies, launches and replays keeps both.
 COLD = """
-allocator.audit allocator.readers core.process driver.registry driver.testing memory.history.plain_pickle
-memory.live memory.mempool nccl.host_for_tests nvml.library readings.nvml_calls sharing.mapping status
+allocator.audit core.process driver.registry driver.testing memory.history.plain_pickle memory.live
+memory.mempool nccl.host_for_tests nvml.library readings.nvml_calls sharing.mapping status
 """
 DIRECTIVES = {
     "language_level": "3",
