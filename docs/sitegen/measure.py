@@ -1,7 +1,7 @@
 """What pictures show, measured in a process of its own on the host device: prints it as JSON.
 
 python -m sitegen.measure trace NAME    a trace of benchmarks/traces through the allocator
-python -m sitegen.measure stitching     six blocks, of which three are freed, and a larger one that takes their pages
+python -m sitegen.measure stitching     three of six blocks are freed, and a request takes their pages
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def blocks() -> list[dict[str, object]]:
-    """The segments of the device: whether each is stitched, its address, and (size, is live) of its blocks."""
+    """The device's segments: whether stitched, the address, and (size, is live) of the blocks."""
     return [
         {
             "stitched": segment["serial"] > 0,
@@ -33,14 +33,16 @@ def blocks() -> list[dict[str, object]]:
 
 
 def replay(name: str) -> dict[str, object]:
-    """Replays a trace: what is live and reserved at points of it, and the blocks where most is reserved so far."""
+    """Replays a trace: what is live and reserved at points of it, and the blocks where most is live."""
     with np.load(TRACES / f"{name}.npz") as arrays:
         columns = [arrays[key].tolist() for key in ("op", "id", "size", "stream")]
     streams = [cuda.Stream() for _ in range(max(columns[3]) + 1)]
     addresses: dict[int, int] = {}
     count = len(columns[0])
     step = count // POINTS + 1
-    live, reserved, most, at_most = [], [], 0, None
+    signs = np.where(np.array(columns[0]), 1, -1) * np.array(columns[2])
+    peak, at_peak = int(np.cumsum(signs).argmax()), None
+    live, reserved = [], []
     highest_live = highest_reserved = 0
     for index, (op, key, size, stream) in enumerate(zip(*columns, strict=True)):
         if op:
@@ -49,13 +51,13 @@ def replay(name: str) -> dict[str, object]:
             highest_reserved = max(highest_reserved, cuda.memory_reserved())
         else:
             cuda.caching_allocator_delete(addresses.pop(key))
+        if index == peak:
+            at_peak = blocks()
         if index % step == step - 1:
             live.append(highest_live)
             reserved.append(highest_reserved)
-            if highest_live > most:
-                most, at_most = highest_live, blocks()
             highest_live = highest_reserved = 0
-    return {"events": count, "live": live, "reserved": reserved, "blocks": at_most}
+    return {"events": count, "live": live, "reserved": reserved, "blocks": at_peak}
 
 
 def stitch() -> dict[str, object]:

@@ -40,8 +40,8 @@ def measured(what: tuple[str, ...], settings: str = "") -> dict[str, Any]:
 
 
 def svg(height: float, parts: list[str], label: str) -> str:
-    head = f'<svg class="picture" viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{html.escape(label)}"'
-    return "\n".join([f'{head} xmlns="http://www.w3.org/2000/svg">', *parts, "</svg>", ""])
+    head = f'<svg class="picture" viewBox="0 0 {WIDTH} {height:.0f}" xmlns="http://www.w3.org/2000/svg"'
+    return "\n".join([f'{head} role="img" aria-label="{html.escape(label)}">', *parts, "</svg>", ""])
 
 
 def text(x: float, y: float, words: str, more: str = "") -> str:
@@ -67,9 +67,8 @@ def over_time(trace: str) -> str:
         parts.append(f'<path d="M0 {y} H{WIDTH}" stroke="currentColor" opacity="0.2"/>')
         parts.append(text(2, y - 5, f"{most * part / GIB:.2f} GiB"))
     parts.append(f'<path d="M0 {height} H{WIDTH}" stroke="currentColor" opacity="0.5"/>')
-    parts.append(
-        f'<polygon points="0,{height} {curve(live, height, most)} {WIDTH},{height}" fill="currentColor" opacity="0.25"/>'
-    )
+    corners = f"0,{height} {curve(live, height, most)} {WIDTH},{height}"
+    parts.append(f'<polygon points="{corners}" fill="currentColor" opacity="0.25"/>')
     for figure, (_, _, style) in zip(figures, VARIANTS, strict=True):
         parts.append(f'<polyline points="{curve(figure["reserved"], height, most)}" fill="none" {style}/>')
     end = f"{figures[0]['events']:,} events"
@@ -81,7 +80,7 @@ def over_time(trace: str) -> str:
         y = height + 40 + row * 22
         peak = max(figure["reserved"])
         parts.append(f'<path d="M0 {y} h30" fill="none" {style}/>')
-        parts.append(text(40, y + 5, f"{name}: {peak / GIB:.2f} GiB, {peak / max(live):.3f} of that"))
+        parts.append(text(40, y + 5, f"{name}: {peak / GIB:.2f} GiB, {peak / max(live):.3f} times that"))
     parts.append("</g>")
     label = f"{trace}: bytes live and reserved over {end}"
     return svg(top + height + 40 + 22 * len(VARIANTS) + 16, parts, label)
@@ -182,7 +181,7 @@ def gaps(shown: dict[float, float]) -> list[tuple[float, float]]:
 
 
 def flowchart(source: str) -> str:
-    """The floors of docs/floors.md, whose Mermaid has lines f2["2: nvml"] and f2 --> f1: a box each, top down."""
+    """The floors of docs/floors.md, of Mermaid's lines f2["2: nvml"] and f2 --> f1: a box each, top down."""
     names = dict(re.findall(r'^\s*(f\d+)\["(.*)"\]$', source, re.M))
     arrows = re.findall(r"^\s*(f\d+) --> (f\d+)$", source, re.M)
     parts, middles, edges, y = [], {}, {}, 4.0
