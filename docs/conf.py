@@ -23,5 +23,7 @@ nitpicky = True
 
 html_theme = "furo"
 html_title = f"accelrt {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False

@@ -12,9 +12,10 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
-from . import pages, reference, tables
+from . import pages, pictures, reference, tables
 
 MARKER = re.compile(r"^<!-- made: (\w+)(?: (\S+))? -->$", re.M)
+MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\(.*\))?", re.S)
 
 
@@ -27,6 +28,7 @@ def fill_markers(app: Sphinx, docname: str, source: list[str]) -> None:
     """Replaces lines such as <!-- made: settings --> by what a function of tables returns; mends links."""
     if not docname.startswith("made/"):  # where it is done
         source[0] = pages.relinked(source[0], Path("docs", f"{docname}.md"), docname)
+    source[0] = MERMAID.sub(lambda match: pictures.flowchart(match[1]), source[0])
     source[0] = MARKER.sub(lambda match: tables.MADE[match[1]](*filter(None, [match[2]])), source[0])
 
 

@@ -1,7 +1,7 @@
 """The public names of accelrt, and a page of Markdown for each part of them.
 
-Names come from accelrt/core/names.py and the modules' own __all__, signatures and docstrings from the stubs of
-compiled modules and the source of the others.  accelrt has to be built; no driver is opened.
+Names come from accelrt/core/names.py and the modules' own __all__, signatures and docstrings from the stubs
+of compiled modules and the source of the others.  accelrt has to be built; no driver is opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTEROP = ("torch", "cupy", "numba", "rmm", "cuda_core")
 # Classes that are made when the library is there that they derive from, and what has their methods.
 STAND_INS = {"accelrt.interop.cuda_core.MemoryResource": "_Resource"}
 
-# Page: title, and the modules whose public names it has: those of accelrt that are defined below, and their own.
+# Page: title, and the modules whose public names it has: their own, and those of accelrt that they define.
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "devices": ("Devices", ("accelrt.devices", "accelrt.runtime")),
     "streams": ("Streams and events", ("accelrt.streams",)),
@@ -54,10 +54,10 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 INTRODUCTION = """\
-Every public name, by what it is about. Most stand in `accelrt` itself, as torch.cuda's do in `torch.cuda`; the
-general index and the search find each by its name. A device is an int, `"cuda:1"`, `"host:0"` or an object with an
-`index`, and None the current one; a stream is a `Stream`, a handle as int, or None for the current one, where nothing
-else is said."""
+Every public name, by what it is about. Most stand in `accelrt` itself, as torch.cuda's do in `torch.cuda`;
+the general index and the search find each by its name. Where nothing else is said, a device is an int,
+`"cuda:1"`, `"host:0"` or an object with an `index`, and None the current one; a stream is a `Stream`, a
+handle as int, or None for the current one."""
 
 
 @dataclass
