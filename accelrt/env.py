@@ -283,6 +283,11 @@ ROWS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
         number_to(1 << 20),
         "how large that folder may grow, in MiB; 0 keeps nothing on disk",
     ),
+    "ACCELRT_TORCH_OBJECT": (
+        "auto",
+        one_of("auto", "prebuilt", "compiled", "plugged"),
+        "how accelrt becomes torch's allocator: auto, a prebuilt object, a compiled one, or plugged in",
+    ),
     "ACCELRT_SHARING_TIMEOUT": (
         "30",
         read_seconds,

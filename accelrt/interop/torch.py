@@ -14,6 +14,7 @@ import warnings
 from types import ModuleType
 
 import accelrt.memory as memory
+from accelrt import env
 from accelrt.allocator.external import backends, torch_table
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
@@ -26,6 +27,7 @@ from accelrt.runtime import init as runtime
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from typing import Any
 
     from accelrt.memory.mempool import SleepResult
@@ -65,12 +67,13 @@ def install(name: str = "accelrt", *, pinned: bool = False) -> None:
     uninstall() goes back.  Before torch's first use of CUDA it allocates nothing and opens no device; called
     again it does nothing.  Out of memory is torch.OutOfMemoryError; the text says what accelrt holds.
 
-    The allocator is an object of torch's own class, compiled for this torch once, in a few seconds, and kept
-    in the user's cache folder (torch_build.py).  Where that fails, a warning says why, and accelrt is plugged
-    in by torch's CUDAPluggableAllocator: then it has to come before torch's first use of CUDA and there is no
-    way back, torch.cuda.MemPool takes no allocator, and torch refuses the checkpoints of torch.compile's
-    graph trees and observers, and shows profilers no memory.  Sharing CUDA tensors between processes is
-    refused in both.
+    The allocator is an object of torch's own class: one that came with accelrt for this release of torch, if
+    a check of torch agrees (torch_prebuilt.py); else compiled for this torch once, in a few seconds, and
+    kept in the user's cache folder (torch_build.py).  Where both fail, a warning says why, and accelrt is
+    plugged in by torch's CUDAPluggableAllocator: then it has to come before torch's first use of CUDA and
+    there is no way back, torch.cuda.MemPool takes no allocator, and torch refuses the checkpoints of
+    torch.compile's graph trees and observers, and shows profilers no memory.  Sharing CUDA tensors between
+    processes is refused in both.
     """
     global _installed
     if _installed is not None:
@@ -80,8 +83,12 @@ def install(name: str = "accelrt", *, pinned: bool = False) -> None:
     torch = importlib.import_module("torch")
     require_cuda(torch)
     memory.enable_peer_access()
+    way = env.value("ACCELRT_TORCH_OBJECT")
+    if way == "plugged":
+        plug_in(torch, "ACCELRT_TORCH_OBJECT is plugged")
+        return
     try:
-        library = load(torch)
+        library = load(torch, way)
     except torch_build.CannotCompile as error:
         plug_in(torch, str(error))
         warnings.warn(
@@ -97,25 +104,47 @@ def install(name: str = "accelrt", *, pinned: bool = False) -> None:
             library.accelrt_torch_pin()
 
 
-def load(torch: ModuleType) -> Any:
-    """The compiled library, loaded."""
+def load(torch: ModuleType, way: str) -> Any:
+    """The library of torch's allocator object, loaded: a prebuilt one, else the compiled one."""
     global _native
+    if _native is None and way != "compiled":
+        _native = load_prebuilt(torch, way)
     if _native is None:
-        import ctypes
-
-        path = torch_build.library(torch, importlib.import_module("accelrt").__version__)
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise torch_build.CannotCompile(f"{path} cannot be loaded: {error}") from error
-        library.accelrt_torch_install.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_char_p,
-        ]
-        _native = library
+        _native = open_library(torch_build.library(torch, importlib.import_module("accelrt").__version__))
     return _native
+
+
+def load_prebuilt(torch: ModuleType, way: str) -> Any:
+    """The library that was made for this release of torch, checked; None where there is none."""
+    from accelrt.interop import torch_prebuilt
+
+    try:
+        path, row = torch_prebuilt.path_for(torch)
+        library = open_library(path)
+        torch_prebuilt.check(torch, library, row)
+    except (torch_prebuilt.NoObject, torch_prebuilt.Unsuitable, torch_build.CannotCompile) as error:
+        if way == "prebuilt":
+            raise torch_build.CannotCompile(f"ACCELRT_TORCH_OBJECT is prebuilt, and {error}") from error
+        if not isinstance(error, torch_prebuilt.NoObject):
+            warnings.warn(
+                f"accelrt does not use the object that was made for torch {torch.__version__}, and compiles "
+                f"another: {error}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return None
+    return library
+
+
+def open_library(path: Path) -> Any:
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise torch_build.CannotCompile(f"{path} cannot be loaded: {error}") from error
+    library.accelrt_torch_install.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p]
+    return library
 
 
 def put_in(torch: ModuleType, library: Any, name: str) -> None:

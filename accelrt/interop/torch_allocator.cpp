@@ -11,6 +11,7 @@
 #include "torch_history.h"
 #include "torch_pinned.h"
 #include "torch_pools.h"
+#include "torch_probe.h"
 #include "torch_sharing.h"
 
 namespace {
@@ -614,3 +615,12 @@ EXPORT int accelrt_torch_uninstall() {
 // torch's page-locked memory from accelrt's cache, once accelrt's object is torch's allocator; and no longer.
 EXPORT void accelrt_torch_pin() { install_pinned(late); }
 EXPORT void accelrt_torch_unpin() { uninstall_pinned(); }
+
+// Makes the object torch's allocator with known answers (torch_probe.h), in a process that ends after asking for them.
+EXPORT void accelrt_torch_probe() {
+  probe::fill_history();
+  backend_name = "probe";
+  devices.store(1);
+  late = false;
+  allocator.store(&ours);
+}

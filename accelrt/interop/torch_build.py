@@ -15,6 +15,8 @@ from pathlib import Path
 
 from accelrt import env
 from accelrt.core import files
+from accelrt.interop import torch_sources
+from accelrt.interop.torch_sources import MINORS
 from accelrt.kernels.cache import digest
 
 TYPE_CHECKING = False
@@ -23,13 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CannotCompile", "library"]
 
-HERE = Path(__file__).parent
-SOURCE = HERE / "torch_allocator.cpp"
-STUB = HERE / "cuda_stub"
-TABLE = HERE.parent / "allocator" / "external"
 COMPILERS = ("c++", "g++", "clang++")
-MINORS = range(8, 16)  # of torch 2, whose functions the source has
-FIRST_OF_CXX20 = 14
 LIMIT = 300  # seconds
 LARGEST = 64 << 20  # bytes of a compiled file; it has some 100,000
 
@@ -59,8 +55,7 @@ def library(torch: ModuleType, version: str) -> Path:
         compiler_version(compiler),
         *flags,
     ]
-    sources = (SOURCE, *sorted(HERE.glob("torch_*.h")), TABLE / "torch_table.h", *sorted(STUB.iterdir()))
-    key = digest([*map(str.encode, parts), *(source.read_bytes() for source in sources)])
+    key = digest([*map(str.encode, parts), *(file.read_bytes() for file in torch_sources.files())])
     name = f"torch-{torch.__version__.partition('+')[0]}-{key[:24]}.so"
     folder = cache_folder()
     if folder is None:
@@ -102,16 +97,7 @@ def compiler_version(compiler: list[str]) -> str:
 
 def flags_of(torch: ModuleType, minor: int, headers: Path) -> list[str]:
     abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
-    return [
-        f"-std=c++{20 if minor >= FIRST_OF_CXX20 else 17}",
-        *("-O2", "-w", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
-        f"-DTORCH_MINOR={minor}",
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        f"-I{headers}",
-        f"-I{STUB}",
-        f"-I{TABLE}",
-        f"-L{headers.parent / 'lib'}",
-    ]
+    return [*torch_sources.arguments(minor, headers, abi), f"-L{headers.parent / 'lib'}"]
 
 
 def cache_folder() -> Path | None:
@@ -132,7 +118,8 @@ def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
     """Compiles in a folder of its own, and writes the file whole, for other processes may look for it."""
     with tempfile.TemporaryDirectory(prefix="accelrt-torch-") as folder:
         compiled = os.path.join(folder, "torch_allocator.so")
-        command = [*compiler, *flags, str(SOURCE), "-o", compiled, "-lc10", "-lc10_cuda", "-ltorch_cpu"]
+        libraries = [f"-l{name}" for name in torch_sources.LIBRARIES]
+        command = [*compiler, *flags, str(torch_sources.SOURCE), "-o", compiled, *libraries]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         except (OSError, subprocess.SubprocessError) as error:

@@ -87,7 +87,7 @@ class Standin:
 
         accelrt.init(driver="host")
         self.rows, self.kept = Rows("host"), []
-        library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+        library = ctypes.CDLL(os.environ["LD_PRELOAD"].partition(":")[0])
         for name, handler in HANDLERS.items():
             function = FUNCTION(guarded(handler, self.rows))
             self.kept.append(function)
@@ -104,6 +104,14 @@ def guarded(handler, rows):
             return 999
 
     return call
+
+
+def properties_of_12(rows, place, device, *_):
+    """cudaDeviceProp of CUDA 12, which has deviceOverlap before the number of multiprocessors."""
+    ctypes.memset(place, 0, 1032)
+    properties(rows, place, device)
+    write(place + 384, 0, I32)
+    return put(place + 388, 16)
 
 
 def properties(rows, place, device, *_):
@@ -157,6 +165,7 @@ HANDLERS = {
     "GetDevice": lambda rows, place, *_: put(place, 0),
     "SetDevice": lambda rows, device, *_: 0,
     "GetDeviceProperties": properties,
+    "GetDeviceProperties_v2": properties_of_12,
     "DriverGetVersion": lambda rows, place, *_: put(place, 13000),
     "RuntimeGetVersion": lambda rows, place, *_: put(place, 13000),
     "DeviceGetStreamPriorityRange": lambda rows, a, b, *_: put(a, 0) or put(b, -3),
@@ -195,6 +204,9 @@ HANDLERS = {
         rows.capture_status(0, stream)[:2], (place, I32)
     ),
     "StreamGetCaptureInfo": lambda rows, stream, status, number, *_: give(
+        rows.capture_status(0, stream), (status, I32), (number, U64)
+    ),
+    "StreamGetCaptureInfo_v2": lambda rows, stream, status, number, *_: give(
         rows.capture_status(0, stream), (status, I32), (number, U64)
     ),
     "StreamBeginCapture": lambda rows, stream, mode, *_: rows.capture_begin(0, stream, mode),

@@ -379,7 +379,7 @@ def without_a_compiler_it_is_plugged_in(interop, torch):
     import os
     import warnings
 
-    os.environ["CXX"] = "/nowhere/c++"
+    os.environ |= {"CXX": "/nowhere/c++", "ACCELRT_TORCH_OBJECT": "compiled"}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         interop.install()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch_scenarios
 from child import in_child, in_own_process, run_python
-from torch_setting import NO_COMPILER
+from torch_setting import PLUGGED
 
 import accelrt
 from accelrt.allocator.external import backends
@@ -56,12 +56,12 @@ def on_standin(standin):
 
 @pytest.fixture(scope="module")
 def plugged_on_standin(standin):
-    return run_scenarios("standin", ACCELRT_DRIVER="host", CXX=NO_COMPILER, **standin)
+    return run_scenarios("standin", ACCELRT_DRIVER="host", **PLUGGED, **standin)
 
 
 @pytest.fixture(scope="module")
 def plugged_on_gpu():
-    return run_scenarios("gpu", ACCELRT_DRIVER="cuda", CXX=NO_COMPILER)
+    return run_scenarios("gpu", ACCELRT_DRIVER="cuda", **PLUGGED)
 
 
 @pytest.mark.gpu
@@ -103,7 +103,7 @@ def too_late():
 @pytest.mark.gpu
 def test_without_a_compiler_it_is_refused_after_torchs_first_allocation():
     pytest.importorskip("torch")
-    in_child(too_late, ACCELRT_DRIVER="cuda", CXX=NO_COMPILER)
+    in_child(too_late, ACCELRT_DRIVER="cuda", **PLUGGED)
 
 
 def another_is_plugged():
@@ -123,7 +123,7 @@ def another_is_plugged():
 @pytest.mark.gpu
 def test_without_a_compiler_it_is_refused_beside_another_plugged_allocator():
     pytest.importorskip("torch")
-    in_child(another_is_plugged, ACCELRT_DRIVER="cuda", CXX=NO_COMPILER)
+    in_child(another_is_plugged, ACCELRT_DRIVER="cuda", **PLUGGED)
 
 
 def installed_without_a_first_use():

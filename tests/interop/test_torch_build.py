@@ -2,6 +2,7 @@
 
 import os
 import types
+from pathlib import Path
 
 import pytest
 from beside import on_threads
@@ -117,5 +118,5 @@ def test_without_a_cache_it_is_compiled_for_the_process(torch, compiler, tmp_pat
 
 
 def test_the_standard_follows_torch(torch):
-    assert "-std=c++17" in torch_build.flags_of(torch, 13, torch_build.HERE)
-    assert "-std=c++20" in torch_build.flags_of(torch, 14, torch_build.HERE)
+    assert "-std=c++17" in torch_build.flags_of(torch, 13, Path("/include"))
+    assert "-std=c++20" in torch_build.flags_of(torch, 14, Path("/include"))
