@@ -10,6 +10,7 @@ rmm          RMM: a resource of accelrt's, and memory from a resource of RMM's
 torch        torch: accelrt as its allocator
 torch_allocator.cpp  the allocator objects, of torch's own classes, with torch_history.h, torch_pools.h and
              torch_pinned.h
+torch_sleep  its sleep() and wake(): which pools sleep, and what a device still holds then
 torch_build  compiles it for the torch that is installed; cuda_stub/ stands for NVIDIA's headers
 """
 
