@@ -10,6 +10,7 @@ rmm          RMM: a resource of accelrt's, and memory from a resource of RMM's
 torch        torch: accelrt as its allocator
 torch_allocator.cpp  the allocator objects, of torch's own classes, with torch_history.h, torch_pools.h,
              torch_pinned.h, torch_sharing.h and torch_probe.h, its known answers; torch_sources says what it is made of
+torch_sleep  its sleep() and wake(): which pools sleep, and what a device still holds then
 torch_build  compiles it for the torch that is installed; cuda_stub/ stands for NVIDIA's headers
 torch_prebuilt  finds one that .ci/torch_objects made for a release of torch, and checks it
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import time
 import warnings
 from types import ModuleType
 
@@ -18,7 +19,8 @@ from accelrt import env
 from accelrt.allocator.external import backends, torch_table
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
-from accelrt.interop import torch_build, torch_sharing
+from accelrt.interop import torch_build, torch_sharing, torch_sleep
+from accelrt.interop.torch_sleep import PoolMoved, SleepReport, Staying
 from accelrt.memory import caching, mempool, torch_names
 from accelrt.memory.history import recording, snapshots
 from accelrt.memory.mempool import MemPool
@@ -26,13 +28,13 @@ from accelrt.runtime import init as runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from typing import Any
 
     from accelrt.memory.mempool import SleepResult
 
-__all__ = ["install", "is_installed", "uninstall"]
+__all__ = ["PoolMoved", "SleepReport", "Staying", "install", "is_installed", "sleep", "uninstall", "wake"]
 
 # The functions of backends.pyx, by the method of torch's allocator that takes each.
 SETTERS = {
@@ -48,15 +50,19 @@ TAG = "accelrt tag "  # before a tag's number in the metadata of torch's events 
 _installed: Any = None  # what torch's allocator is made of; None: accelrt is not torch's
 _native: Any = None  # the compiled library, once it was loaded
 _replaced: list[tuple[Any, str, Any]] = []
+_home: tuple[int, int] = torch_sleep.DEFAULT  # accelrt's id of the pool of torch's default memory, if any
 
 
-def install(name: str = "accelrt", *, pinned: bool = False) -> None:
+def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = False) -> None:
     """Makes accelrt torch's allocator of device memory, for the whole process and every GPU.
 
     Arguments:
         name: str, what torch.cuda.get_allocator_backend() answers; "native" serves programs that go by it.
-        pinned: bool, whether torch's page-locked memory (pin_memory(), DataLoader) comes from accelrt too, from
-            the cache that its own copies and sleeping pools use; also in a later call of install().
+        pinned: bool, whether torch's page-locked memory (pin_memory(), DataLoader) comes from accelrt too,
+            from its cache for copies and sleeping pools.  Also in a later call of install().
+        sleepable: bool, whether sleep() reaches torch's default memory, that of no MemPool and no graph.
+            What is allocated from now on then lies in a pool of its own; an allocation costs about a microsecond
+            more.  Also in a later call of install().
     Raises:
         ModuleNotFoundError: torch is not installed.
         RuntimeError: torch has used CUDA in this process already, and there is no C++ compiler.
@@ -77,8 +83,8 @@ def install(name: str = "accelrt", *, pinned: bool = False) -> None:
     """
     global _installed
     if _installed is not None:
-        if pinned and _installed is _native:
-            _native.accelrt_torch_pin()
+        if _installed is _native:
+            extend(_native, pinned, sleepable)
         return
     torch = importlib.import_module("torch")
     require_cuda(torch)
@@ -94,14 +100,23 @@ def install(name: str = "accelrt", *, pinned: bool = False) -> None:
         warnings.warn(
             f"accelrt could not compile torch's allocator: {error}. It is plugged in instead, without "
             "torch.compile's graph trees, late installation, uninstall(), observers, the profiler's memory, "
-            "MemPools with allocators and page-locked memory",
+            "MemPools with allocators, page-locked memory and the sleep of default memory",
             RuntimeWarning,
             stacklevel=2,
         )
     else:
         put_in(torch, library, name)
-        if pinned:
-            library.accelrt_torch_pin()
+        extend(library, pinned, sleepable)
+
+
+def extend(library: Any, pinned: bool, sleepable: bool) -> None:
+    """Does what install() was asked for beyond the allocator itself."""
+    global _home
+    if pinned:
+        library.accelrt_torch_pin()
+    if sleepable and _home == torch_sleep.DEFAULT:
+        _home = importlib.import_module("accelrt").graph_pool_handle()
+        torch_table.choose_home(_home[1])
 
 
 def load(torch: ModuleType, way: str) -> Any:
@@ -144,6 +159,7 @@ def open_library(path: Path) -> Any:
     except OSError as error:
         raise torch_build.CannotCompile(f"{path} cannot be loaded: {error}") from error
     library.accelrt_torch_install.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p]
+    library.accelrt_torch_former.restype = ctypes.c_int64
     return library
 
 
@@ -225,6 +241,101 @@ def uninstall() -> None:
     _native.accelrt_torch_unpin()
     restore()
     _installed = None
+
+
+def sleep(
+    keep: str | Iterable[object] = "host",
+    *,
+    pools: Iterable[object] | None = None,
+    exports: str = "refuse",
+) -> SleepReport:
+    """Gives the devices back what torch holds in accelrt's pools, until wake(): of MemPools, of graphs and
+    graph trees, and with install(sleepable=True) torch's default memory.  Addresses stay, so that tensors and
+    graphs are valid again afterwards.
+
+    Arguments:
+        keep: as accelrt.memory.sleep: "host" copies contents to page-locked memory, "discard" lets them go; or
+            a list of those whose contents are kept, while all others' go: tags, as str
+            (accelrt.memory.sleepable), torch.cuda.MemPools, and ids of pools, as MemPool.id and a graph's
+            pool() give them; (0, 0) is torch's default memory.
+        pools: what sleeps, likewise; None is every pool that is in use, also accelrt's own MemPools.  What
+            sleeps already is left alone.
+        exports: "refuse" or "ignore", as accelrt.memory.sleep.
+    Returns:
+        SleepReport: what went back, and what the devices still hold; print() it.
+    Raises:
+        RuntimeError: accelrt is not torch's allocator, or a capture is under way.
+        NotSupportedError: torch's default memory is named, and cannot sleep.
+        ValueError: keep or exports is neither; or a tag has no pool.
+        as accelrt.memory.sleep, of the pool that failed.  What slept before it sleeps on: a note of the
+            exception says so, and wake() wakes it.
+
+    Before, idle memory goes back.  Pools that cannot sleep, since they have an allocator of their own or
+    no_split, stay, and are in the report.  Until wake() nothing may touch the tensors but their deletion, and
+    no graph over them be replayed: torch does not ask accelrt.  Allocations of no pool go on: they lie in
+    accelrt's common memory meanwhile, which stays.
+    """
+    start = time.monotonic()
+    held = torch_pools("sleep", empties=True)
+    wanted = [each for each in held if not each.asleep and each.retained and each.id != torch_sleep.DEFAULT]
+    chosen = {} if pools is None else choose(list(pools))
+    kept = keep if isinstance(keep, str) else list(keep)
+    keeps = {device: torch_sleep.keeps_of(kept, device, _home) for device in {each.device for each in held}}
+
+    def put(each: torch_sleep.Held) -> SleepResult:
+        return mempool.sleep(each.id, keeps[each.device](each), each.device, exports=exports)
+
+    picked = [each for each in wanted if pools is None or each.id in chosen.get(each.device, ())]
+    moved, staying = torch_sleep.move_all("sleep", picked, put)
+    return report("sleep", start, moved, staying)
+
+
+def wake(pools: Iterable[object] | None = None) -> SleepReport:
+    """Takes memory from the devices for what sleeps, at the same addresses, and copies the contents back.
+
+    Arguments:
+        pools: as for sleep; None is everything that sleeps, whoever put it to sleep.
+    Returns:
+        SleepReport.  Once it returned, the contents are there for every stream, and graphs can be replayed.
+    Raises:
+        RuntimeError: accelrt is not torch's allocator.
+        as accelrt.memory.wake, of the pool that failed.  It sleeps on, and nothing is lost; what woke before
+            it is awake, as a note of the exception says, and wake() can be called again.
+    """
+    start = time.monotonic()
+    held = torch_pools("wake", empties=False)
+    chosen = {} if pools is None else choose(list(pools))
+    picked = [
+        each for each in held if each.asleep and (pools is None or each.id in chosen.get(each.device, ()))
+    ]
+    moved, staying = torch_sleep.move_all("wake", picked, lambda each: mempool.wake(each.id, each.device))
+    return report("wake", start, moved, staying)
+
+
+def torch_pools(call: str, *, empties: bool) -> list[torch_sleep.Held]:
+    """Every pool that holds memory, once what is idle went back."""
+    if _installed is None:
+        raise RuntimeError(
+            f"accelrt is not torch's allocator; accelrt.interop.torch.{call}() needs install()"
+        )
+    torch = importlib.import_module("torch")
+    if empties and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return torch_sleep.held_pools(_home, torchs_id)
+
+
+def choose(pools: list[object]) -> dict[int, set[tuple[int, int]]]:
+    """The ids of what names pools, by device."""
+    devices = range(registry.active_device_count())
+    return {device: torch_sleep.chosen(pools, device, _home) for device in devices}
+
+
+def report(call: str, start: float, moved: list[PoolMoved], staying: list[Staying]) -> SleepReport:
+    former = _native.accelrt_torch_former if _installed is _native else lambda device: 0
+    left = torch_sleep.left_on(former, torch_sleep.held_pools(_home, torchs_id))
+    known = {(each.device, each.what) for each in staying}
+    left = [each for each in left if (each.device, each.what) not in known]
+    return SleepReport(call, tuple(moved), time.monotonic() - start, (*staying, *left))
 
 
 def too_late(lacking: str) -> RuntimeError:

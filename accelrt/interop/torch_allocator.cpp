@@ -82,7 +82,9 @@ struct Allocator final : CUDAAllocator {
     if (size == 0) return nullptr;
     Gathered gathered(RecordContext::STATE);
     Routed routed(device, stream);
+    Homed homed(device, stream, routed.entered);
     int code = accelrt->alloc(size, device, stream, &address, text);
+    if (code < 0 && homed.leave()) code = accelrt->alloc(size, device, stream, &address, text);  // it fell asleep
     if (code > 0 && run_callbacks()) code = accelrt->alloc(size, device, stream, &address, text);
     if (code > 0) refuse(size, device, stream, text);
     TORCH_CHECK(code == 0, text);
@@ -610,6 +612,16 @@ EXPORT int accelrt_torch_uninstall() {
   if (!allocator.compare_exchange_strong(expected, before)) return -1;
   c10::SetAllocator(c10::kCUDA, before, 255);
   return 0;
+}
+
+// Bytes that torch's former allocator holds of a device.
+EXPORT int64_t accelrt_torch_former(int device) {
+  try {
+    if (before == nullptr || !before->initialized()) return 0;
+    return before->getDeviceStats(static_cast<DeviceIndex>(device)).reserved_bytes[0].current;
+  } catch (const std::exception &) {  // it does not know the device
+    return 0;
+  }
 }
 
 // torch's page-locked memory from accelrt's cache, once accelrt's object is torch's allocator; and no longer.

@@ -56,6 +56,21 @@ struct Routed {
   bool entered = false;
 };
 
+// The thread's allocation goes to the pool of torch's default memory, if it has one, while this lives.
+struct Homed {
+  Homed(DeviceIndex device, cudaStream_t stream, bool routed)
+      : device(device), entered(!routed && accelrt->enter_home(device, stream) == 0) {}
+  ~Homed() { leave(); }
+  bool leave() {
+    bool left = entered;
+    if (entered) accelrt->leave_home(device);
+    entered = false;
+    return left;
+  }
+  DeviceIndex device;
+  bool entered;
+};
+
 // Allocators of MemPools, which accelrt calls as C functions: one pair of functions each.
 constexpr int SOURCES = 16;
 std::shared_ptr<CUDAAllocator> sources[SOURCES];

@@ -678,6 +678,13 @@ cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
     return 0
 
 
+def sleeper_id(pool: object, device: int) -> tuple[int, int]:
+    """Answers the id of what names a pool for sleep and wake."""
+    cdef uint64_t[2] name
+    read_sleeper(pool, device, name)
+    return name[0], name[1]
+
+
 cdef int sleeper_device(object pool, object device) except -1:
     return (<MemPool>pool).device if device is None and isinstance(pool, MemPool) else ordinal_of(device)
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TORCH_TABLE_VERSION = 2, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
+enum { TORCH_TABLE_VERSION = 3, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
 enum { TORCH_UNKNOWN, TORCH_CAPTURE, TORCH_THREAD, TORCH_HOLDER };  /* what a pool is begun for */
 enum { TORCH_LIVE = 1, TORCH_PENDING = 2 };                         /* a block's state; 0 is free */
 
@@ -78,6 +78,9 @@ struct TorchTable {
     void (*release_pool)(int device, uint64_t first, uint64_t second);
     int (*enter_pool)(int device, uint64_t first, uint64_t second);  /* the calling thread, for one allocation */
     void (*leave_pool)(int device, uint64_t first, uint64_t second);
+    /* The pool of torch's default memory, for one allocation of the calling thread; not 0: it is none of that pool's. */
+    int (*enter_home)(int device, void *stream);
+    void (*leave_home)(int device);
     int (*set_up_pool)(int device, uint64_t first, uint64_t second, const struct TorchSource *source, int whole, int lends);
     int (*pool_uses)(int device, uint64_t first, uint64_t second);
     /* checkpoints */

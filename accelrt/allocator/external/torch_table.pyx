@@ -1,7 +1,7 @@
 """accelrt's pool behind an allocator object of torch's own class, which interop/torch_allocator.cpp is the source of."""
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -26,8 +26,8 @@ from accelrt.allocator.pool cimport (
 )
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport (
-    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, end_pool, forget_saved, read_private,
-    restore_pool, save_pool, set_up_pool,
+    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, Saved, Turned, begin_pool, begin_pool_for_common, end_pool,
+    forget_saved, read_private, restore_pool, retain_pool, save_pool, set_up_pool,
 )
 from accelrt.allocator.readers cimport (
     View, allocated_bytes, copy_blocks, max_split_of, read_stats, reserved_bytes, reset_accumulated, reset_peaks,
@@ -46,6 +46,10 @@ cimport accelrt.driver.registry as registry
 from accelrt.status cimport (
     FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, raise_status, status_text,
 )
+
+
+cdef extern from *:
+    void set_bits "__sync_fetch_and_or" (uint64_t* value, uint64_t bits) noexcept nogil
 
 
 # --- memory --------------------------------------------------------------------------------------------------
@@ -95,10 +99,15 @@ cdef void plain_free(uintptr_t address) noexcept nogil:
 
 
 cdef void empty_pool(uint64_t first, uint64_t second) noexcept nogil:
-    cdef void* state = leave_gil()
     cdef uint64_t[2] name
-    cdef int device
     translate(first, second, name)
+    empty_private(name[0], name[1])
+
+
+cdef void empty_private(uint64_t first, uint64_t second) noexcept nogil:
+    cdef void* state = leave_gil()
+    cdef uint64_t[2] name = [first, second]
+    cdef int device
     for device in range(MAX_DEVICES):
         empty_named(device, name)
     enter_gil(state)
@@ -171,7 +180,8 @@ cdef int blocks_of(int device, TorchBlock** out_blocks, size_t* out_count) noexc
             block.state = TORCH_LIVE
         elif views[index].state == PENDING:
             block.state = TORCH_PENDING
-        torchs_name(views[index].owner, block.pool)
+        if views[index].owner[0] or views[index].owner[1] != home:
+            torchs_name(views[index].owner, block.pool)
     free(views)
     return 0
 
@@ -192,6 +202,42 @@ cdef void leave_pool(int device, uint64_t first, uint64_t second) noexcept nogil
     cdef uint64_t[2] name
     translate(first, second, name)
     end_pool(device, name[0], name[1], thread_number())
+
+
+# torch's default memory lies in a private pool if it is to sleep, for nothing of the common heaps can.  While that pool
+# sleeps, the common heaps serve torch.
+cdef uint64_t home = 0         # its second number; 0: none
+cdef uint64_t home_devices = 0  # a bit for each device on which it is retained for good
+cdef void (*empty_common)() noexcept nogil
+
+
+cdef int enter_home(int device, void* stream) noexcept nogil:
+    global home_devices
+    cdef int code = 0
+    if home == 0 or is_outside(device):
+        return NOT_READY
+    if not home_devices >> device & 1:  # a second thread that retains it does no harm
+        code = retain_pool(device, 0, home, True, SIZE_MAX)
+        if code == 0:
+            set_bits(&home_devices, <uint64_t>1 << device)
+    return code if code else begin_pool_for_common(device, <uintptr_t>stream, 0, home)
+
+
+cdef void leave_home(int device) noexcept nogil:
+    end_pool(device, 0, home, thread_number())
+
+
+cdef void empty_all() noexcept nogil:
+    empty_common()
+    if home:
+        empty_private(0, home)
+
+
+def choose_home(number: int) -> None:
+    """Has torch's default memory lie in the private pool (0, number) from now on; 0: in the common heaps."""
+    global home, home_devices
+    if home != number:
+        home, home_devices = number, 0
 
 
 cdef int prepare_pool(int device, uint64_t first, uint64_t second, const TorchSource* source, int whole,
@@ -566,6 +612,7 @@ table.version = TORCH_TABLE_VERSION
 fill_hooks(&table)
 release_block = table.release
 table.release = release
+empty_common, table.empty = table.empty, empty_all
 table.device_at = device_at
 table.size_of = size_of
 table.base_of = base_of
@@ -581,6 +628,8 @@ table.blocks = blocks_of
 table.release_blocks = release_blocks
 table.enter_pool = enter_pool
 table.leave_pool = leave_pool
+table.enter_home = enter_home
+table.leave_home = leave_home
 table.set_up_pool = prepare_pool
 table.pool_uses = pool_uses
 table.save_pool = save_state

@@ -88,6 +88,8 @@ cdef extern from "torch_table.h":
         void (*release_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
         int (*enter_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
         void (*leave_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
+        int (*enter_home)(int device, void* stream) noexcept nogil
+        void (*leave_home)(int device) noexcept nogil
         int (*set_up_pool)(int device, uint64_t first, uint64_t second, const TorchSource* source, int whole,
                            int lends) noexcept nogil
         int (*pool_uses)(int device, uint64_t first, uint64_t second) noexcept nogil

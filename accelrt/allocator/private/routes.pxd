@@ -47,6 +47,8 @@ cdef int end_expected_capture(int device, uintptr_t stream, uint64_t first, uint
 # From begin to end, allocations of the calling thread go to the pool, which is made if need be and retained meanwhile.
 # thread: thread_number() of the thread that began.
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
+# The same where what the thread allocates on the stream would go to the common heaps, and the pool is awake; else NOT_READY.
+cdef int begin_pool_for_common(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil
 cdef int end_thread_route(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil  # still retained
 

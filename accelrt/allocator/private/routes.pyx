@@ -260,11 +260,36 @@ cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil:
     if pool.external != NULL:
         return NOT_SUPPORTED
     pthread_mutex_lock(&pool.lock)
-    code = retain(pool, first, second, True)
+    code = retain_and_route(pool, first, second)
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
+cdef int retain_and_route(Pool* pool, uint64_t first, uint64_t second) noexcept nogil:
+    cdef int code = retain(pool, first, second, True)
     if code == 0:
         code = begin_route(pool, first, second, 0)
         if code:
             release_hold(pool, first, second, True)
+    return code
+
+
+cdef int begin_pool_for_common(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef PrivatePool* owner = NULL
+    cdef int code
+    if pool == NULL or pool.external != NULL:
+        return NOT_SUPPORTED
+    pthread_mutex_lock(&pool.lock)
+    code = pool_for(pool, stream, &owner)
+    if code == 0 and owner == NULL:
+        owner = find_private(pool, first, second)
+        if owner == NULL or owner.suspension != NULL:
+            code = NOT_READY
+        else:
+            code = retain_and_route(pool, first, second)
+    elif code == 0:
+        code = NOT_READY
     pthread_mutex_unlock(&pool.lock)
     return code
 
