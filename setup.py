@@ -33,6 +33,25 @@ NOT_INSTALLED = (
     *("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen"),
     "accelrt.driver.testing",
 )
+CMAKE_VERSION = """\
+set(PACKAGE_VERSION "%s")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()
+"""
+PKG_CONFIG = """\
+package=${pcfiledir}/../..
+Name: accelrt
+Description: The accelerator runtime of torch.cuda without torch
+Version: %s
+Cflags: -I${package}/include
+Libs: -L${package}/lib -Wl,-rpath,${package}/lib -laccelrt
+"""
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
     "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
@@ -68,13 +87,16 @@ def load_generator(folder, name):
 
 
 def write_version():
-    """Writes accelrt/core/version.py, from which accelrt.__version__ comes, from pyproject.toml."""
+    """Writes the version of pyproject.toml for accelrt.__version__, CMake and pkg-config."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     write(ROOT / "accelrt/core/version.py", f'"""Written by setup.py."""\n\nVERSION = "{version}"\n')
+    write(ROOT / "accelrt/lib/accelrt-config-version.cmake", CMAKE_VERSION % version)
+    write(ROOT / "accelrt/lib/pkgconfig/accelrt.pc", PKG_CONFIG % version)
 
 
 def write(path, text):
     """Writes a file; an unchanged one keeps its time."""
+    path.parent.mkdir(exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 

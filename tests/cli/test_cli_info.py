@@ -88,9 +88,16 @@ def test_every_variable_is_listed_with_its_value_and_what_it_means():
     settings = facts(**given)["settings"]
     assert set(env.VARIABLES) <= set(settings)
     assert {name: settings[name] for name in given} == given
-    text = accelrt("info", **given).stdout
+    text = accelrt("info", "--all", **given).stdout
+    words = " ".join(text.split())
     for variable in env.VARIABLES.values():
-        assert any(variable.name in line and line.endswith(variable.meaning) for line in text.splitlines())
+        assert f" {variable.name}=" in words
+        assert variable.meaning in words
+    changed = accelrt("info", **given).stdout
+    shown = [name for name in settings if f"  {name}=" in changed]
+    assert shown == [name for name, value in settings.items() if not value.endswith("(not set)")]
+    assert set(given) <= set(shown)
+    assert f"{len(settings) - len(shown)} have their defaults" in changed
 
 
 def test_the_command_is_installed_under_its_name():

@@ -12,6 +12,7 @@ import pytest
 from cli_command import RECORDED, ROOT, TRACES, accelrt, write_trace
 
 KEYS = [
+    "schema",
     "driver",
     "events",
     "peak_live",

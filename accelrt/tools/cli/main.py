@@ -10,12 +10,14 @@ import importlib
 import io
 import os
 import pkgutil
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from accelrt import __version__
 from accelrt.core.process import open_descriptor
@@ -27,6 +29,21 @@ TUNE_OFFLINE = ["tune", "offline"]
 
 class Parser(argparse.ArgumentParser):
     """argparse's own ignores that its words could not be written."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']+)'|unrecognized arguments: (\S+)", message)
+        near = get_close_matches(wrong[1] or wrong[2], self.words(), 1) if wrong else []
+        super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
+
+    def words(self) -> set[str]:
+        """What may be written: options and choices, those of commands too."""
+        found = {option for action in self._actions for option in action.option_strings}
+        for action in self._actions:
+            for name in action.choices or ():
+                found.add(str(name))
+                command = action.choices[name] if isinstance(action.choices, dict) else None
+                found |= command.words() if isinstance(command, Parser) else set()
+        return found
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is None or file is sys.stderr:

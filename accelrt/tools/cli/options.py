@@ -6,6 +6,7 @@ from collections.abc import Callable
 from accelrt import env
 
 DRIVERS = ("auto", *env.DRIVERS)
+SCHEMA = 1  # of answers in JSON: raised where a key goes or changes its meaning, not where one comes
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ where rich is installed and a person looks on, its titles and problems stand out
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,32 +18,43 @@ from accelrt.tools.cli.choice import need
 from accelrt.tools.cli.sample import Device
 from accelrt.tools.cli.text import pairs, put, table
 
+WIDTH = 80
 NOTHING = "NVML is not there, or lists none"
 ADVICE = "set ACCELRT_DRIVER=host, or call accelrt.init(driver='host')"
 PROBLEMS = r"(?m)^  (problem|old|device \S+:) .*$"
 TITLES = r"(?m)^\w.*$"
 
 
-def describe(report: dict[str, Any]) -> str:
-    """The report as text to paste; of what facts.collect gives."""
+def describe(report: dict[str, Any], every_setting: bool) -> str:
+    """The report as text to paste; of what facts.collect gives.  Settings are those that differ from their
+    defaults, or every one."""
+    settings = report["settings"]
+    changed = {name: value for name, value in settings.items() if not value.endswith(" (not set)")}
+    shown = settings if every_setting else changed
+    left = len(settings) - len(shown)
     sections = [
-        ("versions", pairs([(name, text or "not installed") for name, text in report["versions"].items()])),
         ("driver", pairs(driver_lines(report["driver"], report["nvidia"], report["kernels"]))),
         ("devices", device_lines(report["devices"]) or "  none"),
-        ("identity", identity_lines(report["identity"])),
         ("state", state_lines(report)),
-        ("settings", pairs(setting_lines(report["settings"]))),
+        (
+            "settings",
+            "\n".join([*setting_lines(shown), *([f"  {left} have their defaults: --all"] if left else [])]),
+        ),
+        ("versions", pairs([(name, text or "not installed") for name, text in report["versions"].items()])),
+        ("identity", identity_lines(report["identity"])),
     ]
     return "\n".join(f"{title}\n{body}" for title, body in sections if body)
 
 
-def setting_lines(settings: dict[str, str]) -> list[tuple[str, str]]:
-    """Each setting's value, and behind it what the setting means."""
-    width = max(len(value) for value in settings.values())
-    meanings = {name: variable.meaning for name, variable in env.VARIABLES.items()}
-    return [
-        (name, f"{value:<{width}}  {meanings.get(name, '')}".rstrip()) for name, value in settings.items()
-    ]
+def setting_lines(settings: dict[str, str]) -> list[str]:
+    """Each setting's value, and below it what the setting means."""
+    lines = []
+    for name, value in settings.items():
+        lines.append(f"  {name}={value}")
+        if name in env.VARIABLES:
+            text = env.VARIABLES[name].meaning
+            lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return lines
 
 
 def driver_lines(
@@ -131,10 +143,13 @@ def show(text: str) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "instead: what accelrt does around a fork and at the end of a process, in order"
     parser.add_argument("--process", action="store_true", help=text)
+    parser.add_argument(
+        "--all", action="store_true", dest="every", help="list settings at their defaults too"
+    )
     options.add_json(parser)
 
 
-def run(process: bool, as_json: bool) -> int:
+def run(process: bool, as_json: bool, every: bool) -> int:
     """The command.  Returns its exit status, 0: that a driver does not open is part of the report."""
     if process:
         lists = process_order.collect()
@@ -142,7 +157,7 @@ def run(process: bool, as_json: bool) -> int:
         return 0
     report = facts.collect()
     if as_json:
-        print(json.dumps(report, indent=2, default=facts.state_of))
+        print(json.dumps({"schema": options.SCHEMA} | report, indent=2, default=facts.state_of))
     else:
-        show(describe(report))
+        show(describe(report, every))
     return 0

@@ -210,7 +210,7 @@ def run(
         put(line, flush=True)
     passes = replay_often(loaded, repeat, wanted=not as_json)
     if as_json:
-        objects = [asdict(one) for one in passes]
+        objects = [{"schema": options.SCHEMA} | asdict(one) for one in passes]
         print(json.dumps(objects if repeat > 1 else objects[0]))
     else:
         put(describe(passes[0]) if repeat == 1 else describe_all(passes))

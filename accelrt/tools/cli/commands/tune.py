@@ -262,7 +262,16 @@ def run(
                 put(f"{tuner.line}; peak live {loaded.peak_live:,} bytes{limit}")
                 put(describe(tuner, best), flush=True)
     if as_json:
-        print(json.dumps({"peak_live": loaded.peak_live, "events": len(loaded), "runs": answers}))
+        print(
+            json.dumps(
+                {
+                    "schema": options.SCHEMA,
+                    "peak_live": loaded.peak_live,
+                    "events": len(loaded),
+                    "runs": answers,
+                }
+            )
+        )
     return 1 if bad else 0
 
 

@@ -1,0 +1,170 @@
+"""accelrt doctor, config and completion; and what is said of words that are nearly right."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from cli_command import ROOT, accelrt
+from compiled import COMPILER
+
+import accelrt as package
+from accelrt.tools.cli import checks
+
+pytestmark = pytest.mark.own_process
+
+
+def findings(status, **environment):
+    done = accelrt("doctor", "--json", **environment)
+    assert (done.returncode, done.stderr) == (status, "")
+    answer = json.loads(done.stdout)
+    assert answer["schema"] == 1
+    assert answer["well"] == (status == 0)
+    return {each["name"]: each for each in answer["checks"]}
+
+
+@pytest.mark.host
+def test_doctor_is_content_with_the_host_device():
+    found = findings(0, ACCELRT_DRIVER="host", ACCELRT_HOST_DEVICES="3")
+    assert found["driver"]["text"] == "host, ACCELRT_DRIVER=host; devices: 3"
+    assert found["peer access"]["state"] == "ok"
+    assert {"versions", "locked memory", "open files", "NUMA"} <= set(found)
+
+
+@pytest.mark.host
+def test_doctor_says_why_there_is_no_gpu_and_what_to_do():
+    found = findings(1, ACCELRT_DRIVER=None, CUDA_VISIBLE_DEVICES="")
+    failed = {name for name, each in found.items() if each["state"] == "fail"}
+    assert {"driver", "visible devices"} <= failed
+    assert all(found[name]["advice"] for name in failed)
+    done = accelrt("doctor", ACCELRT_DRIVER=None, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert "FAIL  driver" in done.stdout
+    assert "-> " in done.stdout
+
+
+@pytest.mark.gpu
+def test_doctor_finds_the_gpu():
+    found = findings(0)
+    assert found["device nodes"]["state"] == "ok"
+    assert found["kernel module"]["state"] == "ok"
+
+
+def host(monkeypatch, **places):
+    for name, path in places.items():
+        monkeypatch.setattr(checks, name, path)
+    return {"name": "cuda", "kernel_module": "580.1", "open": False, "problem": "none", "complaints": []}
+
+
+def test_cards_permissions_and_nodes_are_read_from_the_system(monkeypatch, tmp_path):
+    card, other = tmp_path / "pci" / "0000:41:00.0", tmp_path / "pci" / "0000:00:1f.0"
+    for path, vendor, kind in ((card, "0x10de", "0x030200"), (other, "0x8086", "0x060100")):
+        path.mkdir(parents=True)
+        (path / "vendor").write_text(vendor + "\n")
+        (path / "class").write_text(kind + "\n")
+        (path / "numa_node").write_text("1\n")
+    for number in range(2):
+        (tmp_path / "nodes" / f"node{number}").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    (tmp_path / "huge").write_text("always madvise [never]\n")
+    driver = host(
+        *(monkeypatch,),
+        CARDS=tmp_path / "pci",
+        NODES=tmp_path / "nodes",
+        DEVICES=tmp_path / "dev",
+        HUGE=tmp_path / "huge",
+    )
+    (found,) = checks.card(driver)
+    assert (found.state, found.text) == ("ok", "1 of NVIDIA's on the PCI bus: 0000:41:00.0")
+    (found,) = checks.permissions(driver)
+    assert (found.state, found.text) == ("fail", f"{tmp_path}/dev/nvidia-uvm is missing")
+    (found,) = checks.nodes(driver)
+    assert found.text == "2 nodes; 0000:41:00.0 at node 1"
+    (found,) = checks.huge_pages(driver)
+    assert found.state == "note"
+    (found,) = checks.chosen(driver)
+    assert (found.state, found.text) == ("fail", "does not open: none")
+
+
+def test_config_says_where_things_are():
+    done = accelrt("config", "--cflags", "--libs")
+    assert (done.returncode, done.stderr) == (0, "")
+    words = shlex.split(done.stdout)
+    assert words[0] == f"-I{package.get_include()}"
+    assert "-laccelrt" in words
+    every = accelrt("config").stdout
+    assert f"-I{sysconfig.get_path('include')}" in every
+    assert package.get_library() in every
+
+
+def build(tmp_path, flags):
+    source = tmp_path / "program.c"
+    body = "int device;\n    return accelrt_current_device(&device) == 0;"
+    source.write_text(f"#include <accelrt.h>\nint main(void) {{\n    {body}\n}}\n")
+    program = tmp_path / "program"
+    subprocess.run([*COMPILER, str(source), "-o", str(program), *flags], check=True)
+    return subprocess.run([program], check=False).returncode
+
+
+def test_a_program_is_built_with_configs_flags(tmp_path):
+    assert build(tmp_path, shlex.split(accelrt("config", "--cflags", "--libs").stdout)) == 0
+
+
+def test_the_file_of_pkg_config_has_the_same_flags(tmp_path):
+    folder = Path(accelrt("config", "--pkgconfig").stdout.strip())
+    text = (folder / "accelrt.pc").read_text()
+    assert f"Version: {package.__version__}\n" in text
+    text = text.replace("${pcfiledir}", str(folder)).replace("${package}", f"{folder}/../..")
+    flags = [
+        word for line in re.findall(r"^(?:Cflags|Libs): (.*)$", text, re.M) for word in shlex.split(line)
+    ]
+    assert build(tmp_path, flags) == 0
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
+def test_cmake_finds_the_package(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(user C)\n"
+        f"find_package(accelrt {package.__version__} REQUIRED)\n"
+        "add_executable(program program.c)\ntarget_link_libraries(program accelrt::accelrt)\n"
+    )
+    (tmp_path / "program.c").write_text("#include <accelrt.h>\nint main(void) { return 0; }\n")
+    root = accelrt("config", "--cmake").stdout.strip()
+    environment = os.environ | {"CC": COMPILER[-1]}
+    for words in (
+        ["-S", tmp_path, "-B", tmp_path / "made", f"-Daccelrt_ROOT={root}"],
+        ["--build", tmp_path / "made"],
+    ):
+        subprocess.run(["cmake", *words], check=True, env=environment, capture_output=True)
+    assert subprocess.run([tmp_path / "made" / "program"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["inof"], "info"), (["info", "--jsno"], "--json"), (["demo", "--driver", "hots"], "host")],
+)
+def test_a_word_that_is_nearly_right_is_told(words, meant):
+    done = accelrt(*words)
+    assert done.returncode == 2
+    assert f"did you mean '{meant}'?" in done.stderr
+
+
+def test_a_word_that_is_like_none_is_refused_as_before():
+    done = accelrt("zzz")
+    assert done.returncode == 2
+    assert "did you mean" not in done.stderr
+
+
+def test_completion_is_a_script_of_the_shell():
+    pytest.importorskip("shtab", reason="shtab is not installed; pip install 'accelrt[cli]'")
+    done = accelrt("completion", "bash")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "doctor" in done.stdout
+    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0
+    assert (ROOT / "accelrt" / "tools" / "cli" / "commands" / "completion.py").exists()
