@@ -8,6 +8,7 @@ The work is the `nvtx` package's (the extra accelrt[nvtx]).  Whether a tool list
 NVTX itself looks for one only then, where the environment names it (NVTX_INJECTION64_PATH, which nsys and ncu set).
 Where none listens, or the package is not installed, a call returns at once, and formats no text.
 """
+cimport cython
 import functools
 import importlib
 import os
@@ -47,7 +48,10 @@ cdef bint find_tool() except -1:
         if is_missing:
             tell_of_missing_package()
     else:
-        default = new_domain("", backend)
+        made = new_domain("", backend)
+        with cython.critical_section(domains):
+            if default is None:  # no other thread was faster; it stays for good
+                default = made
     return is_silent
 
 

@@ -1,6 +1,6 @@
 """Status codes and the one converter from them to exceptions."""
-cimport cython
 from accelrt import errors
+from accelrt.core.locks cimport begin_turn, end_turn
 
 # stub: FORK_TEXT: str
 
@@ -132,8 +132,8 @@ FORK_TEXT = (
     "To use CUDA with multiprocessing, you must use the 'spawn' start method"
 )
 
-cdef object turn = object()
-cdef object init_error = None  # read and written in the critical section of turn
+cdef object init_error = None
+cdef int init_error_lock = 0
 cdef object watcher = None
 cdef object fault_cause = None
 
@@ -162,13 +162,17 @@ cdef const char* status_text(int code) noexcept nogil:
 
 cdef void keep_init_error(object error) noexcept:
     global init_error
-    with cython.critical_section(turn):
-        init_error = error
+    begin_turn(&init_error_lock)
+    before = init_error  # no-cython-lint  it is to die behind the lock
+    init_error = error
+    end_turn(&init_error_lock)
 
 
 cdef object kept_init_error():
-    with cython.critical_section(turn):
-        return init_error
+    begin_turn(&init_error_lock)
+    failure = init_error
+    end_turn(&init_error_lock)
+    return failure
 
 
 cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") except -1:

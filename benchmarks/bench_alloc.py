@@ -14,6 +14,7 @@ from suite import run
 from worker import Worker
 
 HERE = Path(__file__).parent
+CROWDS = (1, 2, 16)  # Python threads, each on a stream of its own
 ROWS = [
     Row("pair_512", "alloc + free, 512 B", Goal(120)),
     Row("pair_512_stream", "alloc + free, 512 B, on a side stream"),
@@ -24,6 +25,11 @@ ROWS = [
     Row("nogil_8", "those of Cython, 8 threads on 8 streams, wall"),
     Row("nogil_scale", "those 8 against 1, pairs per second", Goal(6, ">="), unit="x"),
     Row("threads_8", "alloc + free, 512 B, 8 Python threads, wall", Goal(400)),
+    Row("python_1", "the same, 1 Python thread on a stream of its own"),
+    Row("python_2", "the same, 2 on 2 streams, wall"),
+    Row("python_16", "the same, 16 on 16 streams, wall"),
+    Row("python_scale_2", "those 2 against 1, pairs per second", unit="x"),
+    Row("python_scale_16", "those 16 against 1, pairs per second", unit="x"),
     Row("buffer_512", "object that owns 512 B, made and dropped"),
     Row("memory_allocated", "memory_allocated()", Goal(80)),
     Row("pinned_1mib", "pinned memory, 1 MiB, alloc + free", Goal(200), batch=20),
@@ -37,6 +43,21 @@ def python_threads(worker: Worker) -> None:
         return
     pair, enter = worker.peer.pair_512(), worker.peer.enter_thread
     worker.attempt("threads_8", lambda: threads.python_wall(pair, single, enter, worker.quick))
+
+
+def python_streams(worker: Worker) -> None:
+    """The rows of Python threads that share nothing: side by side only in an interpreter without a GIL."""
+    pairs = [worker.peer.pair_on(stream) for stream in worker.peer.side_streams(max(CROWDS))]
+    enter = worker.peer.enter_thread
+    for count in CROWDS:
+        worker.attempt(
+            f"python_{count}", lambda count=count: threads.apart_wall(pairs[:count], enter, worker.quick)
+        )
+    alone = worker.values.get("python_1")
+    for count in CROWDS[1:]:
+        together = worker.values.get(f"python_{count}")
+        if alone and together:
+            worker.attempt(f"python_scale_{count}", lambda together=together: {"value": alone / together})
 
 
 def nogil(worker: Worker) -> None:
@@ -65,6 +86,7 @@ def more(worker: Worker) -> None:
     """The rows of several threads."""
     python_threads(worker)
     if worker.peer.column == "accelrt":
+        python_streams(worker)
         nogil(worker)
 
 

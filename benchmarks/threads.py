@@ -82,6 +82,20 @@ def python_wall(call: Callable[[], object], single: float, enter: Callable[[], o
     return summary([span / (count * THREADS) for span in spans], loop)
 
 
+def apart_wall(calls: list[Callable[[], object]], enter: Callable[[], object], quick: bool) -> dict:
+    """Calls from as many Python threads, each with one of its own.
+
+    Returns:
+        the cell: wall nanoseconds a call, all threads' calls counted together.
+    """
+    count, turns = (5_000, 1) if quick else (200_000, 5)
+    loop = time_batch(nothing, count) / count
+    for call in calls:
+        wall([loop_of(call, 1000)], enter)
+    spans = [wall([loop_of(call, count) for call in calls], enter) for _ in range(turns)]
+    return summary([span / (count * len(calls)) for span in spans], loop / len(calls))
+
+
 @functools.cache
 def compiled(source: Path, folder: str) -> ModuleType:
     """Builds a .pyx against the accelrt that is imported, and imports it."""

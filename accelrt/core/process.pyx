@@ -4,7 +4,6 @@ A module registers what it does, once, when it is imported, and says its rank; s
 module is imported first.  The process has one pthread_atfork, one os.register_at_fork and one atexit function of
 accelrt's: these.
 """
-cimport cython
 import atexit
 import os
 import threading  # whose own part in a child comes before ours
@@ -29,13 +28,16 @@ cdef extern from *:
     #include <pthread.h>
     #include <unistd.h>
     static int accelrt_is_hooked;  /* stays where an import is interrupted and tried again */
-    /* Whoever holds the mutex in a fork may be waiting for the GIL. */
+    /* Whoever holds the mutex in a fork may be waiting for the GIL.  Who has it never waits for that: without a GIL a
+     * fork keeps every thread from coming back to Python, and waits for the mutex itself. */
     static void accelrt_lock_without_gil(pthread_mutex_t* mutex) {
-        PyThreadState* held = NULL;
-        if (pthread_mutex_trylock(mutex) == 0) return;
-        if (PyGILState_Check()) held = PyEval_SaveThread();
-        pthread_mutex_lock(mutex);
-        if (held != NULL) PyEval_RestoreThread(held);
+        while (pthread_mutex_trylock(mutex) != 0) {
+            PyThreadState* held = PyGILState_Check() ? PyEval_SaveThread() : NULL;
+            pthread_mutex_lock(mutex);
+            if (held == NULL) return;
+            pthread_mutex_unlock(mutex);
+            PyEval_RestoreThread(held);
+        }
     }
     """
     int is_hooked "accelrt_is_hooked"
@@ -212,8 +214,10 @@ cdef class PythonFunctions:
     cdef int ended_in  # the process at whose exit it ran
 
 
-cdef object registering = object()  # in whose critical section the two lists of functions are read and replaced
-cdef list python_functions = []  # by rank, then by name; replaced and never changed
+# By rank, then by name; replaced with the mutex, and never changed.  What was replaced is kept: a thread without a GIL may
+# just be looking at it, and a child of a fork waits for no lock of an object's.
+cdef list python_functions = []
+cdef list superseded = []
 cdef dict under_way = {}         # thread -> the functions that were run before its fork
 
 
@@ -267,18 +271,17 @@ def call_at_fork(
     """
     global python_functions
     cdef PythonFunctions added = functions_of(name, fork_ranks, rank, before, parent, child)
-    with cython.critical_section(registering):
+    lock_without_gil(&table)
+    try:
+        superseded.append(python_functions)
         python_functions = with_functions(python_functions, added)
-
-
-cdef list functions_at_fork():
-    with cython.critical_section(registering):
-        return python_functions
+    finally:
+        pthread_mutex_unlock(&table)
 
 
 def _before_fork():
     cdef PythonFunctions entry
-    cdef list before = functions_at_fork()
+    cdef list before = python_functions
     under_way[PyThread_get_thread_ident()] = before
     for entry in reversed(before):
         run(entry, entry.before, "before")
@@ -294,7 +297,7 @@ def _after_in_parent():
 def _after_in_child():
     cdef PythonFunctions entry
     under_way.clear()
-    for entry in functions_at_fork():
+    for entry in python_functions:
         run(entry, entry.child, "after in child")
 
 
@@ -318,8 +321,12 @@ def call_at_exit(str name, str rank, function: Callable[[], object]) -> None:
     """
     global exit_functions
     cdef PythonFunctions added = functions_of(name, exit_ranks, rank, None, function, None)
-    with cython.critical_section(registering):
+    lock_without_gil(&table)
+    try:
+        superseded.append(exit_functions)
         exit_functions = with_functions(exit_functions, added)
+    finally:
+        pthread_mutex_unlock(&table)
     if placed_in != getpid():
         come_first_at_exit()
 
@@ -337,14 +344,9 @@ def come_first_at_exit() -> None:
     placed_in = getpid()
 
 
-cdef list functions_at_exit():
-    with cython.critical_section(registering):
-        return exit_functions
-
-
 cdef PythonFunctions next_at_exit(int process):
     cdef PythonFunctions entry
-    for entry in functions_at_exit():
+    for entry in exit_functions:
         if entry.ended_in != process:
             return entry
     return None
@@ -375,7 +377,7 @@ def registered_at_fork() -> list[tuple[str, str, str, tuple[str, ...]]]:
     for index in range(count):
         hooks = (copied[index].prepare != NULL, copied[index].parent != NULL, copied[index].child != NULL)
         entries.append((FORK_ORDER[copied[index].rank][0], copied[index].name.decode(), "C", phases_of(hooks)))
-    for entry in functions_at_fork():
+    for entry in python_functions:
         hooks = (entry.before is not None, entry.parent is not None, entry.child is not None)
         entries.append((FORK_ORDER[entry.rank][0], entry.name, "Python", phases_of(hooks)))
     return entries
@@ -388,7 +390,7 @@ cdef tuple phases_of(tuple hooks):
 def registered_at_exit() -> list[tuple[str, str]]:
     """What runs at the exit: list of (rank, name), in that order."""
     cdef PythonFunctions entry
-    return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in functions_at_exit()]
+    return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in exit_functions]
 
 
 assert len(FORK_ORDER) == FORK_RANKS

@@ -3,6 +3,7 @@
 What a call needs to know of its types, shapes and strides is decided once (elementwise_plan.py), and found again by the
 operands themselves: a call that comes again allocates its outputs and launches, and looks at no Python attribute.
 """
+cimport cython
 import operator
 
 from cpython.float cimport PyFloat_CheckExact, PyFloat_FromDouble
@@ -302,9 +303,10 @@ cdef class ElementwiseKernel:
 
     def unload(self) -> None:
         """Gives up what was compiled; the next call takes it from the cache."""
-        self.last = None
-        self.calls.clear()
-        self.kept = 0
+        with cython.critical_section(self):
+            self.last = None
+            self.calls.clear()
+            self.kept = 0
         self.declared.unload()
 
     def __call__(
@@ -373,6 +375,7 @@ cdef class ElementwiseKernel:
             self.check_outputs(call, values)
         return self.carry_out(call, values, worker)
 
+    @cython.critical_section
     cdef Call find(self, PyObject** values, Key* key, object others):
         cdef Call call = self.last
         if not read_facts(values, self.count, key):
@@ -388,16 +391,17 @@ cdef class ElementwiseKernel:
         return None
 
     cdef Call decide(self, list held, PyObject** values, Key* key, object dtypes, object size, object others):
-        cdef Call call
         plan = self.declared.decide(held, dtypes or {}, size)
         if not read_facts(values, self.count, key):  # too many axes to be kept
             memset(key, 0, sizeof(Key))
             return make_call(plan, key, self.count, others)
-        call = make_call(plan, key, self.count, others)
+        return self.keep_call(make_call(plan, key, self.count, others), hash_of(key, self.count))
+
+    @cython.critical_section
+    cdef Call keep_call(self, Call call, uint64_t hash_):
         if self.kept >= PLANS:
             self.calls.clear()
             self.kept = 0
-        hash_ = hash_of(key, self.count)
         call.next = self.calls.get(hash_)
         self.calls[hash_] = call
         self.kept += 1

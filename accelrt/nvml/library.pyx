@@ -4,6 +4,7 @@ are used, to enumerate.
 Source of the functions, their types and codes: NVIDIA's NVML API Reference Guide.  The library is opened by
 name, not linked, and never through cuda.bindings, so that nothing else comes with it.
 """
+cimport cython
 from dataclasses import dataclass
 
 from libc.stdint cimport uint64_t
@@ -42,8 +43,8 @@ cdef struct Function:
     void* address                 # NULL before the library is open, and where it has none of them
 
 cdef Function[MAX_FUNCTIONS] table
-cdef int functions = 0       # with the GIL
-cdef list kept = []          # the bytes that names point to
+cdef int functions = 0       # in the critical section of CODES
+cdef list kept = []          # lists of the bytes that names point to
 
 cdef pthread_rwlock_t lock
 cdef void* library = NULL    # written under the lock; stays open, in a child too
@@ -79,12 +80,17 @@ CODES = {  # nvmlReturn_t: name and meaning
 
 
 cdef int function(str names) except -1:
+    cdef list words = [name.encode() for name in names.split()]
+    kept.append(words)
+    with cython.critical_section(CODES):  # modules that threads import may take numbers at once
+        return add_function(words)
+
+
+cdef int add_function(list words) except -1:
     global functions
     cdef int number = functions, place
     if number == MAX_FUNCTIONS:
         raise RuntimeError("more functions of NVML than there is room for; raise MAX_FUNCTIONS")
-    words = [name.encode() for name in names.split()]
-    kept.extend(words)
     for place in range(MAX_NAMES):
         table[number].names[place] = <const char*>words[place] if place < len(words) else NULL
     table[number].address = NULL

@@ -1,5 +1,4 @@
 """The door for uses of memory, with the race detector's hooks."""
-cimport cython
 import numbers
 import warnings
 from cpython.buffer cimport PyBUF_READ
@@ -34,7 +33,7 @@ from accelrt.status cimport CAPTURE_IMPLICIT
 
 SYNC_MODES = ("default", "warn", "error")
 
-cdef object turn = object()   # in whose critical section the detector is read and replaced
+cdef int detector_lock = 0
 cdef object detector = None  # accelrt.sanitizer's Detector that is on, or was on last
 cdef object crc32 = None  # zlib's, from the first start on
 
@@ -108,8 +107,10 @@ def fingerprint(uintptr_t address, size_t size) -> int | None:
 
 cdef object told():
     # The detector.  Another thread may be about to replace it, so that its reference is taken in turn.
-    with cython.critical_section(turn):
-        return detector
+    begin_turn(&detector_lock)
+    current = detector
+    end_turn(&detector_lock)
+    return current
 
 
 def start(chosen: Detector) -> None:
@@ -121,8 +122,10 @@ def start(chosen: Detector) -> None:
     global detector, sanitizing, crc32
     from zlib import crc32
 
-    with cython.critical_section(turn):
-        detector = chosen
+    begin_turn(&detector_lock)
+    before = detector  # no-cython-lint  it is to die behind the lock
+    detector = chosen
+    end_turn(&detector_lock)
     sanitizing = 1
 
 

@@ -46,7 +46,8 @@ from accelrt.uses.events cimport (
 # Captures under way: what their nodes point at has to live as long as the graph, and what broke them has to be told.
 
 cdef list captures = []    # Records, the newest last: there are few
-cdef Record latest = None  # that began and is not over; read and written in the critical section of captures
+cdef Record latest = None  # that began and is not over; in turn
+cdef int latest_lock = 0
 
 # What broke a capture: the error's text, the row that answered it, "file:line", and the function and thread there.
 Breakage = namedtuple("Breakage", "text call place scene")
@@ -79,7 +80,6 @@ cdef class Record:
 
 
 cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other):
-    global latest
     cdef Record record = Record.__new__(Record)
     record.ordinal = ordinal
     record.origin = origin
@@ -87,16 +87,21 @@ cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list k
     record.kept = kept
     record.outer = other
     captures.append(record)
-    with cython.critical_section(captures):
-        latest = record
+    set_latest(record)
     return record
 
 
-cdef int close_capture(Record record) except -1:
+cdef void set_latest(Record record) noexcept:
     global latest
-    with cython.critical_section(captures):
-        if latest is record:
-            latest = None
+    begin_turn(&latest_lock)
+    before = latest  # no-cython-lint  it is to die behind the lock
+    latest = record
+    end_turn(&latest_lock)
+
+
+cdef int close_capture(Record record) except -1:
+    if latest is record:
+        set_latest(None)
     try:
         captures.remove(record)
     except ValueError:  # it is closed already
@@ -108,8 +113,9 @@ cdef int close_capture(Record record) except -1:
 
 cdef Record record_on(int device, uintptr_t stream):
     cdef Record record
-    with cython.critical_section(captures):
-        record = latest
+    begin_turn(&latest_lock)
+    record = latest
+    end_turn(&latest_lock)
     if record is None or record.origin != stream or record.ordinal != device:
         record = find_record(device, stream)
     return outermost(record)

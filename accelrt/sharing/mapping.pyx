@@ -14,6 +14,7 @@ from accelrt.allocator.pool cimport (
     add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, open_imported, share_new_pages,
 )
 from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
+from accelrt.core.locks cimport add_in_turn
 from accelrt.core.process cimport Descriptor, own, own_all
 from accelrt.core.process import call_at_fork
 from accelrt.core.threads cimport pause
@@ -902,7 +903,8 @@ def local_buffer(SharedBytes memory not None, Stream stream not None) -> Buffer:
 cdef enum:
     DOUBTFUL = 4   # refusals in a row until the whole device is waited for instead of a stream
 
-cdef UseStore works     # of Endings; guarded by the GIL
+cdef object turn = object()  # in whose critical section a call here is one step for other threads
+cdef UseStore works     # of Endings
 cdef dict _mapped = {}  # what is mapped -> Mapping that may be used
 
 
@@ -1004,9 +1006,10 @@ cdef class Ending:
         self.tally = tally
 
     def __dealloc__(self):
-        while self.works != NULL:
-            unmark_use(registry.active(), self.works)
-            drop_use(&works, &self.works)
+        with cython.critical_section(turn):
+            while self.works != NULL:
+                unmark_use(registry.active(), self.works)
+                drop_use(&works, &self.works)
 
     def attach(self, key: tuple[object, ...]) -> bool | None:
         """Has the lease use what is mapped already.
@@ -1014,20 +1017,24 @@ cdef class Ending:
         Returns:
             bool; None while the mapping is being unmapped, and has to be looked up again.
         """
-        cdef Mapping mapping = _mapped.get(key)
-        if mapping is None:
-            return False
-        if mapping.closing:
-            return None
-        self.use(key, mapping)
+        cdef Mapping mapping
+        with cython.critical_section(turn):
+            mapping = _mapped.get(key)
+            if mapping is None:
+                return False
+            if mapping.closing:
+                return None
+            self.use(key, mapping)
         return True
 
     def publish(self, key: tuple[object, ...], Mapping mapping not None) -> None:
         """Has this lease and others use what it mapped, or another's mapping if that was faster."""
-        cdef Mapping current = _mapped.get(key)
-        if current is None or current.closing:
-            current = _mapped[key] = mapping
-        self.use(key, current)
+        cdef Mapping current
+        with cython.critical_section(turn):
+            current = _mapped.get(key)
+            if current is None or current.closing:
+                current = _mapped[key] = mapping
+            self.use(key, current)
 
     cdef int use(self, key, Mapping memory) except -1:
         self.key = key
@@ -1056,16 +1063,17 @@ cdef class Ending:
             return True
         if self.unseen:
             return self.counted and self.memory.users > 1 or self.is_device_idle()
-        if not self.listed:
-            self.list_works()
-        link = &self.works
-        while link[0] != NULL:
-            with nogil:
-                done = is_done(link[0])
-            if done:
-                drop_use(&works, link)
-            else:
-                link = &link[0].next
+        with cython.critical_section(turn):
+            if not self.listed:
+                self.list_works()
+            link = &self.works
+            while link[0] != NULL:
+                with nogil:
+                    done = is_done(link[0])
+                if done:
+                    drop_use(&works, link)
+                else:
+                    link = &link[0].next
         return self.works == NULL
 
     cdef bint is_device_idle(self):
@@ -1082,27 +1090,29 @@ cdef class Ending:
         cdef bint done
         if memory is None:
             return True
-        if self.counted:
-            self.counted = False
-            memory.users -= 1
-        if memory.users == 0 and memory.base:  # only the owner's thread comes here
-            memory.closing = True
-            done = memory.unmap() == 0
-            if (done or memory.half_closed) and _mapped.get(self.key) is memory:
-                del _mapped[self.key]
-            memory.closing = memory.half_closed
-            if not done:
-                return False
+        with cython.critical_section(turn):
+            if self.counted:
+                self.counted = False
+                memory.users -= 1
+            if memory.users == 0 and memory.base:  # only the owner's thread comes here
+                memory.closing = True
+                done = memory.unmap() == 0
+                if (done or memory.half_closed) and _mapped.get(self.key) is memory:
+                    del _mapped[self.key]
+                memory.closing = memory.half_closed
+                if not done:
+                    return False
         self.memory = None
         return True
 
     def come_back(self) -> None:
         """The owner was told, or is gone."""
-        if self.ended and not self.is_back:
-            self.is_back = True
-            self.tally.leases -= 1
-            self.tally.late -= 1
-            self.tally.late_bytes -= self.nbytes
+        with cython.critical_section(turn):
+            if self.ended and not self.is_back:
+                self.is_back = True
+                self.tally.leases -= 1
+                self.tally.late -= 1
+                self.tally.late_bytes -= self.nbytes
 
 
 @cython.no_gc
@@ -1116,7 +1126,8 @@ cdef class Lease:
     def __init__(self, queue: object, Ending ending not None) -> None:
         self.pid = getpid()
         self.ending = ending
-        ending.tally.leases += 1
+        with cython.critical_section(turn):
+            ending.tally.leases += 1
         self.queue = queue
 
     def __dealloc__(self):
@@ -1126,11 +1137,12 @@ cdef class Lease:
         """Gives the memory back; doing it again does nothing."""
         if self.queue is None or self.pid != getpid():  # never made, or a forked child's copy: its parent has it
             return
-        if self.ending.ended:
-            return
-        self.ending.ended = True
-        self.ending.tally.late += 1
-        self.ending.tally.late_bytes += self.ending.nbytes
+        with cython.critical_section(turn):
+            if self.ending.ended:
+                return
+            self.ending.ended = True
+            self.ending.tally.late += 1
+            self.ending.tally.late_bytes += self.ending.nbytes
         self.queue.put(self.ending)
 
 
@@ -1197,7 +1209,8 @@ def forget_leases() -> object:
     Returns:
         What has to be kept for ever, so that nothing of it ends here.
     """
-    global _mapped, _unclaimed
+    global _mapped, _unclaimed, turn
+    turn = object()  # another thread may have been in the other's
     kept = (_mapped, _unclaimed)
     _mapped, _unclaimed = {}, SimpleQueue()
     return kept
@@ -1241,14 +1254,12 @@ cdef class Loan:
     cdef object __weakref__
 
     def __init__(self, memory: SharedBytes, bint ticket) -> None:
-        global _last_number
         if not isinstance(memory, SharedBytes):
             raise TypeError(f"memory is of type {type(memory).__name__}; it has to be a SharedBytes")
         self.pid = getpid()
         self.memory = memory
         self.ticket = ticket
-        _last_number += 1
-        self.number = _last_number
+        self.number = add_in_turn(&_last_number, 1)
 
     def __reduce__(self):
         refuse_copy(self, "it is of this process; its MemoryHandle pickles")
@@ -1264,15 +1275,16 @@ cdef class Loan:
         """Records an event of the loan behind a stream's work; False where the process has too many of them."""
         global _event_count
         cdef list spare = _spare_events.setdefault(stream.device_index, [])
-        if self.event is None:
-            if not spare and _event_count >= MOST_EVENTS:
-                return False
-            if spare:
-                self.event = spare.pop()
-            else:
-                self.event = Event(interprocess=True)
-                _event_count += 1
-            self.event_device = stream.device_index
+        with cython.critical_section(turn):
+            if self.event is None:
+                if not spare and _event_count >= MOST_EVENTS:
+                    return False
+                if spare:
+                    self.event = spare.pop()
+                else:
+                    self.event = Event(interprocess=True)
+                    _event_count += 1
+                self.event_device = stream.device_index
         self.event.record(stream)
         return True
 
@@ -1306,9 +1318,9 @@ def drop_tickets() -> list[Loan]:
     Returns:
         list of Loans.
     """
-    global _tickets
-    gone = list(_tickets.values())
-    _tickets = {}
+    with cython.critical_section(turn):
+        gone = list(_tickets.values())
+        _tickets.clear()
     return gone
 
 

@@ -69,10 +69,13 @@ class Accelrt(Readings, Histories, cuda=accelrt):
     def pair_4mib(self):
         return self.pair(4 * MIB)
 
-    def pair_512_stream(self):
+    def pair_on(self, stream):
         alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
-        handle = self.stream.cuda_stream
+        handle = stream.cuda_stream
         return lambda: delete(alloc(512, stream=handle))
+
+    def pair_512_stream(self):
+        return self.pair_on(self.stream)
 
     def mixed_200(self):
         return churn(accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete)
