@@ -118,7 +118,8 @@ def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
     """Compiles in a folder of its own, and writes the file whole, for other processes may look for it."""
     with tempfile.TemporaryDirectory(prefix="accelrt-torch-") as folder:
         compiled = os.path.join(folder, "torch_allocator.so")
-        command = [*compiler, *flags, str(torch_sources.SOURCE), "-o", compiled, "-lc10", "-lc10_cuda"]
+        libraries = [f"-l{name}" for name in torch_sources.LIBRARIES]
+        command = [*compiler, *flags, str(torch_sources.SOURCE), "-o", compiled, *libraries]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
         except (OSError, subprocess.SubprocessError) as error:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from hashlib import blake2b
 from pathlib import Path
 
-__all__ = ["MINORS", "SOURCE", "arguments", "digest_of_all", "files"]
+__all__ = ["LIBRARIES", "MINORS", "SOURCE", "arguments", "digest_of_all", "files"]
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "torch_allocator.cpp"
 STUB = HERE / "cuda_stub"
 TABLE = HERE.parent / "allocator" / "external"
+LIBRARIES = ("c10", "c10_cuda")  # of torch's, that it is linked with
 MINORS = range(8, 16)  # of torch 2, whose functions the source has
 FIRST_OF_CXX20 = 14
 
