@@ -46,7 +46,7 @@ SETTERS = {
     "set_end_allocate_to_pool_fn": "end_pool",
     "set_release_pool": "release_pool",
 }
-TAG = "accelrt tag "  # before a tag's number in the metadata of torch's events (torch_allocator.cpp)
+TAG = "accelrt tag "  # before a tag's number in a text of torch's events (torch_history.h)
 _installed: Any = None  # what torch's allocator is made of; None: accelrt is not torch's
 _native: Any = None  # the compiled library, once it was loaded
 _replaced: list[tuple[Any, str, Any]] = []
@@ -519,11 +519,12 @@ def add_to_snapshot(found: dict[str, Any]) -> dict[str, Any]:
         for block in segment["blocks"]:
             block["tag"] = tags.get(block["address"], "")
     for entry in (entry for trace in found["device_traces"] for entry in trace):
-        metadata = entry.get("user_metadata", "")
         entry["tag"] = ""
-        if metadata.startswith(TAG):
-            entry["tag"] = recording.tag_name(int(metadata.removeprefix(TAG)))
-            entry["user_metadata"] = ""
+        for key in ("user_metadata", "compile_context"):  # the latter before torch 2.10
+            text = entry.get(key, "")
+            if text.startswith(TAG):
+                entry["tag"] = recording.tag_name(int(text.removeprefix(TAG)))
+                entry[key] = ""
     return found
 
 

@@ -63,10 +63,14 @@ TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uin
   cudaStream_t place = reinterpret_cast<cudaStream_t>(stream);
 #endif
   return TraceEntry(action, static_cast<DeviceIndex>(device), address, size, place, pool, c10::getApproximateTime(),
-                    std::move(frames), compile_contexts.empty() ? "" : compile_contexts.back()
+                    std::move(frames),
 #if TORCH_MINOR >= 10
-                    ,
+                    compile_contexts.empty() ? "" : compile_contexts.back(),
                     user_metadata.empty() && tag != 0 ? "accelrt tag " + std::to_string(tag) : user_metadata
+#else
+                    compile_contexts.empty() && tag != 0 ? "accelrt tag " + std::to_string(tag)
+                    : compile_contexts.empty()           ? ""
+                                                         : compile_contexts.back()
 #endif
   );
 }

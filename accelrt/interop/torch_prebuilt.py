@@ -10,10 +10,12 @@ device is used.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import platform
 import re
+import resource
 import select
 import signal
 import warnings
@@ -144,26 +146,34 @@ def ask_child(torch: ModuleType, library: ctypes.CDLL) -> str:
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child only asks
         child = os.fork()
     if child == 0:
-        status = 1
-        try:
-            os.close(receiver)
-            signal.alarm(LIMIT)
-            library.accelrt_torch_probe()
-            os.write(sender, "; ".join(differences_of(torch)).encode()[:2000])
-            status = 0
-        except BaseException as error:
-            os.write(sender, repr(error).encode()[:2000])
-        finally:
-            os._exit(status)
+        answer_and_end(torch, library, sender)
     os.close(sender)
-    told = b""
+    told, ended = b"", False
     try:
-        while select.select([receiver], [], [], LIMIT)[0] and (part := os.read(receiver, 4096)):
-            told += part
+        while not ended and select.select([receiver], [], [], LIMIT)[0]:
+            part = os.read(receiver, 4096)
+            told, ended = told + part, not part
     finally:
         os.close(receiver)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return told.decode(errors="replace") or (f"a process that asked ended with {code}" if code else "")
+
+
+def answer_and_end(torch: ModuleType, library: ctypes.CDLL, sender: int) -> None:
+    """The child: it may crash, which is nobody else's business."""
+    status = 1
+    try:
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        library.accelrt_torch_probe()
+        os.write(sender, "; ".join(differences_of(torch)).encode()[:2000])
+        status = 0
+    except BaseException as error:
+        os.write(sender, repr(error).encode()[:2000])
+    finally:
+        os._exit(status)
 
 
 STATS = (  # as stats.pxd orders them

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import runpy
+import signal
 import subprocess
 import sys
 import types
@@ -147,6 +148,8 @@ def test_a_child_compares_answers():
     assert "division" in ask(answering(), library_that(lambda: 1 // 0))
     crash = library_that(lambda: os.kill(os.getpid(), 11))
     assert ask(answering(), crash) == "a process that asked ended with -11"
+    torch_prebuilt.LIMIT = 0.2
+    assert ask(answering(), library_that(signal.pause)) == "a process that asked ended with -9"
 
 
 def test_what_disagrees_is_told_and_another_way_is_taken(table, monkeypatch):
