@@ -124,7 +124,9 @@ def put_in(torch: ModuleType, library: Any, name: str) -> None:
     text = ctypes.create_string_buffer(1024)
     _installed = library  # before torch has it, so that an interruption does not take it away from torch
     try:
-        replace_functions(torch, own_functions(torch), own_mempool_class(torch), torch_sharing.functions(torch))
+        replace_functions(
+            torch, own_functions(torch), own_mempool_class(torch), torch_sharing.functions(torch)
+        )
         if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
             raise refuse(text.value.decode(errors="replace"))
         torch_sharing.turn(True)

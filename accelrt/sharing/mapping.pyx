@@ -479,8 +479,8 @@ def refuse_capture(Stream stream, str call) -> None:
 # --- the owner's side ----------------------------------------------------------------------------------------------
 
 cdef class SharedBytes:
-    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or a
-    block of torch's, which goes back no sooner than this."""
+    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or
+    a block of torch's, which goes back no sooner than this."""
     # stub: serial: int | None
     # stub: pages: tuple[tuple[int, int], ...]
 

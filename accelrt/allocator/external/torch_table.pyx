@@ -11,8 +11,8 @@ from accelrt.allocator.external.backends cimport (
     enter_gil, explain, fill_hooks, fraction_of_limit, is_outside, leave_gil, torchs_name, translate,
 )
 from accelrt.allocator.external.torch_types cimport (
-    TORCH_HANDLE, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent, TorchSource,
-    TorchStats, TorchTable, TorchWatcher,
+    TORCH_HANDLE, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TorchBlock, TorchCounter, TorchEvent,
+    TorchSource, TorchStats, TorchTable, TorchWatcher,
 )
 from accelrt.allocator.history_types cimport Event
 from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
