@@ -10,6 +10,7 @@ rmm          RMM: a resource of accelrt's, and memory from a resource of RMM's
 torch        torch: accelrt as its allocator
 torch_allocator.cpp  the allocator object, of torch's own class, with torch_history.h and torch_pools.h
 torch_build  compiles it for the torch that is installed; cuda_stub/ stands for NVIDIA's headers
+torch_sharing  CUDA tensors between processes: torch's functions around handles, with torch_sharing.h
 """
 
 from typing import Any

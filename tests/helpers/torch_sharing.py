@@ -608,6 +608,76 @@ def many_hand_overs_leave_nothing():
         peer.stop()
 
 
+@alone
+def much_memory_goes_to_many_processes():
+    on_gpu = kept["kind"] == "gpu"
+    size, count, processes = (512 * MIB, 60, 8) if on_gpu else (8 * MIB, 30, 2)
+    peers = [Peer() for _ in range(processes)]
+    for peer in peers:
+        peer.call(figures)
+    tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(count)]
+    for index, tensor in enumerate(tensors):
+        tensor[-1:].copy_(torch.tensor([index], dtype=torch.uint8))
+    torch.cuda.synchronize()
+    firsts, others = [], []
+    for peer in peers:
+        for index, tensor in enumerate(tensors):
+            begun = time.perf_counter()
+            peer.call(keep, index, tensor)
+            (firsts if peer is peers[0] else others).append(1e3 * (time.perf_counter() - begun))
+        assert peer.call(last_bytes, count) == list(range(count))
+    for what, times in (("first process", firsts), ("others", others)):
+        times.sort()
+        print(f"{what}, ms a hand-over: median {times[len(times) // 2]:.2f}, most {times[-1]:.2f}")
+    for peer in peers[1:]:
+        peer.kill()
+    until(lambda: figures()["lent"] == count, "a dead process has memory")
+    del tensors, tensor
+    assert collected() == count * size, "one process has it all still"
+    assert peers[0].call(last_bytes, count) == list(range(count))
+    peers[0].kill()
+    until(lambda: collected() == 0, "dead processes have memory")
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def last_bytes(count):
+    return [int(kept[index][-1:].cpu()) for index in range(count)]
+
+
+@alone
+def receivers_are_killed_at_any_moment():
+    import random
+
+    random.seed(7)
+    for round in range(5):
+        queue = CONTEXT.Queue()
+        queue.cancel_join_thread()
+        peer = Peer(queue)
+        peer.call(figures)
+        peer.tell(receive_for_ever)
+        end = time.monotonic() + random.uniform(0.002, 0.15)
+        count = 0
+        while time.monotonic() < end or count < 20:
+            queue.put(on_device(1000 + 700_000 * (count % 3), count))
+            count += 1
+        peer.kill()
+        gc.collect()
+        until(lambda: taken_back() == 0, f"{torch.cuda.memory_allocated()} bytes are left in round {round}")
+        queue.close()
+    assert figures()["borrowers"] == 0
+
+
+def taken_back():
+    accelrt.sharing.cancel_unopened()
+    return collected()
+
+
+def receive_for_ever():
+    while True:
+        kept["it"] = kept["queues"][0].get(timeout=LIMIT)
+
+
 def main(kind, name):
     set_up(kind)
     ALONE[name]()
