@@ -751,7 +751,7 @@ cdef class Mapping:
                 code = open_imported(device, base, size)
             if code:
                 raise_status(code, "memory_access", ("address", base, "size", size, "device", device))
-        code = add_imported(base, size)
+        code = add_imported(device, base, size)
         if code:
             raise_status(code, "import", ("address", base))
         self.noted = True

@@ -249,12 +249,14 @@ def views_of_one_page_are_mapped_once():
 def large_tensors_lie_side_by_side():
     peer = Peer()
     peer.call(figures)
-    holes = [torch.empty(6 * MIB, dtype=torch.uint8, device="cuda") for _ in range(8)]
+    holes = [torch.empty(2 * MIB, dtype=torch.uint8, device="cuda") for _ in range(40)]
     del holes[::2]
     gc.collect()
     times = []
     for count in (3 * MIB, 16 * MIB, 40 * MIB):
         tensor = on_device(count)
+        if count == 3 * MIB:
+            assert accelrt.memory_stats()["stitched_bytes"] > 0, "its pages lie apart"
         torch.cuda.synchronize()
         begun = time.perf_counter()
         peer.call(keep, count, tensor)
@@ -293,6 +295,38 @@ def the_receiver_waits_for_the_senders_work():
     stream.synchronize()
     assert peer.call(query, event) is True
     peer.stop()
+
+
+@alone
+def other_devices_reach_what_is_received():
+    if torch.cuda.device_count() < 2:
+        print("there is one device alone")
+        return
+    peer = Peer()
+    square = torch.arange(1 << 20, dtype=torch.float32).reshape(1024, 1024)
+    tensors = [square.to(f"cuda:{device}") for device in range(2)]
+    for device, tensor in enumerate(tensors):
+        torch.cuda.synchronize(device)
+        peer.call(keep, device, tensor)
+    assert peer.call(copy_across)
+    for device, tensor in enumerate(tensors):
+        torch.cuda.synchronize(device)
+        assert torch.equal(tensor.cpu(), square.t() + 1 - device), device
+    peer.stop()
+
+
+def copy_across():
+    """From each device's received tensor to the other's memory, and into it, by copies and by kernels."""
+    here, there = kept[0], kept[1]
+    square = here.cpu()
+    right = torch.equal(here.to("cuda:1").cpu(), square) and torch.equal(
+        there.t().to("cuda:0").cpu(), square.t()
+    )
+    here.copy_((square.to("cuda:1") + 1).t())
+    there.copy_(square.to("cuda:0").t())
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    return right
 
 
 def query(event):
