@@ -77,9 +77,9 @@ cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept n
 
 # --- other processes' memory, which no pool has: any thread, under no lock or any lock but this module's own ---
 
-# Opens what was mapped for a device, and for those to which its pool's pages are open now; the driver's code.
+# Opens what was mapped of a device for it, and for those that use each other's pages; the driver's code.
 cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil
-cdef int add_imported(uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
+cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef void drop_imported(uintptr_t address) noexcept nogil
 # Adds the recorded uses to a list of the caller's; 0 or NO_HOST_MEMORY, with some of them.
 cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogil

@@ -5,7 +5,8 @@ from libc.string cimport memcpy, memset
 
 from accelrt.allocator.audit cimport audit_between, audit_pool
 from accelrt.allocator.backing.pages cimport (
-    join_peers, keep_file, kept_file, make_pages_shareable, open_range, pages_are_shareable, slot_index,
+    join_peers, keep_file, kept_file, make_pages_shareable, open_foreign, open_if_connected,
+    pages_are_shareable, slot_index,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
@@ -202,6 +203,7 @@ cdef int make(int device) noexcept nogil:
         free(pool)
         return code
     store_pool(&pools[device], pool if pool.stand_in == NULL else pool.stand_in)
+    open_imported_to(device)
     return 0
 
 
@@ -339,6 +341,7 @@ prepare_pools()
 # this one has mapped, the streams that were recorded as using it, until it is given back.
 
 cdef struct Imported:
+    int device
     uintptr_t address
     size_t size
     Use* uses
@@ -474,21 +477,40 @@ cdef Imported* around(uintptr_t address) noexcept nogil:
     return found
 
 
+cdef void open_imported_to(int device) noexcept nogil:
+    # What was mapped before the device had a pool.  What a driver refuses is unmapped by now, or fails where it is used.
+    cdef Imported* each
+    cdef Imported* copies
+    cdef size_t count = 0, index = 0
+    if imported == NULL:
+        return
+    spin_lock(&lock)
+    each = imported
+    while each != NULL:
+        count += 1
+        each = each.next
+    copies = <Imported*>calloc(count + 1, sizeof(Imported))
+    each = imported if copies != NULL else NULL
+    while each != NULL:
+        copies[index] = each[0]
+        index += 1
+        each = each.next
+    spin_unlock(&lock)
+    for count in range(index):
+        open_if_connected(registry.active(), copies[count].device, copies[count].address, copies[count].size, device)
+    free(copies)
+
+
 cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
-    cdef long calls = 0
-    if pool == NULL or pool.external != NULL:
-        return registry.active().memory_access(address, size, device)
-    return open_range(pool, address, size, &calls)
+    return open_foreign(registry.active(), device, address, size)
 
 
-cdef int add_imported(uintptr_t address, size_t size) noexcept nogil:
+cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil:
     global imported
     cdef Imported* made = <Imported*>calloc(1, sizeof(Imported))
     if made == NULL:
         return NO_HOST_MEMORY
-    made.address = address
-    made.size = size
+    made.device, made.address, made.size = device, address, size
     spin_lock(&lock)
     made.next = imported
     imported = made

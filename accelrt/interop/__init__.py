@@ -13,6 +13,7 @@ torch_allocator.cpp  the allocator objects, of torch's own classes, with torch_h
 torch_sleep  its sleep() and wake(): which pools sleep, and what a device still holds then
 torch_build  compiles it for the torch that is installed; cuda_stub/ stands for NVIDIA's headers
 torch_prebuilt  finds one that .ci/torch_objects made for a release of torch, and checks it
+torch_sharing  CUDA tensors between processes: torch's functions around handles, with torch_sharing.h
 """
 
 from typing import Any

@@ -2,7 +2,8 @@
 
 From then on every tensor on a GPU lies in accelrt's pool.  record_stream, empty_cache, limits,
 torch.cuda.graph, make_graphed_callables, MemPool and use_mem_pool work as with torch's own allocator, and
-torch.cuda's statistics are accelrt's; a torch.cuda.MemPool also has sleep() and wake().
+torch.cuda's statistics are accelrt's; a torch.cuda.MemPool also has sleep() and wake().  CUDA tensors go to
+other processes as torch.multiprocessing sends them.
 accelrt/allocator/external/DESIGN.md says how.
 """
 
@@ -78,8 +79,8 @@ def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = Fa
     kept in the user's cache folder (torch_build.py).  Where both fail, a warning says why, and accelrt is
     plugged in by torch's CUDAPluggableAllocator: then it has to come before torch's first use of CUDA and
     there is no way back, torch.cuda.MemPool takes no allocator, and torch refuses the checkpoints of
-    torch.compile's graph trees and observers, and shows profilers no memory.  Sharing CUDA tensors between
-    processes is refused in both.
+    torch.compile's graph trees and observers, shows profilers no memory and sends no CUDA tensors to
+    other processes.
     """
     global _installed
     if _installed is not None:
@@ -175,7 +176,9 @@ def put_in(torch: ModuleType, library: Any, name: str) -> None:
     text = ctypes.create_string_buffer(1024)
     _installed = library  # before torch has it, so that an interruption does not take it away from torch
     try:
-        replace_functions(torch, own_functions(torch), own_mempool_class(torch), torch_sharing.functions(torch))
+        replace_functions(
+            torch, own_functions(torch), own_mempool_class(torch), torch_sharing.functions(torch)
+        )
         if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
             raise refuse(text.value.decode(errors="replace"))
         torch_sharing.turn(True)

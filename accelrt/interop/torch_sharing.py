@@ -7,7 +7,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -39,7 +38,7 @@ def functions(torch: ModuleType) -> list[tuple[Any, str, Any]]:
     counters.collect = torch._C._cuda_ipc_collect
 
     def _share_cuda_(storage: Any) -> tuple[Any, ...]:
-        answer: tuple[Any, ...] = plainly(share, storage)
+        answer: tuple[Any, ...] = share(storage)
         handle, counter, offset = answer[1], answer[4], answer[5]
         if handle is None or not handle.startswith(tensors.MARK):
             return answer
@@ -47,18 +46,11 @@ def functions(torch: ModuleType) -> list[tuple[Any, str, Any]]:
         return (answer[0], Handle(handle), *answer[2:])
 
     def _new_shared_cuda(*arguments: Any) -> Any:
-        with tensors.Claim(arguments[4].decode(), int(arguments[5])):
-            return plainly(open_shared, *arguments)
-
-    def plainly(function: Callable[..., Any], *arguments: Any) -> Any:
-        tensors.take_error()
-        try:
-            return function(*arguments)
-        except RuntimeError:
-            error = tensors.take_error()
-            if error is None:
-                raise
-            raise error from None
+        device, handle, _, _, counter, offset, *_ = arguments
+        if not handle.startswith(tensors.MARK):
+            return open_shared(*arguments)
+        with tensors.Opened(handle, device, (counter.decode(), offset)):
+            return open_shared(*arguments)
 
     return [
         (torch.UntypedStorage, "_share_cuda_", _share_cuda_),

@@ -24,6 +24,8 @@ producer  the owner's side: the threads that hand memory to other processes; loa
 consumer  the other side: the threads that give memory back; leases: what is opened
 wire      how two processes connect and prove themselves, and messages; packets: sockets and descriptors
 mapping   exported pages, and pages of others at addresses of this process
+tensors   torch's tensors, where accelrt is torch's allocator: their handles
+counters  torch's counters of the tensors that were sent, of which a dead process's are taken back
 threads   threads that outlive every exception
 """
 

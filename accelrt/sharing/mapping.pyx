@@ -480,8 +480,8 @@ def refuse_capture(Stream stream, str call) -> None:
 # --- the owner's side ----------------------------------------------------------------------------------------------
 
 cdef class SharedBytes:
-    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or a
-    block of torch's, which goes back no sooner than this."""
+    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or
+    a block of torch's, which goes back no sooner than this."""
     # stub: serial: int | None
     # stub: pages: tuple[tuple[int, int], ...]
 
@@ -752,7 +752,7 @@ cdef class Mapping:
                 code = open_imported(device, base, size)
             if code:
                 raise_status(code, "memory_access", ("address", base, "size", size, "device", device))
-        code = add_imported(base, size)
+        code = add_imported(device, base, size)
         if code:
             raise_status(code, "import", ("address", base))
         self.noted = True

@@ -55,7 +55,7 @@ class Borrower:
         self.began = procfs.started(pid) if life is None else None
         self.connections: dict[int, Lender] = {}
         self.lent: dict[int, Loan | LentTensor] = {}  # by the names that it gave
-        self.late: list[LentTensor] = []  # that it gave back, and whose counters torch has not lowered there yet
+        self.late: list[LentTensor] = []  # that it gave back, and torch has not counted down there yet
         self.over = False
 
     def has_ended(self) -> bool:
@@ -156,7 +156,9 @@ class Lender:
     def next_message(self) -> bool:
         message = wire.receive(self.connection)
         if message["do"] == "open" and "tensor" in message:
-            self.hand_out_tensor(message["tensor"], message["claim"], int(message["as"]), bool(message["files"]))
+            self.hand_out_tensor(
+                message["tensor"], message["claim"], int(message["as"]), bool(message["files"])
+            )
         elif message["do"] == "open":
             self.hand_out(int(message["loan"]), int(message["as"]), bool(message["files"]))
         elif message["do"] == "end":
@@ -165,7 +167,7 @@ class Lender:
         return True
 
     def lend(self, name: int, loan: Loan | LentTensor | None) -> bool:
-        """Whether the process has the loan from now on; not where there is none, or it was given back already.
+        """Whether the process has the loan from now on: there is one, and it was not given back already.
         Under the lock."""
         process = self.process
         if process is None or process.over:
@@ -193,6 +195,8 @@ class Lender:
             loan = LentTensor(memory.nbytes, None if claim is None else counters.claim(*claim))
             with _lock:
                 lent = self.lend(name, loan)
+                if not lent and self.process is not None:
+                    self.process.late.append(loan)
         if memory is None or not lent:
             self.send({"error": "gone"})
             return
@@ -397,12 +401,6 @@ def offer() -> Offer:
             _offer = Offer()
         _offer.service.ensure()
         return _offer
-
-
-def is_own(name: str) -> bool:
-    """Whether this process's tensors have that name."""
-    with _lock:
-        return _offer is not None and name == _offer.tensor_name
 
 
 def drop_own_ticket(name: str, number: int) -> bool:

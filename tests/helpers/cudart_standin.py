@@ -6,6 +6,7 @@ The C functions are generated, compiled and put before the real library by LD_PR
 function of its name below, if there is one, and else answers 0.
 """
 
+import atexit
 import ctypes
 import os
 import subprocess
@@ -38,13 +39,13 @@ def build(folder):
         lines += [
             f"int (*standin_{name})(U, U, U, U, U, U);",
             f"int cuda{name}(U a, U b, U c, U d, U e, U f)",
-            f"{{ return standin_{name} ? standin_{name}(a, b, c, d, e, f) : 0; }}",
+            f"{{ return standin_{name} ? standin_{name}(a, b, c, d, e, f) : {AT_THE_END.get(name, 0)}; }}",
         ]
     for name, rest in BY_VALUE.items():
         lines += [
             f"int (*standin_{name})(U, U, U, U, U, U);",
             f"int cuda{name}(U a, struct Handle handle{rest})",
-            f"{{ return standin_{name}(a, (U)&handle, 0, 0, 0, 0); }}",
+            f"{{ return standin_{name} ? standin_{name}(a, (U)&handle, 0, 0, 0, 0) : 0; }}",
         ]
     for name in ("GetErrorString", "GetErrorName"):
         lines.append(f'const char *cuda{name}(int code) {{ return "an error of the stand-in"; }}')
@@ -93,6 +94,9 @@ class Standin:
             self.kept.append(function)
             place = ctypes.c_void_p.in_dll(library, f"standin_{name}")
             place.value = ctypes.cast(function, ctypes.c_void_p).value
+            atexit.register(
+                setattr, place, "value", None
+            )  # what torch destroys at the very end finds no Python
 
 
 def guarded(handler, rows):
@@ -158,6 +162,7 @@ def put(place, value, kind=I32):
     return 0
 
 
+AT_THE_END = {"GetDeviceCount": "(*(int *)a = 1, 0)", "GetDevice": "(*(int *)a = 0, 0)"}  # without Python
 # Functions whose second argument is a handle of 64 bytes, by value, and their further arguments.
 BY_VALUE = {"IpcOpenEventHandle": "", "IpcOpenMemHandle": ", unsigned flags"}
 HANDLERS = {

@@ -16,7 +16,11 @@ import accelrt
 # Extension classes whose objects are data: a copy stands for the same thing.
 DATA = {"accelrt.devices.device.device", "accelrt.kernels.elementwise.ElementwiseKernel"}
 # Classes whose objects say where memory of a process is, and pickle so that another one finds it.
-HANDLES = {"accelrt.sharing.consumer.Place", "accelrt.sharing.handles.MemoryHandle"}
+HANDLES = {
+    "accelrt.interop.torch_sharing.Handle",
+    "accelrt.sharing.consumer.Place",
+    "accelrt.sharing.handles.MemoryHandle",
+}
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
     "accelrt.streams.stream.ExternalStream",
@@ -82,9 +86,13 @@ PARTS = {
     "accelrt.sharing.consumer.GiveBack",
     "accelrt.sharing.consumer.Mark",
     "accelrt.sharing.consumer.Owner",
+    "accelrt.sharing.counters.Counter",
     "accelrt.sharing.producer.Borrower",
     "accelrt.sharing.producer.Lender",
+    "accelrt.sharing.producer.LentTensor",
     "accelrt.sharing.producer.Offer",
+    "accelrt.sharing.tensors.Opened",
+    "accelrt.sharing.tensors.TensorPlace",
     "accelrt.sharing.threads.Service",
     "accelrt.sanitizer.detector.Detector",
     "accelrt.sanitizer.scope.Captured",

@@ -43,6 +43,10 @@ cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here
 # Other devices than a pool's own; outside of the exclusive section.
 # Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.
 cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil
+# Mapped pages of another process, of a device: for that one and for those that have pools, once connect_peers was called;
+# and for one whose pool was made later.
+cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) noexcept nogil
+cdef int open_if_connected(Table* table, int device, uintptr_t address, size_t size, int other) noexcept nogil
 # For a pool that is not in use yet.  Takes other pools' growth locks; a failure leaves it out.
 cdef int join_peers(Pool* pool) noexcept nogil
 # From now on devices that have pools may use each other's pages, as far as they can.  Takes the pools' growth locks.

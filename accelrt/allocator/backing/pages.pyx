@@ -794,6 +794,23 @@ cdef int connect_peers() noexcept nogil:
     return code
 
 
+cdef int open_if_connected(Table* table, int device, uintptr_t address, size_t size, int other) noexcept nogil:
+    cdef int can = 0
+    cdef int code = table.can_access_peer(other, device, &can) if connected and other != device else 0
+    return table.memory_access(address, size, other) if code == 0 and can else code
+
+
+cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) noexcept nogil:
+    cdef int other
+    cdef int code = table.memory_access(address, size, device)
+    pthread_mutex_lock(&joining)
+    for other in range(DEVICES):
+        if code == 0 and joined[other] != NULL:
+            code = open_if_connected(table, device, address, size, other)
+    pthread_mutex_unlock(&joining)
+    return code
+
+
 cdef int check_reach(Table* table, int device, int other) noexcept nogil:
     cdef int can = 0
     cdef int code = table.can_access_peer(device, other, &can)

@@ -298,6 +298,7 @@ cdef int restore_state(void* state, uintptr_t** out_live, size_t* out_live_count
     cdef void* gil = leave_gil()
     cdef Saved* saved = <Saved*>state
     cdef Turned turned
+    cdef size_t index
     cdef int code
     memset(&turned, 0, sizeof(Turned))
     code = restore_pool(saved, &turned)
@@ -306,6 +307,8 @@ cdef int restore_state(void* state, uintptr_t** out_live, size_t* out_live_count
         free(turned.live)
         free(turned.freed)
         return refuse_state(text, "go back to", saved.device, code)
+    for index in range(turned.freed_count):
+        forget_share(turned.freed[index])
     out_live[0], out_live_count[0] = turned.live, turned.live_count
     out_freed[0], out_freed_count[0] = turned.freed, turned.freed_count
     return 0
@@ -511,6 +514,19 @@ cdef int end_share(uintptr_t address, bint by_torch) noexcept nogil:
         free(share.export.pages)
         free(share)
     return device
+
+
+cdef void forget_share(uintptr_t address) noexcept nogil:
+    # Of a block that a checkpoint took away, which nobody frees; a hand-out that is under way may read the record.
+    cdef Share* share
+    pthread_mutex_lock(&shares_lock)
+    share = <Share*>map_remove(&shares, address)
+    if share != NULL:
+        add_count(&share_count, -1)
+    if share != NULL and share.keepers == 1:
+        free(share.export.pages)
+        free(share)
+    pthread_mutex_unlock(&shares_lock)
 
 
 cdef bint is_shared(uintptr_t address) noexcept nogil:
