@@ -41,6 +41,11 @@ class TorchMemorySaver:
         self._regions = Regions()
         self._inside = threading.local()
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a TorchMemorySaver cannot be pickled or copied: it owns pools of memory; make another one"
+        )
+
     @contextlib.contextmanager
     def region(
         self,

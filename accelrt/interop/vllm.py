@@ -40,6 +40,9 @@ class CuMemAllocator:
         self._regions = Regions()
         self.current_tag = self.default_tag
 
+    def __reduce__(self) -> str:
+        raise TypeError("a CuMemAllocator cannot be pickled or copied: it owns the process's pools of memory")
+
     @staticmethod
     def get_instance() -> CuMemAllocator:
         """The allocator of the process, made at the first call.
@@ -67,7 +70,7 @@ class CuMemAllocator:
 
     @contextlib.contextmanager
     def use_cudagraph_pool(self, pool: tuple[int, int] | None = None) -> Iterator[tuple[int, int]]:
-        """The context in which graphs are captured into a pool that keeps its contents asleep, and wakes with any.
+        """The context in which graphs are captured into a pool that keeps its contents, and wakes with any.
 
         Arguments:
             pool: (int, int), of torch.cuda.graph_pool_handle(); None is a pool of the allocator's own.
