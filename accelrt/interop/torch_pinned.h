@@ -34,6 +34,7 @@ struct HostBlock {
 struct HostRoute {
   Pool pool;
   HostFilter filter;
+  cudaStream_t stream;  // that the capture was to begin on
 };
 // Held for bookkeeping and torch's filters alone.  A child may find it held: it never asks for it.
 std::mutex &host_lock = *new std::mutex;
@@ -137,8 +138,8 @@ struct PinnedAllocator final : at::HostAllocator {
       std::unique_lock<std::mutex> guard(host_lock);
       auto block = host_blocks.find(address);
       if (block != host_blocks.end()) {
-        HostPool &home = host_pools[block->second.pool];
         pool = block->second.pool;
+        HostPool &home = host_pools[pool];
         size_t size = block->second.size;
         --home.live;
         if (block->second.used)
@@ -246,14 +247,18 @@ struct PinnedAllocator final : at::HostAllocator {
 #if TORCH_MINOR >= 11
   void begin_allocate_to_pool(c10::MempoolId_t pool, HostFilter filter) override {
     if (!serves.load() && before != nullptr) return before->begin_allocate_to_pool(pool, std::move(filter));
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+    std::vector<HostRoute> failed;  // captures into the pool, or on the stream; destroyed outside the lock: they are torch's
     std::lock_guard<std::mutex> guard(host_lock);
-    for (auto &route : host_routes)
-      if (route.pool == pool) {  // of a capture that failed
-        std::swap(route.filter, filter);
-        return;
-      }
-    ++host_pools[pool].uses;
-    host_routes.push_back({pool, std::move(filter)});
+    bool counts = true;  // as a use of the pool: a capture that failed is released by nobody
+    for (size_t index = host_routes.size(); index-- > 0;) {
+      if (host_routes[index].pool != pool && host_routes[index].stream != stream) continue;
+      counts = counts && host_routes[index].pool != pool;
+      failed.push_back(std::move(host_routes[index]));
+      host_routes.erase(host_routes.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+    if (counts) ++host_pools[pool].uses;
+    host_routes.push_back({pool, std::move(filter), stream});
     host_route_count.store(host_routes.size());
   }
   void end_allocate_to_pool(c10::MempoolId_t pool) override {
@@ -374,6 +379,7 @@ void uninstall_pinned() {
   pinned.shared_pools.store(true);
 #endif
   pinned.reclaim();
+  std::lock_guard<std::mutex> guard(host_lock);
   if (pinned.live.load() == 0 && host_pools.empty() && at::getHostAllocator(at::kCUDA) == &pinned && pinned.before != nullptr)
     at::setHostAllocator(at::kCUDA, pinned.before, 255);
 }
