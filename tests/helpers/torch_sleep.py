@@ -270,6 +270,45 @@ def what_cannot_sleep_is_named(interop, torch):
 
 
 @scenario
+def pools_that_others_move_or_end_meanwhile_are_passed_by(interop, torch):
+    from accelrt.memory import mempool
+
+    interop.install()
+    pools = [torch.cuda.MemPool() for _ in range(3)]
+    for pool in pools:
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(MIB, device="cuda")
+    kept = []
+    for pool in pools:
+        with torch.cuda.use_mem_pool(pool):
+            kept.append(torch.empty(MIB, device="cuda"))
+    reals = mempool.sleep, mempool.wake
+
+    def sleep(*arguments, **named):
+        mempool.sleep = reals[0]
+        pools.pop().sleep()
+        pools.pop()
+        gc.collect()
+        return reals[0](*arguments, **named)
+
+    def wake(*arguments, **named):
+        mempool.wake = reals[1]
+        interop.wake()
+        return reals[1](*arguments, **named)
+
+    mempool.sleep, mempool.wake = sleep, wake
+    held = pools[0]
+    try:
+        assert len(interop.sleep().pools) == 1
+        assert held.is_asleep()
+        assert interop.wake().pools == ()
+    finally:
+        mempool.sleep, mempool.wake = reals
+    assert not held.is_asleep()
+    del kept
+
+
+@scenario
 def threads_allocate_while_it_sleeps_and_wakes(interop, torch):
     import threading
 
