@@ -11,6 +11,8 @@ torch        torch: accelrt as its allocator
 torch_allocator.cpp  the allocator objects, of torch's own classes, with torch_history.h, torch_pools.h,
              torch_pinned.h, torch_sharing.h and torch_probe.h, its known answers; torch_sources says what it is made of
 torch_sleep  its sleep() and wake(): which pools sleep, and what a device still holds then
+torch_memory_saver, vllm  the interfaces of torch_memory_saver, and of vLLM's CuMemAllocator, over accelrt
+torch_regions  the pools by tag that both put to sleep
 torch_build  compiles it for the torch that is installed; cuda_stub/ stands for NVIDIA's headers
 torch_prebuilt  finds one that .ci/torch_objects made for a release of torch, and checks it
 torch_sharing  CUDA tensors between processes: torch's functions around handles, with torch_sharing.h
@@ -20,7 +22,7 @@ from typing import Any
 
 from accelrt.runtime import init
 
-_MODULES = ("cuda_core", "cupy", "numba", "rmm", "torch")
+_MODULES = ("cuda_core", "cupy", "numba", "rmm", "torch", "torch_memory_saver", "vllm")
 
 
 def __getattr__(name: str) -> Any:

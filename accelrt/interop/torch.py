@@ -62,8 +62,8 @@ def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = Fa
         pinned: bool, whether torch's page-locked memory (pin_memory(), DataLoader) comes from accelrt too,
             from its cache for copies and sleeping pools.  Also in a later call of install().
         sleepable: bool, whether sleep() reaches torch's default memory, that of no MemPool and no graph.
-            What is allocated from now on then lies in a pool of its own; an allocation costs about a microsecond
-            more.  Also in a later call of install().
+            What is allocated from now on then lies in a pool of its own; an allocation costs about a
+            microsecond more.  Also in a later call of install().
     Raises:
         ModuleNotFoundError: torch is not installed.
         RuntimeError: torch has used CUDA in this process already, and there is no C++ compiler.
@@ -257,8 +257,8 @@ def sleep(
     graphs are valid again afterwards.
 
     Arguments:
-        keep: as accelrt.memory.sleep: "host" copies contents to page-locked memory, "discard" lets them go; or
-            a list of those whose contents are kept, while all others' go: tags, as str
+        keep: as accelrt.memory.sleep: "host" copies contents to page-locked memory, "discard" lets them go;
+            or a list of those whose contents are kept, while all others' go: tags, as str
             (accelrt.memory.sleepable), torch.cuda.MemPools, and ids of pools, as MemPool.id and a graph's
             pool() give them; (0, 0) is torch's default memory.
         pools: what sleeps, likewise; None is every pool that is in use, also accelrt's own MemPools.  What

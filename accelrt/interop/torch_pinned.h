@@ -6,6 +6,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <unistd.h>
 
 #include <unordered_map>
 #include <vector>
@@ -33,13 +34,18 @@ struct HostBlock {
 struct HostRoute {
   Pool pool;
   HostFilter filter;
+  cudaStream_t stream;  // that the capture was to begin on
 };
-// Held for bookkeeping and torch's filters alone, and over a fork: the child frees tensors of its parent's.
+// Held for bookkeeping and torch's filters alone.  A child may find it held: it never asks for it.
 std::mutex &host_lock = *new std::mutex;
 std::map<Pool, HostPool> &host_pools = *new std::map<Pool, HostPool>;
 std::unordered_map<uintptr_t, HostBlock> &host_blocks = *new std::unordered_map<uintptr_t, HostBlock>;
 std::vector<HostRoute> &host_routes = *new std::vector<HostRoute>;
 std::atomic<size_t> host_block_count{0}, host_route_count{0};
+pid_t host_process;  // that the memory is of
+
+// A child frees its parent's tensors and graphs, to no effect.
+bool is_child() { return getpid() != host_process; }
 
 template <class Stat>
 void fill_host_stat(Stat &into, const TorchCounter &counter) {
@@ -128,11 +134,12 @@ struct PinnedAllocator final : at::HostAllocator {
     Gathered gathered(RecordContext::ALL);
     --live;
     if (host_block_count.load() != 0) {
+      if (is_child()) return;
       std::unique_lock<std::mutex> guard(host_lock);
       auto block = host_blocks.find(address);
       if (block != host_blocks.end()) {
-        HostPool &home = host_pools[block->second.pool];
         pool = block->second.pool;
+        HostPool &home = host_pools[pool];
         size_t size = block->second.size;
         --home.live;
         if (block->second.used)
@@ -172,6 +179,7 @@ struct PinnedAllocator final : at::HostAllocator {
   // Gives the memory of pools whose graphs are gone back to the cache, after the devices' work; beside a capture, which
   // that would break, it stays.
   void reclaim() {
+    if (is_child()) return;
     std::vector<uintptr_t> gone;
     {
       std::lock_guard<std::mutex> guard(host_lock);
@@ -239,14 +247,18 @@ struct PinnedAllocator final : at::HostAllocator {
 #if TORCH_MINOR >= 11
   void begin_allocate_to_pool(c10::MempoolId_t pool, HostFilter filter) override {
     if (!serves.load() && before != nullptr) return before->begin_allocate_to_pool(pool, std::move(filter));
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+    std::vector<HostRoute> failed;  // captures into the pool, or on the stream; destroyed outside the lock: they are torch's
     std::lock_guard<std::mutex> guard(host_lock);
-    for (auto &route : host_routes)
-      if (route.pool == pool) {  // of a capture that failed
-        std::swap(route.filter, filter);
-        return;
-      }
-    ++host_pools[pool].uses;
-    host_routes.push_back({pool, std::move(filter)});
+    bool counts = true;  // as a use of the pool: a capture that failed is released by nobody
+    for (size_t index = host_routes.size(); index-- > 0;) {
+      if (host_routes[index].pool != pool && host_routes[index].stream != stream) continue;
+      counts = counts && host_routes[index].pool != pool;
+      failed.push_back(std::move(host_routes[index]));
+      host_routes.erase(host_routes.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+    if (counts) ++host_pools[pool].uses;
+    host_routes.push_back({pool, std::move(filter), stream});
     host_route_count.store(host_routes.size());
   }
   void end_allocate_to_pool(c10::MempoolId_t pool) override {
@@ -266,6 +278,7 @@ struct PinnedAllocator final : at::HostAllocator {
   }
   // A pool may have begun under both allocators; accelrt's part goes last, for a graph of either may be the one that ends.
   void release_pool(c10::MempoolId_t pool) override {
+    if (is_child()) return;
     if (shared_pools && before != nullptr) {
       try {
         return before->release_pool(pool);
@@ -349,8 +362,7 @@ void free_pinned(void *address) {
 // Makes it torch's, from now on.  late: torch's former one may have pools of graphs.
 void install_pinned(bool late) {
   at::HostAllocator *present = at::getHostAllocator(at::kCUDA);
-  static int forks = pthread_atfork([] { host_lock.lock(); }, [] { host_lock.unlock(); }, [] { host_lock.unlock(); });
-  (void)forks;
+  host_process = getpid();
   if (present != &pinned) pinned.before = present;
 #if TORCH_MINOR >= 11
   pinned.shared_pools.store(late);
@@ -367,6 +379,7 @@ void uninstall_pinned() {
   pinned.shared_pools.store(true);
 #endif
   pinned.reclaim();
+  std::lock_guard<std::mutex> guard(host_lock);
   if (pinned.live.load() == 0 && host_pools.empty() && at::getHostAllocator(at::kCUDA) == &pinned && pinned.before != nullptr)
     at::setHostAllocator(at::kCUDA, pinned.before, 255);
 }

@@ -99,7 +99,7 @@ class SleepReport:
 
 @dataclass(frozen=True)
 class Held:
-    """A private pool of a device, as a snapshot shows it."""
+    """A pool of a device: a private one, or the common one, whose id is DEFAULT."""
 
     device: int
     id: tuple[int, int]  # accelrt's
@@ -186,6 +186,8 @@ def move_all(
             staying.append(Staying(held.device, name_of(held.pool), held.bytes, str(error)))
             continue
         except BaseException as error:
+            if type(error) in (RuntimeError, ValueError) and is_settled(held, call):
+                continue
             done = ", ".join(f"{name_of(each.pool)} of device {each.device}" for each in moved) or "nothing"
             error.add_note(
                 f"accelrt.interop.torch.{call}() ended at {name_of(held.pool)} of device {held.device}; "
@@ -194,6 +196,16 @@ def move_all(
             raise
         moved.append(PoolMoved(held.device, held.pool, held.tags, result.bytes, result.copied))
     return moved, staying
+
+
+def is_settled(held: Held, call: str) -> bool:
+    """Whether another thread let a pool go, or moved it, since it was listed."""
+    holdings = readers.holdings(held.device)
+    pools = {} if holdings is None else {pool["id"]: pool for pool in holdings["pools"]}
+    pool = pools.get(held.id)
+    if pool is None or (pool["uses"] == 0 and call == "sleep"):
+        return True
+    return bool(pool["asleep"]) == (call == "sleep")
 
 
 def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
@@ -205,15 +217,11 @@ def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
         if readers.holdings(device) is None and not others:
             continue
         for held in awake:
+            what, reason = name_of(held.pool), "it is awake"
             if held.id == DEFAULT:
-                reason = "nothing of it can sleep"
-            else:
-                reason = (
-                    "nobody put it to sleep"
-                    if held.retained
-                    else "nothing retains it, but memory of it is live"
-                )
-            what = "accelrt's common memory" if held.id == DEFAULT else name_of(held.pool)
+                what, reason = "accelrt's common memory", "nothing of it can sleep"
+            elif not held.retained:
+                reason = "no graph and no MemPool retains it, yet it is live"
             staying.append(Staying(device, what, held.bytes, reason))
         if others:
             staying.append(

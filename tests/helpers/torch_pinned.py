@@ -104,7 +104,7 @@ def replays_find_what_their_captures_allocated(interop, torch):
         taken, idle = gone.data_ptr(), unused.data_ptr()
         del gone, unused
         again = torch.empty(1000, pin_memory=True)
-        routed = torch.__version__.split(".")[:2] >= ["2", "11"]
+        routed = int(torch.__version__.split(".")[1]) >= 11
         if routed:
             assert again.data_ptr() == idle, "no copy of the graph uses it"
     others = [torch.zeros(3000).pin_memory() for _ in range(8)]

@@ -241,11 +241,11 @@ def a_refusal_in_the_middle_says_what_sleeps(interop, torch):
     for number, tensor in enumerate(tensors):
         assert holds(tensor, numbers(torch, MIB, number))
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):
+        with refused(RuntimeError, "a capture is under way"):
             interop.sleep()
-    except RuntimeError as error:
-        assert "a capture is under way" in str(error), error
+        kept = torch.empty_like(tensors[0]).copy_(tensors[0], non_blocking=True)
+    assert kept.numel() == MIB
     assert len(interop.sleep().pools) >= 3
     interop.wake()
 
@@ -267,6 +267,132 @@ def what_cannot_sleep_is_named(interop, torch):
     interop.wake()
     assert holds(kept, numbers(torch, MIB))
     del buffer
+
+
+@scenario
+def pools_that_others_move_or_end_meanwhile_are_passed_by(interop, torch):
+    from accelrt.memory import mempool
+
+    interop.install()
+    pools = [torch.cuda.MemPool() for _ in range(3)]
+    for pool in pools:
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(MIB, device="cuda")
+    kept = []
+    for pool in pools:
+        with torch.cuda.use_mem_pool(pool):
+            kept.append(torch.empty(MIB, device="cuda"))
+    reals = mempool.sleep, mempool.wake
+
+    def sleep(*arguments, **named):
+        mempool.sleep = reals[0]
+        pools.pop().sleep()
+        pools.pop()
+        gc.collect()
+        return reals[0](*arguments, **named)
+
+    def wake(*arguments, **named):
+        mempool.wake = reals[1]
+        interop.wake()
+        return reals[1](*arguments, **named)
+
+    mempool.sleep, mempool.wake = sleep, wake
+    held = pools[0]
+    try:
+        assert len(interop.sleep().pools) == 1
+        assert held.is_asleep()
+        assert interop.wake().pools == ()
+    finally:
+        mempool.sleep, mempool.wake = reals
+    assert not held.is_asleep()
+    del kept
+
+
+@scenario
+def threads_allocate_while_it_sleeps_and_wakes(interop, torch):
+    import threading
+
+    import accelrt
+
+    interop.install(sleepable=True)
+    kept = numbers(torch, MIB).cuda()
+    ends, failures, counts = threading.Event(), [], [0, 0, 0]
+
+    def work(number):
+        held = []
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                while not ends.is_set():
+                    held.append(torch.empty(100_000 * (1 + len(held)), device="cuda"))
+                    if len(held) > 6:
+                        held.pop(0)
+                        held.pop()
+                    counts[number] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        interop.sleep()
+        interop.wake()
+    ends.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert min(counts) > 0
+    assert holds(kept, numbers(torch, MIB))
+    del kept
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert accelrt.memory.memory_reserved(0) == 0
+    accelrt.memory.audit()
+
+
+@scenario
+def a_wake_that_finds_no_room_can_be_tried_again(interop, torch):
+    import accelrt
+
+    interop.install(sleepable=True)
+    kept = numbers(torch, 8 * MIB).cuda()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        small = numbers(torch, 1000, 3).cuda()
+    interop.sleep()
+    total = accelrt.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(4 * MIB / total)
+    try:
+        interop.wake()
+    except accelrt.OutOfMemoryError as error:
+        notes = "".join(error.__notes__)
+    assert "accelrt.interop.torch.wake() ended at torch's default memory" in notes, notes
+    interop.wake([pool])
+    assert holds(small, numbers(torch, 1000, 3))
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    assert [each.pool for each in interop.wake().pools] == [(0, 0)]
+    assert holds(kept, numbers(torch, 8 * MIB))
+    accelrt.memory.audit()
+
+
+@scenario
+def plugged_in_it_has_pools_that_sleep(interop, torch):
+    import os
+    import warnings
+
+    os.environ["CXX"] = "/nowhere/c++"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        interop.install(pinned=True, sleepable=True)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = numbers(torch, MIB).cuda()
+    report = interop.sleep()
+    assert [each.pool for each in report.pools] == [pool.id], str(report)
+    assert pool.is_asleep()
+    interop.wake()
+    assert holds(kept, numbers(torch, MIB))
 
 
 @scenario

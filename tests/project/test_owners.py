@@ -27,6 +27,8 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.callables.GraphedCallable",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.interop.cuda_core._Resource",
+    "accelrt.interop.torch_memory_saver.TorchMemorySaver",
+    "accelrt.interop.vllm.CuMemAllocator",
     "accelrt.random.graph_states.GraphStates",
     "accelrt.gds.GdsFile",
     "accelrt.green_contexts.GreenContext",
@@ -57,6 +59,7 @@ PARTS = {
     "accelrt.graphs.callables.Turns",
     "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
+    "accelrt.interop.torch_regions.Regions",
     "accelrt.kernels.apart.Call",
     "accelrt.kernels.elf_image.Object",
     "accelrt.memory.explain.Case",
@@ -145,6 +148,7 @@ def made():
         kernel = accelrt.host_kernel(4096, "int")
         yield from (kernel, kernel[1, 1])
     yield accelrt.memory.CallbackAllocator(print, print)
+    yield from (accelrt.interop.torch_memory_saver.TorchMemorySaver(), accelrt.interop.vllm.CuMemAllocator())
     callback = accelrt.memory.register_free_memory_callback(lambda device, nbytes: False)
     yield callback
     callback.remove()
