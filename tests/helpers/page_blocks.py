@@ -1,0 +1,61 @@
+"""The blocks of Python in a page of Markdown, and a child that runs those of one page.
+
+A fence's first line says what a block needs: "python {needs: torch, gpu}" is skipped where torch or a GPU is
+not there; "python {alone}" is a program of its own, in a file, as what starts processes has to be.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import textwrap
+import traceback
+
+FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.M | re.S)
+INFO = re.compile(r"(\w*)(?: \{(.*)\})?")
+
+
+def blocks(text):
+    """(line, language, marks, source) of each fence; marks is {"needs": [...], "alone": bool}."""
+    for match in FENCE.finditer(text):
+        info = INFO.fullmatch(match[2])
+        if match[2].startswith("{"):
+            continue  # a directive of Sphinx's, such as {toctree}
+        if info is None:
+            raise ValueError(f"a block begins with {match[2]!r}; write a language, or python {{needs: NAME}}")
+        line = text.count("\n", 0, match.start()) + 2
+        words = [word.strip() for word in (info[2] or "").replace("needs:", ",").split(",") if word.strip()]
+        marks = {"needs": [word for word in words if word != "alone"], "alone": "alone" in words}
+        yield line, info[1], marks, textwrap.dedent(match[3])
+
+
+def absent(needs, has_gpu):
+    """The first of what a block needs that is not there; empty where all is."""
+    for need in needs:
+        try:
+            there = has_gpu if need == "gpu" else importlib.util.find_spec(need) is not None
+        except ImportError:  # of the package that a module is in
+            there = False
+        if not there:
+            return need
+    return ""
+
+
+def run_all(page, sources):
+    """Runs blocks one by one, each in a namespace of its own, and raises with all that failed."""
+    failures = []
+    for line, source in sources:
+        code = compile("\n" * (line - 1) + source, page, "exec")
+        try:
+            exec(code, {"__name__": "__main__"})
+        except Exception:
+            failures.append(f"{page}:{line}\n{traceback.format_exc()}")
+    if failures:
+        raise SystemExit("\n".join(failures))
+
+
+if __name__ == "__main__":
+    if os.path.dirname(os.path.abspath(__file__)) in sys.path:
+        sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # blocks import what users can
+    run_all(sys.argv[1], json.load(sys.stdin))
