@@ -32,6 +32,13 @@ def fill_markers(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = MARKER.sub(lambda match: tables.MADE[match[1]](*filter(None, [match[2]])), source[0])
 
 
+def is_in_first_column(node: nodes.Node) -> bool:
+    cell = node.parent
+    while cell is not None and not isinstance(cell, nodes.entry):
+        cell = cell.parent
+    return cell is not None and cell.parent.index(cell) == 0
+
+
 def class_around(node: nodes.Node) -> str:
     """The class in whose description a node stands, as a dotted name; empty where in none."""
     while node is not None:
@@ -72,6 +79,8 @@ class LinkNames(SphinxPostTransform):
         match = NAME.fullmatch(text)
         if match is None or isinstance(literal.parent, nodes.reference | pending_xref | nodes.title):
             return
+        if self.env.current_document.docname.endswith("_names") and is_in_first_column(literal):
+            return  # a name of the other library
         if not (text.endswith(")") or "." in text or text[:1].isupper() or "_" in text):
             return  # a word such as `copy` or `device` is an argument as often
         target = resolve(match[1], class_around(literal))

@@ -12,16 +12,22 @@ import sys
 import textwrap
 import traceback
 
-FENCE = re.compile(r"^( *)```(\w*)(?: \{([^}\n]*)\})?\n(.*?)^\1```$", re.M | re.S)
+FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.M | re.S)
+INFO = re.compile(r"(\w*)(?: \{(.*)\})?")
 
 
 def blocks(text):
     """(line, language, marks, source) of each fence; marks is {"needs": [...], "alone": bool}."""
     for match in FENCE.finditer(text):
+        info = INFO.fullmatch(match[2])
+        if match[2].startswith("{"):
+            continue  # a directive of Sphinx's, such as {toctree}
+        if info is None:
+            raise ValueError(f"a block begins with {match[2]!r}; write a language, or python {{needs: NAME}}")
         line = text.count("\n", 0, match.start()) + 2
-        words = [word.strip() for word in (match[3] or "").replace("needs:", ",").split(",") if word.strip()]
+        words = [word.strip() for word in (info[2] or "").replace("needs:", ",").split(",") if word.strip()]
         marks = {"needs": [word for word in words if word != "alone"], "alone": "alone" in words}
-        yield line, match[2], marks, textwrap.dedent(match[4])
+        yield line, info[1], marks, textwrap.dedent(match[3])
 
 
 def absent(needs, has_gpu):

@@ -420,11 +420,14 @@ def test_a_docstring_becomes_markdown():
 def test_marks_of_blocks_are_read():
     text = (
         "```python {needs: torch, gpu}\na\n```\n\n- x\n  ```python\n  b\n  ```\n\n```python {alone}\nc\n```\n"
+        "```{toctree}\nd\n```\n"
     )
     found = [
         (line, marks["needs"], marks["alone"], source) for line, _, marks, source in page_blocks.blocks(text)
     ]
     assert found == [(2, ["torch", "gpu"], False, "a\n"), (7, [], False, "b\n"), (11, [], True, "c\n")]
+    with pytest.raises(ValueError, match="needs torch"):
+        list(page_blocks.blocks("```python needs torch\n```\n"))
     assert page_blocks.absent(["json", "gpu"], False) == "gpu"
     assert page_blocks.absent(["json", "no_such.module"], True) == "no_such.module"
     assert not page_blocks.absent(["json"], False)
