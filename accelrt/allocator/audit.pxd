@@ -2,5 +2,7 @@
 # counters, level 2 walks everything.
 from accelrt.allocator.types cimport Pool
 
-cdef const char* audit_pool(Pool* pool, int level) noexcept nogil  # in the exclusive section
+# For the end of an operation, in the exclusive section: its code, or BROKEN.  Audits at ACCELRT_DEBUG 1 and 2; the first
+# failed identity stays in the pool, for readers.
+cdef int inspected(Pool* pool, int code) noexcept nogil
 cdef const char* audit_between(Pool* pool, int level) noexcept nogil  # after lock_to_read: as the fast path left it

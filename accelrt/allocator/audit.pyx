@@ -24,6 +24,7 @@ from accelrt.allocator.stats cimport (
 from accelrt.allocator.types cimport (
     CACHED, CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, STITCHED, WORDS, Block, Heap, Page, Segment, Slot,
 )
+from accelrt.status cimport BROKEN
 from accelrt.uses.events cimport PooledEvent, Queue, next_filled
 
 cdef struct Count:
@@ -507,7 +508,14 @@ cdef const char* audit_between(Pool* pool, int level) noexcept nogil:
 
 
 cdef const char* audit_pool(Pool* pool, int level) noexcept nogil:
+    # In the exclusive section.
     cdef const char* failure = compare_cheaply(pool)
     if failure == NULL and level >= 2:
         failure = walk(pool)
     return failure
+
+
+cdef int inspected(Pool* pool, int code) noexcept nogil:
+    if pool.debug and pool.failed_identity == NULL:
+        pool.failed_identity = audit_pool(pool, pool.debug)
+    return BROKEN if pool.failed_identity != NULL and code == 0 else code

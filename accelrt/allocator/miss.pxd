@@ -44,6 +44,9 @@ cdef int (*on_refusal)(int device, size_t size) noexcept nogil
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # in the exclusive section; no growth
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # and under the growth lock
+# Waits for devices by a function that call_unlocked runs, so that what any stream freed may serve every other.  NOT_READY
+# beside a capture, where the driver refuses to.  In the exclusive section.
+cdef int wait_by(Pool* pool, int (*wait)(Pool* pool, void* about) noexcept nogil, void* about) noexcept nogil
 cdef int release_free(Pool* pool) noexcept nogil  # likewise; gives idle memory back to the device
 cdef int release_ended(Pool* pool) noexcept nogil  # that of private pools without a use alone; NOT_READY beside a capture
 cdef int release_own(Pool* pool, PrivatePool* owner) noexcept nogil  # only that of a private pool, unless graphs use it

@@ -613,14 +613,12 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
     return code
 
 
-cdef int wait_device(Pool* pool) noexcept nogil:
-    # Waits for the device, so that what any stream freed may serve every other.  NOT_READY beside a capture, where the
-    # driver refuses to.
+cdef int wait_by(Pool* pool, int (*wait)(Pool* pool, void* about) noexcept nogil, void* about) noexcept nogil:
     cdef int code
     if pool.captures or not enter_wait():
         return NOT_READY
     close_epochs(pool)
-    code = call_unlocked(pool, await_device, NULL)
+    code = call_unlocked(pool, wait, about)
     leave_wait()
     if code:
         cancel_device_wait(pool)
@@ -635,7 +633,7 @@ cdef int wait_streams(Pool* pool) noexcept nogil:
     cdef int code
     if pool.first_page == NULL and pool.stitched_count == 0:
         return 0
-    code = wait_device(pool)
+    code = wait_by(pool, await_device, NULL)
     return wait_beside_capture(pool) if code == NOT_READY else code
 
 
@@ -700,12 +698,12 @@ cdef int release_ended(Pool* pool) noexcept nogil:
     # all pending blocks are complete; beside a capture nothing.  Blocks that become free only then are not known to be
     # quiescent before the device was waited for once more.
     cdef long pending
-    cdef int code = wait_device(pool)
+    cdef int code = wait_by(pool, await_device, NULL)
     if code == 0:
         pending = pool.queues.pending
         code = poll(pool)
         if code == 0 and pool.queues.pending < pending:
-            code = wait_device(pool)
+            code = wait_by(pool, await_device, NULL)
     if code:
         return code
     pool.only_ended = True

@@ -3,10 +3,9 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from accelrt.allocator.audit cimport audit_between, audit_pool
+from accelrt.allocator.audit cimport audit_between, inspected
 from accelrt.allocator.backing.pages cimport (
-    join_peers, keep_file, kept_file, make_pages_shareable, open_foreign, open_if_connected,
-    pages_are_shareable, slot_index,
+    join_peers, keep_file, kept_file, make_pages_shareable, open_foreign, open_if_connected, slot_index,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
@@ -356,10 +355,6 @@ cdef UseStore imported_uses
 
 cdef void share_new_pages() noexcept nogil:
     make_pages_shareable()
-
-
-cdef bint are_pages_shared() noexcept nogil:
-    return pages_are_shareable()
 
 
 cdef Block* live_block(const Pool* pool, uintptr_t address) noexcept nogil:
@@ -762,13 +757,6 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     if code == 0 and request.heap.pending and pool.captures == 0:
         code = poll(pool)
     return code
-
-
-cdef int inspected(Pool* pool, int code) noexcept nogil:
-    # The first failed identity stays in the pool, for readers.
-    if pool.debug and pool.failed_identity == NULL:
-        pool.failed_identity = audit_pool(pool, pool.debug)
-    return BROKEN if pool.failed_identity != NULL and code == 0 else code
 
 
 cdef int allocate_slow(

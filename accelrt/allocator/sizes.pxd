@@ -6,7 +6,6 @@ cdef enum:
     LARGE = 1
     SMALL_LIMIT = 1 << 20           # the largest small block
     SMALL_SEGMENT = 2 << 20         # of a plain segment for small blocks
-    LARGE_SEGMENT = 20 << 20        # of a plain segment for large blocks below LARGE_LIMIT, if not set otherwise
     LARGE_LIMIT = 10 << 20
     GRANULE = 2 << 20               # the least granule of pages; larger plain segments are multiples of it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from typing import Any, NamedTuple, NoReturn
@@ -22,22 +23,9 @@ def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
         TypeError, ValueError: an entry is missing, of the wrong kind or out of range, or the array cannot be
             copied as plain bytes; the text names the entry.
     """
-    if not isinstance(interface, dict):
-        raise TypeError(f"{name}.__cuda_array_interface__ is {interface!r}; it has to be a dict")
-    address = _read_data(interface, name, writable)
-    size = _read_typestr(interface, name)
-    lengths = _read_lengths(interface, name)
-    if interface.get("mask") is not None:
-        _refuse(
-            name,
-            "mask",
-            interface["mask"],
-            "pass an array without one; bytes are copied, masked or not",
-            ValueError,
-        )
-    total = size
-    for length in lengths:
-        total *= length
+    without_mask = "pass an array without one; bytes are copied, masked or not"
+    address, size, lengths = _read_layout(interface, name, writable, without_mask)
+    total = size * math.prod(lengths)
     if total + address > 1 << 64 or (total and not address):
         _refuse(
             name,
@@ -68,16 +56,8 @@ def describe(interface: Any, name: str) -> Description:
     Raises:
         TypeError, ValueError: as of read().
     """
-    if not isinstance(interface, dict):
-        raise TypeError(f"{name}.__cuda_array_interface__ is {interface!r}; it has to be a dict")
-    address = _read_data(interface, name, False)
-    size = _read_typestr(interface, name)
-    lengths = _read_lengths(interface, name)
-    if interface.get("mask") is not None:
-        _refuse(name, "mask", interface["mask"], "pass an array without one", ValueError)
-    total = size
-    for length in lengths:
-        total *= length
+    address, size, lengths = _read_layout(interface, name, False, "pass an array without one")
+    total = size * math.prod(lengths)
     if total and not address:
         _refuse(name, "shape", interface["shape"], f"no array of {total} bytes is at address 0", ValueError)
     strides = _read_strides(interface, name, lengths)
@@ -87,6 +67,20 @@ def describe(interface: Any, name: str) -> Description:
     return Description(
         address, bool(interface["data"][1]), lengths, strides, dtype, _read_stream(interface, name)
     )
+
+
+def _read_layout(
+    interface: Any, name: str, writable: bool, without_mask: str
+) -> tuple[int, int, tuple[int, ...]]:
+    # (address, bytes of an element, lengths)
+    if not isinstance(interface, dict):
+        raise TypeError(f"{name}.__cuda_array_interface__ is {interface!r}; it has to be a dict")
+    address = _read_data(interface, name, writable)
+    size = _read_typestr(interface, name)
+    lengths = _read_lengths(interface, name)
+    if interface.get("mask") is not None:
+        _refuse(name, "mask", interface["mask"], without_mask, ValueError)
+    return address, size, lengths
 
 
 def _refuse(name: str, entry: str, value: Any, why: str, kind: type[Exception]) -> NoReturn:

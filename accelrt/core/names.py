@@ -53,7 +53,7 @@ LATER = {
     "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
-    "allocator.external.backends": "CUDAPluggableAllocator change_current_allocator get_allocator_backend",
+    "allocator.external.external_pool": "CUDAPluggableAllocator",
     "memory.mempool": "MemPool use_mem_pool",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
@@ -65,8 +65,9 @@ LATER = {
     "devices.versions": "driver_version runtime_version",
     "devices.device": "get_device_capability get_device_name get_device_properties",
     "memory.caching": """
-        max_memory_allocated max_memory_reserved memory_allocated memory_reserved memory_snapshot memory_stats
-        reset_accumulated_memory_stats reset_peak_memory_stats
+        change_current_allocator get_allocator_backend max_memory_allocated max_memory_reserved
+        memory_allocated memory_reserved memory_snapshot memory_stats reset_accumulated_memory_stats
+        reset_peak_memory_stats
     """,
     "memory.summary_table": "memory_summary",
     "memory.torch_names": """
@@ -108,10 +109,11 @@ UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing vi
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
     "arrays.exchange": LATER["arrays.exchange"],
-    "allocator.external.backends": "CallbackAllocator library_path select_backend",
+    "allocator.external.external_pool": "CallbackAllocator",
+    "allocator.external.torch_table": "library_path",
     "memory.caching": """
         FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
-        register_free_memory_callback sleeping
+        register_free_memory_callback select_backend sleeping
     """,
     "memory.growth": "Mark compare_snapshots mark",
     "memory.history.recording": "annotate record_history tag",

@@ -21,7 +21,7 @@ import operator
 import threading
 from typing import TYPE_CHECKING
 
-from accelrt.allocator.external.backends import CallbackAllocator
+from accelrt.allocator.external.external_pool import CallbackAllocator
 from accelrt.core import process
 from accelrt.core.process import Owned, Releaser
 from accelrt.errors import CudaError

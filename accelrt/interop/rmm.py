@@ -14,7 +14,7 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from accelrt.allocator.external.backends import CallbackAllocator, report
+from accelrt.allocator.external.external_pool import CallbackAllocator, report
 from accelrt.core.process import Releaser, Taker
 from accelrt.interop import peers
 from accelrt.memory.caching import caching_allocator_alloc, free_on

@@ -17,7 +17,7 @@ from types import ModuleType
 
 import accelrt.memory as memory
 from accelrt import env
-from accelrt.allocator.external import backends, torch_table
+from accelrt.allocator.external import torch_table
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
 from accelrt.interop import torch_build, torch_sharing, torch_sleep
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PoolMoved", "SleepReport", "Staying", "install", "is_installed", "sleep", "uninstall", "wake"]
 
-# The functions of backends.pyx, by the method of torch's allocator that takes each.
+# The functions of torch_table.pyx, by the method of torch's allocator that takes each.
 SETTERS = {
     "set_init_fn": "init",
     "set_reset_fn": "reset",
@@ -199,14 +199,14 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
     try:
         replace_functions(torch, FUNCTIONS, mempool_class(torch), [])
         torch.cuda.memory.change_current_allocator(allocator)
-        backends.answer_cache_info(torch._C.__file__.encode())
+        torch_table.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
         _installed = None
         restore()
         raise too_late(lacking) from error
     except BaseException:
         if torch.cuda.memory.get_allocator_backend() == "pluggable":
-            backends.answer_cache_info(torch._C.__file__.encode())
+            torch_table.answer_cache_info(torch._C.__file__.encode())
         else:
             _installed = None
             restore()
@@ -373,7 +373,7 @@ def require_cuda(torch: ModuleType) -> None:
 
 def plug(torch: ModuleType) -> Any:
     """A torch.cuda.memory.CUDAPluggableAllocator with every hook."""
-    lacking, raises = backends.prepare(torch._C.__file__.encode(), torch._C._cuda_getCurrentRawStream)
+    lacking, raises = torch_table.prepare(torch._C.__file__.encode(), torch._C._cuda_getCurrentRawStream)
     if lacking is not None or not raises:
         raise refuse(
             f"torch {torch.__version__} lacks {lacking or 'the C++ exception for a lack of memory'}; torch "
@@ -381,7 +381,7 @@ def plug(torch: ModuleType) -> Any:
         )
     import ctypes
 
-    path = backends.__file__
+    path = torch_table.__file__
     symbols = ctypes.CDLL(path)
     allocator = torch.cuda.memory.CUDAPluggableAllocator(
         path, "accelrt_torch_hook_alloc", "accelrt_torch_hook_free"
@@ -452,9 +452,9 @@ def nested_stats(device: int) -> dict[str, Any]:
 def torchs_id(pool: tuple[int, int]) -> tuple[int, int]:
     """The id by which torch knows a private pool: its own, or for accelrt's the one that MemPool.id gives."""
     first, second = pool
-    if first & backends.TORCH_MARK:
-        return first ^ backends.TORCH_MARK, second
-    return (0, second | backends.TORCH_MARK) if second else (0, 0)
+    if first & torch_table.TORCH_MARK:
+        return first ^ torch_table.TORCH_MARK, second
+    return (0, second | torch_table.TORCH_MARK) if second else (0, 0)
 
 
 def snapshot(which: Any = None) -> dict[str, Any]:
@@ -485,7 +485,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_record_memory_history": record_history,
     "_cuda_record_memory_history_legacy": record_history,
     "_cuda_isHistoryEnabled": lambda: recording.is_recording(),
-    "_cuda_getMemoryFraction": backends.limit_fraction,
+    "_cuda_getMemoryFraction": torch_table.limit_fraction,
     "_accelerator_isAllocatorInitialized": lambda: is_used(),
     "_accelerator_emptyCache": lambda: memory.empty_cache(),
     "_accelerator_getDeviceStats": nested_stats,
@@ -542,11 +542,11 @@ def own_mempool_class(torch: ModuleType) -> type:
             torch.cuda.init()
             super().__init__(*arguments, **named)
             self._device = torch.cuda.current_device()
-            backends.tell_holder(self._device, self.id, True)
+            torch_table.tell_holder(self._device, self.id, True)
 
         def __del__(self) -> None:
             if hasattr(self, "_device"):
-                backends.tell_holder(self._device, self.id, False)
+                torch_table.tell_holder(self._device, self.id, False)
 
         def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
             """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.

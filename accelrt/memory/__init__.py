@@ -1,7 +1,7 @@
 """The face of the allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
-caching        raw pointers of device memory and of page-locked memory; limits; functions that are asked for
-               memory; memory_stats, peaks, snapshot, audit
+caching        raw pointers of device memory and of page-locked memory; limits; which backend the process
+               chose; functions that are asked for memory; memory_stats, peaks, snapshot, audit
 mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at
                the end

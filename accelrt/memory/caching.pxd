@@ -9,6 +9,7 @@ cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors
 # Opens the memory of two devices to each other, for a captured copy between them.  Takes the pools' growth locks.
 cdef int connect_devices(int device, int other) noexcept nogil
+cdef int require_native(str feature) except -1  # raises NotSupportedError where the backend is another
 
 
 # The page-locked cache's Python border, for the modules beside it.

@@ -8,8 +8,9 @@ from libc.stdint cimport int64_t, uint64_t
 
 from accelrt.allocator.backing.pages cimport connect_peers, connect_two
 from accelrt.allocator.event_ring cimport take_stack
-from accelrt.allocator.external.backends cimport require_native
-cimport accelrt.allocator.external.backends as callbacks
+cimport accelrt.allocator.external.external_pool as external
+from accelrt.allocator.external.external_pool cimport Allocator, backend_name, choose_backend
+from accelrt.allocator.external.external_pool import choose_by_name
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder
 from accelrt.allocator.pinned.block cimport HOST_ROUND_LIMIT, PinnedStats, Tally, Timing
@@ -28,7 +29,7 @@ from accelrt.allocator.readers cimport (
     reserved_bytes, reset_accumulated, reset_peaks, try_current,
 )
 from accelrt.allocator.readers import record_snapshot, segments
-from accelrt.allocator.external.external_pool cimport backend_name
+from accelrt.allocator.settings.apply import backend_to_come, read_environment
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
 from accelrt.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, PER_HEAP, RESERVED_BYTES, STATS, Counter, current_of, Stats,
@@ -43,13 +44,13 @@ from accelrt.devices.device cimport (
 from accelrt.driver.guard cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.driver.registry import cause_of_refusal, cause_of_refusal as driver_refusal, driver_name, opened_name
 cimport accelrt.driver.registry as registry
-from accelrt.errors import ArgumentError, CaptureError, OutOfMemoryError
+from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, HOST_BYTES, any_waits, dispose, drain
 from accelrt.status cimport (
-    CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
-    raise_status, refuse_copy,
+    CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED,
+    raise_status, refuse_copy, refuse_unmade,
 )
 from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
@@ -714,7 +715,78 @@ def _stop_asking():
 
 
 call_at_exit("memory.caching", "callbacks", _stop_asking)
-callbacks.on_failure = keep_failure
+external.on_failure = keep_failure
+
+
+# --- the backend ------------------------------------------------------------------------------------------------------
+# Where memory comes from: accelrt's own pool, the driver's, or a library's.  The choice is the process's, and is made before
+# the first use of any device's memory.
+
+def change_current_allocator(allocator: Allocator) -> None:
+    """Has a library allocate instead of accelrt, for the whole process and every device.
+
+    Arguments:
+        allocator: CUDAPluggableAllocator, or CallbackAllocator, as accelrt.interop.rmm.from_rmm and
+            accelrt.interop.cuda_core.from_resource make.
+    Raises:
+        RuntimeError: a device's memory was used already.
+        TypeError: allocator is none.
+
+    Streams, events, copies, record_stream, limits and statistics work as before.  Allocating on a stream that is
+    capturing and snapshots raise NotSupportedError: they need accelrt's own pool.
+    """
+    if not isinstance(allocator, Allocator):
+        raise TypeError(
+            f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator or a "
+            "CallbackAllocator"
+        )
+    if (<Allocator>allocator).backend == NULL:
+        refuse_unmade(allocator)
+    read_environment()  # what the environment chose is replaced by this, not the other way round at first use
+    choose_backend((<Allocator>allocator).backend, "change_current_allocator")
+    external.chosen_allocators.append(allocator)
+
+
+def select_backend(name: str) -> None:
+    """Chooses the backend by its name, as the setting `backend` of ACCELRT_ALLOC_CONF does.
+
+    Arguments:
+        name: "native", accelrt's own pool; or "cudaMallocAsync", the driver's stream-ordered pool.  The host device
+            has no such pool, and says so at the first allocation.
+    Raises:
+        RuntimeError: a device's memory was used already, from another backend.
+        ValueError: no such backend.
+    """
+    read_environment()
+    if name == "pluggable":
+        raise ValueError("backend 'pluggable' is chosen by change_current_allocator(CUDAPluggableAllocator(...))")
+    if name not in ("native", "cudaMallocAsync"):
+        raise ValueError(f"backend {name!r} is not known; it may be native or cudaMallocAsync")
+    choose_by_name(name, "select_backend")
+
+
+cdef str backend_in_effect():
+    return backend_to_come() or backend_name()
+
+
+def get_allocator_backend() -> str:
+    """Where memory comes from, or will at first use: "native", "cudaMallocAsync", "pluggable", or the name of a
+    CallbackAllocator, such as "rmm".
+
+    Raises:
+        SettingsError: before first use, ACCELRT_ALLOC_CONF is malformed.
+    """
+    return backend_in_effect()
+
+
+cdef int require_native(str feature) except -1:
+    name = backend_in_effect()
+    if name != "native":
+        raise NotSupportedError(
+            f"{feature} is not supported by the backend {name!r}, which keeps no segments of its own; choose the "
+            "backend 'native'", NOT_SUPPORTED, "NOT_SUPPORTED", feature,
+        )
+    return 0
 
 
 # --- host cache -------------------------------------------------------------------------------------------------------

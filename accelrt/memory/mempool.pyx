@@ -7,7 +7,7 @@ from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 from libc.string cimport memset
 
 from accelrt.allocator.event_ring cimport take_stack
-from accelrt.allocator.external.backends cimport require_native, source_of
+from accelrt.allocator.external.external_pool cimport source_of
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 from accelrt.allocator.pool cimport pool_if_made
@@ -31,7 +31,7 @@ from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport empty_pool, out_of_memory_to_wake
+from accelrt.memory.caching cimport empty_pool, out_of_memory_to_wake, require_native
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport CAP_REACHED, FORKED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade

@@ -19,24 +19,34 @@ def arrays(size=1000):
     return made
 
 
+def capture(graphs, streams, operate):
+    """Captures operate(rank) of each rank, once its device is idle."""
+    for rank in range(2):
+        accelrt.synchronize(rank)
+    for rank, (each, stream) in enumerate(zip(graphs, streams, strict=True)):
+        with (
+            accelrt.device(rank),
+            accelrt.graph(each, stream=stream, capture_error_mode="thread_local"),
+        ):
+            operate(rank)
+
+
+def replay(graphs, streams):
+    """Replays the graphs of all ranks, and waits for them."""
+    for each, stream in zip(graphs, streams, strict=True):
+        with accelrt.stream(stream):
+            each.replay()
+    for stream in streams:
+        stream.synchronize()
+
+
 def test_operations_are_captured_and_replayed(comms):
     given, streams = arrays(), [accelrt.Stream(rank) for rank in range(2)]
     nccl.all_reduce(arrays(), streams=streams, comms=comms)  # NCCL connects the ranks here
     graphs = [accelrt.CUDAGraph() for _ in comms]
-    for rank in range(2):
-        accelrt.synchronize(rank)
-    for rank, each in enumerate(comms):
-        with (
-            accelrt.device(rank),
-            accelrt.graph(graphs[rank], stream=streams[rank], capture_error_mode="thread_local"),
-        ):
-            each.all_reduce(given[rank])
+    capture(graphs, streams, lambda rank: comms[rank].all_reduce(given[rank]))
     for turn in range(1, 4):
-        for rank, each in enumerate(graphs):
-            with accelrt.stream(streams[rank]):
-                each.replay()
-        for each in streams:
-            each.synchronize()
+        replay(graphs, streams)
         assert given[0].numpy()[0] == given[1].numpy()[0] == 3 * 2 ** (turn - 1)
     with pytest.raises(RuntimeError, match="captured operations of the communicator are in graphs"):
         comms[0].close()
@@ -51,21 +61,10 @@ def test_a_graph_keeps_the_arrays_of_its_operations(comms):
     nccl.all_reduce(arrays(), streams=streams, comms=comms)
     total = [accelrt.zeros(1000, "float32", rank) for rank in range(2)]
     graphs, given = [accelrt.CUDAGraph() for _ in comms], arrays()
-    accelrt.synchronize(0)
-    accelrt.synchronize(1)
-    for rank, each in enumerate(comms):
-        with (
-            accelrt.device(rank),
-            accelrt.graph(graphs[rank], stream=streams[rank], capture_error_mode="thread_local"),
-        ):
-            each.all_reduce(given[rank], total[rank])
-    del given
+    capture(graphs, streams, lambda rank: comms[rank].all_reduce(given[rank], total[rank]))
+    given.clear()
     others = [accelrt.full(1000, 7.0, "float32", rank) for rank in range(2)]
-    for rank, each in enumerate(graphs):
-        with accelrt.stream(streams[rank]):
-            each.replay()
-    for each in streams:
-        each.synchronize()
+    replay(graphs, streams)
     assert total[0].numpy()[0] == total[1].numpy()[0] == 3
     for each in graphs:
         each.reset()

@@ -17,8 +17,8 @@ def captured(rows, stream, work, mode=GLOBAL):
 
 
 def instantiated(rows, graph):
-    """The executable of a graph, which itself goes."""
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    """The executable of a graph, which itself goes; that one goes when the test is over."""
+    exec_ = rows.kept("graph_instantiate", 0, graph, 0)
     rows.ok("graph_destroy", graph)
     return exec_
 

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ ALSO_MADE_BY = {
     "physical_import": "physical_create",
     "ipc_event_open": "event_create",
 }
+ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload")  # take an ordinal first
 called = {}  # driver -> names of rows that a test called
 filled = {}
 
@@ -60,6 +62,7 @@ class Recorded:
         filled[name] = self.raw.filled
         self.alive = dict.fromkeys(MADE_BY, 0)
         self.callbacks = []
+        self.keeps = []  # calls that give back what is kept
 
     def __getattr__(self, name):
         row = getattr(self.raw, name)
@@ -89,9 +92,24 @@ class Recorded:
     def stream(self, flags=NON_BLOCKING):
         return self.ok("stream_create", 0, flags, 0)
 
-    def gate(self, stream, event):
-        """Holds a stream until a threading.Event is set, or for long where a test fails before it sets it."""
+    def kept(self, name, *arguments):
+        """The same of a row that makes something, which goes when the test is over."""
+        made = self.ok(name, *arguments)
+        breaker = MADE_BY[ALSO_MADE_BY.get(name, name)]
+        sizes = arguments[:1] if name == "address_reserve" else ()
+        self.keeps.append((breaker, *((0,) if breaker in ON_A_DEVICE else ()), made, *sizes))
+        return made
+
+    def give_back(self):
+        """Gives back what is kept, what was made last first."""
+        for breaker, *arguments in reversed(self.keeps):
+            self.ok(breaker, *arguments)
+
+    def gate(self, stream):
+        """Holds a stream until the threading.Event that it answers is set, or for long where a test fails."""
+        event = threading.Event()
         self.call(stream, lambda: event.wait(20))
+        return event
 
     def call(self, stream, function):
         callback = CALLBACK(lambda _: function() and None)
@@ -117,6 +135,7 @@ def rows(request):
     free, _ = made.ok("memory_info", 0)
     yield made
     made.ok("device_synchronize", 0)
+    made.give_back()
     assert {kind: count for kind, count in made.alive.items() if count} == {}
     after, _ = made.ok("memory_info", 0)
     if request.param == "host":  # a GPU is shared, and its driver keeps pages for itself
@@ -125,9 +144,7 @@ def rows(request):
 
 @pytest.fixture
 def device(rows):
-    address = rows.ok("memory_alloc", 0, 1 << 20)
-    yield address
-    rows.ok("memory_free", 0, address)
+    return rows.kept("memory_alloc", 0, 1 << 20)
 
 
 @pytest.fixture
@@ -148,9 +165,7 @@ def other(rows):
 
 @pytest.fixture
 def event(rows):
-    made = rows.ok("event_create", 0, 2)
-    yield made
-    rows.ok("event_destroy", 0, made)
+    return rows.kept("event_create", 0, 2)
 
 
 @pytest.fixture
@@ -160,9 +175,7 @@ def image(rows, tmp_path):
 
 @pytest.fixture
 def module(rows, image):
-    made = rows.ok("module_load", 0, image)
-    yield made
-    rows.ok("module_unload", 0, made)
+    return rows.kept("module_load", 0, image)
 
 
 @pytest.fixture

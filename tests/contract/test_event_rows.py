@@ -1,7 +1,5 @@
 """Rows about events that are nodes of graphs."""
 
-import threading
-
 import numpy as np
 from capturing import instantiated
 
@@ -25,8 +23,7 @@ def test_a_launch_records_an_event_where_its_node_is(rows, device, stream, other
     )
     assert rows.event_query(0, event) == 0  # the capture recorded nothing
     for _ in range(2):
-        gate = threading.Event()
-        rows.gate(stream, gate)
+        gate = rows.gate(stream)
         rows.ok("graph_launch", 0, exec_, stream)
         assert rows.event_query(0, event) == NOT_READY
         rows.ok("stream_wait_event", 0, other, event)
@@ -36,7 +33,6 @@ def test_a_launch_records_an_event_where_its_node_is(rows, device, stream, other
         rows.ok("event_synchronize", 0, event)
         rows.ok("stream_synchronize", 0, other)
         assert (rows.read(device + 4096, 4096) == 7).all()
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_a_launch_waits_where_its_node_is_for_what_was_recorded_before(rows, device, stream, other, event):
@@ -49,8 +45,7 @@ def test_a_launch_waits_where_its_node_is_for_what_was_recorded_before(rows, dev
     rows.ok("graph_launch", 0, exec_, stream)  # never recorded: nothing to wait for
     rows.ok("stream_synchronize", 0, stream)
     for value in (1, 2):
-        gate = threading.Event()
-        rows.gate(other, gate)
+        gate = rows.gate(other)
         rows.ok("fill", 0, other, device, value, 1, 4096)
         rows.ok("event_record", 0, event, other)
         rows.ok("graph_launch", 0, exec_, stream)
@@ -58,7 +53,6 @@ def test_a_launch_waits_where_its_node_is_for_what_was_recorded_before(rows, dev
         gate.set()
         rows.ok("stream_synchronize", 0, stream)
         assert (rows.read(device + 4096, 4096) == np.uint8(value)).all()
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_a_broken_capture_takes_no_event(rows, stream, event):

@@ -1,7 +1,5 @@
 """Rows about graphs: what a replay does again."""
 
-import threading
-
 import numpy as np
 from capturing import (
     ACTIVE,
@@ -35,7 +33,6 @@ def test_a_graph_replays_what_was_captured(rows, device, stream, tmp_path):
     found = rows.read(device, 8192)
     assert (found[:4096] == 5).all()
     assert (found[4096:] == 6).all()
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_an_empty_graph_can_be_launched(rows, stream):
@@ -43,7 +40,6 @@ def test_an_empty_graph_can_be_launched(rows, stream):
     assert rows.ok("graph_node_count", graph) == 0
     exec_ = instantiated(rows, graph)
     run(rows, exec_, stream)
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_streams_join_by_events_and_are_joined_back(rows, device, stream, other, event):
@@ -68,7 +64,6 @@ def test_streams_join_by_events_and_are_joined_back(rows, device, stream, other,
     rows.ok("stream_synchronize", 0, stream)
     assert (rows.read(device, 12288) == 2).all()
     assert len(seen) == 5
-    rows.ok("graph_exec_destroy", exec_)
     rows.ok("event_destroy", 0, join)
 
 
@@ -76,7 +71,7 @@ def test_an_update_changes_parameters_but_not_the_shape(rows, device, stream):
     first = captured(rows, stream, lambda: fills(rows, stream, device, 3))
     same = captured(rows, stream, lambda: fills(rows, stream, device, 4))
     longer = captured(rows, stream, lambda: fills(rows, stream, device, 4, 4))
-    exec_ = rows.ok("graph_instantiate", 0, first, 0)
+    exec_ = rows.kept("graph_instantiate", 0, first, 0)
     code, result, _ = rows.graph_update(exec_, longer)
     assert (code, result) == (UPDATE_FAILURE, 2)  # CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
     assert rows.graph_update(exec_, same)[0] == 0
@@ -84,17 +79,16 @@ def test_an_update_changes_parameters_but_not_the_shape(rows, device, stream):
     assert (rows.read(device, 4096) == 4).all()
     for graph in (first, same, longer):
         rows.ok("graph_destroy", graph)
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_an_exec_may_be_destroyed_while_it_runs(rows, device, stream):
-    gate = threading.Event()
     graph = captured(rows, stream, lambda: fills(rows, stream, device, 9))
-    exec_ = instantiated(rows, graph)
-    rows.gate(stream, gate)
+    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    gate = rows.gate(stream)
     rows.ok("graph_launch", 0, exec_, stream)
     gate.set()
     rows.ok("graph_exec_destroy", exec_)
+    rows.ok("graph_destroy", graph)
     rows.ok("stream_synchronize", 0, stream)
     assert (rows.read(device, 4096) == 9).all()
 
@@ -105,7 +99,6 @@ def test_a_replay_cannot_be_captured(rows, device, stream):
     rows.ok("capture_begin", 0, stream, GLOBAL)
     assert rows.graph_launch(0, exec_, stream) == UNSUPPORTED
     broken(rows, stream)
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_pageable_memory_in_a_capture(rows, device, stream):
@@ -115,21 +108,18 @@ def test_pageable_memory_in_a_capture(rows, device, stream):
     data[:] = 4
     run(rows, exec_, stream)
     assert (rows.read(device, 4096) == 4).all()
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_one_launch_of_a_graph_runs_at_a_time(rows, device, stream, other):
-    gate = threading.Event()
     graph = captured(rows, stream, lambda: fills(rows, stream, device, 9))
     exec_ = instantiated(rows, graph)
-    rows.gate(stream, gate)
+    gate = rows.gate(stream)
     rows.ok("graph_launch", 0, exec_, stream)
     rows.ok("graph_launch", 0, exec_, other)
     assert rows.stream_query(0, other) == NOT_READY
     gate.set()
     rows.ok("stream_synchronize", 0, other)
     assert rows.stream_query(0, stream) == 0
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_handles_of_graphs_that_are_not(rows):

@@ -22,9 +22,7 @@ def graph(rows, function, stream, device):
 
 @pytest.fixture
 def exec_(rows, graph):
-    made = rows.ok("graph_instantiate", 0, graph, 0)
-    yield made
-    rows.ok("graph_exec_destroy", made)
+    return rows.kept("graph_instantiate", 0, graph, 0)
 
 
 def nodes_of(rows, graph):
@@ -78,9 +76,8 @@ def test_a_graph_is_changed_and_its_instances_stay(rows, graph, exec_, function,
     assert change(rows, graph, 0, first, function, device, 60, blocks=2) == 0
     assert asked(rows, graph, first)[1:2] + asked(rows, graph, first)[5:] == ((2, 1, 1), 60)
     assert (replayed(rows, exec_, stream, device) == numbers(5)).all()
-    other = rows.ok("graph_instantiate", 0, graph, 0)
+    other = rows.kept("graph_instantiate", 0, graph, 0)
     assert (replayed(rows, other, stream, device)[:128] == numbers(60, 128)).all()
-    rows.ok("graph_exec_destroy", other)
 
 
 def test_a_change_that_no_launch_takes_is_refused(rows, graph, exec_, function, stream, device):

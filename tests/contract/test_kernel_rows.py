@@ -1,7 +1,6 @@
 """Rows about modules, functions and launches; a kernel is PTX on a GPU, a C function on the host."""
 
 import ctypes
-import threading
 
 import pytest
 from beside import on_a_thread
@@ -32,7 +31,6 @@ def test_a_kernel_is_captured_with_its_arguments(rows, function, stream, device)
     exec_ = instantiated(rows, graph)
     run(rows, exec_, stream)
     assert (read(rows, device) == numbers(9)).all()
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_a_thread_that_chose_no_device_may_launch(rows, function, stream, device):
@@ -208,8 +206,7 @@ def test_a_symbol_without_its_parameters_is_no_kernel(rows, on_host, module):
 def test_a_module_lives_until_its_work_is_done(rows, on_host, image, stream, device):
     module = rows.ok("module_load", 0, image)
     function = rows.ok("module_function", module, b"number")
-    held = threading.Event()
-    rows.gate(stream, held)
+    held = rows.gate(stream)
     assert launch(rows, function, stream, device, 6) == 0
     rows.ok("module_unload", 0, module)
     assert launch(rows, function, stream, device, 7) == INVALID_HANDLE

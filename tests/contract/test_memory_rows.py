@@ -2,7 +2,6 @@
 
 import ctypes
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -35,8 +34,7 @@ def test_plain_memory_is_taken_from_what_is_free(rows):
 def test_no_bytes_and_too_many_are_refused(rows):
     assert rows.memory_alloc(0, 0)[0] == INVALID_VALUE
     assert rows.memory_alloc(0, 1 << 50)[0] == OUT_OF_MEMORY
-    address = rows.ok("memory_alloc", 0, MIB)
-    rows.ok("memory_free", 0, address)
+    rows.kept("memory_alloc", 0, MIB)
 
 
 def test_freeing_what_is_not_allocated_is_refused(rows):
@@ -76,8 +74,8 @@ def mapped(rows, address, size, handle):
 
 
 def test_one_handle_at_two_addresses_shows_the_same_bytes(rows, page):
-    room = rows.ok("address_reserve", 4 * page, 0)
-    handle = rows.ok("physical_create", 0, 2 * page)
+    room = rows.kept("address_reserve", 4 * page, 0)
+    handle = rows.kept("physical_create", 0, 2 * page)
     mapped(rows, room, 2 * page, handle)
     mapped(rows, room + 2 * page, 2 * page, handle)
     assert rows.ok("pointer_device", room) == 0
@@ -88,8 +86,6 @@ def test_one_handle_at_two_addresses_shows_the_same_bytes(rows, page):
     rows.ok("memory_unmap", room, 2 * page)
     assert (rows.read(room + 2 * page, 16) == 5).all()
     rows.ok("memory_unmap", room + 2 * page, 2 * page)
-    rows.ok("physical_release", handle)
-    rows.ok("address_free", room, 4 * page)
 
 
 def test_bytes_outlive_their_handle_until_the_last_mapping_goes(rows, page):
@@ -107,7 +103,7 @@ def test_bytes_outlive_their_handle_until_the_last_mapping_goes(rows, page):
 
 
 def test_a_copy_may_cross_two_handles_that_lie_side_by_side(rows, page):
-    room = rows.ok("address_reserve", 2 * page, 0)
+    room = rows.kept("address_reserve", 2 * page, 0)
     handles = [rows.ok("physical_create", 0, page) for _ in range(2)]
     for index, handle in enumerate(handles):
         mapped(rows, room + index * page, page, handle)
@@ -117,7 +113,6 @@ def test_a_copy_may_cross_two_handles_that_lie_side_by_side(rows, page):
     rows.ok("memory_unmap", room, 2 * page)
     for handle in handles:
         rows.ok("physical_release", handle)
-    rows.ok("address_free", room, 2 * page)
 
 
 def test_a_thread_without_a_device_works_on_ranges_of_several_handles(rows, page, stream):
@@ -144,8 +139,8 @@ def test_a_thread_without_a_device_works_on_ranges_of_several_handles(rows, page
 
 
 def test_mapping_is_whole_or_refused(rows, page):
-    room = rows.ok("address_reserve", 2 * page, 0)
-    handle = rows.ok("physical_create", 0, 2 * page)
+    room = rows.kept("address_reserve", 2 * page, 0)
+    handle = rows.kept("physical_create", 0, 2 * page)
     assert rows.memory_map(room, page, handle) == NOT_SUPPORTED
     assert rows.memory_map(room, 3 * page, handle) == NOT_SUPPORTED
     mapped(rows, room, 2 * page, handle)
@@ -154,14 +149,12 @@ def test_mapping_is_whole_or_refused(rows, page):
     assert rows.memory_unmap(room, 0) == INVALID_VALUE
     rows.ok("memory_unmap", room, 2 * page)
     rows.ok("memory_unmap", room, 2 * page)  # holes are no matter
-    rows.ok("physical_release", handle)
-    rows.ok("address_free", room, 2 * page)
 
 
 def test_what_is_mapped_is_known_in_whatever_order_pages_come_and_go(rows, page):
     rng, pages = random.Random(5), 48
-    room = rows.ok("address_reserve", pages * page, 0)
-    handle = rows.ok("physical_create", 0, page)
+    room = rows.kept("address_reserve", pages * page, 0)
+    handle = rows.kept("physical_create", 0, page)
     shown = set()
     for _ in range(400):
         place = rng.randrange(pages)
@@ -176,19 +169,15 @@ def test_what_is_mapped_is_known_in_whatever_order_pages_come_and_go(rows, page)
         assert answer[0] == (0 if asked in shown else INVALID_VALUE)
     rows.ok("memory_unmap", room, pages * page)  # all at once, holes in between
     assert all(rows.pointer_device(room + place * page)[0] == INVALID_VALUE for place in range(pages))
-    rows.ok("physical_release", handle)
-    rows.ok("address_free", room, pages * page)
 
 
 def test_memory_without_access_is_refused_and_still_known(rows, page):
-    room = rows.ok("address_reserve", page, 0)
-    handle = rows.ok("physical_create", 0, page)
+    room = rows.kept("address_reserve", page, 0)
+    handle = rows.kept("physical_create", 0, page)
     rows.ok("memory_map", room, page, handle)
     assert rows.ok("pointer_device", room) == 0
     assert rows.fill(0, 0, room, 1, 1, 16) == INVALID_VALUE
     rows.ok("memory_unmap", room, page)
-    rows.ok("physical_release", handle)
-    rows.ok("address_free", room, page)
 
 
 def test_odd_sizes_are_refused(rows, page):
@@ -208,8 +197,8 @@ def test_addresses_alone_cost_nothing(rows, page):
 
 
 def test_mapping_goes_on_while_work_runs(rows, page):
-    gate, stream = threading.Event(), rows.stream()
-    rows.gate(stream, gate)
+    stream = rows.stream()
+    gate = rows.gate(stream)
     room = rows.ok("address_reserve", page, 0)
     handle = rows.ok("physical_create", 0, page)
     mapped(rows, room, page, handle)
@@ -235,7 +224,7 @@ def test_the_drivers_own_pool(rows):
 
 def test_a_page_locked_copy_is_seen_by_both_sides(rows):
     address, array = rows.pinned(1 << 16)
-    device = rows.ok("memory_alloc", 0, 1 << 16)
+    device = rows.kept("memory_alloc", 0, 1 << 16)
     array[:] = np.arange(1 << 16, dtype=np.uint8)
     rows.ok("copy", 0, 0, device, address, 1 << 16)
     rows.ok("stream_synchronize", 0, 0)
@@ -244,5 +233,4 @@ def test_a_page_locked_copy_is_seen_by_both_sides(rows):
     rows.ok("copy", 0, 0, address, device, 1 << 16)
     rows.ok("stream_synchronize", 0, 0)
     assert (array == np.arange(1 << 16, dtype=np.uint8)).all()
-    rows.ok("memory_free", 0, device)
     rows.ok("host_free", 0, address)

@@ -60,7 +60,7 @@ def launched(rows, exec_, stream):
 
 
 def test_nodes_and_edges_are_listed(rows, device, stream, other, event):
-    join = rows.ok("event_create", 0, 2)
+    join = rows.kept("event_create", 0, 2)
 
     def work():
         rows.ok("fill", 0, stream, device, 1, 1, 64)
@@ -86,7 +86,6 @@ def test_nodes_and_edges_are_listed(rows, device, stream, other, event):
     assert rows.ok("graph_nodes", graph, 2, address) == 2
     assert set(array) <= set(nodes)
     rows.ok("graph_destroy", graph)
-    rows.ok("event_destroy", 0, join)
 
 
 def test_an_empty_graph_lists_nothing(rows, stream):
@@ -103,14 +102,13 @@ def test_an_update_names_the_node_that_is_of_another_type(rows, device, stream):
         rows.ok("copy", 0, stream, device + 4096, device, 4096)
 
     second = captured(rows, stream, work)
-    exec_ = rows.ok("graph_instantiate", 0, first, 0)
+    exec_ = rows.kept("graph_instantiate", 0, first, 0)
     code, result, node = rows.graph_update(exec_, second)
     assert (code, result) == (UPDATE_FAILURE, NODE_TYPE_CHANGED)
     assert node in nodes_of(rows, second)
     assert rows.ok("graph_node_type", second, node) == MEMCPY
     for graph in (first, second):
         rows.ok("graph_destroy", graph)
-    rows.ok("graph_exec_destroy", exec_)
 
 
 def test_a_branch_runs_if_memory_says_so(rows, device, stream, other, condition):
@@ -120,13 +118,12 @@ def test_a_branch_runs_if_memory_says_so(rows, device, stream, other, condition)
     graph = rows.ok("capture_end", 0, stream)
     kinds = sorted(rows.ok("graph_node_type", graph, node) for node in nodes_of(rows, graph))
     assert kinds == [KERNEL, CONDITIONAL]
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    exec_ = rows.kept("graph_instantiate", 0, graph, 0)
     for flag, expected in ((0, 0), (3, 7), (0, 0)):
         rows.ok("fill", 0, stream, device, flag, 4, 1)
         rows.ok("fill", 0, stream, device + 64, 0, 1, 64)
         launched(rows, exec_, stream)
         assert (rows.read(device + 64, 64) == expected).all()
-    rows.ok("graph_exec_destroy", exec_)
     rows.ok("graph_destroy", graph)
 
 
@@ -143,13 +140,12 @@ def test_a_branch_repeats_while_memory_says_so(rows, device, stream, other, cond
     rows.ok("conditional_set", 0, stream, made, steps)
     branch(rows, stream, other, made, WHILE, round_)
     graph = rows.ok("capture_end", 0, stream)
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    exec_ = rows.kept("graph_instantiate", 0, graph, 0)
     given = np.array([1, 1, 1, 0] + [9] * 61, np.int32)
     rows.ok("copy", 0, stream, steps, given.ctypes.data, given.nbytes)
     launched(rows, exec_, stream)
     found = rows.read(steps, 16).view(np.int32)
     assert list(found) == [0, 9, 9, 9]
-    rows.ok("graph_exec_destroy", exec_)
     rows.ok("graph_destroy", graph)
 
 
@@ -158,12 +154,11 @@ def test_a_condition_is_0_when_a_launch_begins(rows, device, stream, other, cond
     branch(rows, stream, other, made, IF, lambda: rows.ok("fill", 0, other, device, 7, 1, 64))
     rows.ok("conditional_set", 0, stream, made, device)
     graph = rows.ok("capture_end", 0, stream)
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    exec_ = rows.kept("graph_instantiate", 0, graph, 0)
     rows.ok("fill", 0, stream, device, 1, 1, 64)
     for _ in range(2):
         launched(rows, exec_, stream)
     assert (rows.read(device, 64) == 1).all()
-    rows.ok("graph_exec_destroy", exec_)
     rows.ok("graph_destroy", graph)
 
 

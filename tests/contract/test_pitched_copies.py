@@ -1,7 +1,5 @@
 """The row copy_3d: slices of rows, between device memory and page-locked memory."""
 
-import threading
-
 import numpy as np
 import pytest
 from beside import on_a_thread
@@ -59,8 +57,7 @@ def test_rows_come_back_to_page_locked_memory_and_go_within_a_device(rows, devic
 
 
 def test_rows_are_copied_in_their_streams_order(rows, device, stream):
-    gate = threading.Event()
-    rows.gate(stream, gate)
+    gate = rows.gate(stream)
     rows.ok("fill", 0, stream, device, 5, 1, 4096)
     rows.ok("copy_3d", 0, stream, device + 8192, 64, 1, device, 128, 1, 64, 32, 1)
     gate.set()
@@ -74,12 +71,11 @@ def test_a_captured_copy_of_rows_is_a_node_that_reads_anew(rows, device, stream)
     graph = rows.ok("capture_end", 0, stream)
     (node,) = [rows.ok("graph_node_count", graph)]
     assert node == 1
-    exec_ = rows.ok("graph_instantiate", 0, graph, 0)
+    exec_ = rows.kept("graph_instantiate", 0, graph, 0)
     for value in (3, 4):
         rows.ok("fill", 0, stream, device, value, 1, 4096)
         run(rows, exec_, stream)
         assert (rows.read(device + 8192, 2048) == value).all()
-    rows.ok("graph_exec_destroy", exec_)
     rows.ok("graph_destroy", graph)
 
 

@@ -14,7 +14,7 @@ MIB = 1 << 20
 DISABLE_TIMING, INTERPROCESS = 2, 4
 INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED = 1, 201, 400, 600, 801
 
-OTHER_PROCESS = """
+OPENED = """
 import sys
 import numpy as np
 from accelrt.driver.registry import Rows
@@ -26,6 +26,9 @@ def must(answer):
 
 rows = Rows(sys.argv[1])
 must(rows.open())
+"""
+
+OTHER_PROCESS = """
 event = must(rows.ipc_event_open(0, bytes.fromhex(sys.argv[2])))
 memory = must(rows.ipc_memory_open(0, bytes.fromhex(sys.argv[3])))
 must(rows.event_synchronize(0, event))
@@ -64,38 +67,24 @@ def child(text, *arguments, keep=()):
 
 
 def test_memory_and_events_are_opened_by_another_process(rows):
-    event = rows.ok("event_create", 0, DISABLE_TIMING | INTERPROCESS)
-    memory = rows.ok("memory_alloc", 0, 2 * MIB)
+    event = rows.kept("event_create", 0, DISABLE_TIMING | INTERPROCESS)
+    memory = rows.kept("memory_alloc", 0, 2 * MIB)
     rows.ok("fill", 0, 0, memory, 7, 1, 4096)
     rows.ok("event_record", 0, event, 0)
     shared_event = rows.ok("ipc_event_export", 0, event)
     shared_memory = rows.ok("ipc_memory_export", 0, memory)
-    assert child(OTHER_PROCESS, rows.driver, shared_event.hex(), shared_memory.hex()) == "{7}"
+    assert child(OPENED + OTHER_PROCESS, rows.driver, shared_event.hex(), shared_memory.hex()) == "{7}"
     assert (rows.read(memory, 4096) == 8).all()
-    rows.ok("memory_free", 0, memory)
-    rows.ok("event_destroy", 0, event)
 
 
 def test_an_event_made_for_one_process_is_not_shared(rows):
-    event = rows.ok("event_create", 0, DISABLE_TIMING)
+    event = rows.kept("event_create", 0, DISABLE_TIMING)
     code, handle = rows.ipc_event_export(0, event)
     assert code in (INVALID_VALUE, INVALID_HANDLE, NOT_SUPPORTED)
     assert handle == bytes(64)
-    rows.ok("event_destroy", 0, event)
 
 
 IMPORTER = """
-import sys
-import numpy as np
-from accelrt.driver.registry import Rows
-
-def must(answer):
-    code, *written = answer if isinstance(answer, tuple) else (answer,)
-    assert code == 0, code
-    return written[0] if written else None
-
-rows = Rows(sys.argv[1])
-must(rows.open())
 size = int(sys.argv[3])
 handle = must(rows.physical_import(0, int(sys.argv[2])))
 address = must(rows.address_reserve(size, size))
@@ -114,8 +103,8 @@ print(set(seen.tolist()))
 
 def test_pages_are_opened_by_another_process_that_got_a_descriptor(rows):
     size = rows.ok("granularity", 0)
-    handle = rows.ok("physical_create_shared", 0, size)
-    address = rows.ok("address_reserve", size, size)
+    handle = rows.kept("physical_create_shared", 0, size)
+    address = rows.kept("address_reserve", size, size)
     rows.ok("memory_map", address, size, handle)
     rows.ok("memory_access", address, size, 0)
     rows.ok("fill", 0, 0, address, 7, 1, 4096)
@@ -123,12 +112,10 @@ def test_pages_are_opened_by_another_process_that_got_a_descriptor(rows):
     file = rows.ok("physical_export", handle)
     assert not os.get_inheritable(file)
     os.set_inheritable(file, True)
-    assert child(IMPORTER, rows.driver, file, size, keep=(file,)) == "{7}"
+    assert child(OPENED + IMPORTER, rows.driver, file, size, keep=(file,)) == "{7}"
     os.close(file)
     assert (rows.read(address, 4096) == 8).all()
     rows.ok("memory_unmap", address, size)
-    rows.ok("address_free", address, size)
-    rows.ok("physical_release", handle)
 
 
 def test_pages_stay_while_another_handle_of_them_is_alive(rows):
@@ -138,23 +125,21 @@ def test_pages_stay_while_another_handle_of_them_is_alive(rows):
     rows.ok("physical_release", handle)
     again = rows.ok("physical_import", 0, file)
     os.close(file)
-    address = rows.ok("address_reserve", size, size)
+    address = rows.kept("address_reserve", size, size)
     rows.ok("memory_map", address, size, again)
     rows.ok("physical_release", again)
     rows.ok("memory_access", address, size, 0)
     rows.ok("fill", 0, 0, address, 3, 1, 4096)
     assert (rows.read(address, 4096) == 3).all()
     rows.ok("memory_unmap", address, size)
-    rows.ok("address_free", address, size)
 
 
 def test_pages_made_for_one_process_are_not_exported(rows):
     size = rows.ok("granularity", 0)
-    handle = rows.ok("physical_create", 0, size)
+    handle = rows.kept("physical_create", 0, size)
     code, file = rows.physical_export(handle)
     assert code != 0
     assert file == -1
-    rows.ok("physical_release", handle)
 
 
 def test_a_file_of_something_else_is_not_imported(rows, on_host, tmp_path):
@@ -166,8 +151,8 @@ def test_a_file_of_something_else_is_not_imported(rows, on_host, tmp_path):
 
 
 def test_handles_of_this_process_or_of_nothing_are_refused(rows, on_host):
-    event = rows.ok("event_create", 0, DISABLE_TIMING | INTERPROCESS)
-    memory = rows.ok("memory_alloc", 0, 4096)
+    event = rows.kept("event_create", 0, DISABLE_TIMING | INTERPROCESS)
+    memory = rows.kept("memory_alloc", 0, 4096)
     for kind, shared in (
         ("event", rows.ok("ipc_event_export", 0, event)),
         ("memory", rows.ok("ipc_memory_export", 0, memory)),
@@ -177,8 +162,6 @@ def test_handles_of_this_process_or_of_nothing_are_refused(rows, on_host):
         assert opener(0, bytes(64))[0] == INVALID_HANDLE
     assert rows.ipc_memory_export(0, memory + 512)[0] == INVALID_VALUE
     assert rows.ipc_memory_close(0, memory) == INVALID_VALUE
-    rows.ok("memory_free", 0, memory)
-    rows.ok("event_destroy", 0, event)
 
 
 RECORDER = """

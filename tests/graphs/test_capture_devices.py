@@ -35,16 +35,25 @@ def streams():
         accelrt.set_stream(accelrt.default_stream(device))
 
 
+def synchronize_both():
+    accelrt.synchronize(0)
+    accelrt.synchronize(LAST)
+
+
+def run(graph, stream):
+    """Replays it on the stream, and waits for its end."""
+    with accelrt.stream(stream):
+        graph.replay()
+    stream.synchronize()
+
+
 def replayed(graph, captured, src, dst, value):
     """Whether a replay brings what src holds now to dst."""
     out = np.zeros(SIZE, np.uint8)
     src.fill(value)
     dst.fill(0)
-    accelrt.synchronize(0)
-    accelrt.synchronize(LAST)
-    with accelrt.stream(captured):
-        graph.replay()
-    captured.synchronize()
+    synchronize_both()
+    run(graph, captured)
     dst.copy_to(out)
     return (out == value).all()
 
@@ -67,8 +76,7 @@ def test_both_devices_streams_join_one_capture(streams):
     near, far = streams
     graph = accelrt.CUDAGraph()
     with accelrt.Buffer(SIZE, 0, stream=near) as src, accelrt.Buffer(SIZE, LAST, stream=far) as dst:
-        accelrt.synchronize(0)
-        accelrt.synchronize(LAST)
+        synchronize_both()
         accelrt.set_stream(far)
         with accelrt.graph(graph, stream=near):
             src.fill(5, stream=near)
@@ -76,9 +84,7 @@ def test_both_devices_streams_join_one_capture(streams):
             accelrt.copy(dst, src, blocking=False)  # on near, ordered with far around it
             dst.fill(6, SIZE // 2, stream=far)
             near.wait_stream(far)
-        with accelrt.stream(near):
-            graph.replay()
-        near.synchronize()
+        run(graph, near)
         assert (bytes_of(dst, far) == np.repeat([6, 5], SIZE // 2)).all()
         graph.reset()
 
@@ -86,23 +92,19 @@ def test_both_devices_streams_join_one_capture(streams):
 def test_arrays_of_two_devices_are_copied_in_a_capture(streams):
     near, _ = streams
     src, dst = accelrt.full(100, 7, "f4", device=0), accelrt.zeros(100, "f4", device=LAST)
-    accelrt.synchronize(0)
-    accelrt.synchronize(LAST)
+    synchronize_both()
     graph = accelrt.CUDAGraph()
     with accelrt.graph(graph, stream=near):
         dst.copy_(src, stream=near)
     assert (dst.numpy() == 0).all()
-    with accelrt.stream(near):
-        graph.replay()
-    near.synchronize()
+    run(graph, near)
     assert (dst.numpy() == 7).all()
 
 
 def test_scattered_elements_are_copied_where_both_devices_streams_are_in_the_capture(streams):
     near, far = streams
     src, dst = accelrt.full(100, 7, "f4", device=0), accelrt.zeros(100, "f4", device=LAST)
-    accelrt.synchronize(0)
-    accelrt.synchronize(LAST)
+    synchronize_both()
     graph = accelrt.CUDAGraph()
     with accelrt.graph(graph, stream=near):
         with pytest.raises(ValueError, match="one of the two is not in the capture; have it wait"):
@@ -113,9 +115,7 @@ def test_scattered_elements_are_copied_where_both_devices_streams_are_in_the_cap
         near.wait_stream(far)
     far.synchronize()
     assert (dst.numpy() == 0).all()
-    with accelrt.stream(near):
-        graph.replay()
-    near.synchronize()
+    run(graph, near)
     assert (dst.numpy() == np.resize([7, 0], 100)).all()
 
 
@@ -133,8 +133,7 @@ def test_a_graph_keeps_both_sides_alive(streams):
         graph.replay()
     graph.reset()
     gc.collect()
-    accelrt.synchronize(0)
-    accelrt.synchronize(LAST)
+    synchronize_both()
     assert all(side() is None for side in sides)
 
 
@@ -184,9 +183,7 @@ def test_a_copy_between_devices_without_access_is_refused_and_the_capture_goes_o
             )
         src.fill(8, stream=stream)
         accelrt.copy(dst, src, stream=stream, blocking=False)  # the next try
-    with accelrt.stream(stream):
-        graph.replay()
-    stream.synchronize()
+    run(graph, stream)
     assert (bytes_of(dst) == 8).all()
     accelrt.memory.audit()
 

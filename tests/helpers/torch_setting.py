@@ -28,10 +28,10 @@ class Torch:
         import torch
 
         import accelrt
-        from accelrt.allocator.external import backends
+        from accelrt.allocator.external import torch_table
         from accelrt.interop import torch as interop
 
-        self.torch, self.accelrt, self.interop, self.hooks = torch, accelrt, interop, backends
+        self.torch, self.accelrt, self.interop, self.hooks = torch, accelrt, interop, torch_table
         self.on_gpu = on_gpu
         self.is_plugged = os.environ.get("CXX") == PLUGGED["CXX"]
         if on_gpu:

@@ -15,7 +15,7 @@ from child import in_child, in_own_process, run_python
 from torch_setting import PLUGGED
 
 import accelrt
-from accelrt.allocator.external import backends
+from accelrt.allocator.external import torch_table
 
 pytestmark = pytest.mark.own_process
 NAMES = list(torch_scenarios.SCENARIOS)
@@ -109,7 +109,7 @@ def test_without_a_compiler_it_is_refused_after_torchs_first_allocation():
 def another_is_plugged():
     import torch
 
-    path = backends.__file__
+    path = torch_table.__file__
     other = torch.cuda.memory.CUDAPluggableAllocator(
         path, "accelrt_torch_hook_alloc", "accelrt_torch_hook_free"
     )
@@ -149,7 +149,7 @@ def torch_like(cuda="13.0", initialized=False):
     torch.__version__ = "2.11.0"
     torch.version = types.SimpleNamespace(cuda=cuda)
     torch.cuda = types.SimpleNamespace(is_initialized=lambda: initialized)
-    torch._C = types.SimpleNamespace(__file__=backends.__file__, _cuda_getCurrentRawStream=int)
+    torch._C = types.SimpleNamespace(__file__=torch_table.__file__, _cuda_getCurrentRawStream=int)
     sys.modules["torch"] = torch
     return torch
 

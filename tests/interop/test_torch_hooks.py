@@ -12,7 +12,7 @@ from child import in_own_process
 from compiled import CXX, SANITIZE, SOURCES
 
 import accelrt
-from accelrt.allocator.external import backends
+from accelrt.allocator.external import torch_table
 from accelrt.driver.registry import Rows
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(CXX is None, reason="no C++ compiler (g++) is installed"),
 ]
 CAPTURE, THREAD, EVERYBODY = range(3)
-MARK = backends.TORCH_MARK
+MARK = torch_table.TORCH_MARK
 SHARED = ["-shared", "-fPIC", "-std=c++17", "-Wall", *SANITIZE]
 
 
@@ -38,9 +38,9 @@ class Caller:
     def __init__(self, path):
         self.torch = ctypes.CDLL(path)
         self.stream = accelrt.Stream(0)
-        hooks = ctypes.CDLL(backends.__file__)
+        hooks = ctypes.CDLL(torch_table.__file__)
         self.hook = lambda name: ctypes.cast(getattr(hooks, f"accelrt_torch_hook_{name}"), ctypes.c_void_p)
-        assert backends.prepare(path.encode(), lambda device: self.stream.cuda_stream) == (None, True)
+        assert torch_table.prepare(path.encode(), lambda device: self.stream.cuda_stream) == (None, True)
         self.text = ctypes.create_string_buffer(1024)
 
     def alloc(self, size, device=0, stream=None):
@@ -53,7 +53,7 @@ class Caller:
         return (code, self.text.value.decode()) if code else out.value
 
     def free(self, address):
-        hooks = ctypes.CDLL(backends.__file__)
+        hooks = ctypes.CDLL(torch_table.__file__)
         hooks.accelrt_torch_hook_free(
             ctypes.c_void_p(address), ctypes.c_size_t(0), 0, ctypes.c_void_p(self.stream.cuda_stream)
         )
@@ -106,12 +106,12 @@ def test_a_pool_of_a_thread(library):
     caller = Caller(library)
     assert caller.begin(0, 7, THREAD) is None
     inside = caller.alloc(3000)
-    assert backends.open_uses() == [(0, (MARK, 7), "thread", "open")]
+    assert torch_table.open_uses() == [(0, (MARK, 7), "thread", "open")]
     caller.end(0, 7)
     outside = caller.alloc(3000)
     assert (caller.pool_of(inside), caller.pool_of(outside)) == ((MARK, 7), (0, 0))
     caller.release(0, 7)
-    assert backends.open_uses() == []
+    assert torch_table.open_uses() == []
     code, text = caller.begin(0, 7, EVERYBODY)
     assert code == 2
     assert "this call asks for something else" in text
@@ -141,7 +141,7 @@ def test_a_pool_of_a_capture(library):
     after = caller.alloc(3000)
     owners = [caller.pool_of(address) for address in (before, inside, beside, after)]
     assert owners == [(0, 0), (3 | MARK, 0), (0, 0), (0, 0)]
-    assert backends.open_uses() == [(0, (3 | MARK, 0), "capture", "ended")]
+    assert torch_table.open_uses() == [(0, (3 | MARK, 0), "capture", "ended")]
     accelrt.empty_cache()
     caller.free(inside)
     caller.release(3, 0)
@@ -159,19 +159,19 @@ def test_captures_that_fail(library):
     stream = caller.stream.cuda_stream
     assert caller.begin(3, 0, CAPTURE) is None  # and the capture does not begin
     address = caller.alloc(3000)
-    assert backends.open_uses() == []
+    assert torch_table.open_uses() == []
     assert caller.begin(4, 0, CAPTURE) is None
     assert driver.capture_begin(0, stream, 0) == 0
     inside = caller.alloc(3000)
     code, graph = driver.capture_end(0, stream)  # of which torch says nothing
     assert code == 0
     driver.graph_destroy(graph)
-    assert backends.open_uses() == [(0, (4 | MARK, 0), "capture", "open")]
+    assert torch_table.open_uses() == [(0, (4 | MARK, 0), "capture", "open")]
     assert caller.begin(5, 0, CAPTURE) is None
-    assert backends.open_uses() == [(0, (5 | MARK, 0), "capture", "open")]
+    assert torch_table.open_uses() == [(0, (5 | MARK, 0), "capture", "open")]
     caller.end(5, 0)
     caller.release(5, 0)
-    assert backends.open_uses() == []
+    assert torch_table.open_uses() == []
     g = accelrt.CUDAGraph()  # the count of captures is what it was
     with accelrt.graph(g):
         accelrt.fill(accelrt.Buffer(64), 1)
@@ -190,18 +190,18 @@ def test_a_capture_whose_stream_is_not_told_does_not_begin(library):
     def interrupt(device):
         raise KeyboardInterrupt
 
-    backends.prepare(library.encode(), interrupt)
+    torch_table.prepare(library.encode(), interrupt)
     code, text = caller.begin(3, 0, CAPTURE)
     assert code == 2
     assert "could not allocate from a pool on device 0" in text
-    assert backends.open_uses() == []
+    assert torch_table.open_uses() == []
 
 
 @in_own_process
 def test_torchs_first_use_by_two_threads_with_the_gil(library):
     accelrt.init()
     init_once = ctypes.PyDLL(library).call_init_once  # which keeps the GIL
-    hook = ctypes.cast(ctypes.CDLL(backends.__file__).accelrt_torch_hook_init, ctypes.c_void_p)
+    hook = ctypes.cast(ctypes.CDLL(torch_table.__file__).accelrt_torch_hook_init, ctypes.c_void_p)
     begun = []
 
     def second():
@@ -247,9 +247,9 @@ def test_a_collection_while_the_uses_are_read(library):
     faulthandler.dump_traceback_later(20, exit=True)
     gc.set_threshold(1)
     gc.enable()
-    backends.open_uses()
+    torch_table.open_uses()
     gc.collect()
-    assert [use[1] for use in backends.open_uses()] == [(MARK, number) for number in (4, 3, 2)]
+    assert [use[1] for use in torch_table.open_uses()] == [(MARK, number) for number in (4, 3, 2)]
     for number in (2, 3, 4):
         caller.end(0, number)
         caller.release(0, number)
@@ -257,9 +257,9 @@ def test_a_collection_while_the_uses_are_read(library):
 
 @in_own_process
 def test_a_library_without_torchs_names(library):
-    lacking, raises = backends.prepare(library.encode(), lambda device: 0)
+    lacking, raises = torch_table.prepare(library.encode(), lambda device: 0)
     assert (lacking, raises) == (f"the library {library.encode()!r}", False), "it is not loaded"
-    ctypes.CDLL(backends.__file__)
-    lacking, raises = backends.prepare(backends.__file__.encode(), lambda device: 0)
+    ctypes.CDLL(torch_table.__file__)
+    lacking, raises = torch_table.prepare(torch_table.__file__.encode(), lambda device: 0)
     assert "createCustomAllocator" in lacking
-    assert not backends.answer_cache_info(backends.__file__.encode())
+    assert not torch_table.answer_cache_info(torch_table.__file__.encode())

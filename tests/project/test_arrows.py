@@ -48,7 +48,7 @@ DOORS = {
         "pool",
         *("private.routes", "private.sleep"),
         "readers",
-        *("external.backends", "external.torch_table"),
+        *("external.external_pool", "external.torch_table"),
         "pinned.cache",
         *("settings.apply", "settings.settings"),
     },

@@ -174,7 +174,7 @@ def test_import_and_fork_at_once():
         *(
             "accelrt.graphs.nodes",
             "accelrt.driver.host.driver",
-            "accelrt.allocator.external.backends",
+            "accelrt.allocator.external.torch_table",
         ),
         *("accelrt.nvml.library", "accelrt.readings.nvml_calls"),
     ]
@@ -194,7 +194,7 @@ def test_import_and_fork_at_once():
         count += 1
     thread.join()
     known = {name for _, name, *_ in process.registered_at_fork()}
-    assert {"driver.host.stream", "allocator.external.backends"} <= known
+    assert {"driver.host.stream", "allocator.external.torch_table"} <= known
 
 
 def test_an_exit_beside_daemon_threads_that_go_on():
@@ -338,7 +338,7 @@ ENDS = [
         "runtime.access",
         "allocator.pinned.cache",
         "driver.registry",
-        "allocator.external.backends",
+        "allocator.external.external_pool",
     ),
     "memory.caching",
 ]

@@ -1,24 +1,35 @@
-"""Memory that does not come from accelrt's own pool: records, statistics, and the order of going back.
+"""Memory that does not come from accelrt's own pool: records, statistics, the order of going back, and where it comes from:
+the driver's stream-ordered pool, a library's two functions, or two Python functions.
 
 Two locks a pool, always taken in this order: relief, held by the one thread that sends leaving records off,
 and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
 as it likes, may call accelrt, and may take the GIL.  So relief is recursive, and is never waited for with the GIL held.
 """
+import os
+from cpython.exc cimport PyErr_Fetch, PyErr_Restore, PyErr_SetObject, PyErr_WriteUnraisable
+from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.integers cimport checked_address_int
+from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
 from accelrt.core.locks cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+    load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+    store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport (
-    FAILED, GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, meaning_of, restore_mode,
+    FAILED, GONE, drop_with_gil, enter_wait, go_relaxed, is_captured_event, is_capturing, is_device_lost, leave_wait,
+    make_thread_state, meaning_of, restore_mode,
 )
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.errors import ArgumentTypeError
 from accelrt.allocator.heaps cimport heap_stream, is_trusted
 from accelrt.allocator.miss cimport on_refusal
+from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.sizes cimport LARGE, kind_of
 from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
@@ -26,10 +37,12 @@ from accelrt.allocator.stats cimport (
 )
 from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Record, lock_external, unlock_external
 from accelrt.status cimport (
-    BROKEN, CAP_REACHED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
-    NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY,
+    BROKEN, CAP_REACHED, DEINITIALIZED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
+    NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY, UNKNOWN, refuse_copy, refuse_unmade,
 )
-from accelrt.uses.events cimport PooledEvent, add_use, drop_use, hand_on, mark_behind, release_event
+from accelrt.uses.events cimport (
+    PooledEvent, Use, add_use, ask_use, drop_use, hand_on, mark_behind, mark_use, release_event,
+)
 
 cdef extern from *:
     """
@@ -702,5 +715,392 @@ ordered.give = ordered_give
 ordered.trim = ordered_trim
 ordered.read_reserved = read_reserved
 ordered.reset_reserved_peak = reset_reserved_peak
+
+
+# --- the backend pluggable -----------------------------------------------------------------------------------
+
+cdef int enter_library(ExternalPool* pool, Visit* visit) noexcept nogil:
+    # A library calls cudaMalloc on the current device.
+    cdef int code = pool.table.current_device(&visit.device)
+    if code == 0:
+        code = go_relaxed(pool.table, &visit.mode)
+    if code == 0 and visit.device != pool.device:
+        code = pool.table.set_device(pool.device)
+        if code:
+            restore_mode(pool.table, visit.mode)
+    return code
+
+
+cdef void leave_library(ExternalPool* pool, const Visit* visit) noexcept nogil:
+    restore_mode(pool.table, visit.mode)
+    if visit.device != pool.device:
+        pool.table.set_device(visit.device)  # -1 where the thread had no device
+
+
+cdef int plugged_open(ExternalPool* pool) noexcept nogil:
+    return 0
+
+
+cdef int plugged_take(ExternalPool* pool, Record* record) noexcept nogil:
+    cdef const Pluggable* plug = <const Pluggable*>pool.backend
+    cdef Visit visit
+    cdef int code = enter_library(pool, &visit)
+    if code:
+        return code
+    record.address = <uintptr_t>plug.alloc(record.size, pool.device, <void*>record.stream)
+    leave_library(pool, &visit)
+    return 0 if record.address else OUT_OF_MEMORY
+
+
+cdef int plugged_give(ExternalPool* pool, const Record* record) noexcept nogil:
+    cdef const Pluggable* plug = <const Pluggable*>pool.backend
+    cdef Visit visit
+    cdef int code = enter_library(pool, &visit)
+    if code:
+        return code
+    plug.free(<void*>record.address, record.size, pool.device, <void*>record.stream)
+    leave_library(pool, &visit)
+    return 0
+
+
+cdef void plugged_drop(ExternalPool* pool, Use** link) noexcept nogil:
+    lock_external(pool)
+    drop_use(&pool.uses, link)
+    unlock_external(pool)
+
+
+cdef int plugged_part(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
+    # The work that counts is what is there now, so all events are recorded before one is asked for; a stream that is gone
+    # uses nothing more.
+    cdef Use** link = &record.uses
+    cdef int code
+    while link[0] != NULL:
+        code = mark_use(pool.table, link[0])
+        if meaning_of(code) == GONE:
+            plugged_drop(pool, link)
+        elif code:
+            return code
+        else:
+            link = &link[0].next
+    while record.uses != NULL:
+        code = ask_use(pool.table, record.uses, wait)
+        if code and not is_device_lost(code):
+            return code
+        plugged_drop(pool, &record.uses)
+    return 0
+
+
+cdef int plugged_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
+    return 0  # the ABI has no word for it
+
+
+cdef void fill_pluggable(Pluggable* plug) noexcept nogil:
+    # All but the two functions.
+    plug.backend.name = b"pluggable"
+    plug.backend.open = plugged_open
+    plug.backend.take = plugged_take
+    plug.backend.part = plugged_part
+    plug.backend.give = plugged_give
+    plug.backend.trim = plugged_trim
+    plug.backend.read_reserved = NULL
+    plug.backend.reset_reserved_peak = NULL
+
+
+# --- allocators of such libraries ------------------------------------------------------------------------------
+
+# The library whose functions are accelrt's own, for torch (torch_table.library_path).
+cdef str OURS = os.path.join(os.path.dirname(__file__), os.path.basename(__file__).replace("external_pool", "torch_table"))
+chosen_allocators = []
+
+
+cdef object symbol_of(object library, object name, str path, str use):
+    if not isinstance(name, str):
+        raise TypeError(f"{use} is {name!r} of type {type(name).__name__}; pass the function's name as str")
+    if "\0" in name:
+        raise ValueError(f"{use} is {name!r}: embedded null character; C would read the name up to it only")
+    import ctypes
+
+    try:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    except AttributeError:
+        raise AttributeError(
+            f"{path} exports no function {name!r}, which {use} names; check the spelling, and that the function is "
+            'extern "C" and has default visibility'
+        ) from None
+
+
+cdef object open_library(str path):
+    if "\0" in path:
+        raise ValueError(f"path_to_so_file is {path!r}: embedded null character; C would read the path up to it only")
+    if os.sep in path and not os.path.exists(path):
+        raise FileNotFoundError(f"the allocator's library {path} does not exist")
+    import ctypes
+
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise OSError(f"the allocator's library {path} cannot be loaded: {error}") from error
+
+
+cdef bint is_ours(str path) except -1:
+    return os.path.exists(path) and os.path.samefile(path, OURS)
+
+
+cdef class Allocator:
+    """What change_current_allocator takes: the base of its kinds."""
+
+    def allocator(self) -> Self:
+        """What MemPool(allocator=...) takes, as in torch: the object itself."""
+        return self
+
+    def __reduce__(self):
+        refuse_copy(self, "it stands for functions of this process; make another one of the same functions")
+
+
+cdef class CUDAPluggableAllocator(Allocator):
+    """CUDAPluggableAllocator(path_to_so_file, alloc_fn_name, free_fn_name)\n--\n\n\
+    An allocator in a shared library, for change_current_allocator and MemPool.
+
+    Arguments:
+        path_to_so_file: str or path, of the library; one without a slash is looked for as dlopen does.
+        alloc_fn_name: str, of `void *alloc(size_t size, int device, cudaStream_t stream)`, which returns NULL
+            where it has no memory.
+        free_fn_name: str, of `void free(void *ptr, size_t size, int device, cudaStream_t stream)`.
+    Raises:
+        FileNotFoundError, OSError: the library does not exist, or cannot be loaded.
+        AttributeError: it has no such function.
+        ValueError: the library is accelrt's own, whose functions would call themselves, or there is a null character in
+            a name.
+
+    Both are called from any thread without the GIL, with the device current, the size that was asked for and
+    the stream that the memory was asked for on.  free is called when the other streams that were recorded on
+    the memory are done with it; that it follows the work of its own stream is the library's part.
+    """
+
+    cdef object library
+    cdef readonly str path
+    cdef readonly str alloc_fn_name
+    cdef readonly str free_fn_name
+
+    def __init__(self, path_to_so_file: str | os.PathLike[str], alloc_fn_name: str, free_fn_name: str) -> None:
+        self.path = os.fsdecode(path_to_so_file)
+        if "\0" not in self.path and os.sep in self.path and is_ours(self.path):
+            raise ValueError(f"{self.path} is accelrt's own allocator; it is in use without being plugged in")
+        self.library = open_library(self.path)
+        cdef uintptr_t alloc = symbol_of(self.library, alloc_fn_name, self.path, "alloc_fn_name")
+        cdef uintptr_t give_back = symbol_of(self.library, free_fn_name, self.path, "free_fn_name")
+        cdef Pluggable* plug = <Pluggable*>calloc(1, sizeof(Pluggable))  # pools may stand on it while the process lives
+        if plug == NULL:
+            raise MemoryError("no host memory for an allocator's record")
+        fill_pluggable(plug)
+        plug.alloc = <void* (*)(size_t, int, void*) noexcept nogil>alloc
+        plug.free = <void (*)(void*, size_t, int, void*) noexcept nogil>give_back
+        self.backend = &plug.backend
+        self.source = <Source*>calloc(1, sizeof(Source))
+        if self.source == NULL:
+            raise MemoryError("no host memory for an allocator's record")
+        self.source.alloc = plug.alloc
+        self.source.free = plug.free
+        self.alloc_fn_name = alloc_fn_name
+        self.free_fn_name = free_fn_name
+
+    def __repr__(self):
+        return f"<accelrt.memory.CUDAPluggableAllocator {self.alloc_fn_name}, {self.free_fn_name} of {self.path}>"
+
+
+cdef const Source* source_of(object allocator) except NULL:
+    if isinstance(allocator, Allocator) and (<Allocator>allocator).backend == NULL:
+        refuse_unmade(allocator)
+    if not isinstance(allocator, Allocator) or (<Allocator>allocator).source == NULL:
+        raise ArgumentTypeError(
+            f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator, or None"
+        )
+    chosen_allocators.append(allocator)
+    return (<Allocator>allocator).source
+
+
+# --- the backend of two Python functions -----------------------------------------------------------------------
+# Memory from two Python functions, for libraries whose allocators are Python objects.
+#
+# The functions run with the GIL, with the device current, in relaxed capture mode, and without the pool's lock.  The
+# thread may hold the pool's relief, which is recursive, and which nothing waits for with the GIL held: so a function may
+# use accelrt, and even free and allocate its memory.
+
+cdef extern from *:
+    """
+    static __thread int accelrt_callback_depth;  /* allocate functions that this thread is inside of */
+    """
+    int depth "accelrt_callback_depth"
+
+cdef long callbacks_over = 0  # the interpreter ends: call no more functions
+
+cdef enum:
+    MAX_DEPTH = 8  # a function that allocates what it is asked for from accelrt would call itself without end
+
+
+cdef void tell(object error) noexcept:
+    if on_failure != NULL:
+        on_failure(error)
+
+
+cdef uintptr_t address_in(const Callbacks* callbacks, const Record* record, int device) except? 0:
+    # What the function answers: 0 and None are no memory.
+    if depth > MAX_DEPTH:
+        raise RecursionError("it asks accelrt for the memory, which asks it")
+    answer = (<object>callbacks.allocate)(record.size, device, record.stream)
+    return 0 if answer is None else checked_address_int(answer, "what it returned")
+
+
+cdef uintptr_t ask(const Callbacks* callbacks, const Record* record, int device, int* out_code) noexcept:
+    # With the GIL.
+    global depth
+    cdef uintptr_t address = 0
+    out_code[0] = OUT_OF_MEMORY
+    depth += 1
+    try:
+        address = address_in(callbacks, record, device)
+        if address:
+            out_code[0] = 0
+    except MemoryError as error:
+        tell(error)
+    except Exception as error:
+        out_code[0] = UNKNOWN
+        name = (<bytes>callbacks.name).decode()
+        failure = RuntimeError(
+            f"the allocator {name!r} failed: allocate({record.size}, device {device}, stream {record.stream:#x}) raised "
+            f"{type(error).__name__}: {error}; nothing was allocated"
+        )
+        failure.__cause__ = error
+        tell(failure)
+    except BaseException as error:
+        out_code[0] = UNKNOWN
+        tell(error)
+    depth -= 1
+    return address
+
+
+cdef int take_from_callback(ExternalPool* pool, Record* record) noexcept nogil:
+    cdef Visit visit
+    cdef bint new_state
+    cdef int code
+    if load_count(&callbacks_over):
+        return DEINITIALIZED
+    code = enter_library(pool, &visit)
+    if code:
+        return code
+    new_state = make_thread_state()
+    with gil:
+        drop_with_gil(new_state)
+        record.address = ask(<const Callbacks*>pool.backend, record, pool.device, &code)
+    leave_library(pool, &visit)
+    return code
+
+
+def report(error: BaseException, function: object) -> None:
+    """Has sys.unraisablehook tell of an exception of a function that has no caller to raise it to."""
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(function)
+
+
+cdef void call_free(const Callbacks* callbacks, const Record* record, int device) noexcept:
+    # With the GIL; an exception may be under way, as where a destructor frees.  What the function raises can reach no
+    # caller, for it is called late, and by whichever thread comes by; and the memory is not asked back twice.
+    cdef PyObject* kind
+    cdef PyObject* value
+    cdef PyObject* trace
+    PyErr_Fetch(&kind, &value, &trace)
+    try:
+        (<object>callbacks.free)(record.address, record.size, device, record.stream)
+    except Exception as error:
+        report(error, <object>callbacks.free)
+    except BaseException as error:
+        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(error))
+    PyErr_Restore(kind, value, trace)
+
+
+cdef int give_to_callback(ExternalPool* pool, const Record* record) noexcept nogil:
+    cdef Visit visit
+    cdef bint new_state
+    cdef int code
+    if load_count(&callbacks_over):  # the memory goes with the process
+        return 0
+    code = enter_library(pool, &visit)
+    if code:
+        return code
+    new_state = make_thread_state()
+    with gil:
+        drop_with_gil(new_state)
+        call_free(<const Callbacks*>pool.backend, record, pool.device)
+    leave_library(pool, &visit)
+    return 0
+
+
+cdef class CallbackAllocator(Allocator):
+    """CallbackAllocator(allocate, free, name="callbacks")\n--\n\n\
+    An allocator of two Python functions, for change_current_allocator.
+
+    Arguments:
+        allocate: callable as allocate(size, device, stream): bytes, an ordinal, and a stream's handle as int.  It
+            returns the address as int, and 0 or None, or raises MemoryError, where it has no memory.
+        free: callable as free(address, size, device, stream), with what allocate was given and returned.
+        name: str, what get_allocator_backend() and errors call it.
+    Raises:
+        TypeError, ValueError: allocate or free cannot be called, or name is no str, is empty, or names a backend of
+            accelrt's own.
+
+    Both are called from any thread, with the GIL, with the device current.  They may use accelrt, but begin no capture,
+    and not wait for another thread that allocates: it may be waiting for them.  free is called when the other streams
+    that were recorded on the memory are done with it; that it follows the work of its own stream is the function's part.
+
+    What allocate raises, the allocation raises: an OutOfMemoryError of a MemoryError once nothing helped, and of any
+    other Exception a RuntimeError, whose __cause__ it is.  What free raises is reported by sys.unraisablehook; the
+    memory counts as given back.  At the interpreter's exit neither is called any more.
+    """
+    # stub: allocate: Callable[[int, int, int], int | None]
+    # stub: free: Callable[[int, int, int, int], object]
+
+    def __init__(
+        self,
+        allocate: Callable[[int, int, int], int | None],
+        free: Callable[[int, int, int, int], object],  # no-cython-lint
+        name: str = "callbacks",
+    ) -> None:
+        cdef Callbacks* callbacks
+        for function, use in ((allocate, "allocate(size, device, stream)"), (free, "free(address, size, device, stream)")):
+            if not callable(function):
+                raise TypeError(f"{function!r} of type {type(function).__name__} cannot be called; pass a callable as {use}")
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r} of type {type(name).__name__}; pass a str")
+        if not name or "\0" in name or name in ("native", "cudaMallocAsync", "pluggable"):
+            raise ValueError(f"name is {name!r}; pass a name that no backend of accelrt's has, without a null character")
+        if self.backend != NULL:
+            raise RuntimeError("a CallbackAllocator is initialised once")
+        text = name.encode()
+        callbacks = <Callbacks*>calloc(1, sizeof(Callbacks))
+        if callbacks == NULL:
+            raise MemoryError("no host memory for an allocator's record")
+        for kept in (text, allocate, free):  # pools may stand on them for as long as the process lives
+            Py_INCREF(kept)
+        callbacks.name = <PyObject*>text
+        callbacks.allocate = <PyObject*>allocate
+        callbacks.free = <PyObject*>free
+        fill_pluggable(<Pluggable*>callbacks)  # whose rows between taking and giving serve these too
+        callbacks.backend.name = text
+        callbacks.backend.take = take_from_callback
+        callbacks.backend.give = give_to_callback
+        self.backend = &callbacks.backend
+        self.allocate, self.free, self.name = allocate, free, name
+
+    def __repr__(self):
+        return f"<accelrt.memory.CallbackAllocator {self.name!r}: {self.allocate!r}, {self.free!r}>"
+
+
+def _stop_calling():
+    store_count(&callbacks_over, 1)
+
+
+call_at_exit("allocator.external.external_pool", "callbacks", _stop_calling)
+
+
 forget_choice()
 at_fork("allocator.external.external_pool", FORK_POOLS, NULL, NULL, &forget_choice)

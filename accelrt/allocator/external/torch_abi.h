@@ -1,4 +1,4 @@
-/* What torch calls of a plugged allocator, as C; see backends.pyx, the only file that includes this. */
+/* What torch calls of a plugged allocator, as C; see torch_table.pyx, the only file that includes this. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -3,7 +3,7 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, malloc
 from libc.string cimport memset
 
-from accelrt.allocator.audit cimport audit_pool
+from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.stitching cimport poll_all
 from accelrt.allocator.event_ring cimport record_allocation, record_event, record_free_completed, record_free_requested
 from accelrt.allocator.external.external_pool cimport external_begin_capture, external_end_capture
@@ -23,7 +23,7 @@ from accelrt.allocator.types cimport EXPANDABLE, FREE, HOLE, LIVE, PLAIN, STITCH
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
-from accelrt.status cimport BROKEN, CAPTURE_INVALID, FORKED, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, SLEEPING
+from accelrt.status cimport CAPTURE_INVALID, FORKED, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, SLEEPING
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -391,13 +391,10 @@ cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Pri
 
 
 cdef int end(Pool* pool, int code) noexcept nogil:
-    # Audits at ACCELRT_DEBUG 1 and 2, then releases the locks that begin() took.
+    # Audits, then releases the locks that begin() took.
     if pool == NULL:
         return code
-    if pool.debug and pool.failed_identity == NULL:
-        pool.failed_identity = audit_pool(pool, pool.debug)
-    if pool.failed_identity != NULL and code == 0:
-        code = BROKEN
+    code = inspected(pool, code)
     unlock_all(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
     return code

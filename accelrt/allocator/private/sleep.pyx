@@ -3,16 +3,15 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
-from accelrt.allocator.audit cimport audit_pool
+from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport close_file, count_owner, open_range
-from accelrt.allocator.backing.stitching cimport cancel_device_wait, close_epochs, mark_all_quiescent, return_all_pages
 from accelrt.allocator.event_ring cimport drop_stack, record_event
 from accelrt.allocator.heaps cimport (
     block_at, call_unlocked, count_pool, count_splits, find_private, lock_all, release_hold, reserved, retain, sum_of,
     unlock_all,
 )
 from accelrt.allocator.history_types cimport SLEPT, WOKEN
-from accelrt.allocator.miss cimport release_free, wait_all
+from accelrt.allocator.miss cimport release_free, wait_all, wait_by
 from accelrt.allocator.pinned.cache cimport allocate_pinned_on, release_pinned, use_pinned_on
 from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.private_types cimport Kept, PrivatePool, Range, Suspension
@@ -22,9 +21,9 @@ from accelrt.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Se
 from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.threads cimport now
-from accelrt.driver.guard cimport DONE, GONE, enter_wait, is_device_lost, leave_wait, meaning_of
+from accelrt.driver.guard cimport DONE, GONE, is_device_lost, meaning_of
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
-from accelrt.status cimport BROKEN, CAP_REACHED, NO_HOST_MEMORY, OUT_OF_MEMORY, SLEEPING, raise_status
+from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY, SLEEPING, raise_status
 from accelrt.uses.events cimport Use
 
 
@@ -859,18 +858,8 @@ cdef void open_pool(PrivatePool* owner) noexcept nogil:
 
 cdef int await_work(Pool* pool, Work* work) noexcept nogil:
     # After it no work uses memory that was freed before, of whatever stream.
-    cdef int code
-    if pool.captures or not enter_wait():
-        return BESIDE_CAPTURE
-    close_epochs(pool)
-    code = call_unlocked(pool, await_devices, work)
-    leave_wait()
-    if code:
-        cancel_device_wait(pool)
-        return code
-    mark_all_quiescent(pool)
-    return_all_pages(pool)
-    return 0
+    cdef int code = wait_by(pool, await_devices, work)
+    return BESIDE_CAPTURE if code == NOT_READY else code
 
 
 cdef int empty_out(Pool* pool, PrivatePool* owner, Work* work) noexcept nogil:
@@ -972,15 +961,12 @@ cdef PrivatePool* begin(Pool* pool, uint64_t first, uint64_t second) noexcept no
 
 
 cdef int end(Pool* pool, int code) noexcept nogil:
-    # Audits at ACCELRT_DEBUG 1 and 2, then releases the locks that begin() took.
+    # Audits, then releases the locks that begin() took.
     if pool == NULL:
         return code
     if pool.heaps != NULL:
         count_splits(pool, pool.heaps)
-    if pool.debug and pool.failed_identity == NULL:
-        pool.failed_identity = audit_pool(pool, pool.debug)
-    if pool.failed_identity != NULL and code == 0:
-        code = BROKEN
+    code = inspected(pool, code)
     unlock_all(pool, NULL)
     pthread_mutex_unlock(&pool.growth)
     drop_stack()
