@@ -5,7 +5,7 @@ files        files that appear whole or not at all, and are read up to a bound
 handle_map   a hash table from addresses or handles to records
 interpreter  Python's thread, the GIL and the interpreter's end, as its C API tells them
 integers     what callers may pass as a number
-locks        mutexes; spin locks of one word; what stands for the GIL; counters and pointers of several threads
+locks        mutexes; spin locks; what stands for the GIL; counters and pointers of several threads
 names        the public names, and the module that each is of
 stubgen      writes the stubs of compiled modules, when the package is built
 process      what happens in forks and at the end, in one order each (DESIGN.md); whether variables that say
