@@ -9,7 +9,8 @@ peers        finds the libraries, and refuses what only a GPU's memory can be us
 rmm          RMM: a resource of accelrt's, and memory from a resource of RMM's
 torch        torch: accelrt as its allocator
 torch_allocator.cpp  the allocator object, of torch's own class, with torch_history.h, torch_pools.h and
-             torch_probe.h, its known answers; torch_sources says what it is made of
+             torch_probe.h, its known answers
+torch_sources  what that is made of, and a compiler's arguments
 torch_build  compiles it for the torch that is installed; cuda_stub/ stands for NVIDIA's headers
 torch_prebuilt  finds one that .ci/torch_objects made for a release of torch, and checks it
 """
