@@ -35,6 +35,7 @@ PLUGGABLE = "_ZTV" + "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocat
 OF_PLUGGABLE = re.compile(r"_ZNK?5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator(\d+)(\w+)")
 WORD = ctypes.sizeof(ctypes.c_void_p)
 HEAD = 2  # words of a table before its functions
+RTLD_DL_SYMENT = 1  # of dladdr1
 LIMIT = 60  # seconds
 
 
@@ -44,30 +45,6 @@ class NoObject(Exception):
 
 class Unsuitable(Exception):
     """Says where the object that is meant for this torch and torch disagree."""
-
-
-class Symbol(ctypes.Structure):
-    """Elf64_Sym."""
-
-    _fields_ = (
-        ("name", ctypes.c_uint32),
-        ("info", ctypes.c_uint8),
-        ("other", ctypes.c_uint8),
-        ("section", ctypes.c_uint16),
-        ("value", ctypes.c_uint64),
-        ("size", ctypes.c_uint64),
-    )
-
-
-class Place(ctypes.Structure):
-    """Dl_info."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
 
 
 def path_for(torch: ModuleType) -> tuple[Path, dict[str, Any]]:
@@ -115,15 +92,15 @@ def functions_of(torch: ModuleType) -> list[str | None]:
     except (OSError, ValueError) as error:
         raise Unsuitable(f"torch's table of functions was not found: {error}") from error
     linker = ctypes.CDLL(None)
-    place, symbol = Place(), ctypes.POINTER(Symbol)()
-    arguments = (ctypes.c_void_p(table), ctypes.byref(place), ctypes.byref(symbol), ctypes.c_int(1))
-    if not linker.dladdr1(*arguments) or not symbol:
+    place = (ctypes.c_void_p * 4)()  # Dl_info: the file, its base, the symbol's name and address
+    symbol = ctypes.POINTER(ctypes.c_uint64)()  # Elf64_Sym, whose third word is the size
+    if not linker.dladdr1(ctypes.c_void_p(table), place, ctypes.byref(symbol), RTLD_DL_SYMENT) or not symbol:
         raise Unsuitable("torch's table of functions has no size")
-    words = (ctypes.c_void_p * (symbol.contents.size // WORD)).from_address(table)
+    words = (ctypes.c_void_p * (symbol[2] // WORD)).from_address(table)
     names: list[str | None] = []
     for address in words[HEAD:]:
-        known = linker.dladdr(ctypes.c_void_p(address), ctypes.byref(place)) and place.address == address
-        match = OF_PLUGGABLE.match((place.name or b"").decode()) if known else None
+        known = linker.dladdr(ctypes.c_void_p(address), place) and place[2] and place[3] == address
+        match = OF_PLUGGABLE.match(ctypes.string_at(place[2] or 0).decode()) if known else None
         names.append(match[2][: int(match[1])] if match else None)
     return names
 
