@@ -63,7 +63,7 @@ class Borrower:
         return self.life is None and (self.began is None or procfs.started(self.pid) != self.began)
 
     def is_watched(self) -> bool:
-        return self.life is not None or self.over or bool(self.connections) or not self.lent
+        return self.life is not None or self.over or bool(self.connections) or not (self.lent or self.late)
 
     def forget(self) -> list[Loan | LentTensor]:
         """It has ended, or has nothing any more.  Under the lock; what it had is let go of without it."""
