@@ -80,7 +80,10 @@ struct PinnedAllocator final : at::HostAllocator {
     if (host_route_count.load() == 0) return false;
     c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream();
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(current.stream(), &status) != cudaSuccess) cudaGetLastError();
+    if (cudaStreamIsCapturing(current.stream(), &status) != cudaSuccess) {  // the legacy default stream, beside a capture
+      cudaGetLastError();
+      return false;
+    }
     if (status != cudaStreamCaptureStatusActive) return false;
     c10::Stream stream = current.unwrap();
     std::lock_guard<std::mutex> guard(host_lock);

@@ -207,10 +207,11 @@ def threads_allocate_and_free_at_once(interop, torch):
     interop.install(pinned=True)
     torch.cuda.init()
     shared, failures = [], []
+    streams = [torch.cuda.Stream() for _ in range(4)]  # here: on the stand-in torch makes them under a lock
 
     def work(number):
         try:
-            stream = torch.cuda.Stream()
+            stream = streams[number]
             with torch.cuda.stream(stream):
                 for step in range(60):
                     source = torch.full((1000 + 100 * step,), float(number)).pin_memory()

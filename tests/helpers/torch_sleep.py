@@ -317,11 +317,12 @@ def threads_allocate_while_it_sleeps_and_wakes(interop, torch):
     interop.install(sleepable=True)
     kept = numbers(torch, MIB).cuda()
     ends, failures, counts = threading.Event(), [], [0, 0, 0]
+    streams = [torch.cuda.Stream() for _ in counts]  # here: the stand-in makes them under a lock
 
     def work(number):
         held = []
         try:
-            with torch.cuda.stream(torch.cuda.Stream()):
+            with torch.cuda.stream(streams[number]):
                 while not ends.is_set():
                     held.append(torch.empty(100_000 * (1 + len(held)), device="cuda"))
                     if len(held) > 6:
