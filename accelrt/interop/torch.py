@@ -534,6 +534,7 @@ def add_to_snapshot(found: dict[str, Any]) -> dict[str, Any]:
 def own_mempool_class(torch: ModuleType) -> type:
     """torch.cuda.MemPool with sleep() and wake(), which also says when it dies: its graphs may outlive it."""
     base: Any = torch.cuda.MemPool
+    tell_holder = torch_table.tell_holder  # at exit the module's names are gone
 
     class OwnMemPool(base):  # type: ignore[misc]
         __doc__ = base.__doc__
@@ -542,11 +543,11 @@ def own_mempool_class(torch: ModuleType) -> type:
             torch.cuda.init()
             super().__init__(*arguments, **named)
             self._device = torch.cuda.current_device()
-            torch_table.tell_holder(self._device, self.id, True)
+            tell_holder(self._device, self.id, True)
 
         def __del__(self) -> None:
             if hasattr(self, "_device"):
-                torch_table.tell_holder(self._device, self.id, False)
+                tell_holder(self._device, self.id, False)
 
         def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
             """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.

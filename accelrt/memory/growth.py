@@ -191,7 +191,14 @@ def compare_snapshots(before: dict[str, Any], after: dict[str, Any], top: int = 
         top: int, how many of each are listed.
     Returns:
         str, of several lines.
+    Raises:
+        TypeError: one is no dict.
     """
+    for name, given in (("before", before), ("after", after)):
+        if not isinstance(given, dict):
+            raise TypeError(
+                f"{name} is of type {type(given).__name__}; pass a snapshot, as load_snapshot() gives it"
+            )
     found = {segment.get("device", 0) for each in (before, after) for segment in each.get("segments", ())}
     texts = [
         text_of_growth(

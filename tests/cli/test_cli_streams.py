@@ -105,13 +105,12 @@ def test_an_encoding_that_lacks_letters_shows_them_as_escapes(run, name):
     assert warned in ([], [True])  # by those that use a device
     assert out.isascii()
     if name == "info":
-        assert "ACCELRT_\\xc4 " in out
-        assert " \\xfc\\udcff (accelrt has no such setting)" in out
+        assert "ACCELRT_\\xc4=\\xfc\\udcff (accelrt has no such setting)" in out
 
 
 def test_a_reader_of_the_first_line_gets_it(run):
     done = run("info", "| head -1")
-    assert told(done) == ("versions\n", "")
+    assert told(done) == ("driver\n", "")
 
 
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-", "2> >(true)"])

@@ -397,6 +397,13 @@ def without_a_compiler_it_is_plugged_in(interop, torch):
 
 
 @alone
+def a_mempool_lives_until_the_interpreters_end(interop, torch):
+    global mempool_of_the_module
+    interop.install()
+    mempool_of_the_module = torch.cuda.MemPool()
+
+
+@alone
 def without_the_cache(interop, torch):
     interop.install()
     import accelrt

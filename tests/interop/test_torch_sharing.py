@@ -24,6 +24,7 @@ def run(kind, name, **environment):
     assert done.stdout.endswith("done\n"), done.stdout
     assert "accelrt:" not in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
     print(done.stdout)
     if "there is one device alone" in done.stdout:
         pytest.skip("it takes two devices")

@@ -122,7 +122,7 @@ class Torch(ModuleType):
         return functions, self.cuda.MemPool, self.cuda.memory.MemPool, self._C._cuda_init
 
 
-def fail_to_compile(torch):
+def fail_to_compile(torch, way):
     raise torch_interop.torch_build.CannotCompile("there is no compiler")
 
 
@@ -130,7 +130,7 @@ def test_torch(monkeypatch):
     monkeypatch.setattr(torch_interop, "load", fail_to_compile)
     monkeypatch.setattr(torch_interop, "require_cuda", lambda torch: None)
     monkeypatch.setattr(torch_interop, "plug", lambda torch: object())
-    monkeypatch.setattr(torch_interop.backends, "answer_cache_info", lambda path: None)
+    monkeypatch.setattr(torch_interop.torch_table, "answer_cache_info", lambda path: None)
 
     def prepare():
         torch = Torch()

@@ -108,6 +108,8 @@ def test_two_snapshots_are_compared_device_by_device():
     assert "1 block of 3.00 MiB came, 0 blocks of 0 bytes went" in text
     assert "-3.00 MiB in -1 block: cache" in accelrt.memory.compare_snapshots(after, before)
     assert accelrt.memory.compare_snapshots({}, {}) == "neither snapshot has memory of a device\n"
+    with pytest.raises(TypeError, match="after is of type int; pass a snapshot"):
+        accelrt.memory.compare_snapshots({}, 3)
 
 
 @pytest.mark.host

@@ -13,6 +13,7 @@ text        figures and tables as people read them, and a bar
 sample      one look at all devices and processes: what top, export and info show
 snapshots   reading a snapshot and writing what view, plot and export-trace make of it
 facts       what info reports
+checks      what doctor looks at
 process_order  info --process: what happens in a fork and at the end of a process
 pipeline    the second part of the demo
 """
