@@ -24,8 +24,8 @@ from accelrt.runtime.lifetimes cimport (
     return_stream, share_stream, take_for_event, take_stream,
 )
 from accelrt.status cimport (
-    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY, NOT_SUPPORTED, raise_status, refuse_copy,
-    refuse_unmade,
+    CAPTURED_EVENT, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY, NOT_SUPPORTED, raise_status,
+    refuse_copy, refuse_unmade,
 )
 cimport accelrt.runtime.access as watch
 
@@ -556,6 +556,13 @@ cdef enum:
 cdef uint64_t records = <uint64_t>1 << 63  # numbers that are no driver's handles; in turn
 
 
+cdef int raise_of_event(Event event, int code, str call) except -1:
+    # Once its capture has ended, a driver knows the event no more than one that was never recorded.
+    if event.captured and code == INVALID_VALUE:
+        code = CAPTURED_EVENT
+    return raise_status(code, call, ("event", event.handle))
+
+
 cdef class Event:
     """Event(enable_timing=False, blocking=False, interprocess=False, external=False)\n--\n\n\
     A point in a stream's work.
@@ -765,7 +772,7 @@ cdef class Event:
         with nogil:
             code = registry.active().event_query(self.device_index, self.handle)
         if code and code != NOT_READY:
-            raise_status(code, "event_query", ("event", self.handle))
+            raise_of_event(self, code, "event_query")
         if code == 0:
             watch.note_event_reached(self.handle)
             raise_callback_errors()
@@ -790,7 +797,7 @@ cdef class Event:
             code = registry.active().event_synchronize(self.device_index, self.handle)
         end_wait(code)
         if code:
-            raise_status(code, "event_synchronize", ("event", self.handle))
+            raise_of_event(self, code, "event_synchronize")
         watch.note_event_reached(self.handle)
         raise_callback_errors()
 

@@ -282,6 +282,19 @@ def test_a_replay_waits_for_an_event_that_was_not_recorded_yet_though_another_wa
         assert (bytes_of(buffer, stream) == 7).all()
 
 
+def test_an_event_of_a_capture_that_ended_has_no_state_until_it_is_recorded_anew():
+    event, graph, buffer = accelrt.Event(), accelrt.CUDAGraph(), accelrt.Buffer(64)
+    with accelrt.graph(graph):
+        buffer.fill(1)
+        event.record()
+    for call in (event.query, event.synchronize):
+        with pytest.raises(accelrt.CaptureError, match="last recorded inside a capture"):
+            call()
+    event.record()
+    event.synchronize()
+    assert event.query()
+
+
 def test_an_external_event_outside_of_captures_is_like_any_other():
     stream, event = accelrt.Stream(), accelrt.Event(external=True)
     event.record(stream)
