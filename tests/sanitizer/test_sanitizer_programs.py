@@ -136,6 +136,17 @@ def test_of_random_copies_exactly_those_race_that_no_path_orders(program):
         sanitizer.disable()
 
 
+def test_a_fill_that_races_has_not_read_what_it_fills_with(detector):
+    one, other = accelrt.Stream(), accelrt.Stream()
+    array = accelrt.empty((4, 6), "f8")  # filled by copies of an element in page-locked memory
+    array.fill_(1.5, stream=one)
+    with pytest.raises(accelrt.RaceError):
+        array.fill_(2.5, stream=other)
+    accelrt.synchronize()
+    accelrt.synchronize()
+    assert len(sanitizer.reports()) == 1
+
+
 def test_what_races_is_not_put_into_its_stream(detector):
     one, other = accelrt.Stream(), accelrt.Stream()
     buffer = accelrt.Buffer(SIZE)
