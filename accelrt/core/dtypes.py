@@ -39,6 +39,11 @@ class DType(NamedTuple):
     conversions: str = ""
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element in an array."""
+        return (self.bits + 7) // 8
+
+    @property
     def limits(self) -> tuple[int, int] | None:
         """The least and the greatest integer; None where it is of no integers."""
         if self.kind == "bool":

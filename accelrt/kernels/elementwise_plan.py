@@ -398,7 +398,7 @@ def piece_of(array: Array) -> Piece:
 
 def new_piece(shape: tuple[int, ...], name: str) -> Piece:
     """An array in C order that is yet to be allocated, at an address that is aligned for every load."""
-    itemsize = step = BY_NAME[name].bits // 8
+    itemsize = step = BY_NAME[name].itemsize
     strides = []
     for length in reversed(shape):
         strides.append(step)

@@ -25,7 +25,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 DEFINED = re.compile(r"\bvoid\s+(?P<name>[A-Za-z_]\w*)\s*\(\s*const\s+(?:struct\s+)?accelrt_block\b")
 # Kind and bytes -> the type of C by which a plain function takes it.
 WORDS = {
-    (dtype.kind, dtype.bits // 8): dtype.stored
+    (dtype.kind, dtype.itemsize): dtype.stored
     for dtype in DTYPES
     if dtype.stored and dtype.stored in dtype.words.split("|")
 } | {("complex", 8): "float _Complex", ("complex", 16): "double _Complex", ("pointer", 8): "void*"}

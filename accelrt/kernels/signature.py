@@ -18,7 +18,7 @@ Parsed = tuple[int, int, bool]  # kind, bytes, whether the kernel may write thro
 
 # What of C has no arithmetic for it passes as bytes.
 TYPES: dict[str, tuple[str, int]] = {
-    word: ("bytes" if dtype.of_ml_dtypes else dtype.kind, dtype.bits // 8)
+    word: ("bytes" if dtype.of_ml_dtypes else dtype.kind, dtype.itemsize)
     for dtype in DTYPES
     for word in dtype.words.split("|")
     if word

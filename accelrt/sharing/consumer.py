@@ -1,9 +1,9 @@
 """The other side: memory of other processes that this one has opened.
 
 What is mapped once serves all that is opened of the same pages.  A Buffer of such memory keeps a Lease;
-when that dies, a thread of its owner's waits until no stream's work uses the memory, unmaps it, and tells the
-owner.  Each owner has a thread, connections and a queue to itself, so that one which is stopped holds up
-nobody else.
+when that dies, this process's thread for its owner waits until no stream's work uses the memory, unmaps it,
+and tells the owner.  Each owner has such a thread, connections and a queue to itself, so that one which is
+stopped holds up nobody else.
 """
 
 from __future__ import annotations
