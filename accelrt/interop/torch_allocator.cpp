@@ -36,14 +36,6 @@ struct Checkpoint final : AllocatorState {
 
 // --- figures -------------------------------------------------------------------------------------------------
 
-template <class Stat>
-void fill_stat(Stat &into, const TorchCounter &counter) {
-  into.current = counter.current;
-  into.peak = counter.peak;
-  into.allocated = counter.allocated;
-  into.freed = counter.freed;
-}
-
 template <class Stats>
 void fill_stats(Stats &into, const TorchCounter *counters) {
   for (int kind = 0; kind < 3; ++kind) fill_stat(into[kind], counters[kind]);

@@ -27,6 +27,14 @@ std::string first_words(const char *call) {
   return std::string("accelrt, which is torch's allocator here, does not support ") + call;
 }
 
+template <class Stat>
+void fill_stat(Stat &into, const TorchCounter &counter) {
+  into.current = counter.current;
+  into.peak = counter.peak;
+  into.allocated = counter.allocated;
+  into.freed = counter.freed;
+}
+
 thread_local Context context;  // of the operation that the thread is in
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string user_metadata;

@@ -48,13 +48,6 @@ pid_t host_process;  // that the memory is of
 bool is_child() { return getpid() != host_process; }
 
 template <class Stat>
-void fill_host_stat(Stat &into, const TorchCounter &counter) {
-  into.current = counter.current;
-  into.peak = counter.peak;
-  into.allocated = counter.allocated;
-  into.freed = counter.freed;
-}
-template <class Stat>
 void fill_host_time(Stat &into, const TorchTiming &timing) {
   into.total = timing.total;
   into.max = timing.largest;
@@ -222,15 +215,15 @@ struct PinnedAllocator final : at::HostAllocator {
     at::HostStats stats;
     accelrt->pinned_stats(&read);
 #if TORCH_MINOR >= 10
-    fill_host_stat(stats.allocations, read.segments);
-    fill_host_stat(stats.allocated_bytes, read.segment_bytes);
-    fill_host_stat(stats.active_requests, read.blocks);
-    fill_host_stat(stats.active_bytes, read.block_bytes);
+    fill_stat(stats.allocations, read.segments);
+    fill_stat(stats.allocated_bytes, read.segment_bytes);
+    fill_stat(stats.active_requests, read.blocks);
+    fill_stat(stats.active_bytes, read.block_bytes);
 #else
-    fill_host_stat(stats.segment, read.segments);
-    fill_host_stat(stats.reserved_bytes, read.segment_bytes);
-    fill_host_stat(stats.allocation, read.blocks);
-    fill_host_stat(stats.allocated_bytes, read.block_bytes);
+    fill_stat(stats.segment, read.segments);
+    fill_stat(stats.reserved_bytes, read.segment_bytes);
+    fill_stat(stats.allocation, read.blocks);
+    fill_stat(stats.allocated_bytes, read.block_bytes);
 #endif
     fill_host_time(stats.host_alloc_time, read.take);
     fill_host_time(stats.host_free_time, read.give);

@@ -7,15 +7,10 @@ its own, which tests/interop/test_torch_adapters.py starts.
 import gc
 import sys
 
-from torch_setting import refused
-from torch_sleep import MIB, captured, holds, numbers
+from torch_setting import Scenarios, holds, numbers, refused
+from torch_sleep import MIB, captured
 
-SCENARIOS = {}
-
-
-def scenario(function):
-    SCENARIOS[function.__name__] = function
-    return function
+SCENARIOS = scenario = Scenarios()
 
 
 def reserved():

@@ -9,13 +9,18 @@ from child import run_python
 
 
 def run(program, kind, name, **environment):
-    """Starts a helper as `python PROGRAM gpu|standin NAME`, which prints "done" where nothing went wrong."""
+    """Starts a helper as `python PROGRAM gpu|standin NAME`, which prints "done" where nothing went wrong.
+
+    Returns its output.
+    """
     pytest.importorskip("torch")
     paths = os.pathsep.join([str(Path(program).parent), *filter(None, sys.path)])
     done = run_python("-P", program, kind, name, **{"ACCELRT_DEBUG": "2", "PYTHONPATH": paths} | environment)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     assert done.stdout.endswith("done\n"), done.stdout
     assert "accelrt:" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")

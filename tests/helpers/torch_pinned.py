@@ -9,17 +9,10 @@ import os
 import sys
 import threading
 
-SCENARIOS = {}
+from torch_setting import Scenarios, numbers
+
+SCENARIOS = scenario = Scenarios()
 MIB = 1 << 20
-
-
-def scenario(function):
-    SCENARIOS[function.__name__] = function
-    return function
-
-
-def numbers(torch, count, first=0):
-    return torch.arange(first, first + count, dtype=torch.float32)
 
 
 def active():

@@ -6,14 +6,27 @@ import os
 import threading
 
 KERNELS = set()
-SCENARIOS = {}
 MIB = 1 << 20
 PLUGGED = {"CXX": "/nowhere/c++", "ACCELRT_TORCH_OBJECT": "compiled"}  # install() then plugs accelrt in
 
 
-def scenario(function):
-    SCENARIOS[function.__name__] = function
-    return function
+class Scenarios(dict):
+    """Functions by name; as a decorator it takes one in."""
+
+    def __call__(self, function):
+        self[function.__name__] = function
+        return function
+
+
+SCENARIOS = scenario = Scenarios()
+
+
+def numbers(torch, count, first=0):
+    return torch.arange(first, first + count, dtype=torch.float32)
+
+
+def holds(tensor, values):
+    return bool((tensor.cpu() == values).all())
 
 
 def kernels(function):
@@ -48,10 +61,10 @@ class Torch:
         return self.torch.as_tensor(values).to("cuda")
 
     def numbers(self, count, first=0):
-        return self.torch.arange(first, first + count, dtype=self.torch.float32)
+        return numbers(self.torch, count, first)
 
     def holds(self, tensor, values):
-        return bool((tensor.cpu() == values).all())
+        return holds(tensor, values)
 
     def is_tidy(self):
         """Raises unless everything went back."""

@@ -15,19 +15,14 @@ import time
 
 import torch
 from torch_peers import CONTEXT, LIMIT, Peer, kept, set_up, until
-from torch_setting import refused
+from torch_setting import Scenarios, holds, refused
 
 import accelrt
 import accelrt.sharing
 from accelrt.interop import torch as interop
 
-ALONE = {}
+scenario = Scenarios()
 MIB = 1 << 20
-
-
-def alone(function):
-    ALONE[function.__name__] = function
-    return function
 
 
 def numbers(count, first=0):
@@ -36,10 +31,6 @@ def numbers(count, first=0):
 
 def on_device(count, first=0):
     return numbers(count, first).cuda()
-
-
-def holds(tensor, values):
-    return bool((tensor.cpu() == values).all())
 
 
 def collected():
@@ -121,7 +112,7 @@ def take(name):
 # --- scenarios ----------------------------------------------------------------------------------------------
 
 
-@alone
+@scenario
 def queues_both_ways():
     there, back = CONTEXT.Queue(), CONTEXT.Queue()
     peer = Peer(there, back)
@@ -141,7 +132,7 @@ def queues_both_ways():
     peer.stop()
 
 
-@alone
+@scenario
 def views_of_one_page_are_mapped_once():
     peer = Peer()
     base = on_device(3000)
@@ -166,7 +157,7 @@ def views_of_one_page_are_mapped_once():
     peer.stop()
 
 
-@alone
+@scenario
 def large_tensors_lie_side_by_side():
     peer = Peer()
     peer.call(figures)
@@ -190,7 +181,7 @@ def large_tensors_lie_side_by_side():
     peer.stop()
 
 
-@alone
+@scenario
 def the_receiver_waits_for_the_senders_work():
     import threading
 
@@ -218,7 +209,7 @@ def the_receiver_waits_for_the_senders_work():
     peer.stop()
 
 
-@alone
+@scenario
 def other_devices_reach_what_is_received():
     if torch.cuda.device_count() < 2:
         print("there is one device alone")
@@ -254,7 +245,7 @@ def query(event):
     return event.query()
 
 
-@alone
+@scenario
 def the_sender_keeps_what_is_received():
     queue = CONTEXT.Queue()
     peer = Peer(queue)
@@ -280,7 +271,7 @@ def the_sender_keeps_what_is_received():
     peer.stop()
 
 
-@alone
+@scenario
 def the_same_storage_is_received_once():
     peer = Peer()
     tensor = on_device(2000)
@@ -296,7 +287,7 @@ def the_same_storage_is_received_once():
     peer.stop()
 
 
-@alone
+@scenario
 def a_receiver_is_killed():
     peer, other = Peer(), Peer()
     tensors = [on_device(2000, index) for index in range(4)]
@@ -321,7 +312,7 @@ def a_receiver_is_killed():
     assert torch.cuda.memory_reserved() == 0
 
 
-@alone
+@scenario
 def a_sender_is_killed():
     peer = Peer()
     first, second = peer.call(make, "a", 2000, 1), peer.call(make, "b", 3 * MIB, 2)
@@ -346,7 +337,7 @@ def a_sender_is_killed():
         queue.get(timeout=LIMIT)
 
 
-@alone
+@scenario
 def a_sender_is_stopped():
     os.environ["ACCELRT_SHARING_TIMEOUT"] = "1"
     peer = Peer()
@@ -366,7 +357,7 @@ def a_sender_is_stopped():
     peer.stop()
 
 
-@alone
+@scenario
 def received_tensors_are_not_sent_on():
     peer = Peer()
     tensor = peer.call(make, "a", 2000)
@@ -380,7 +371,7 @@ def received_tensors_are_not_sent_on():
     peer.stop()
 
 
-@alone
+@scenario
 def pools_and_sleep():
     peer = Peer()
     pool = torch.cuda.MemPool()
@@ -413,7 +404,7 @@ def pools_and_sleep():
     peer.stop()
 
 
-@alone
+@scenario
 def past_the_cache_nothing_is_shared():
     peer = Peer()
     torch.cuda.init()
@@ -425,7 +416,7 @@ def past_the_cache_nothing_is_shared():
     peer.stop()
 
 
-@alone
+@scenario
 def a_handle_comes_by_any_way():
     import pickle
 
@@ -463,7 +454,7 @@ def rebuild_pickled(pickled):
     return kept["rebuilt"].tolist()
 
 
-@alone
+@scenario
 def without_accelrt_there_the_error_says_so():
     peer = Peer(installs=False)
     tensor = on_device(1000)
@@ -474,7 +465,7 @@ def without_accelrt_there_the_error_says_so():
     peer.stop()
 
 
-@alone
+@scenario
 def torchs_own_handles_are_its_former_allocators():
     interop.uninstall()
     old = on_device(2000, 1)
@@ -500,7 +491,7 @@ def torchs_own_handles_are_its_former_allocators():
     native.stop()
 
 
-@alone
+@scenario
 def a_fork_has_nothing_of_it():
     peer = Peer()
     tensor = on_device(2000)
@@ -519,7 +510,7 @@ def a_fork_has_nothing_of_it():
     peer.stop()
 
 
-@alone
+@scenario
 def processes_end_in_any_order():
     queue = CONTEXT.Queue()
     sender, peer = Peer(queue), Peer(queue)
@@ -538,7 +529,7 @@ def processes_end_in_any_order():
     until(lambda: collected() == 0, "an ended process has a tensor")
 
 
-@alone
+@scenario
 def many_hand_overs_leave_nothing():
     peers = [Peer() for _ in range(2)]
     for peer in peers:
@@ -563,7 +554,7 @@ def many_hand_overs_leave_nothing():
         peer.stop()
 
 
-@alone
+@scenario
 def much_memory_goes_to_many_processes():
     on_gpu = kept["kind"] == "gpu"
     size, count, processes = (512 * MIB, 60, 8) if on_gpu else (8 * MIB, 30, 2)
@@ -600,7 +591,7 @@ def last_bytes(count):
     return [int(kept[index][-1:].cpu()) for index in range(count)]
 
 
-@alone
+@scenario
 def receivers_are_killed_at_any_moment():
     import random
 
@@ -635,7 +626,7 @@ def receive_for_ever():
 
 def main(kind, name):
     set_up(kind)
-    ALONE[name]()
+    scenario[name]()
     gc.collect()
     until(lambda: figures()["opened"] == 0 == figures()["mapped"], f"something is open: {figures()}")
     torch.cuda.synchronize()

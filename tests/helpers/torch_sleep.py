@@ -7,23 +7,10 @@ tests/interop/test_torch_sleep.py starts.
 import gc
 import sys
 
-from torch_setting import refused
+from torch_setting import Scenarios, holds, numbers, refused
 
-SCENARIOS = {}
+SCENARIOS = scenario = Scenarios()
 MIB = 1 << 20
-
-
-def scenario(function):
-    SCENARIOS[function.__name__] = function
-    return function
-
-
-def numbers(torch, count, first=0):
-    return torch.arange(first, first + count, dtype=torch.float32)
-
-
-def holds(tensor, values):
-    return bool((tensor.cpu() == values).all())
 
 
 def captured(torch, source, pool=None):

@@ -9,15 +9,11 @@ It prints "done" where nothing went wrong.  "standin" is cudart_standin, which h
 import gc
 import sys
 
-from torch_setting import refused, within
+from torch_setting import Scenarios, refused, within
 
-ALONE, KERNELS = {}, set()
+KERNELS = set()
+ALONE = alone = Scenarios()
 MIB = 1 << 20
-
-
-def alone(function):
-    ALONE[function.__name__] = function
-    return function
 
 
 def kernels(function):

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 import torch_scenarios
 from child import in_child, in_own_process, run_python
+from torch_alone import standin
 from torch_setting import PLUGGED
 
 import accelrt
 from accelrt.allocator.external import torch_table
 
 pytestmark = pytest.mark.own_process
+__all__ = ["standin"]
 NAMES = list(torch_scenarios.SCENARIOS)
 PROGRAM = torch_scenarios.__file__
 
@@ -40,23 +42,13 @@ def on_gpu():
 
 
 @pytest.fixture(scope="module")
-def standin(tmp_path_factory):
-    torch = pytest.importorskip("torch")
-    if torch.version.cuda is None or not torch.version.cuda.startswith("13"):
-        pytest.skip("the stand-in has the functions of CUDA 13's runtime; this torch is built for another")
-    from cudart_standin import build
-
-    return build(tmp_path_factory.mktemp("standin"))
-
-
-@pytest.fixture(scope="module")
 def on_standin(standin):
-    return run_scenarios("standin", ACCELRT_DRIVER="host", **standin)
+    return run_scenarios("standin", **standin)
 
 
 @pytest.fixture(scope="module")
 def plugged_on_standin(standin):
-    return run_scenarios("standin", ACCELRT_DRIVER="host", **PLUGGED, **standin)
+    return run_scenarios("standin", **PLUGGED, **standin)
 
 
 @pytest.fixture(scope="module")
