@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass
 
 from accelrt.allocator.readers import holdings
+from accelrt.core.printable import printable
 from accelrt.devices.device import current_device
 from accelrt.memory.caching import host_memory_stats, ordinal_for_figures
 from accelrt.memory.explain import count_text, size_text, stack_text, stream_text
-from accelrt.memory.history.recording import frames_of, is_recording, tag_name
-from accelrt.memory.live_blocks import described, live_blocks
+from accelrt.memory.history.recording import is_recording
+from accelrt.memory.live_blocks import line_of, live_blocks, more, named
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     _Change = tuple[Any, int, int]  # what of, bytes, blocks
 
 
+KEPT = ("address", "size", "stream", "pool", "frames", "tag")  # of a block's fields, what a comparison shows
+
+
 @dataclass(frozen=True)
 class Holding:
-    """What was live at a moment.
+    """Memory that was live at a moment.
 
     Attributes:
         blocks: dict, address -> dict of size, stream, pool, frames (list of dicts) and tag (str).
@@ -87,7 +91,7 @@ def mark_of(ordinal: int) -> Mark:
 
 
 def page_locked() -> dict[str, Any]:
-    """What the cache of page-locked memory holds, in bytes and blocks."""
+    """Counts what the cache of page-locked memory holds, in bytes and blocks."""
     stats = host_memory_stats()
     reserved, live = stats["allocated_bytes.current"], stats["active_bytes.current"]
     return {
@@ -106,20 +110,13 @@ def holding_of(blocks: list[_Block], reserved: int) -> Holding:
 def of_device(ordinal: int) -> Holding:
     held = holdings(ordinal) or {"reserved": 0}
     blocks = [] if held.get("external") else live_blocks(ordinal)
-    # Of the fields of a block those that a comparison shows; frames_of has one list for each stack.
-    kept = [
-        {
-            **{name: block[name] for name in ("address", "size", "stream", "pool")},
-            "frames": frames_of(block["frames"]),
-            "tag": tag_name(block["tag"]),
-        }
-        for block in blocks
-    ]
-    return holding_of(kept, held["reserved"])
+    return holding_of(
+        [{name: block[name] for name in KEPT} for block in map(named, blocks)], held["reserved"]
+    )
 
 
 def of_snapshot(snapshot: dict[str, Any], device: int) -> Holding:
-    """What was live on a device in a snapshot, as load_snapshot() gives it."""
+    """Lists what was live on a device in a snapshot, as load_snapshot() gives it."""
     segments = [segment for segment in snapshot.get("segments", ()) if segment.get("device", 0) == device]
     blocks = [
         {
@@ -142,7 +139,7 @@ def name_of_stack(block: _Block) -> tuple[tuple[Any, ...], ...]:
 
 
 def changes(before: Holding, after: Holding, key: Callable[[_Block], Any]) -> list[_Change]:
-    """What changed by a key, as (a block's fields, bytes, blocks), what grew most first; no zeros."""
+    """Sums changes by a key: (a block's fields, bytes, blocks), what grew most first, no zeros."""
     sums: dict[Any, list[Any]] = {}
     for holding, sign in ((before, -1), (after, 1)):
         for block in holding.blocks.values():
@@ -154,7 +151,7 @@ def changes(before: Holding, after: Holding, key: Callable[[_Block], Any]) -> li
 
 
 def is_same(block: _Block, other: _Block | None) -> bool:
-    """Whether the block at an address may be the one that was there: its size, stack and tag are the same."""
+    """Tells whether the block at an address may be the one that was there: size, stack and tag are equal."""
     return other is not None and all(
         block[name] == other[name] for name in ("size", "frames", "tag", "stream")
     )
@@ -183,7 +180,7 @@ def compared(before: Holding, after: Holding, top: int) -> dict[str, Any]:
 
 
 def compare_snapshots(before: dict[str, Any], after: dict[str, Any], top: int = 10) -> str:
-    """What is live in one snapshot and was not in an earlier one, as text: by tag, stream and stack, and the
+    """Tells what is live in one snapshot and was not in an earlier one: by tag, stream and stack, and the
     largest new blocks, of each device.
 
     Arguments:
@@ -212,7 +209,7 @@ def compare_snapshots(before: dict[str, Any], after: dict[str, Any], top: int = 
 
 
 def growth_since(moment: Mark, top: int) -> dict[str, Any]:
-    """What report_data(since=moment) returns."""
+    """Compares a device's memory now with a moment: the fields of report_data(since=moment)."""
     now = mark_of(moment.device)
     names = ("reserved", "live", "live_blocks")
     return {
@@ -243,8 +240,7 @@ def change_lines(title: str, rows: list[_Change], top: int, text: Callable[[Any]
         f"  {signed(size):>14} in {count:+} {'block' if abs(count) == 1 else 'blocks'}: {text(of)}"
         for of, size, count in rows[:top]
     ]
-    left = len(rows) - top
-    return [title, *lines, *([f"  ... and {left} more"] if left > 0 else [])]
+    return [title, *lines, *more(len(rows), top)]
 
 
 def text_of_growth(data: dict[str, Any], heading: str, top: int) -> str:
@@ -261,22 +257,12 @@ def text_of_growth(data: dict[str, Any], heading: str, top: int) -> str:
         totals.append(size_row("page-locked, live", data["page_locked"]["live"]))
     new, gone = count_text(data["new_blocks"], "block"), count_text(data["gone_blocks"], "block")
     blocks = [f"{new} of {size_text(data['new_bytes'])} came, {gone} of {size_text(data['gone_bytes'])} went"]
-    blocks += [
-        "  "
-        + ", ".join(
-            [
-                f"{size_text(each['size'])} at {each['address']:#x}",
-                stream_text(each["stream"]),
-                *described(each),
-            ]
-        )
-        for each in data["blocks"]
-    ]
+    blocks += map(line_of, data["blocks"])
     has_stacks = any(frames for frames, _, _ in data["stacks"])
     has_tags = any(tag for tag, _, _ in data["tags"])
     parts = [
         totals,
-        change_lines("By tag", data["tags"], top, lambda tag: tag or "no tag") if has_tags else [],
+        change_lines("By tag", data["tags"], top, lambda tag: printable(tag) or "no tag") if has_tags else [],
         change_lines("By stream", data["streams"], top, stream_text),
         change_lines("By stack", data["stacks"], top, stack_text)
         if has_stacks or not data["stacks"]

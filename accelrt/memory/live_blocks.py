@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelrt.allocator.readers import segments
-from accelrt.memory.explain import pool_text, stack_text
+from accelrt.memory.explain import pool_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import frames_of, tag_name
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -36,6 +36,17 @@ def described(block: dict[str, Any]) -> list[str]:
         *([f"tag {block['tag']!r}"] if block["tag"] else []),
         *([stack_text(block["frames"])] if block["frames"] else []),
     ]
+
+
+def line_of(block: dict[str, Any]) -> str:
+    """A report's line about a block of named()."""
+    place = f"{size_text(block['size'])} at {block['address']:#x}"
+    return "  " + ", ".join([place, stream_text(block["stream"]), *described(block)])
+
+
+def more(total: int, shown: int) -> list[str]:
+    """A report's line about the entries that it leaves out, if there are any."""
+    return [f"  ... and {total - shown} more"] if total > shown else []
 
 
 def by_stack(stacks: list[tuple[int, int, int]], top: int) -> list[tuple[list[dict[str, Any]], int, int]]:

@@ -10,7 +10,7 @@ from accelrt.memory.caching import ordinal_for_figures
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.growth import Mark, growth_since, page_locked, text_of_growth
 from accelrt.memory.history.recording import is_recording, tag_stats
-from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
+from accelrt.memory.live_blocks import by_stack, line_of, live_blocks, more, named
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -100,10 +100,6 @@ def sizes(name: str, figures: dict[str, Any], *keys: str) -> str:
     return row(name, *(size_text(figures[key]) for key in keys))
 
 
-def more(total: int, shown: int) -> list[str]:
-    return [f"  ... and {total - shown} more"] if total > shown else []
-
-
 def summary_lines(data: dict[str, Any]) -> list[str]:
     free, capacity = size_text(data["free"]), size_text(data["capacity"])
     limited = data.get("limit") is not None
@@ -168,10 +164,7 @@ def stack_lines(data: dict[str, Any]) -> list[str]:
 
 def block_lines(data: dict[str, Any]) -> list[str]:
     lines = [f"Largest live blocks, of {data['live_blocks']}"] if data["blocks"] else []
-    for block in data["blocks"]:
-        place = f"{size_text(block['size'])} at {block['address']:#x}"
-        lines.append("  " + ", ".join([place, stream_text(block["stream"]), *described(block)]))
-    return lines
+    return [*lines, *map(line_of, data["blocks"])]
 
 
 def report(device: DeviceArgument | None = None, top: int = 10, *, since: Mark | None = None) -> str:
