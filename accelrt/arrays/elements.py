@@ -32,7 +32,7 @@ def is_true(array: Any) -> bool:
 
 
 def text_of(array: Any, facts: str) -> str:
-    """What repr() shows: the values before the facts where they are few and can be read just now."""
+    """Writes repr(): the facts, and below them the values where they are few and can be read just now."""
     if not 0 < array.size <= MOST_SHOWN or not is_readable(array):
         return f"<accelrt.Array {facts}>"
     try:
@@ -43,7 +43,7 @@ def text_of(array: Any, facts: str) -> str:
 
 
 def is_readable(array: Any) -> bool:
-    """Whether a copy to the host may go into the device's current stream: it would break a capture."""
+    """Tells whether a copy to the host may go into the device's current stream: it would break a capture."""
     device = array.device_index
     return device < 0 or not capture_of(device, current_stream(device).handle)[0]
 
@@ -56,5 +56,5 @@ def refuse_operator(symbol: str, left: object, right: object) -> NoReturn:
 
 
 def text_of_missing(name: str) -> str:
-    """What an AttributeError says of a name that Arrays do not have."""
+    """Writes what an AttributeError says of a name that Arrays do not have."""
     return instead.explain(f"'accelrt.Array' object has no attribute {name!r}", instead.OF_ARRAYS.get(name))

@@ -117,7 +117,7 @@ def check_functions(names: list[str | None], slots: list[str]) -> None:
 
 
 def ask_child(torch: ModuleType, library: ctypes.CDLL) -> str:
-    """What a forked child, in which the object has known answers, found otherwise than expected."""
+    """Asks a forked child, in which the object has known answers, what it found otherwise than expected."""
     receiver, sender = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child only asks
@@ -212,7 +212,7 @@ def expected_snapshot(minor: int) -> dict[str, Any]:
 
 
 def differences_of(torch: ModuleType) -> list[str]:
-    """What torch's functions answer otherwise than torch_probe.h, in the child."""
+    """Lists what torch's functions answer otherwise than torch_probe.h, in the child."""
     ask, minor = torch._C, int(torch.__version__.split(".")[1])
     live = {FIRST, FIRST + 1024}
     rows = [

@@ -21,7 +21,7 @@ class Handle(bytes):
 
 
 def received(handle: bytes) -> bytes:
-    """What a Handle is unpickled by."""
+    """Unpickles a Handle."""
     if not _is_on:
         raise RuntimeError(
             "a CUDA tensor came that lies in accelrt's memory, which torch's own allocator cannot open; call "
@@ -31,7 +31,7 @@ def received(handle: bytes) -> bytes:
 
 
 def functions(torch: ModuleType) -> list[tuple[Any, str, Any]]:
-    """What is replaced: (class of torch's, name, function)."""
+    """Lists what is replaced: (class of torch's, name, function)."""
     from accelrt.sharing import counters, tensors
 
     share, open_shared = torch.UntypedStorage._share_cuda_, torch.UntypedStorage._new_shared_cuda

@@ -31,7 +31,7 @@ def _has_kernel(name: str) -> bool:
 def converted(
     array: Array, dtype: numpy.dtype[numpy.generic], copy: bool, stream: Stream | int | None
 ) -> Array:
-    """What Array.astype() returns."""
+    """Does Array.astype()."""
     if array.dtype == dtype:
         return array.copy(stream=stream) if copy or not array.is_contiguous else array
     if array.device_index >= 0 and _has_kernel(array.dtype.name) and _has_kernel(dtype.name):

@@ -27,7 +27,6 @@ cdef inline void count_owner(Pool* pool, Heap* heap, int64_t size) noexcept nogi
 # Pages made from now on may be mapped by other processes, if the device can make such memory (which takes a few
 # microseconds longer).  Any thread, under any lock.
 cdef void make_pages_shareable() noexcept nogil
-cdef bint pages_are_shareable() noexcept nogil
 cdef int release_page(Pool* pool, Page* page) noexcept nogil  # one that is resident nowhere: unmaps it too
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots that have pages
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil

@@ -532,10 +532,6 @@ cdef void make_pages_shareable() noexcept nogil:
     store_count(&shareable, 1)
 
 
-cdef bint pages_are_shareable() noexcept nogil:
-    return load_count(&shareable) != 0
-
-
 # --- the driver ----------------------------------------------------------------------------------------------
 
 cdef int map_slots(Pool* pool, void* about) noexcept nogil:
@@ -588,7 +584,7 @@ cdef int create(Pool* pool, void* about) noexcept nogil:
     cdef Creation* made = <Creation*>about
     cdef Page* page = made.page
     cdef int code
-    page.shareable = pages_are_shareable()
+    page.shareable = load_count(&shareable) != 0
     code = create_memory(pool, page)
     while code == OUT_OF_MEMORY and page.size > pool.granule:
         page.size = round_up(page.size // 2, pool.granule)

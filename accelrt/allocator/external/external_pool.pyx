@@ -847,10 +847,10 @@ cdef bint is_ours(str path) except -1:
 
 
 cdef class Allocator:
-    """What change_current_allocator takes: the base of its kinds."""
+    """An allocator of other memory, for change_current_allocator: the base of its kinds."""
 
     def allocator(self) -> Self:
-        """What MemPool(allocator=...) takes, as in torch: the object itself."""
+        """The object itself, for MemPool(allocator=...), as in torch."""
         return self
 
     def __reduce__(self):

@@ -642,13 +642,13 @@ cdef bint take_ended(Use* out_use, bint* out_lost) noexcept nogil:
     # so the record goes; on another it may be about to.
     cdef Use** link = &uses
     cdef Use* use
-    cdef bint own, found = False
+    cdef bint own, matches = False
     pthread_mutex_lock(&guard)
-    while link[0] != NULL and not found:
+    while link[0] != NULL and not matches:
         use = link[0]
         own = use.thread == thread_number()
-        found = use.purpose == TORCH_CAPTURE and (use.state == OPEN and is_over(use) or use.state == LOST and own)
-        if not found:
+        matches = use.purpose == TORCH_CAPTURE and (use.state == OPEN and is_over(use) or use.state == LOST and own)
+        if not matches:
             link = &use.next
             continue
         out_use[0] = use[0]
@@ -658,7 +658,7 @@ cdef bint take_ended(Use* out_use, bint* out_lost) noexcept nogil:
             link[0] = use.next
             free(use)
     pthread_mutex_unlock(&guard)
-    return found
+    return matches
 
 
 cdef void drop_ended() noexcept nogil:
