@@ -77,6 +77,9 @@ cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept n
 
 # --- other processes' memory, which no pool has: any thread, under no lock or any lock but this module's own ---
 
+# For a device whose work uses memory: once devices use each other's memory, it reaches that of the others.
+cdef int let_device_reach(int device) noexcept nogil
+cdef int let_devices_reach() noexcept nogil  # devices use each other's memory from now on
 # Opens what was mapped of a device for it, and for those that use each other's pages; the driver's code.
 cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil
 cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY

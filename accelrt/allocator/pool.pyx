@@ -5,7 +5,8 @@ from libc.string cimport memcpy, memset
 
 from accelrt.allocator.audit cimport audit_between, inspected
 from accelrt.allocator.backing.pages cimport (
-    join_peers, keep_file, kept_file, make_pages_shareable, open_foreign, open_if_connected, slot_index,
+    connect_peers, is_in_use, join_device, join_peers, keep_file, kept_file, make_pages_shareable, open_foreign,
+    open_if_connected, slot_index,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
@@ -349,6 +350,7 @@ cdef struct Imported:
 cdef int lock = 0
 cdef Imported* imported = NULL  # the latest first; under the lock
 cdef UseStore imported_uses
+cdef bint[MAX_DEVICES] reaching  # devices for which let_device_reach has done its work
 
 
 # --- this process's memory -------------------------------------------------------------------------------------
@@ -473,7 +475,7 @@ cdef Imported* around(uintptr_t address) noexcept nogil:
 
 
 cdef void open_imported_to(int device) noexcept nogil:
-    # What was mapped before the device had a pool.  What a driver refuses is unmapped by now, or fails where it is used.
+    # What was mapped before the device was in use.  What a driver refuses is unmapped by now, or fails where it is used.
     cdef Imported* each
     cdef Imported* copies
     cdef size_t count = 0, index = 0
@@ -496,8 +498,30 @@ cdef void open_imported_to(int device) noexcept nogil:
     free(copies)
 
 
+cdef int let_device_reach(int device) noexcept nogil:
+    # Threads that come at once do it each, and none returns before all is open.
+    cdef int code
+    if load_flag(&reaching[device]):
+        return 0
+    code = join_device(registry.active(), device)
+    if code == 0:
+        open_imported_to(device)
+        store_flag(&reaching[device], True)
+    return code
+
+
+cdef int let_devices_reach() noexcept nogil:
+    cdef int device
+    cdef int code = connect_peers()
+    for device in range(MAX_DEVICES if code == 0 and imported != NULL else 0):
+        if is_in_use(device):
+            open_imported_to(device)
+    return code
+
+
 cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil:
-    return open_foreign(registry.active(), device, address, size)
+    cdef int code = let_device_reach(device)
+    return code if code else open_foreign(registry.active(), device, address, size)
 
 
 cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil:

@@ -553,8 +553,12 @@ struct Allocator final : CUDAAllocator {
   SnapshotInfo snapshot(Pool pool) override { return snap(pool, true); }
 #endif
 
-  // accelrt opens its memory to every device that can reach it (memory.enable_peer_access, which install() calls).
-  void enablePeerAccess(DeviceIndex, DeviceIndex) override {}
+  // accelrt opens its pages to every device that it knows to be used; this tells of one that has memory of others alone.
+  void enablePeerAccess(DeviceIndex device, DeviceIndex other) override {
+    char text[TORCH_TEXT];
+    if (late) before->enablePeerAccess(device, other);
+    TORCH_CHECK(accelrt->reach(device, other, text) == 0, text);
+  }
   cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t count, cudaStream_t stream,
                           bool reachable) override {
     if (to_device == from_device || reachable)
@@ -577,6 +581,16 @@ void free_ours(void *address) {
 // Whether torch's present allocator serves devices already.
 EXPORT int accelrt_torch_is_used() { return allocator.load()->initialized(); }
 
+// Bytes that torch's former allocator holds of a device.
+EXPORT int64_t accelrt_torch_former(int device) {
+  try {
+    if (before == nullptr || !before->initialized()) return 0;
+    return before->getDeviceStats(static_cast<DeviceIndex>(device)).reserved_bytes[0].current;
+  } catch (const std::exception &) {  // it does not know the device
+    return 0;
+  }
+}
+
 // Makes the object torch's allocator, at any time; count: the devices that torch has.  Not 0: the text says why not.
 EXPORT int accelrt_torch_install(const TorchTable *table, const char *name, int count, char *text) {
   CUDAAllocator *present = allocator.load();
@@ -589,6 +603,8 @@ EXPORT int accelrt_torch_install(const TorchTable *table, const char *name, int 
   accelrt = table;
   backend_name = name;
   before = present;
+  for (int device = 0; device < (late ? count : 0); ++device)  // torch may have asked for their access already
+    if (accelrt_torch_former(device) > 0 && table->reach(device, device, text) != 0) return -1;
   devices.store(late ? count : 0);
   c10::SetAllocator(c10::kCUDA, &ours, 255);
   allocator.store(&ours);
@@ -604,16 +620,6 @@ EXPORT int accelrt_torch_uninstall() {
   if (!allocator.compare_exchange_strong(expected, before)) return -1;
   c10::SetAllocator(c10::kCUDA, before, 255);
   return 0;
-}
-
-// Bytes that torch's former allocator holds of a device.
-EXPORT int64_t accelrt_torch_former(int device) {
-  try {
-    if (before == nullptr || !before->initialized()) return 0;
-    return before->getDeviceStats(static_cast<DeviceIndex>(device)).reserved_bytes[0].current;
-  } catch (const std::exception &) {  // it does not know the device
-    return 0;
-  }
 }
 
 // torch's page-locked memory from accelrt's cache, once accelrt's object is torch's allocator; and no longer.

@@ -6,7 +6,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from accelrt.allocator.backing.pages cimport connect_peers, connect_two
+from accelrt.allocator.backing.pages cimport connect_two
 from accelrt.allocator.event_ring cimport take_stack
 cimport accelrt.allocator.external.external_pool as external
 from accelrt.allocator.external.external_pool cimport Allocator, backend_name, choose_backend
@@ -19,8 +19,8 @@ from accelrt.allocator.pinned.cache cimport (
     reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
 from accelrt.allocator.pool cimport (
-    MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, locate, pool_if_made, pool_of, release,
-    release_after, set_limit, try_allocate, try_release, use_across, use_on,
+    MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, let_devices_reach, locate, pool_if_made,
+    pool_of, release, release_after, set_limit, try_allocate, try_release, use_across, use_on,
 )
 from accelrt.allocator.pool_settings cimport limit_of_fraction
 from accelrt.allocator.private.sleep cimport sweep_suspended
@@ -483,7 +483,7 @@ def enable_peer_access() -> None:
     """
     cdef int code
     with nogil:
-        code = connect_peers()
+        code = let_devices_reach()
     if code:
         raise_status(code, "memory_access")
 

@@ -11,6 +11,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -20,7 +21,7 @@ U = ctypes.c_size_t
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, U, U, U, U, U, U)
 I32, U64 = ctypes.c_int32, ctypes.c_uint64
 SILENT = """
-    DeviceCanAccessPeer DeviceGetAttribute EventElapsedTime GetLastError PeekAtLastError LaunchKernel
+    DeviceEnablePeerAccess DeviceGetAttribute EventElapsedTime GetLastError PeekAtLastError LaunchKernel
     LaunchKernelExC StreamGetPriority HostRegister HostUnregister
 """
 DRIVER = """
@@ -30,6 +31,15 @@ DRIVER = """
     cuModuleLoadData cuModuleLoadDataEx cuModuleUnload cuOccupancyMaxActiveBlocksPerMultiprocessor
     cuPointerGetAttribute cuTensorMapEncodeTiled
 """
+
+
+DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
+current = threading.local()
+
+
+def on():
+    """The thread's current device."""
+    return getattr(current, "device", 0)
 
 
 def build(folder):
@@ -80,7 +90,7 @@ def give(answer, *places):
 
 
 class Standin:
-    """The functions, over the host driver's rows; only device 0 is used."""
+    """The functions, over the host driver's rows: device 0, and as many more as STANDIN_DEVICES says."""
 
     def __init__(self):
         import accelrt
@@ -166,61 +176,67 @@ AT_THE_END = {"GetDeviceCount": "(*(int *)a = 1, 0)", "GetDevice": "(*(int *)a =
 # Functions whose second argument is a handle of 64 bytes, by value, and their further arguments.
 BY_VALUE = {"IpcOpenEventHandle": "", "IpcOpenMemHandle": ", unsigned flags"}
 HANDLERS = {
-    "GetDeviceCount": lambda rows, place, *_: put(place, 1),
-    "GetDevice": lambda rows, place, *_: put(place, 0),
-    "SetDevice": lambda rows, device, *_: 0,
+    "GetDeviceCount": lambda rows, place, *_: put(place, DEVICES),
+    "GetDevice": lambda rows, place, *_: put(place, on()),
+    "SetDevice": lambda rows, device, *_: setattr(current, "device", device & 0xFFFFFFFF) or 0,
+    "DeviceCanAccessPeer": lambda rows, place, *_: put(place, 1),
     "GetDeviceProperties": properties,
     "GetDeviceProperties_v2": properties_of_12,
     "DriverGetVersion": lambda rows, place, *_: put(place, 13000),
     "RuntimeGetVersion": lambda rows, place, *_: put(place, 13000),
     "DeviceGetStreamPriorityRange": lambda rows, a, b, *_: put(a, 0) or put(b, -3),
-    "DeviceSynchronize": lambda rows, *_: rows.device_synchronize(0),
+    "DeviceSynchronize": lambda rows, *_: rows.device_synchronize(on()),
     "PointerGetAttributes": attributes,
-    "MemGetInfo": lambda rows, free, total, *_: give(rows.memory_info(0), (free, U64), (total, U64)),
-    "HostAlloc": lambda rows, place, size, *_: give(rows.host_alloc(0, size), (place, U64)),
-    "FreeHost": lambda rows, address, *_: rows.host_free(0, address),
-    "Malloc": lambda rows, place, size, *_: give(rows.memory_alloc(0, size), (place, U64)),
-    "Free": lambda rows, address, *_: rows.memory_free(0, address) if address else 0,
-    "IpcGetMemHandle": lambda rows, place, address, *_: export(rows.ipc_memory_export(0, address), place),
+    "MemGetInfo": lambda rows, free, total, *_: give(rows.memory_info(on()), (free, U64), (total, U64)),
+    "HostAlloc": lambda rows, place, size, *_: give(rows.host_alloc(on(), size), (place, U64)),
+    "FreeHost": lambda rows, address, *_: rows.host_free(on(), address),
+    "Malloc": lambda rows, place, size, *_: give(rows.memory_alloc(on(), size), (place, U64)),
+    "Free": lambda rows, address, *_: rows.memory_free(on(), address) if address else 0,
+    "IpcGetMemHandle": lambda rows, place, address, *_: export(rows.ipc_memory_export(on(), address), place),
     "IpcOpenMemHandle": lambda rows, place, handle, *_: give(
-        rows.ipc_memory_open(0, ctypes.string_at(handle, 64)), (place, U64)
+        rows.ipc_memory_open(on(), ctypes.string_at(handle, 64)), (place, U64)
     ),
-    "IpcCloseMemHandle": lambda rows, address, *_: rows.ipc_memory_close(0, address),
-    "MemcpyAsync": lambda rows, to, of, size, kind, stream, _: rows.copy(0, stream, to, of, size),
-    "MemsetAsync": lambda rows, to, value, size, stream, *_: rows.fill(0, stream, to, value & 255, 1, size),
-    "StreamCreateWithPriority": lambda rows, place, *_: give(rows.stream_create(0, 1, 0), (place, U64)),
-    "StreamQuery": lambda rows, stream, *_: rows.stream_query(0, stream),
-    "StreamSynchronize": lambda rows, stream, *_: rows.stream_synchronize(0, stream),
-    "StreamWaitEvent": lambda rows, stream, event, *_: rows.stream_wait_event(0, stream, event),
-    "EventCreateWithFlags": lambda rows, place, flags, *_: give(rows.event_create(0, flags), (place, U64)),
-    "EventDestroy": lambda rows, event, *_: rows.event_destroy(0, event),
-    "EventRecord": lambda rows, event, stream, *_: rows.event_record(0, event, stream),
-    "EventRecordWithFlags": lambda rows, event, stream, *_: rows.event_record(0, event, stream),
-    "IpcGetEventHandle": lambda rows, place, event, *_: export(rows.ipc_event_export(0, event), place),
+    "IpcCloseMemHandle": lambda rows, address, *_: rows.ipc_memory_close(on(), address),
+    "MemcpyAsync": lambda rows, to, of, size, kind, stream, _: rows.copy(on(), stream, to, of, size),
+    "MemcpyPeerAsync": lambda rows, to, to_device, of, of_device, size, stream: rows.copy_across(
+        on(), stream, to_device, to, of_device, of, size
+    ),
+    "MemsetAsync": lambda rows, to, value, size, stream, *_: rows.fill(
+        on(), stream, to, value & 255, 1, size
+    ),
+    "StreamCreateWithPriority": lambda rows, place, *_: give(rows.stream_create(on(), 1, 0), (place, U64)),
+    "StreamQuery": lambda rows, stream, *_: rows.stream_query(on(), stream),
+    "StreamSynchronize": lambda rows, stream, *_: rows.stream_synchronize(on(), stream),
+    "StreamWaitEvent": lambda rows, stream, event, *_: rows.stream_wait_event(on(), stream, event),
+    "EventCreateWithFlags": lambda rows, place, flags, *_: give(rows.event_create(on(), flags), (place, U64)),
+    "EventDestroy": lambda rows, event, *_: rows.event_destroy(on(), event),
+    "EventRecord": lambda rows, event, stream, *_: rows.event_record(on(), event, stream),
+    "EventRecordWithFlags": lambda rows, event, stream, *_: rows.event_record(on(), event, stream),
+    "IpcGetEventHandle": lambda rows, place, event, *_: export(rows.ipc_event_export(on(), event), place),
     "IpcOpenEventHandle": lambda rows, place, handle, *_: give(
-        rows.ipc_event_open(0, ctypes.string_at(handle, 64)), (place, U64)
+        rows.ipc_event_open(on(), ctypes.string_at(handle, 64)), (place, U64)
     ),
-    "EventQuery": lambda rows, event, *_: rows.event_query(0, event),
-    "EventSynchronize": lambda rows, event, *_: rows.event_synchronize(0, event),
+    "EventQuery": lambda rows, event, *_: rows.event_query(on(), event),
+    "EventSynchronize": lambda rows, event, *_: rows.event_synchronize(on(), event),
     "ThreadExchangeStreamCaptureMode": lambda rows, place, *_: give(
         rows.capture_mode_exchange(I32.from_address(place).value), (place, I32)
     ),
     "StreamIsCapturing": lambda rows, stream, place, *_: give(
-        rows.capture_status(0, stream)[:2], (place, I32)
+        rows.capture_status(on(), stream)[:2], (place, I32)
     ),
     "StreamGetCaptureInfo": lambda rows, stream, status, number, *_: give(
-        rows.capture_status(0, stream), (status, I32), (number, U64)
+        rows.capture_status(on(), stream), (status, I32), (number, U64)
     ),
     "StreamGetCaptureInfo_v2": lambda rows, stream, status, number, *_: give(
-        rows.capture_status(0, stream), (status, I32), (number, U64)
+        rows.capture_status(on(), stream), (status, I32), (number, U64)
     ),
-    "StreamBeginCapture": lambda rows, stream, mode, *_: rows.capture_begin(0, stream, mode),
-    "StreamEndCapture": lambda rows, stream, place, *_: give(rows.capture_end(0, stream), (place, U64)),
+    "StreamBeginCapture": lambda rows, stream, mode, *_: rows.capture_begin(on(), stream, mode),
+    "StreamEndCapture": lambda rows, stream, place, *_: give(rows.capture_end(on(), stream), (place, U64)),
     "GraphGetNodes": lambda rows, graph, nodes, place, *_: give(rows.graph_node_count(graph), (place, U64)),
     "GraphInstantiateWithFlags": lambda rows, place, graph, *_: give(
-        rows.graph_instantiate(0, graph, 0), (place, U64)
+        rows.graph_instantiate(on(), graph, 0), (place, U64)
     ),
-    "GraphLaunch": lambda rows, graph, stream, *_: rows.graph_launch(0, graph, stream),
+    "GraphLaunch": lambda rows, graph, stream, *_: rows.graph_launch(on(), graph, stream),
     "GraphDestroy": lambda rows, graph, *_: rows.graph_destroy(graph),
     "GraphExecDestroy": lambda rows, graph, *_: rows.graph_exec_destroy(graph),
 }

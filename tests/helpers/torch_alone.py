@@ -20,6 +20,8 @@ def run(program, kind, name, **environment):
     assert done.stdout.endswith("done\n"), done.stdout
     assert "accelrt:" not in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
+    if "there is one device alone" in done.stdout:
+        pytest.skip("it takes two devices")
     return done.stdout
 
 

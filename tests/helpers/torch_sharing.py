@@ -241,6 +241,31 @@ def copy_across():
     return right
 
 
+@scenario
+def a_device_that_only_receives_reaches_another():
+    if torch.cuda.device_count() < 2:
+        print("there is one device alone")
+        return
+    peer = Peer()
+    tensor = on_device(1 << 20)
+    torch.cuda.synchronize()
+    peer.call(keep, "it", tensor)
+    assert peer.call(copy_there_and_back) == [1.0, 2.0]
+    assert holds(tensor, numbers(1 << 20) + 1)
+    peer.stop()
+
+
+def copy_there_and_back():
+    """From the received tensor to another device, whose memory is accelrt's, and from there into it."""
+    received = kept["it"]
+    there = received.to("cuda:1")
+    seen = there.cpu()
+    received.copy_((seen + 1).to("cuda:1"))
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    return [seen[1].item() + 1 - numbers(2)[1].item(), received.cpu()[1].item() + 1 - numbers(2)[1].item()]
+
+
 def query(event):
     return event.query()
 

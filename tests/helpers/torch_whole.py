@@ -419,6 +419,32 @@ def without_the_cache(interop, torch):
     del inside, again
 
 
+@alone
+def memory_of_others_reaches_accelrts_on_another_device(interop, torch):
+    if torch.cuda.device_count() < 2:
+        print("there is one device alone")
+        return
+    numbers = torch.arange(1 << 20, dtype=torch.float32)
+    theirs = None
+    if "standin" not in sys.argv:
+        theirs = numbers.cuda(0)
+        theirs.to("cuda:1")  # torch asks once for access
+        torch.cuda.synchronize(1)
+        torch.cuda.empty_cache()
+    interop.install()
+    torch.cuda.init()  # before that, torch changes nothing
+    torch.cuda.memory.caching_allocator_enable(False)
+    outside = numbers.cuda(0)
+    torch.cuda.memory.caching_allocator_enable(True)
+    for tensor in filter(lambda each: each is not None, (theirs, outside)):
+        ours = tensor.to("cuda:1")
+        assert torch.equal(ours.cpu(), numbers)
+        tensor.copy_((numbers + 1).to("cuda:1"))
+        torch.cuda.synchronize(1)
+        assert torch.equal(tensor.cpu(), numbers + 1)
+    assert torch.cuda.memory_allocated(0) == 0
+
+
 def main(kind, name, scenarios=ALONE):
     import torch
 

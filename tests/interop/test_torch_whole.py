@@ -18,4 +18,4 @@ def test_on_a_gpu(name):
 @pytest.mark.host
 @pytest.mark.parametrize("name", [name for name in torch_whole.ALONE if name not in torch_whole.KERNELS])
 def test_on_the_standin(standin, name):
-    run(torch_whole.__file__, "standin", name, **standin)
+    run(torch_whole.__file__, "standin", name, STANDIN_DEVICES="2" if "device" in name else "1", **standin)

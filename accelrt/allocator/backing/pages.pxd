@@ -42,13 +42,17 @@ cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here
 # Other devices than a pool's own; outside of the exclusive section.
 # Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.
 cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil
-# Mapped pages of another process, of a device: for that one and for those that have pools, once connect_peers was called;
-# and for one whose pool was made later.
+# Mapped pages of another process, of a device: for that one and for those that are in use, once connect_peers was called;
+# and for one that came to be in use later.
 cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) noexcept nogil
 cdef int open_if_connected(Table* table, int device, uintptr_t address, size_t size, int other) noexcept nogil
 # For a pool that is not in use yet.  Takes other pools' growth locks; a failure leaves it out.
 cdef int join_peers(Pool* pool) noexcept nogil
-# From now on devices that have pools may use each other's pages, as far as they can.  Takes the pools' growth locks.
+# A device whose work uses memory, though it may have no pool: it counts as in use for connect_peers.  Breaks no capture.
+# Takes the growth locks.
+cdef int join_device(Table* table, int device) noexcept nogil
+cdef bint is_in_use(int device) noexcept nogil
+# From now on devices that are in use may use each other's pages, as far as they can.  Takes the pools' growth locks.
 cdef int connect_peers() noexcept nogil
 # Opens the memory that two devices have to each other: plain segments for good, and the pages of a pool, with those to come,
 # until its last one is released.  So memory that is live meanwhile is open from then on.  PEER_ACCESS_UNSUPPORTED where they

@@ -260,9 +260,10 @@ cdef enum:
     MOST_FILES = 512
 
 cdef Pool* joined[DEVICES]  # all pools with pages; they are never freed
+cdef uint64_t users         # devices that use other devices' memory once connected, a bit each
 cdef bint connected
 cdef long[DEVICES][DEVICES] reached  # 1: plain segments of both are open to each other, for good
-cdef pthread_mutex_t joining  # guards joined and connected; the growth locks are taken under it
+cdef pthread_mutex_t joining  # guards the three above; the growth locks are taken under it
 
 cdef uintptr_t[MOST_FILES] filed  # pages' handles, and their descriptors; under files_lock
 cdef int[MOST_FILES] files
@@ -689,9 +690,10 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
 # --- pages for other devices -----------------------------------------------------------------------------------
 #
 # Mapped pages are open to a device only where cuMemSetAccess says so; cuCtxEnablePeerAccess, which libraries call, opens
-# plain segments alone.  Once connect_peers was called, the pages of each pool are open to every device that has a pool and
-# can reach them.  A device without a pool would get a context by it, and is left out until its pool is made.  What
-# connect_two opened is the pool's own again with its last page: each open device makes growth dearer by a call.
+# plain segments alone.  Once connect_peers was called, the pages of each pool are open to every device that can reach them
+# and has a pool, or other memory that is not accelrt's (join_device).  A device that nothing uses would get a context by
+# it, and is left out.  What connect_two opened is the pool's own again with its last page: each open device makes growth
+# dearer by a call.
 
 cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil:
     # calls is raised by the driver's calls.
@@ -753,28 +755,53 @@ cdef int open_while_used(int owner, int device) noexcept nogil:
 
 
 cdef int connect(Pool* pool) noexcept nogil:
-    # With each other pool, both ways.
-    cdef Pool* other
+    # With each other device that is in use, both ways.
     cdef int device
     cdef int code = 0
     for device in range(DEVICES):
-        other = joined[device]
-        if code == 0 and other != NULL and other != pool:
-            code = open_for_good(pool, other.device)
-            if code == 0:
-                code = open_for_good(other, pool.device)
+        if code == 0 and device != pool.device and users >> device & 1:
+            code = open_for_good(pool, device)
+            if code == 0 and joined[device] != NULL:
+                code = open_for_good(joined[device], pool.device)
     return code
 
 
 cdef int join_peers(Pool* pool) noexcept nogil:
+    global users
     cdef int code = 0
     pthread_mutex_lock(&joining)
     if connected:
         code = connect(pool)
     if code == 0:
         joined[pool.device] = pool
+        users |= <uint64_t>1 << pool.device
     pthread_mutex_unlock(&joining)
     return code
+
+
+cdef int join_device(Table* table, int device) noexcept nogil:
+    global users
+    cdef int mode, owner
+    cdef int code = go_relaxed(table, &mode)
+    if code:
+        return code
+    pthread_mutex_lock(&joining)
+    for owner in range(DEVICES if connected and not users >> device & 1 else 0):
+        if code == 0 and owner != device and joined[owner] != NULL:
+            code = open_for_good(joined[owner], device)
+    if code == 0:
+        users |= <uint64_t>1 << device
+    pthread_mutex_unlock(&joining)
+    restore_mode(table, mode)
+    return code
+
+
+cdef bint is_in_use(int device) noexcept nogil:
+    cdef bint answer
+    pthread_mutex_lock(&joining)
+    answer = users >> device & 1
+    pthread_mutex_unlock(&joining)
+    return answer
 
 
 cdef int connect_peers() noexcept nogil:
@@ -801,7 +828,7 @@ cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) 
     cdef int code = table.memory_access(address, size, device)
     pthread_mutex_lock(&joining)
     for other in range(DEVICES):
-        if code == 0 and joined[other] != NULL:
+        if code == 0 and users >> other & 1:
             code = open_if_connected(table, device, address, size, other)
     pthread_mutex_unlock(&joining)
     return code

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TORCH_TABLE_VERSION = 3, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
+enum { TORCH_TABLE_VERSION = 4, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
 enum { TORCH_UNKNOWN, TORCH_CAPTURE, TORCH_THREAD, TORCH_HOLDER };  /* what a pool is begun for */
 enum { TORCH_LIVE = 1, TORCH_PENDING = 2 };                         /* a block's state; 0 is free */
 
@@ -59,6 +59,8 @@ struct TorchTable {
     int (*base_of)(int device, uintptr_t address, uintptr_t *out_base, size_t *out_size);  /* of the segment */
     int (*plain_alloc)(int device, size_t size, uintptr_t *out_address, char *text);      /* past the cache */
     void (*plain_free)(uintptr_t address);
+    /* The device is to use the other one's memory; where both are one, the memory of all that it reaches. */
+    int (*reach)(int device, int other, char *text);
     void (*empty)(void);
     void (*empty_pool)(uint64_t first, uint64_t second);
     size_t (*largest)(int device);

@@ -8,6 +8,7 @@ from libc.stdio cimport fprintf, snprintf, stderr
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strlen
 
+from accelrt.allocator.backing.pages cimport connect_two
 from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.external.torch_types cimport (
     TORCH_CAPTURE, TORCH_HANDLE, TORCH_HOLDER, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TORCH_THREAD,
@@ -21,8 +22,8 @@ from accelrt.allocator.pinned.cache cimport (
     reset_pinned_sums, try_allocate_pinned, try_release_pinned, use_pinned_on,
 )
 from accelrt.allocator.pool cimport (
-    MAX_DEVICES, Exported, begin_export, device_at, empty_named, end_export, follow_history, locate, pool_if_made,
-    record_deferred_uses, release, take_stack_of, try_allocate, use_across, use_on, wants_stack,
+    MAX_DEVICES, Exported, begin_export, device_at, empty_named, end_export, follow_history, let_device_reach, locate,
+    pool_if_made, record_deferred_uses, release, take_stack_of, try_allocate, use_across, use_on, wants_stack,
 )
 cimport accelrt.allocator.pool as native
 from accelrt.allocator.pool_settings cimport limit_of_fraction
@@ -52,7 +53,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.status cimport (
     CAP_REACHED, FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED,
-    OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status, status_name, status_text,
+    OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED, POOL_CAP_REACHED, raise_status, status_name, status_text,
 )
 
 
@@ -846,6 +847,18 @@ cdef void plain_free(uintptr_t address) noexcept nogil:
         registry.active().memory_free(device, address)
 
 
+cdef int reach(int device, int other, char* text) noexcept nogil:
+    # A device that does not reach the other one directly is no failure: torch copies then as it does without.
+    cdef void* state = leave_gil()
+    cdef int code = INVALID_DEVICE if is_outside(device) or is_outside(other) else let_device_reach(device)
+    if code == 0 and other != device:
+        code = connect_two(registry.active(), device, other)
+    enter_gil(state)
+    if code and code != PEER_ACCESS_UNSUPPORTED:
+        return explain(text, "reach other devices' memory", device, code)
+    return 0
+
+
 cdef void empty_pool(uint64_t first, uint64_t second) noexcept nogil:
     cdef uint64_t[2] name
     translate(first, second, name)
@@ -1387,6 +1400,7 @@ table.size_of = size_of
 table.base_of = base_of
 table.plain_alloc = plain_alloc
 table.plain_free = plain_free
+table.reach = reach
 table.empty_pool = empty_pool
 table.get_fraction = fraction_of_limit
 table.totals = totals

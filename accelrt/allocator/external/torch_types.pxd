@@ -70,6 +70,7 @@ cdef extern from "torch_table.h":
         int (*base_of)(int device, uintptr_t address, uintptr_t* out_base, size_t* out_size) noexcept nogil
         int (*plain_alloc)(int device, size_t size, uintptr_t* out_address, char* text) noexcept nogil
         void (*plain_free)(uintptr_t address) noexcept nogil
+        int (*reach)(int device, int other, char* text) noexcept nogil
         void (*empty)() noexcept nogil
         void (*empty_pool)(uint64_t first, uint64_t second) noexcept nogil
         size_t (*largest)(int device) noexcept nogil

@@ -25,6 +25,7 @@ cdef void unlock_memory() noexcept nogil
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil
 # Which memory [address, address + size) lies in, whole and readable; UNKNOWN_MEMORY where it does not.
 cdef int owner_of(uintptr_t address, size_t size) noexcept nogil
+cdef bint is_open_to(uintptr_t address, size_t size, int device) noexcept nogil  # mapped pages, as memory_access said
 cdef int device_of(uintptr_t address) noexcept nogil  # of known memory, with access or not; else UNKNOWN_MEMORY
 cdef bint is_reserved(uintptr_t address) noexcept nogil
 cdef void memory_counts(size_t* counts) noexcept nogil  # allocations, bytes, reservations, host allocations

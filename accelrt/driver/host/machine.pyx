@@ -238,6 +238,19 @@ cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
     return owner
 
 
+cdef bint is_open_to(uintptr_t address, size_t size, int device) noexcept nogil:
+    cdef const Range* part
+    cdef uintptr_t end = address + size
+    cdef bint is_open = True
+    lock_memory()
+    while is_open and address < end:
+        part = containing(memory, address)
+        is_open = part != NULL and (part.kind != MAPPED or part.device == device or part.open_to >> device & 1)
+        address = part.start + part.size if is_open else end
+    unlock_memory()
+    return is_open
+
+
 cdef int device_of(uintptr_t address) noexcept nogil:
     cdef Range* part
     cdef int owner

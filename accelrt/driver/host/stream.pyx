@@ -20,9 +20,9 @@ from accelrt.driver.host.machine cimport (
     EVENT_FILE, HOST_MEMORY, UNKNOWN_MEMORY, add_stream, begin_record, complete_record, device_of, drain_device,
     drop_condition, drop_launch, drop_plan, drop_shared_event, drop_stream, drop_ticket, drop_tickets, enqueue,
     enqueue_point, find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket, in_callback,
-    is_legacy, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device, make_shared_event,
-    mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, unlock, unlock_memory,
-    wait_for,
+    is_legacy, is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device,
+    make_shared_event, mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, unlock,
+    unlock_memory, wait_for,
 )
 from accelrt.driver.host.work cimport (
     BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,
@@ -107,6 +107,11 @@ cdef bint reaches_out(uintptr_t address, int owner) noexcept nogil:
     return owner == UNKNOWN_MEMORY and (device_of(address) != UNKNOWN_MEMORY or is_reserved(address))
 
 
+cdef bint is_closed(uintptr_t address, size_t size, int owner, int device) noexcept nogil:
+    # Pages of another device, which this one was not given access to.
+    return owner >= 0 and owner != device and not is_open_to(address, size, device)
+
+
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
     return put_copy_in(device, stream, dst, src, size, False)
 
@@ -127,6 +132,8 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
         return code
     to, origin = owner_of(dst, size), owner_of(src, size)
     if reaches_out(dst, to) or reaches_out(src, origin) or dst == 0 or src == 0:
+        return INVALID_VALUE
+    if not across and (is_closed(dst, size, to, device) or is_closed(src, size, origin, device)):
         return INVALID_VALUE
     begin_work(&work, COPY)
     work.dst = dst
