@@ -104,6 +104,15 @@ struct Allocator final : CUDAAllocator {
     std::abort();
   }
 
+  void *take_plain(size_t size, DeviceIndex device) {  // past the cache
+    uintptr_t address = 0;
+    char text[TORCH_TEXT];
+    if (size != 0)
+      TORCH_CHECK_WITH(OutOfMemoryError, accelrt->plain_alloc(device, size, &address, text) == 0,
+                       "CUDA out of memory. Tried to allocate ", size, " bytes past the cache. ", text);
+    return reinterpret_cast<void *>(address);
+  }
+
   void give(void *address) {
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
@@ -133,12 +142,7 @@ struct Allocator final : CUDAAllocator {
     DeviceIndex device = c10::cuda::current_device();
     c10::Device place(c10::kCUDA, device);
     if (C10_UNLIKELY(!caching.load())) {
-      uintptr_t address = 0;
-      char text[TORCH_TEXT];
-      if (size != 0)
-        TORCH_CHECK_WITH(OutOfMemoryError, accelrt->plain_alloc(device, size, &address, text) == 0,
-                         "CUDA out of memory. Tried to allocate ", size, " bytes past the cache. ", text);
-      void *given = reinterpret_cast<void *>(address);
+      void *given = take_plain(size, device);
       return {given, given, size != 0 ? &free_plain : &free_ours, place};
     }
     void *given = take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
@@ -218,17 +222,20 @@ struct Allocator final : CUDAAllocator {
   // c10::cuda::CUDACachingAllocator::CUDAAllocator
   void *raw_alloc(size_t size) override {
     DeviceIndex device = c10::cuda::current_device();
-    return take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    return raw_alloc_with_stream(size, c10::cuda::getCurrentCUDAStream(device).stream());
   }
   void *raw_alloc_with_stream(size_t size, cudaStream_t stream) override {
-    return take(size, c10::cuda::current_device(), stream);
+    DeviceIndex device = c10::cuda::current_device();
+    return caching.load() ? take(size, device, stream) : take_plain(size, device);
   }
   void raw_delete(void *address) override {
     if (address == nullptr) return;
-    if (late && !is_ours(address))
-      before->raw_delete(address);
-    else
+    if (is_ours(address) || (!late && caching.load()))
       give(address);
+    else if (!caching.load())  // as torch's own goes by what is set when memory is freed
+      free_plain(address);
+    else
+      before->raw_delete(address);
   }
   void init(int count) override {
     char text[TORCH_TEXT];
@@ -480,16 +487,15 @@ struct Allocator final : CUDAAllocator {
     for (int device = 0; device < std::max(devices.load(), 1); ++device) add_segments(answer, device, pool);
     std::lock_guard<std::mutex> guard(recorder.lock);
     for (int device = 0; device < devices.load(); ++device) {
-      if (recorder.records)
-        keep(entry_of(TraceEntry::SNAPSHOT, device, 0, active_bytes(answer, device), nullptr, {0, 0}, nullptr));
       answer.device_traces.emplace_back();
-      if (!traces) continue;
       for (const auto &entry : recorder.traces[device]) {
-        if (pool != Pool(0, 0) && entry.mempool_ != pool) continue;
+        if (!traces || (pool != Pool(0, 0) && entry.mempool_ != pool)) continue;
         answer.device_traces.back().push_back(entry);
         auto &time = answer.device_traces.back().back().time_;
         time.t_ = to_ns(time.approx_t_) / 1000;
       }
+      if (recorder.records)  // for the next one
+        keep(entry_of(TraceEntry::SNAPSHOT, device, 0, active_bytes(answer, device), nullptr, {0, 0}, nullptr));
     }
     if (traces) answer.external_annotations = recorder.annotations;
     for (auto &entry : answer.external_annotations) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;

@@ -37,6 +37,7 @@ def absent(needs, has_gpu):
     for need in needs:
         try:
             there = has_gpu if need == "gpu" else importlib.util.find_spec(need) is not None
+            there = there or (need == "nccl" and not has_gpu)  # the host device has collectives of its own
         except ImportError:  # of the package that a module is in
             there = False
         if not there:

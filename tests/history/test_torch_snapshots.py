@@ -70,8 +70,10 @@ def test_torchs_viewer_opens_snapshots_of_torch_on_accelrts_memory(tmp_path):
 
     path = f"{tmp_path}/torch.pickle"
     accelrt.interop.torch.install()
+    accelrt.memory._record_memory_history()  # torch's own records torch's allocations alone
     torch_dumps(path)
     accelrt.memory.dump_snapshot(path + ".ours.pickle")
+    accelrt.memory._record_memory_history(None)
     for each in (path, path + ".ours.pickle"):
         open_with_torch(each)
         accelrt.memory.load_snapshot(each)
