@@ -114,11 +114,19 @@ def cache_folder() -> Path | None:
     return folder if own and os.access(folder, os.W_OK | os.X_OK) else None
 
 
+def loaded_cpp_library() -> list[str]:
+    """The C++ library that torch loaded, by its path: a compiler that has only an archive of its own would
+    else put a second one into the object, and the two share the half of their state."""
+    with open("/proc/self/maps") as maps:
+        paths = [line.partition("/")[2].strip() for line in maps if "/libstdc++.so" in line]
+    return [f"/{path}" for path in paths[:1] if os.path.isfile(f"/{path}")]
+
+
 def compile_to(path: Path, compiler: list[str], flags: list[str]) -> None:
     """Compiles in a folder of its own, and writes the file whole, for other processes may look for it."""
     with tempfile.TemporaryDirectory(prefix="accelrt-torch-") as folder:
         compiled = os.path.join(folder, "torch_allocator.so")
-        libraries = [f"-l{name}" for name in torch_sources.LIBRARIES]
+        libraries = [f"-l{name}" for name in torch_sources.LIBRARIES] + loaded_cpp_library()
         command = [*compiler, *flags, str(torch_sources.SOURCE), "-o", compiled, *libraries]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)

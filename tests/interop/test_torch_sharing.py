@@ -32,3 +32,17 @@ def test_on_a_gpu(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_on_the_standin(standin, name):
     run("standin", name, STANDIN_DEVICES="2" if name.startswith("a_device") else "1", **standin)
+
+
+@pytest.mark.host
+def test_a_compiler_with_an_archive_of_the_cpp_library_adds_no_second_one(standin, tmp_path):
+    compiler = {
+        "CXX": "g++ -static-libstdc++",
+        "XDG_CACHE_HOME": str(tmp_path),
+        "ACCELRT_TORCH_OBJECT": "compiled",
+    }
+    run(
+        "standin", "past_the_cache_nothing_is_shared", **standin, **compiler
+    )  # its error is formatted by a stream
+    (made,) = tmp_path.rglob("*.so")
+    assert b"_ZTVSt13basic_ostream" not in made.read_bytes()
