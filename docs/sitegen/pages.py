@@ -18,6 +18,7 @@ COPIES = {
     "made/contributing": "CONTRIBUTING.md",
     "made/tests": "tests/README.md",
     "made/security": "SECURITY.md",
+    "made/conduct": "CODE_OF_CONDUCT.md",
     "made/changelog": "CHANGELOG.md",
     "made/glossary": "accelrt/GLOSSARY.md",
     "made/design/map": "accelrt/DESIGN.md",
