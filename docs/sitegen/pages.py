@@ -14,6 +14,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 COPIES = {
     "made/examples": "examples/README.md",
     "made/benchmarks": "benchmarks/RESULTS.md",
+    "made/scale": "benchmarks/SCALE.md",
     "made/ablation": "benchmarks/ABLATION.md",
     "made/contributing": "CONTRIBUTING.md",
     "made/tests": "tests/README.md",

@@ -40,7 +40,7 @@ def train(comm):
         gradient = cuda.asarray(np.array([(error * x).mean(), error.mean()], np.float32))
         comm.all_reduce(gradient, op="avg")
         comm.synchronize(timeout=60)
-        cuda.copy(parameters, line - np.float32(RATE) * gradient.numpy())
+        parameters.copy_(line - np.float32(RATE) * gradient.numpy())
     return parameters
 
 
