@@ -14,7 +14,7 @@ version = release = re.search(r'^version = "(.+)"', (HERE.parent / "pyproject.to
 extensions = ["myst_parser", "sitegen.extension"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["sitegen"]
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "html_image"]
 myst_heading_anchors = 3
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
