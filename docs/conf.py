@@ -25,6 +25,7 @@ html_theme = "furo"
 html_title = f"accelrt {version}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "search_scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
