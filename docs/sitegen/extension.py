@@ -16,6 +16,7 @@ from . import pages, pictures, reference, tables
 
 MARKER = re.compile(r"^<!-- made: (\w+)(?: (\S+))? -->$", re.M)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
+STACKED = range(3, 6)  # columns of tables that are lists on a phone; wider ones are scrolled
 NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\(.*\))?", re.S)
 
 
@@ -98,6 +99,40 @@ class LinkNames(SphinxPostTransform):
             literal.replace_self(node)
 
 
+class NarrowTables(SphinxPostTransform):
+    """Prepares tables for a phone, where site.css has each row of three to five cells stand as a list.
+
+    The cells get their column's heading, which is hidden where the table is one; names in cells may break
+    behind a dot or an underscore.
+    """
+
+    default_priority = 6  # after LinkNames
+    formats = ("html",)
+
+    def run(self, **_: Any) -> None:
+        for table in self.document.findall(nodes.table):
+            for literal in list(table.findall(nodes.literal)):
+                self.allow_breaks(literal)
+            heads = [[entry.astext() for entry in row] for head in table.findall(nodes.thead) for row in head]
+            if len(heads) == 1 and len(heads[0]) in STACKED:
+                table["classes"].append("stacked")
+                for body in table.findall(nodes.tbody):
+                    for row in body:
+                        self.label(row, heads[0])
+
+    def allow_breaks(self, literal: nodes.literal) -> None:
+        parts = re.split(r"(?<=[._/])(?=\w)", literal.astext())
+        literal.children = []
+        for part in parts:
+            literal += nodes.raw("", "<wbr>", format="html") if literal.children else nodes.Text("")
+            literal += nodes.Text(part)
+
+    def label(self, row: nodes.Node, heads: list[str]) -> None:
+        for head, cell in list(zip(heads, row.children, strict=True))[1:]:
+            if head and cell.astext():
+                cell.children[0].insert(0, nodes.inline("", f"{head}: ", classes=["column"]))
+
+
 def find_annotation(app: Sphinx, env: Any, node: pending_xref, content: nodes.Node) -> nodes.Node | None:
     """Where a signature names a type by its bare name: its entry, or the text alone."""
     if node.get("refdomain") != "py":
@@ -115,4 +150,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", fill_markers)
     app.connect("missing-reference", find_annotation)
     app.add_post_transform(LinkNames)
+    app.add_post_transform(NarrowTables)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,10 +14,12 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 COPIES = {
     "made/examples": "examples/README.md",
     "made/benchmarks": "benchmarks/RESULTS.md",
+    "made/scale": "benchmarks/SCALE.md",
     "made/ablation": "benchmarks/ABLATION.md",
     "made/contributing": "CONTRIBUTING.md",
     "made/tests": "tests/README.md",
     "made/security": "SECURITY.md",
+    "made/conduct": "CODE_OF_CONDUCT.md",
     "made/changelog": "CHANGELOG.md",
     "made/glossary": "accelrt/GLOSSARY.md",
     "made/design/map": "accelrt/DESIGN.md",
