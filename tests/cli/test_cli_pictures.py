@@ -40,7 +40,11 @@ def test_view_prints_what_an_earlier_snapshot_lacks(snapshot, tmp_path):
     assert list(tmp_path.glob("*.html")) == []
     done = accelrt("view", after, "--since", snapshot, "-o", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "page.html").exists()
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>after.json since taken.json - accelrt memory</title>" in page
+    done = accelrt("view", after, "--since", snapshot, "--open", BROWSER="echo %s")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.glob("after.*.html")] == ["after.json.since.taken.json.html"]
     done = accelrt("view", after, "--since", tmp_path / "none")
     assert done.returncode != 0
     assert "none" in done.stderr

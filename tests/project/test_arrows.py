@@ -73,6 +73,8 @@ INSIDE = {
     "accelrt.allocator.settings.settings": "tune makes settings of others, without a device",
     "accelrt.tunable.offline": "tune offline prints what it leaves out, which tune_in_file warns of",
     "accelrt.tunable.results_file": "several files are tuned as one",
+    "accelrt.memory.explain": "stacks and streams are named as in the text of compare_snapshots",
+    "accelrt.memory.growth": "the page has as data what compare_snapshots says as text",
     "accelrt.memory.history.compact_form": "record looks into its file without reading the events",
     "accelrt.memory.history.memory_history": "a recording's events as arrays; dicts are far larger",
     "accelrt.memory.history.snapshot_file": "the same",
