@@ -125,7 +125,8 @@ MEMORY = {
         sleepable tag_pool wake
     """,
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
-    "allocator.settings.apply": "allocator_settings set_allocator_settings",
+    "allocator.settings.apply": "allocator_settings set_allocator_settings settings_in_force",
+    "allocator.settings.typed": "AllocatorSettings",
     "devices.device": "mem_get_info",
     "readings": "list_gpu_processes",
 }
