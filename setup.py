@@ -28,11 +28,8 @@ from setuptools.modified import newer_group
 ROOT = Path(__file__).parent
 PACKAGE = (ROOT / "accelrt").resolve()
 LIBRARY = "accelrt.lib.libaccelrt"
-# What writes sources, and what only tests import: no part of a wheel.
-NOT_INSTALLED = (
-    *("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen"),
-    "accelrt.driver.testing",
-)
+# What writes sources: no part of a wheel.
+NOT_INSTALLED = ("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen")
 CMAKE_VERSION = """\
 set(PACKAGE_VERSION "%s")
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)

@@ -45,6 +45,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "interface": ("Device interfaces", ("accelrt.interface",)),
     "sanitizer": ("The race detector", ("accelrt.sanitizer",)),
     "tunable": ("Tunable operations", ("accelrt.tunable",)),
+    "testing": ("For tests", ("accelrt.testing",)),
     "profilers": ("For profilers", ("accelrt.nvtx", "accelrt.profiler")),
     "publish": ("For monitors", ("accelrt.publish",)),
     "green_contexts": ("Green contexts", ("accelrt.green_contexts",)),
