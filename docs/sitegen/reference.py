@@ -178,6 +178,10 @@ class Unquoted(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.parse(f"accelrt.{node.id}", mode="eval").body if node.id in accelrt.__all__ else node
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        is_literal = ast.unparse(node.value).rpartition(".")[2] == "Literal"
+        return node if is_literal else self.generic_visit(node)  # whose texts are values, and no types
+
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return self.visit(ast.parse(node.value, mode="eval").body) if isinstance(node.value, str) else node
 
