@@ -1,4 +1,4 @@
-"""accelrt's plug-in for pytest: fixtures for tests of programs and extensions that use it.
+"""The plug-in for pytest: fixtures for tests of programs and extensions that use it.
 
 Installing accelrt installs it.  accelrt itself is imported where a test asks for a fixture;
 docs/guide/testing.md has examples.  Before the first of them runs, the session's device is initialised so
@@ -43,8 +43,8 @@ def use_device() -> str:
 
 @pytest.fixture(scope="session")
 def accelrt_device() -> str:
-    """The driver that the session runs on, "host" or "cuda": the one that ACCELRT_DRIVER names; without it a
-    GPU where there is one, else the host device."""
+    """Initialises the driver that the session runs on, "host" or "cuda": the one that ACCELRT_DRIVER names;
+    without it a GPU where there is one, else the host device."""
     return use_device()
 
 
@@ -55,6 +55,7 @@ def accelrt_leak_check(accelrt_device: str, request: pytest.FixtureRequest) -> I
 
     A test that has failed is not checked: what pytest keeps of the failure holds what the test had made.
     """
+    __tracebackhide__ = True
     from accelrt import testing
 
     check = testing.LeakCheck().begin()
@@ -77,7 +78,7 @@ def accelrt_audit(accelrt_device: str) -> Iterator[None]:
 
 @pytest.fixture
 def accelrt_faults(accelrt_device: str) -> Any:
-    """accelrt.testing, for failing(), failing_calls() and calls_of(); skips where no call of the driver can
+    """Hands out accelrt.testing, for failing(), failing_calls() and calls_of(), where calls of the driver can
     fail."""
     from accelrt import testing
     from accelrt.testing.device import wrapped_table
@@ -88,8 +89,8 @@ def accelrt_faults(accelrt_device: str) -> Any:
 
 @pytest.fixture
 def accelrt_interleave(accelrt_device: str) -> Callable[..., int]:
-    """accelrt.testing.interleave: two operations at once, the first stopped at each of its calls of the
-    driver."""
+    """Hands out accelrt.testing.interleave(): two operations at once, the first stopped at each of its calls
+    of the driver."""
     from accelrt import testing
     from accelrt.testing.device import wrapped_table
 

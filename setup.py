@@ -67,12 +67,12 @@ class AllocatorSettings:
 %(arguments)s    ) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The settings that a string says, "key:value,key:value"."""
+        """Reads a string, "key:value,key:value"."""
     def replace(
         self,
         *,
 %(arguments)s    ) -> Self:
-        """The same with other values of the keys that are given; None takes one out."""
+        """Makes the same settings with other values of the keys that are given; None takes one out."""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 %(attributes)s

@@ -16,7 +16,7 @@ STEPS = 4  # from an object to the variable that holds it, over containers and o
 
 
 def owners() -> dict[int, Any]:
-    """The objects of accelrt's that have device or page-locked memory, by its address."""
+    """Finds the objects of accelrt's that have device or page-locked memory, by its address."""
     found: dict[int, Any] = {}
     for thing in gc.get_objects():
         try:
@@ -32,7 +32,7 @@ def owners() -> dict[int, Any]:
 
 
 def holder_of(thing: object, but: Iterable[object] = ()) -> str:
-    """Who holds an object, in words: "`cache` of app", "attribute `x` of a Model, `model` of __main__".
+    """Says who holds an object, in words: "`cache` of app", "attribute `x` of a Model, `model` of __main__".
 
     Arguments:
         thing: an object that Python's garbage collector tracks.
@@ -52,8 +52,8 @@ def holder_of(thing: object, but: Iterable[object] = ()) -> str:
 
 
 def nearest_holder(thing: object, seen: set[int]) -> tuple[str, object | None]:
-    """One that holds an object, a variable rather than another object, in words; and where to go on from it,
-    None where that is the end."""
+    """Finds one that holds an object, a variable rather than another object, in words; and where to go on
+    from it, None where that is the end."""
     nearest: tuple[str, object | None] = ("", None)
     for holder in gc.get_referrers(thing):
         if id(holder) in seen or is_ours(holder):
@@ -88,7 +88,7 @@ def described(holder: object, thing: object, seen: set[int]) -> tuple[str, objec
 
 
 def name_in(variables: Mapping[Any, Any], thing: object) -> Any:
-    """The key of a thing among variables; None where it is none of them."""
+    """Finds the key of a thing among variables; None where it is none of them."""
     for key, value in list(variables.items()):
         if value is thing:
             return key
@@ -96,7 +96,7 @@ def name_in(variables: Mapping[Any, Any], thing: object) -> Any:
 
 
 def described_cell(cell: CellType) -> tuple[str, object | None]:
-    """A variable of a function that a function inside it uses: through the tuple of those."""
+    """Describes a variable of a function that a function inside it uses: through the tuple of those."""
     for cells in gc.get_referrers(cell):
         if isinstance(cells, tuple):
             for function in gc.get_referrers(cells):
@@ -106,7 +106,7 @@ def described_cell(cell: CellType) -> tuple[str, object | None]:
 
 
 def described_dict(holder: dict[Any, Any], thing: object, seen: set[int]) -> tuple[str, object | None]:
-    """As described(), for what may be the variables of a module, a class or an object."""
+    """Does as described(), for what may be the variables of a module, a class or an object."""
     name = name_in(holder, thing)
     if name is None:
         return "a dict", holder

@@ -53,14 +53,14 @@ def wanted_by_environment() -> str:
 
 
 def table() -> ModuleType:
-    """The module of the table "faults", which is imported where something asks for it."""
+    """Imports the module of the table "faults", which is imported where something asks for it."""
     from accelrt.driver import testing
 
     return testing
 
 
 def wrapped_table() -> ModuleType:
-    """The same, where this process runs behind it.
+    """Imports the same, where this process runs behind it.
 
     Raises:
         RuntimeError: accelrt was initialised without it.

@@ -82,7 +82,8 @@ def failing_calls(
 
 
 def without_frames(error: CudaError) -> CudaError:
-    """The error, of whose frames none, nor those of what it came of, holds what the step had made."""
+    """Strips an error, so that of its frames none, nor those of what it came of, holds what the step had
+    made."""
     chained: BaseException | None = error
     while chained is not None:
         chained.__traceback__ = None
@@ -91,7 +92,7 @@ def without_frames(error: CudaError) -> CudaError:
 
 
 def calls_of(step: Callable[[], object], warm: int = 3) -> dict[str, int]:
-    """How often a step calls each row of the driver once everything that it needs is there.
+    """Counts how often a step calls each row of the driver once everything that it needs is there.
 
     Arguments:
         step: callable of no arguments.

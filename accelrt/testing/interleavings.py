@@ -39,7 +39,7 @@ class StuckError(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an operation ended.
+    """Tells how an operation ended.
 
     Attributes:
         result: what it returned; None where it raised.
@@ -237,7 +237,7 @@ def interleave(
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of one pair of operations.
+    """Makes the trials of one pair of operations.
 
     Attributes:
         first, second, make, observe, allowed: as of interleave().
@@ -252,7 +252,7 @@ class Trials:
     interleaver: Interleaver
 
     def scene(self) -> tuple[list[Any], Call, Call]:
-        """What both operate on, in a list, and the two as callables of no arguments."""
+        """Makes what both operate on, in a list, and the two as callables of no arguments."""
         scene = [] if self.make is None else [self.make()]
         return scene, functools.partial(self.first, *scene), functools.partial(self.second, *scene)
 

@@ -20,7 +20,7 @@ from accelrt.memory.holders import holder_of, owners
 from accelrt.memory.live import handles_in_use
 from accelrt.memory.live_blocks import line_of
 from accelrt.memory.mempool import MemPool
-from accelrt.runtime.init import is_initialized, runs_on_host
+from accelrt.runtime.init import init, is_initialized, runs_on_host
 from accelrt.streams.stream import Event, Stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -42,7 +42,7 @@ MISUSES = {
 
 
 class LeakError(AssertionError):
-    """What a checked block left behind.
+    """Says what a checked block left behind.
 
     Attributes:
         blocks: list of dicts, the device memory that is new: device, address, size, stream, pool, frames,
@@ -59,7 +59,8 @@ class LeakError(AssertionError):
 
 
 def settle() -> None:
-    """Collects garbage, waits for every device's work, and has idle memory go back.
+    """Collects garbage, waits for the work of every device that has memory of accelrt's, and has idle memory
+    go back.
 
     What goes may leave more behind work of its own, as a graph its kernels and a kernel its module, so it is
     done until nothing more goes, three times at most.
@@ -68,7 +69,8 @@ def settle() -> None:
     for _ in range(3):
         gc.collect()
         for ordinal in range(device_count()):
-            synchronize(ordinal)
+            if holdings(ordinal) is not None:  # else it would get a context for this
+                synchronize(ordinal)
         empty_cache()
         now = (handles_in_use(), live_objects())
         if now == before:
@@ -87,14 +89,14 @@ def audit() -> None:
 
 
 def live_objects() -> dict[str, int]:
-    """What is alive on the host device, by kind: dict of counts, and bytes; {} on a GPU, whose driver does
-    not tell."""
+    """Counts what is alive on the host device, by kind: dict of counts, and bytes; {} on a GPU, whose driver
+    does not tell."""
     return host.live_objects() if is_initialized() and runs_on_host() else {}
 
 
 def count_misuses() -> dict[str, int]:
-    """What a GPU's driver may die of and the host device counts: dict of counts since the process began; {}
-    on a GPU.
+    """Counts calls that a GPU's driver may die of, on the host device: dict of counts since the process
+    began; {} on a GPU.
 
     calls_of_gone_streams, calls that named a stream which had been destroyed; calls_beside_ends, those about
     a capture that another thread was ending (ACCELRT_HOST_END_DELAY_US=50 makes ends take their time);
@@ -107,7 +109,7 @@ def count_misuses() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class State:
-    """What was alive at a moment.
+    """Holds what was alive at a moment.
 
     Attributes:
         marks: list of Mark, by device.
@@ -156,12 +158,18 @@ class LeakCheck:
         self.before: State | None = None
 
     def begin(self) -> Self:
-        """Settles, and notes what is alive.  Returns the check."""
+        """Settles, and notes what is alive; the first use of a device, where there was none.  Returns the
+        check."""
+        init()
         settle()
-        if self.stacks and not is_recording():
-            record_history("state", "state")
-            self.records = True
-        self.before = read_state()
+        try:
+            if self.stacks and not is_recording():
+                self.records = True
+                record_history("state", "state")
+            self.before = read_state()
+        except BaseException:
+            self.cancel()
+            raise
         return self
 
     def finish(self) -> None:
@@ -171,6 +179,7 @@ class LeakCheck:
             LeakError: more is alive than at begin(), or there was a misuse; the text lists what.
             RuntimeError: begin() was not called.
         """
+        __tracebackhide__ = True  # what pytest shows ends at the test
         if self.before is None:
             raise RuntimeError("finish() without begin()")
         before, self.before = self.before, None
@@ -218,6 +227,7 @@ def check_leaks(*, stacks: bool = True) -> Iterator[LeakCheck]:
 
 
 def refuse_growth(before: State, after: State) -> None:
+    __tracebackhide__ = True
     blocks = [
         {"device": mark.device, **block}
         for old, mark in zip(before.marks, after.marks, strict=True)
@@ -240,7 +250,7 @@ def refuse_growth(before: State, after: State) -> None:
 
 
 def new_blocks(before: Mark, after: Mark) -> list[dict[str, Any]]:
-    """The blocks that came, where there are more blocks or bytes than before."""
+    """Lists the blocks that came, where there are more blocks or bytes than before."""
     is_more = (
         len(after.holding.blocks) > len(before.holding.blocks) or after.holding.live > before.holding.live
     )
@@ -259,7 +269,7 @@ def owner_text(owner: object, known: dict[int, Any]) -> str:
 
 
 def holder_text(thing: object, container: object) -> str:
-    """Who holds a thing, beside a container of ours, as text to append."""
+    """Says who holds a thing, beside a container of ours, as text to append."""
     holder = holder_of(thing, (container,))
     return f", held by {holder}" if holder else ""
 

@@ -51,11 +51,11 @@ class Caller:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.begun = threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         self.ident = self.thread.ident
 
-    def run(self) -> None:
+    def _run(self) -> None:
         self.begun.wait()
         try:
             self.answer = self.function()
@@ -68,12 +68,12 @@ class Caller:
         return self
 
     def is_done(self, timeout: float = 0.0) -> bool:
-        """Whether the function has ended; waits for it for so many seconds at most."""
+        """Tells whether the function has ended; waits for it for so many seconds at most."""
         self.thread.join(timeout)
         return not self.thread.is_alive()
 
     def result(self) -> Any:
-        """What the function returned or raised.
+        """Returns what the function returned, or raises what it raised.
 
         Raises:
             AssertionError: it does not end within 20 s.

@@ -131,7 +131,8 @@ def text_of_settings(settings: object) -> str:
 
 
 def settings_in_force() -> AllocatorSettings:
-    """The settings in force, each key as an attribute; before the first use those of ACCELRT_ALLOC_CONF.
+    """Reads back the settings in force, each key as an attribute; before the first use those of
+    ACCELRT_ALLOC_CONF.
 
     Returns:
         AllocatorSettings, of what set_allocator_settings and configure_pinned set since too.  What

@@ -219,13 +219,13 @@ TYPES = {
 
 
 def type_of(key: Key) -> str:
-    """The type of a key's values in Python, as an annotation has it."""
+    """Answers the type of a key's values in Python, as an annotation has it."""
     return TYPES.get(key.read.__qualname__.partition(".")[0], "bool | int | float | str")
 
 
 def python_value(key: Key, value: Value) -> object:
-    """A value as AllocatorSettings has it: sizes in the key's unit, None for no limit, "auto", and divisions
-    that differ as a dict like their text."""
+    """Turns a value into what AllocatorSettings has: sizes in the key's unit, None for no limit, "auto", and
+    divisions that differ as a dict like their text."""
     if isinstance(value, tuple):
         text = written(value)
         parts = [part.split(":") for part in text.strip("[]").split(",")]
@@ -241,7 +241,7 @@ def python_value(key: Key, value: Value) -> object:
     return value // MIB if key.name.endswith("_mb") else value
 
 
-SETTINGS = """What ACCELRT_ALLOC_CONF says, with types: immutable; equal where the same keys have equal
+SETTINGS = """Holds what ACCELRT_ALLOC_CONF says, with types: immutable; equal where the same keys have equal
 values.
 
         settings = accelrt.memory.AllocatorSettings(garbage_collection_threshold=0.8, growth_slack="auto")
@@ -263,7 +263,7 @@ values.
 
 
 def document_settings() -> str:
-    """The docstring of AllocatorSettings: every key, its type, its default and what it may be."""
+    """Writes the docstring of AllocatorSettings: every key, its type, its default and what it may be."""
     lines = []
     for key in KEYS.values():
         default = python_value(key, key.default)

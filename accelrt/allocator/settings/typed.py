@@ -45,7 +45,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The settings that a string says, "key:value,key:value".
+        """Reads a string, "key:value,key:value".
 
         Raises:
             SettingsError: as of ACCELRT_ALLOC_CONF.
@@ -56,7 +56,7 @@ class AllocatorSettings:
         return of_settings(cls, parse(text, SOURCE))
 
     def replace(self, **keys: object) -> Self:
-        """The same with other values of the keys that are given; None takes one out.
+        """Makes the same settings with other values of the keys that are given; None takes one out.
 
         Raises: as the class.
         """
@@ -113,7 +113,8 @@ def fill(typed: AllocatorSettings, settings: Settings) -> None:
 
 
 def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings:
-    """The same with values that are in force otherwise, whether or not a string could say them together."""
+    """Makes the same with values that are in force otherwise, whether or not a string could say them
+    together."""
     changed = {name: value for name, value in values.items() if value != settings._values[name]}
     made = of_settings(AllocatorSettings, parse(settings.text, SOURCE))
     now = {**settings._values, **changed}
@@ -125,7 +126,7 @@ def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> Al
 
 
 def text_of(name: str, value: object) -> str:
-    """A value as the settings string has it."""
+    """Writes a value as the settings string has it."""
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, Mapping):

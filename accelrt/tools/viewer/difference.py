@@ -12,7 +12,7 @@ MOST = 200  # entries of each list
 
 
 def difference_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The comparison of two snapshots, by device, as accelrt.memory.compare_snapshots() makes it.
+    """Compares two snapshots, by device, as accelrt.memory.compare_snapshots() makes it.
 
     Arguments:
         before, after: dict, torch's or accelrt's.
@@ -51,7 +51,7 @@ def described(device: int, before: dict[str, Any], after: dict[str, Any]) -> dic
 
 
 def stack_texts(frames: list[dict[str, Any]]) -> list[str]:
-    """A stack in a few words, and whole, a frame a line."""
+    """Writes a stack in a few words, and whole, a frame a line."""
     if not frames:
         return ["no stack", ""]
     lines = [f"{each.get('name', '?')}  {each.get('filename', '')}:{each.get('line', 0)}" for each in frames]

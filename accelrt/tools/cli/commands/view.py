@@ -5,6 +5,7 @@ later snapshot.
 """
 
 import argparse
+import html
 import webbrowser
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,21 @@ def run(snapshot: str, output: str | None, suffix: str, opens: bool, since: str 
     title = Path(snapshot).name if since is None else f"{Path(snapshot).name} since {Path(since).name}"
 
     def write(found: dict[str, Any], path: Path) -> int:
+        if output is None:
+            refuse_another(path, title)
         return write_page(found, path, title, before)
 
     page = snapshots.convert(snapshot, output, suffix, write)
     if opens and not webbrowser.open(page.resolve().as_uri()):
         raise RuntimeError(f"no browser was found; open {page.resolve()} in one")
     return 0
+
+
+def refuse_another(path: Path, title: str) -> None:
+    """Refuses to write over a file that nobody named, unless it is an older page of the same snapshot."""
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        beginning = file.read(8192)
+    if f"<title>{html.escape(title)} - accelrt memory</title>".encode("utf-8", "replace") not in beginning:
+        raise ValueError(f"{path} is there already, and no page of this snapshot; name another file with -o")
