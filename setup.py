@@ -28,11 +28,8 @@ from setuptools.modified import newer_group
 ROOT = Path(__file__).parent
 PACKAGE = (ROOT / "accelrt").resolve()
 LIBRARY = "accelrt.lib.libaccelrt"
-# What writes sources, and what only tests import: no part of a wheel.
-NOT_INSTALLED = (
-    *("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen"),
-    "accelrt.driver.testing",
-)
+# What writes sources: no part of a wheel.
+NOT_INSTALLED = ("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen")
 CMAKE_VERSION = """\
 set(PACKAGE_VERSION "%s")
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
@@ -52,6 +49,35 @@ Version: %s
 Cflags: -I${package}/include
 Libs: -L${package}/lib -Wl,-rpath,${package}/lib -laccelrt
 """
+SETTINGS_STUB = '''\
+from collections.abc import Mapping
+from inspect import Signature
+from typing import Literal, Self
+
+__all__ = ["AllocatorSettings"]
+
+class AllocatorSettings:
+    """%(doc)s"""
+    text: str
+    named: tuple[str, ...]
+    __signature__: Signature
+    def __init__(
+        self,
+        *,
+%(arguments)s    ) -> None: ...
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a string, "key:value,key:value"."""
+    def replace(
+        self,
+        *,
+%(arguments)s    ) -> Self:
+        """Makes the same settings with other values of the keys that are given; None takes one out."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+%(attributes)s
+def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings: ...
+'''
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
     "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
@@ -110,7 +136,23 @@ def write_stubs():
     unlisted += module_of(table["UNDERSCORED"])
     write_stub("accelrt", found, unlisted, "__version__: str\n")
     underscored = module_of(table["UNDERSCORED_MEMORY"])
+    write_settings_stub()
     write_stub("accelrt/memory", module_of(table["MEMORY"]) | underscored, underscored)
+
+
+def write_settings_stub():
+    """Writes what type checkers read of AllocatorSettings, whose arguments are the settings string's keys."""
+    folder = ROOT / "accelrt/allocator/settings"
+    keys = runpy.run_path(str(folder / "keys.py"))
+    types = {name: keys["type_of"](key) for name, key in keys["KEYS"].items()}
+    no_limit = {name: keys["python_value"](key, key.default) is None for name, key in keys["KEYS"].items()}
+    arguments = "".join(f"        {name}: {kind} | None = None,\n" for name, kind in types.items())
+    attributes = "".join(
+        f"    @property\n    def {name}(self) -> {kind}{' | None' * no_limit[name]}: ...\n"
+        for name, kind in types.items()
+    )
+    described = {"arguments": arguments, "attributes": attributes, "doc": keys["document_settings"]()}
+    write(folder / "typed.pyi", SETTINGS_STUB % described)
 
 
 def write_stub(package, found, unlisted=(), more=""):

@@ -15,10 +15,10 @@ GLIBC = (2, 28)
 DECLARATIONS = {"accelrt/api.pxd", "accelrt/status.pxd"}
 # Headers of the C API, and those with which accelrt compiles where it runs.
 HEADERS = re.compile(
-    r"accelrt/(include/accelrt\.(h|hpp)|kernels/cuda_on_host/.*|allocator/external/torch_table\.h"
+    r"accelrt/(include/accelrt(_static)?\.(h|hpp)|kernels/cuda_on_host/.*|allocator/external/torch_table\.h"
     r"|interop/(torch_\w+\.(h|cpp)|cuda_stub/\w+\.h))"
 )
-LEFT_OUT = re.compile(r".*(\.(pyx|pxi|c|md)|/(stubgen|rowgen|headergen)\.py|/driver/testing\..*)")
+LEFT_OUT = re.compile(r".*(\.(pyx|pxi|c|md)|/(stubgen|rowgen|headergen)\.py)")
 COUNT = """
 import accelrt
 with open("/proc/self/maps") as maps:

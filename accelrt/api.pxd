@@ -12,14 +12,14 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.status cimport (
-    CAPTURE_INVALID, CAPTURE_UNJOINED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_DEVICE,
+    CAP_REACHED, CAPTURE_INVALID, CAPTURE_UNJOINED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, ILLEGAL_STATE, INVALID_DEVICE,
     INVALID_HANDLE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY,
     POOL_CAP_REACHED, SLEEPING, SUCCESS,
 )
 
 cdef enum:
     API_VERSION = 1   # raised when a signature below changes
-    API_REVISION = 4  # raised when functions are added; a module that uses one not installed cannot be imported
+    API_REVISION = 5  # raised when functions are added; a module that uses one not installed cannot be imported
 
 # --- place ---
 
@@ -31,7 +31,8 @@ cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil
 # --- memory ---
 
 # size bytes on a device, in the order of stream; the address is a multiple of 512, and 0 for size 0.
-# OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain; POOL_CAP_REACHED by a MemPool's limit,
+# OUT_OF_MEMORY, after the cache's idle memory went back to the device in vain; CAP_REACHED by the process's limit
+# (set_per_process_memory_fraction), POOL_CAP_REACHED by a MemPool's,
 # SLEEPING by a MemPool that sleeps; copies, fills and graphs over memory of such a pool are answered SLEEPING too.
 # Here and below INVALID_HANDLE for a stream that the driver does not know, or that is another device's.
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil
@@ -156,6 +157,9 @@ cdef int raise_failure(int code, const char* call) except -1 nogil
 # and what to do.  At most room bytes, the last of them 0; answers the text's length without that, or 0 where it cannot be
 # told.  Takes the GIL.
 cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept nogil
+# The same of the calling thread's last request of allocate or allocate_pinned that was answered OUT_OF_MEMORY, CAP_REACHED
+# or POOL_CAP_REACHED; 0 where none was.
+cdef size_t explain_last_refusal(char* out_text, size_t room) noexcept nogil
 
 # The version and the revision of the accelrt that is installed.
 cdef int api_version() noexcept nogil

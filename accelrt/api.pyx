@@ -21,6 +21,27 @@ from accelrt.runtime.lifetimes cimport note_record, return_event_handle, take_ev
 from accelrt.runtime.access cimport begin_nogil_use, end_nogil_use, is_awake
 
 
+cdef extern from *:
+    """
+    /* What explain_last_refusal explains: of this thread's last refused request; code 0: there was none. */
+    static __thread struct { int code, device; size_t size; uintptr_t stream; } accelrt_last_refusal;
+    """
+    struct Refusal:
+        int code
+        int device         # -1: page-locked memory
+        size_t size
+        uintptr_t stream
+    Refusal last_refusal "accelrt_last_refusal"
+
+
+cdef inline int note_refusal(int code, int device, size_t size, uintptr_t stream) noexcept nogil:
+    # Returns the code.
+    if code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED:
+        last_refusal.code, last_refusal.device = code, device
+        last_refusal.size, last_refusal.stream = size, stream
+    return code
+
+
 cdef inline bint outside(int device) noexcept nogil:
     return device < 0 or device >= MAX_DEVICES
 
@@ -50,7 +71,7 @@ cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_addr
     cdef int code = judge(device, stream)
     if code:
         return code
-    return pool.allocate(device, size, stream, out_address)
+    return note_refusal(pool.allocate(device, size, stream, out_address), device, size, stream)
 
 
 cdef int release(int device, uintptr_t address) noexcept nogil:
@@ -81,7 +102,7 @@ cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil:
 
 
 cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
-    return pinned.allocate_pinned(size, out_address)
+    return note_refusal(pinned.allocate_pinned(size, out_address), -1, size, 0)
 
 
 cdef int release_pinned(uintptr_t address) noexcept nogil:
@@ -280,15 +301,30 @@ cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out
             out_text[0] = 0
         return 0
     with gil:
-        return write_refusal(device, size, stream, out_text, room)
+        return write_refusal(OUT_OF_MEMORY, device, size, stream, out_text, room)
 
 
-cdef size_t write_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept:
+cdef size_t explain_last_refusal(char* out_text, size_t room) noexcept nogil:
+    if last_refusal.code == 0:
+        if room:
+            out_text[0] = 0
+        return 0
+    with gil:
+        return write_refusal(
+            last_refusal.code, last_refusal.device, last_refusal.size, last_refusal.stream, out_text, room)
+
+
+cdef size_t write_refusal(
+    int code, int device, size_t size, uintptr_t stream, char* out_text, size_t room,
+) noexcept:
     cdef bytes text
     cdef size_t written
     try:
-        explained = later("accelrt.memory.live").explained
-        text = str(explained(ordinal_of(device), size, stream, OUT_OF_MEMORY, "", None)).encode()
+        live = later("accelrt.memory.live")
+        if device < 0:
+            text = str(live.explained_pinned(size, "")).encode()
+        else:
+            text = str(live.explained(ordinal_of(device), size, stream, code, "", None)).encode()
     except Exception:  # the status code has to do
         text = b""
     written = min(<size_t>len(text), room - 1) if room else 0

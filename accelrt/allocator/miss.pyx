@@ -22,7 +22,7 @@ from accelrt.allocator.inline.block_ops cimport is_heap_quiescent, is_quiescent,
 from accelrt.allocator.inline.free_list cimport best_fit, class_of, next_class, precedes
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
-from accelrt.allocator.stats cimport ALLOCATED_BYTES
+from accelrt.allocator.stats cimport ALLOCATED_BYTES, note_news
 from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.guard cimport (
@@ -831,6 +831,7 @@ cdef int release_and_retry(Pool* pool, Request* request, int refusal, uintptr_t*
     cdef int code = refusal
     cdef bint more
     pool.stats.num_alloc_retries += 1
+    note_news(&pool.stats)
     if refusal == POOL_CAP_REACHED:
         code = release_own(pool, request.heap.owner)
         return code if code else find_or_grow(pool, request, out_address)
@@ -897,5 +898,6 @@ cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept no
         code = borrow(pool, request, code, True, out_address)
     if refused(code):
         pool.stats.num_ooms += 1
+        note_news(&pool.stats)
         note_refusal(pool, request)
     return code

@@ -65,6 +65,16 @@ cdef struct Stats:  # a pool's; peak_all is the peak of the sum of both kinds, n
     int64_t sleeping_bytes        # of suspended pages, which the device has back
     Counter oversize_allocations
     Counter oversize_segments
+    int64_t news                  # grows with each event that logging is told of; note_news alone writes it
+
+
+cdef extern from *:
+    """
+    #define load_news(stats) __atomic_load_n(&(stats)->news, __ATOMIC_RELAXED)
+    #define note_news(stats) ((void)__atomic_add_fetch(&(stats)->news, 1, __ATOMIC_RELAXED))
+    """
+    int64_t load_news(const Stats* stats) noexcept nogil  # under no lock
+    void note_news(Stats* stats) noexcept nogil           # a retry, a refusal, or memory that went back to the device
 
 
 cdef inline void clear_counts(Stats* stats) noexcept nogil:

@@ -6,6 +6,7 @@ handle_map   a hash table from addresses or handles to records
 interpreter  Python's thread, the GIL and the interpreter's end, as its C API tells them
 instead      what accelrt has for names of torch's, CuPy's and NumPy's
 integers     what callers may pass as a number
+logs         events for operators, through Python's logging
 locks        mutexes; spin locks; what stands for the GIL; counters and pointers of several threads
 names        the public names, and the module that each is of
 stubgen      writes the stubs of compiled modules, when the package is built

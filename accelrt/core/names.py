@@ -103,7 +103,7 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing visible"
+UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing testing visible"
 
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
@@ -125,7 +125,8 @@ MEMORY = {
         sleepable tag_pool wake
     """,
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
-    "allocator.settings.apply": "allocator_settings set_allocator_settings",
+    "allocator.settings.apply": "allocator_settings set_allocator_settings settings_in_force",
+    "allocator.settings.typed": "AllocatorSettings",
     "devices.device": "mem_get_info",
     "readings": "list_gpu_processes",
 }

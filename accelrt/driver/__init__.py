@@ -2,7 +2,7 @@
 
 table          the contract: the struct, a row a function
 registry       the active table, and which driver this process runs on; rows as Python methods
-testing        for tests alone: a table of which a chosen call fails, or in which a thread stops
+testing        for accelrt.testing alone: a table of which a chosen call fails, or in which a thread stops
 rowgen         writes the rows that only forward, and what the drivers' modules fill
 guard          the gate between captures and waits for a device; waits that a signal may end
 cuda/          the table filled by NVIDIA's driver

@@ -1,6 +1,7 @@
 """The C and C++ forms of the Cython API, and where they are installed.
 
 accelrt.h    every function and constant of accelrt/api.pxd for C and C++; written by headergen
+accelrt_static.h  the library's functions, for projects that compile them in; written by headergen too
 accelrt.hpp  owners for C++: buffers, streams, events and graphs that give back what they hold; exceptions
 headergen    writes accelrt.h, and the library's functions, from api.pxd and status.pxd when accelrt is built
 
@@ -33,7 +34,8 @@ def get_library() -> str:
 
     Returns:
         str, an absolute path, to link or to dlopen.  What was linked to it finds it by an rpath or, since the
-        loader goes by the name, where the process has loaded it: `ctypes.CDLL(accelrt.get_library())`.
+        loader goes by the name, where the process has loaded it: `ctypes.CDLL(accelrt.get_library())`.  What
+        has accelrt_static.h compiled in needs no library.
 
     It works in a process that runs Python with accelrt installed: extension modules, libraries that they load
     and programs that embed Python.  The first call imports accelrt.  Elsewhere each call answers

@@ -44,14 +44,34 @@ inline void check(int code, const char *call) {
         throw error(code, call);
 }
 
-// The same for an allocation: out of memory says what holds the memory, as in Python.  Takes the GIL then.
-inline void check_allocated(int code, int device, std::size_t size, std::uintptr_t stream) {
-    if (code != ACCELRT_OUT_OF_MEMORY)
-        return check(code, "allocate");
+// A request of memory that was refused.  what() says what holds the memory and what to do, as in Python.
+class out_of_memory : public error {
+public:
+    using error::error;
+};
+
+// explain writes the explanation to a buffer of a size, and returns its length.
+template <class Explain> [[noreturn]] void throw_out_of_memory(int code, const char *call, Explain explain) {
     std::string text(8192, '\0');
-    const std::size_t length = accelrt_explain_refusal(device, size, stream, &text[0], text.size());
+    const std::size_t length = explain(&text[0], text.size());
     text.resize(length < text.size() ? length : text.size() - 1);
-    throw error(code, "allocate", text);
+    throw out_of_memory(code, call, text);
+}
+
+// The same as check for what the calling thread just asked memory of.  Takes the GIL where it was refused.
+inline void check_allocated(int code, const char *call) {
+    if (code == ACCELRT_OUT_OF_MEMORY || code == ACCELRT_CAP_REACHED || code == ACCELRT_POOL_CAP_REACHED)
+        throw_out_of_memory(code, call, accelrt_explain_last_refusal);
+    check(code, call);
+}
+
+// For a request of that size on that stream, whichever thread made it.
+inline void check_allocated(int code, int device, std::size_t size, std::uintptr_t stream) {
+    if (code == ACCELRT_OUT_OF_MEMORY)
+        throw_out_of_memory(code, "allocate", [=](char *text, std::size_t room) {
+            return accelrt_explain_refusal(device, size, stream, text, room);
+        });
+    check(code, "allocate");
 }
 
 // Imports accelrt and compares versions; best called when a library is loaded.
@@ -183,8 +203,7 @@ public:
 private:
     static std::uintptr_t allocate(std::size_t size, stream_ref order) {
         std::uintptr_t address = 0;
-        check_allocated(accelrt_allocate(order.device(), size, order.handle(), &address), order.device(), size,
-                        order.handle());
+        check_allocated(accelrt_allocate(order.device(), size, order.handle(), &address), "allocate");
         return address;
     }
     std::size_t size_;
@@ -206,7 +225,7 @@ public:
 private:
     static std::uintptr_t allocate(std::size_t size) {
         std::uintptr_t address = 0;
-        check(accelrt_allocate_pinned(size, &address), "allocate_pinned");
+        check_allocated(accelrt_allocate_pinned(size, &address), "allocate_pinned");
         return address;
     }
     std::size_t size_;

@@ -1,4 +1,5 @@
-"""Writes the C form of the Cython API from its declarations: accelrt.h, and the functions of libaccelrt.so.
+"""Writes the C form of the Cython API from its declarations: accelrt.h, and the functions of libaccelrt.so,
+which accelrt_static.h has too for projects that compile them in.
 
 api.pxd and status.pxd are the one source: functions, constants and what their comments say.  A function NAME
 is accelrt_NAME in C, a constant NAME ACCELRT_NAME, in the comments too.  setup.py calls write_all() before it
@@ -27,7 +28,11 @@ WIDTH = 110
 # What a function answers where accelrt cannot be imported, if that is not a status code.
 UNLOADED = {
     **dict.fromkeys(
-        ("api_version", "api_revision", "memory_allocated", "memory_reserved", "explain_refusal"), "0"
+        (
+            *("api_version", "api_revision", "memory_allocated", "memory_reserved"),
+            *("explain_refusal", "explain_last_refusal"),
+        ),
+        "0",
     ),
     "raise_failure": "raise_unloaded()",
     "status_name": "unloaded_name(code)",
@@ -59,7 +64,7 @@ BEFORE = """\
    Threads: any thread may call any function at any time, with or without the GIL, unless the function's
    comment says otherwise.  Without it is better: a call may wait for another thread's call of the driver, and
    that for a function of Python's.  Apart from the first call and the first use, only
-   accelrt_raise_failure and accelrt_explain_refusal take the GIL. */
+   accelrt_raise_failure, accelrt_explain_refusal and accelrt_explain_last_refusal take the GIL. */
 #ifndef ACCELRT_H
 #define ACCELRT_H
 
@@ -98,6 +103,22 @@ LIBRARY = """\
 #include "accelrt.h"
 
 #define EXPORT __attribute__((visibility("default")))
+"""
+STATIC = """\
+/* The functions of accelrt.h for a project that links no libaccelrt.so, so that nothing has to be found when
+it
+   is loaded.  One file of C of an extension or a library, which holds no more than this line, includes it:
+
+       #include <accelrt_static.h>
+
+   The functions are that library's own; glibc before 2.34 needs -ldl.  Generated from accelrt/api.pxd. */
+#ifdef __cplusplus
+#error "accelrt_static.h is C: include it in a file of C, which the compiler links with your C++"
+#endif
+{loader}
+#include "accelrt.h"
+
+#define EXPORT __attribute__((visibility("hidden")))
 """
 STATE = """
 static const struct functions unloaded;
@@ -327,8 +348,9 @@ def render_header(items: list[Item], statuses: Item) -> str:
     return f"{BEFORE}{render_enum(statuses, 'accelrt_status ')}\n{text}\n{AFTER}"
 
 
-def render_library(functions: list[Function]) -> str:
-    """The text of libaccelrt.c: a table of pointers, which the first call of any function fills."""
+def render_library(functions: list[Function], beginning: str) -> str:
+    """The text of libaccelrt.c and, with another beginning, of accelrt_static.h: a table of pointers, which
+    the first call of any function fills."""
     pointers, listed, first, exported = [], [], [], []
     for each in functions:
         pointers.append(f"    {each.result}(*{each.name})({each.signature});\n")
@@ -345,7 +367,7 @@ def render_library(functions: list[Function]) -> str:
     table = "".join(f"    first_{each.name},\n" for each in functions)
     return "".join(
         [
-            f"{LIBRARY}\nstruct functions {{\n{''.join(pointers)}}};\n",
+            f"{beginning}\nstruct functions {{\n{''.join(pointers)}}};\n",
             f"\nstatic const char *const names[] = {{ /* as the pointers are */\n{''.join(listed)}}};\n",
             f"{STATE}\n{''.join(first)}",
             f"\nstatic const struct functions unloaded = {{\n{table}}};\n\n{''.join(exported)}",
@@ -354,13 +376,15 @@ def render_library(functions: list[Function]) -> str:
 
 
 def render() -> dict[Path, str]:
-    """Path -> text of the two files."""
+    """Path -> text of the three files."""
     items = read_items((PACKAGE / "api.pxd").read_text())
     statuses = read_statuses((PACKAGE / "status.pxd").read_text())
     functions = [item.function for item in items if item.function]
+    loader = (PACKAGE / "lib" / "loader.h").read_text().rstrip()
     return {
         HERE / "accelrt.h": render_header(items, statuses),
-        PACKAGE / "lib" / "libaccelrt.c": render_library(functions),
+        PACKAGE / "lib" / "libaccelrt.c": render_library(functions, LIBRARY),
+        HERE / "accelrt_static.h": render_library(functions, STATIC.format(loader=loader)),
     }
 
 

@@ -142,6 +142,10 @@ def load_prebuilt(torch: ModuleType, way: str) -> Any:
         if way == "prebuilt":
             raise torch_build.CannotCompile(f"ACCELRT_TORCH_OBJECT is prebuilt, and {error}") from error
         if not isinstance(error, torch_prebuilt.NoObject):
+            tell(
+                "torch_compiled",
+                f"torch's allocator is compiled, since the prebuilt one does not suit: {error}",
+            )
             warnings.warn(
                 f"accelrt does not use the object that was made for torch {torch.__version__}, and compiles "
                 f"another: {error}",
@@ -196,6 +200,9 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
         raise too_late(lacking)
     allocator = plug(torch)
     _installed = allocator
+    tell(
+        "torch_plugged", f"torch's allocator is plugged in, without much of what its own class has: {lacking}"
+    )
     try:
         replace_functions(torch, FUNCTIONS, mempool_class(torch), [])
         torch.cuda.memory.change_current_allocator(allocator)
@@ -211,6 +218,13 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
             _installed = None
             restore()
         raise
+
+
+def tell(event: str, text: str) -> None:
+    """Logs what accelrt fell back to under torch, which imports logging itself."""
+    import logging
+
+    runtime.later("accelrt.core.logs").tell("interop", logging.WARNING, event, text)
 
 
 def is_installed() -> bool:

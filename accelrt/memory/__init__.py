@@ -6,6 +6,8 @@ mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, ke
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at
                the end
 explain        why a request was refused and what helps, found in those fields; the text that says so
+notices        what operators are told of memory, through logging
+holders        which objects have memory, and who holds them
 live_blocks    the live blocks of a device, with their stacks and tags
 growth         mark: what memory grew by since a moment, or from one snapshot to the next
 live_report    report: what holds a device's memory now

@@ -1,6 +1,7 @@
 """The allocator as Python sees it: torch.cuda.memory's names for addresses, page-locked memory and statistics."""
 cimport cython
 import numbers
+import sys
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -32,7 +33,7 @@ from accelrt.allocator.readers import record_snapshot, segments
 from accelrt.allocator.settings.apply import backend_to_come, read_environment
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
 from accelrt.allocator.stats cimport (
-    ACTIVE_BYTES, ALLOCATED_BYTES, PER_HEAP, RESERVED_BYTES, STATS, Counter, current_of, Stats,
+    ACTIVE_BYTES, ALLOCATED_BYTES, PER_HEAP, RESERVED_BYTES, STATS, Counter, current_of, load_news, Stats,
 )
 from accelrt.allocator.types cimport Pool
 from accelrt.core.integers cimport checked_address_int, exact_int
@@ -70,6 +71,14 @@ cdef extern from *:
     int catches "accelrt_catches"
     PyObject* kept "accelrt_kept"
     PyObject* refusal "accelrt_refusal"
+
+cdef extern from *:
+    """
+    #define accelrt_load_told(place) __atomic_load_n(place, __ATOMIC_RELAXED)
+    #define accelrt_store_told(place, count) __atomic_store_n(place, count, __ATOMIC_RELAXED)
+    """
+    int64_t load_told "accelrt_load_told"(const int64_t* place) noexcept nogil
+    void store_told "accelrt_store_told"(int64_t* place, int64_t count) noexcept nogil
 
 cdef extern from "Python.h":
     size_t PyLong_AsSize_t(object number) noexcept  # (size_t)-1 with an error set where it does not fit
@@ -152,7 +161,46 @@ cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* ou
         raise_kept()
     if code == INTERRUPTED:
         raise_interruption()
+    if code == 0 and has_news(ordinal):
+        try:
+            tell_news(ordinal, size)
+        except BaseException:
+            give_back(ordinal, out_address[0])
+            raise
     return code
+
+
+cdef int64_t[MAX_DEVICES] told_news  # by device: the count of news (allocator/stats.pxd) when they were told last
+
+
+cdef int64_t count_news(int ordinal) noexcept nogil:
+    cdef Pool* pool = pool_if_made(ordinal)
+    if pool == NULL:
+        return 0
+    return load_news(&pool.stats if pool.external == NULL else &pool.external.stats)
+
+
+cdef inline bint has_news(int ordinal) noexcept nogil:
+    return count_news(ordinal) != load_told(&told_news[ordinal])
+
+
+cdef int tell_news(int ordinal, object size) except -1:
+    # Tells the log what the allocator had to do since it was told last, for nogil code too.  size: bytes requested, None
+    # where nothing was.
+    store_told(&told_news[ordinal], count_news(ordinal))
+    return tell_log("tell_changes", (ordinal, size, memory_stats, backend_name() == "native"))
+
+
+cdef int tell_log(str name, tuple arguments) except -1:
+    # Calls a function of memory/notices.py, unless the program keeps no log.  Handlers are the program's code, so no lock is
+    # held; of what they raise only what interrupts is raised here.
+    if "logging" in sys.modules:
+        try:
+            getattr(later("accelrt.memory.notices"), name)(*arguments)
+        except Exception as failure:
+            PyErr_SetObject(type(failure), failure)
+            PyErr_WriteUnraisable(None)
+    return 0
 
 
 cdef void keep_interrupt(object error) noexcept:
@@ -242,6 +290,9 @@ cdef object out_of_memory(int ordinal, object size, uintptr_t stream, int code):
     if module is not None:
         try:
             module.tell(error, ordinal)
+            # What is beyond every device was never counted as refused.
+            tell_log("tell_refusal", (error, None if size >> ROUND_LIMIT else ordinal))
+            tell_news(ordinal, size)
         except BaseException as interruption:
             raise interruption from error
     return error
@@ -507,6 +558,9 @@ def empty_cache() -> None:
     for ordinal in range(MAX_DEVICES):
         empty_device(ordinal, NULL, "empty_cache")
     watch.note_emptied()
+    for ordinal in range(MAX_DEVICES):
+        if has_news(ordinal):
+            tell_news(ordinal, None)
 
 
 cdef int empty_device(int ordinal, const uint64_t* name, str call) except -1:
@@ -714,6 +768,17 @@ def _stop_asking():
     set_over()
 
 
+def _tell_what_is_live():
+    # At the exit, while the log is still open.
+    cdef int ordinal
+    cdef int64_t live
+    for ordinal in range(MAX_DEVICES):
+        live = current_of_pool(pool_if_made(ordinal), ALLOCATED_BYTES)
+        if live:
+            tell_log("tell_end", (ordinal, live))
+
+
+call_at_exit("memory.caching", "leaks", _tell_what_is_live)
 call_at_exit("memory.caching", "callbacks", _stop_asking)
 external.on_failure = keep_failure
 
@@ -826,7 +891,7 @@ cdef object out_of_host_memory(size_t size):
     # Whatever fails while the state is read leaves a short text.
     cause = cause_of_refusal()
     try:
-        return later("accelrt.memory.live").explained_pinned(size, cause)
+        error = later("accelrt.memory.live").explained_pinned(size, cause)
     except Exception as failure:
         error = OutOfMemoryError(
             f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, which the driver refused. "
@@ -834,7 +899,8 @@ cdef object out_of_host_memory(size_t size):
             OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
         )
         error.requested = size
-        return error
+    tell_log("tell_refusal", (error, None))
+    return error
 
 
 cdef void release_host_bytes(uintptr_t address) noexcept:

@@ -28,6 +28,7 @@ from accelrt.errors import OutOfMemoryError
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
 from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
+from accelrt.runtime.init import later
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED, refuse_copy
 from accelrt.runtime.lifetimes cimport events_in_use, streams_in_use
 
@@ -301,6 +302,17 @@ def tell(error: OutOfMemoryError, int ordinal) -> None:
         telling = 0
 
 
+# --- handles -----------------------------------------------------------------------------------------------------
+
+def handles_in_use() -> tuple[int, int]:
+    """Counts how many streams and events are in use, of Streams, Events and nogil code, on all devices: (streams, events)."""
+    cdef size_t streams
+    cdef long events
+    with nogil:
+        streams, events = streams_in_use(), events_in_use()
+    return streams, max(events, 0)
+
+
 # --- leaks ------------------------------------------------------------------------------------------------------------
 # What is still live when the process ends (ACCELRT_LEAKS=1): device memory, page-locked memory, streams, events, and
 # private pools with their MemPools and graphs.
@@ -327,19 +339,18 @@ cdef int owner_process = 0     # that asked for the report; 0: none did
 
 # --- when the exit begins: Python's part -----------------------------------------------------------------------
 
-cdef dict owners():
-    # The objects of accelrt's that have memory, by its address.
-    cdef dict found = {}
-    for thing in gc.get_objects():
-        kind = type(thing)
-        try:
-            module = kind.__module__
-            address = getattr(thing, "ptr", 0) if isinstance(module, str) and module.startswith("accelrt.") else 0
-        except Exception:  # a metaclass of others
-            continue
-        if address and found.get(address) != "Array":  # an Array says more than the Buffer that it views
-            found[address] = kind.__name__
-    return found
+cdef LiveBlock[MAX_DEVICES][SHOWN] reachable  # when the exit began, by device, the largest first
+cdef size_t[MAX_DEVICES] reachable_count
+
+
+cdef str known_of(dict block, dict owners):
+    # What is known of a live block: the object that has it, who holds that, pool, tag and stack.
+    cdef list parts = []
+    owner = owners.get(block["address"])
+    if owner is not None:
+        holder = later("accelrt.memory.holders").holder_of(owner, (owners,))
+        parts = [type(owner).__name__, *([f"held by {holder}"] if holder else [])]
+    return ", ".join([*parts, *described(named(block))])
 
 
 cdef int note(uintptr_t address, str text) except -1:
@@ -358,19 +369,26 @@ def write_down() -> None:
     """Keeps what is known of the blocks that are live now, for the report that this process asked for."""
     global reachable_blocks, reachable_bytes
     cdef int ordinal
+    cdef size_t index
     if owner_process != getpid():
         return
     gc.collect()
-    known = owners()
+    owners = later("accelrt.memory.holders").owners()
     reachable_blocks = reachable_bytes = 0
     for ordinal in range(MAX_DEVICES):
+        reachable_count[ordinal] = 0
         if pool_if_made(ordinal) != NULL:
             found = live_blocks(ordinal)
             reachable_blocks += len(found)
             reachable_bytes += sum([block["size"] for block in found])
-            for block in found[:DESCRIBED]:
-                owner = known.get(block["address"])
-                note(block["address"], ", ".join([*([owner] if owner else []), *described(named(block))]))
+            for index, block in enumerate(found[:SHOWN]):
+                reachable[ordinal][index] = LiveBlock(block["address"], block["size"], block["stream"])
+                reachable_count[ordinal] += 1
+                note(block["address"], known_of(block, owners))
+            for block in found[SHOWN:DESCRIBED]:
+                owner = owners.get(block["address"])
+                kind = [] if owner is None else [type(owner).__name__]
+                note(block["address"], ", ".join([*kind, *described(named(block))]))
 
 
 def start() -> None:
@@ -467,6 +485,7 @@ cdef void report_pools(int device) noexcept nogil:
 cdef void report_reachable() noexcept nogil:
     # Of what was live when the exit began, the rest.
     cdef size_t blocks
+    cdef int device
     if not headed:
         fprintf(stderr, "accelrt: nothing is live at the end of process %d (ACCELRT_LEAKS)\n", getpid())
     if reachable_blocks <= live_blocks_left or reachable_bytes < live_bytes_left:
@@ -475,6 +494,23 @@ cdef void report_reachable() noexcept nogil:
     fprintf(stderr, "  still reachable when the exit began, and freed by it: ")
     print_size(reachable_bytes - live_bytes_left)
     fprintf(stderr, " of memory in %zu block%s\n", blocks, plural(blocks))
+    for device in range(MAX_DEVICES):
+        if reachable_count[device]:
+            report_freed(device)
+
+
+cdef void report_freed(int device) noexcept nogil:
+    # The largest blocks that the exit freed, and who held them.
+    cdef LiveBlock[SHOWN] left
+    cdef size_t count = 0, total = 0, index, other
+    if not list_live(device, left, SHOWN, &count, &total):
+        return
+    for index in range(reachable_count[device]):
+        for other in range(min(count, <size_t>SHOWN)):
+            if left[other].address == reachable[device][index].address:
+                break
+        else:
+            report_block(&reachable[device][index])
 
 
 cdef void report_at_exit() noexcept nogil:

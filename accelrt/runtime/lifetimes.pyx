@@ -37,6 +37,7 @@ from accelrt.status cimport (
 )
 from accelrt.status import status_error, watch_errors
 cimport accelrt.runtime.access as watch
+from accelrt.runtime.init import later
 from accelrt.uses.events cimport (
     PooledEvent, Use, ask_use, make_event, mark_use, release_event, return_event, take_event, take_spare,
 )
@@ -267,11 +268,23 @@ def note_error(error: BaseException) -> None:
     """Sees every error of a driver call before it is raised: notes which captures it broke, and lets an error that
     an earlier one is the cause of say so."""
     cdef Record record
+    if is_device_lost(error.code) and "logging" in sys.modules:
+        tell_loss(error)
     for record in list(captures):
         if record.breakage is None and record.find_breakage():
             record.breakage = Breakage(str(error), error.call, *place_of_caller())
         elif record.breakage is not None and error.code == CAPTURE_INVALID and error.__cause__ is None:
             explain(error, record)
+
+
+cdef int tell_loss(object error) except -1:
+    # To the program's log; of what its handlers raise only what interrupts is raised here.
+    try:
+        later("accelrt.core.logs").tell_loss(error)
+    except Exception as failure:
+        PyErr_SetObject(type(failure), failure)
+        PyErr_WriteUnraisable(None)
+    return 0
 
 
 cdef int explain(object error, Record record) except -1:

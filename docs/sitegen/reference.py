@@ -45,6 +45,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "interface": ("Device interfaces", ("accelrt.interface",)),
     "sanitizer": ("The race detector", ("accelrt.sanitizer",)),
     "tunable": ("Tunable operations", ("accelrt.tunable",)),
+    "testing": ("For tests", ("accelrt.testing",)),
     "profilers": ("For profilers", ("accelrt.nvtx", "accelrt.profiler")),
     "publish": ("For monitors", ("accelrt.publish",)),
     "green_contexts": ("Green contexts", ("accelrt.green_contexts",)),
@@ -176,6 +177,10 @@ class Unquoted(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.parse(f"accelrt.{node.id}", mode="eval").body if node.id in accelrt.__all__ else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        is_literal = ast.unparse(node.value).rpartition(".")[2] == "Literal"
+        return node if is_literal else self.generic_visit(node)  # whose texts are values, and no types
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         return self.visit(ast.parse(node.value, mode="eval").body) if isinstance(node.value, str) else node

@@ -55,6 +55,17 @@ def test_the_header_is_c(standard):
     subprocess.run([*COMPILER, f"-std={standard}", "-x", "c", *CHECKS, HEADER], check=True)
 
 
+@pytest.mark.parametrize("standard", ["c99", "c11", "c17"])
+def test_the_functions_compile_into_a_project(standard):
+    static = HEADER.with_name("accelrt_static.h")
+    subprocess.run(
+        [*COMPILER, f"-std={standard}", "-x", "c", "-Wall", "-Werror", *CHECKS, static], check=True
+    )
+    if CXX is not None:
+        refused = subprocess.run([*CXX, "-x", "c++", *CHECKS, static], stderr=subprocess.PIPE, text=True)
+        assert "accelrt_static.h is C: include it in a file of C" in refused.stderr
+
+
 @pytest.mark.parametrize("name", ["accelrt.h", "accelrt.hpp"])
 @pytest.mark.parametrize("standard", ["c++11", "c++17", "c++20"])
 def test_the_headers_are_cpp(name, standard):

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from beside import on_a_thread
-from child import in_child, in_fork, in_own_process
-from compiled import compile_against, compile_program, typed
+from child import in_child, in_fork, in_own_process, wrap_host
+from compiled import COMPILER, SANITIZE, compile_against, compile_program, typed
 
 import accelrt
 
 INVALID_DEVICE, INVALID_HANDLE, NOT_ALLOCATED, NOT_INITIALIZED, FORKED = 101, 400, -4, 3, -2
 NOT_SUPPORTED, INIT_FAILED = 801, -1
+OUT_OF_MEMORY, CAP_REACHED = 2, -3
 HANDLE, POINTER = ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 DRIVER = {"ACCELRT_DRIVER": os.environ.get("ACCELRT_DRIVER", "host")}
@@ -89,6 +90,66 @@ def test_a_refusal_is_explained_in_as_many_bytes_as_there_are(library):
     assert explain(0, 1 << 50, 0, None, 0) > 0
     assert explain(accelrt.device_count(), 1, 0, short, 10) == 0
     assert short.value == b""
+
+
+@pytest.fixture
+def explain_last():
+    loaded = ctypes.CDLL(accelrt.get_library())
+    function = typed(
+        loaded, "accelrt_explain_last_refusal", ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]
+    )
+
+    def explain():
+        text = ctypes.create_string_buffer(1 << 16)
+        length = function(text, len(text))
+        assert length == len(text.value)
+        return text.value.decode()
+
+    explain.function = function
+    return explain
+
+
+def test_the_last_refusal_of_the_calling_thread_is_explained(library, explain_last):
+    def on_its_own():
+        before = explain_last()
+        assert library.take(0, 1 << 50)[0] == OUT_OF_MEMORY
+        first = explain_last()
+        code, address = library.take(0, 1000)  # what succeeds changes nothing
+        library.release(0, address)
+        assert (code, library.take(0, 1 << 49)[0]) == (0, OUT_OF_MEMORY)
+        return before, first, explain_last()
+
+    before, first, last = on_a_thread(on_its_own)
+    assert before == ""
+    assert "Tried to allocate 1048576.00 GiB" in first
+    assert "Tried to allocate 524288.00 GiB" in last
+    short = ctypes.create_string_buffer(b"x" * 20)
+    assert library.take(0, 1 << 50)[0] == OUT_OF_MEMORY
+    assert explain_last.function(short, 10) >= 9
+    assert short.raw[9:11] == b"\0x"
+    assert explain_last.function(None, 0) > 0
+
+
+def test_a_limit_is_explained_as_one(library, explain_last):
+    total = accelrt.mem_get_info()[1]
+    accelrt.set_per_process_memory_fraction((8 << 20) / total, 0)
+    try:
+        assert library.take(0, 32 << 20)[0] == CAP_REACHED
+        assert "set_per_process_memory_fraction" in explain_last()
+    finally:
+        accelrt.set_per_process_memory_fraction(1.0, 0)
+
+
+@in_own_process
+def test_page_locked_memory_that_is_refused_is_explained_as_such():
+    faults, text, address = wrap_host(), ctypes.create_string_buffer(1 << 16), ctypes.c_size_t()
+    loaded = ctypes.CDLL(accelrt.get_library())
+    explain = typed(loaded, "accelrt_explain_last_refusal", HANDLE, [ctypes.c_char_p, ctypes.c_size_t])
+    faults.arm(call=1, code=OUT_OF_MEMORY, mode="onward", rows=["host_alloc"])
+    assert loaded.accelrt_allocate_pinned(ctypes.c_size_t(64 << 20), ctypes.byref(address)) == OUT_OF_MEMORY
+    faults.disarm()
+    assert explain(text, len(text)) == len(text.value)
+    assert text.value.startswith(b"Host out of memory. Tried to allocate 64.00 MiB of page-locked memory.")
 
 
 def test_the_current_stream_is_that_of_the_calling_thread(library):
@@ -237,3 +298,37 @@ def test_a_forked_child_is_told_so():
     code, address = library.take(0, 512)
     assert in_fork(lambda: library.take(0, 512) != (FORKED, 0)) == 0
     assert (code, library.release(0, address)) == (0, 0)
+
+
+ROOM = """
+#include <accelrt.h>
+int take_and_give(int device, size_t size) {
+    uintptr_t address = 0;
+    int code = accelrt_import();
+    if (code == ACCELRT_SUCCESS)
+        code = accelrt_allocate(device, size, 0, &address);
+    return code == ACCELRT_SUCCESS ? accelrt_release(device, address) : code;
+}
+"""
+
+
+def take_and_give_alone(path):
+    room = ctypes.CDLL(path)
+    room.take_and_give.argtypes = [ctypes.c_int, ctypes.c_size_t]
+    assert room.take_and_give(0, 1000) == 0
+    assert room.take_and_give(0, 1 << 50) == OUT_OF_MEMORY
+    assert accelrt.memory_stats()["allocation.all.allocated"] == 1
+    with open("/proc/self/maps") as maps:
+        print("libaccelrt" in maps.read())
+
+
+def test_a_project_that_compiles_the_functions_in_needs_no_library(tmp_path):
+    (tmp_path / "room.c").write_text(ROOM)
+    (tmp_path / "part.c").write_text("#include <accelrt_static.h>\n")
+    flags = ["-O1", "-Wall", "-Werror", "-shared", "-fPIC", *SANITIZE, "-I", accelrt.get_include()]
+    sources = ["room.c", "part.c", "-ldl"]
+    subprocess.run([*COMPILER, *flags, "-o", "libroom.so", *sources], cwd=tmp_path, check=True)
+    assert in_child(take_and_give_alone, str(tmp_path / "libroom.so"), **DRIVER) == "False\n"
+    loaded = ctypes.CDLL(str(tmp_path / "libroom.so"))
+    assert hasattr(loaded, "take_and_give")
+    assert not hasattr(loaded, "accelrt_allocate")

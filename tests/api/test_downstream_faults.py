@@ -6,10 +6,10 @@ import gc
 import pytest
 from child import in_child, wrap_host
 from downstream_project import built
-from failing_calls import failing_calls
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.testing import failing_calls
 
 pytestmark = pytest.mark.own_process
 
@@ -62,14 +62,14 @@ def check(graphs, buffer):
 
 
 def sweep(mode):
-    faults = wrap_host()
+    wrap_host()
     from downstream import graphs  # the parent built it
 
     failures, buffer = 0, accelrt.Buffer(512)
     level = check(graphs, buffer)
     for row in ROWS:
         step = functools.partial(capture_and_launch, graphs, buffer)
-        for call, error in failing_calls(faults, step, UNKNOWN, mode, [row]):
+        for call, error in failing_calls(step, UNKNOWN, mode, [row]):
             assert error is None or error.code == UNKNOWN, (row, call)
             failures += error is not None
             assert check(graphs, buffer) == level, (row, call)

@@ -5,9 +5,9 @@ import gc
 import numpy as np
 import pytest
 from child import in_own_process, wrap_host
-from failing_calls import failing_calls
 
 import accelrt
+from accelrt.testing import failing_calls
 
 pytestmark = pytest.mark.host
 
@@ -37,7 +37,7 @@ def test_every_refusal_is_told_and_leaves_nothing():
     assert {"copy_3d", "copy_async"} <= set(called)
     raised = 0
     for row in called:
-        for call, error in failing_calls(faults, check, rows=[row]):
+        for call, error in failing_calls(check, rows=[row]):
             if error is not None:
                 assert error.code == 999, error
                 assert error.call == row or row not in ("copy_3d", "fill"), error

@@ -40,7 +40,11 @@ def test_view_prints_what_an_earlier_snapshot_lacks(snapshot, tmp_path):
     assert list(tmp_path.glob("*.html")) == []
     done = accelrt("view", after, "--since", snapshot, "-o", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "page.html").exists()
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>after.json since taken.json - accelrt memory</title>" in page
+    done = accelrt("view", after, "--since", snapshot, "--open", BROWSER="echo %s")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.glob("after.*.html")] == ["after.json.since.taken.json.html"]
     done = accelrt("view", after, "--since", tmp_path / "none")
     assert done.returncode != 0
     assert "none" in done.stderr
@@ -53,6 +57,22 @@ def test_snapshots_of_one_stem_have_pages_of_their_own(snapshot):
     pages = [snapshot.with_name(f"{path.name}.html").read_text() for path in (snapshot, other)]
     assert ["<title>taken.json - " in page for page in pages] == [True, False]
     assert "<title>taken.txt - " in pages[1]
+
+
+def test_a_page_of_something_else_is_not_written_over(snapshot, tmp_path):
+    mine = tmp_path / "mine.json"
+    mine.write_bytes(snapshot.read_bytes())
+    assert [accelrt("view", mine).returncode for _ in range(2)] == [0, 0]  # an older page of the same
+    page = tmp_path / "mine.json.html"
+    page.write_text("<title>something else</title>")
+    done = accelrt("view", mine)
+    assert done.returncode == 2
+    assert (
+        "mine.json.html is there already, and no page of this snapshot; name another file with -o"
+        in done.stderr
+    )
+    assert page.read_text() == "<title>something else</title>"
+    assert accelrt("view", mine, "-o", page).returncode == 0  # who names it means it
 
 
 def test_open_gives_the_page_to_the_browser(snapshot, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from cli_command import TRACES, accelrt, write_trace
 
 from accelrt.allocator.settings import settings
-from accelrt.tools.cli.commands.tune import CHOICES, Trial, best_of, candidates
+from accelrt.tools.cli.commands.tune import CHOICES, Trial, Tuner, best_of, candidates, verdict
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
@@ -40,6 +40,38 @@ def test_the_best_reserves_least_and_then_calls_least():
     assert best_of([trial("a:1", 10, ooms=3), trial("", 99, ooms=2)]).settings == ""
 
 
+def test_what_the_best_gains_is_told_and_that_the_defaults_are_best():
+    defaults = trial("", 1000, 50)
+    assert verdict(defaults, defaults, 9).startswith(
+        "the defaults are best: none of 9 others reserves over 1 % less"
+    )
+    assert verdict(defaults, trial("a:1", 900, 40), 9) == (
+        "these settings reserve 10.0 % less than the defaults, and make 40 driver calls, the defaults 50"
+    )
+    assert "about as much as the defaults, and make 40 driver calls" in verdict(
+        defaults, trial("a:1", 1001, 40), 9
+    )
+    refusing = trial("", 1000, 50, ooms=3)
+    assert verdict(refusing, trial("a:1", 900, 40, ooms=1), 9) == (
+        "the defaults refuse 3 allocations, these settings 1"
+    )
+
+
+def test_times_that_differ_as_the_defaults_do_among_themselves_are_noise():
+    tuner = Tuner(None, None, None, 0, (), False, times=[100.0, 110.0, 104.0])
+    assert [tuner.is_noise(trial(time=time)) for time in (89.9, 90.0, 104.0, 120.0, 120.1)] == [
+        *(False, True, True, True, False)
+    ]
+
+
+def test_the_defaults_pass_several_times_and_times_like_theirs_are_marked(tmp_path):
+    path = write_trace(tmp_path / "small.npz", ROWS)
+    done = accelrt("tune", path, *FEW)
+    assert re.search(r"~ as fast as the defaults, by noise: .* ns/event in 3 passes", done.stdout)
+    assert re.search(r"[\d,.]+ ~ +0 +\(the defaults\)", done.stdout)
+    assert re.search(r"^(the defaults are best: |these settings reserve )", done.stdout, re.M)
+
+
 @pytest.mark.parametrize(("name", "keys"), BEST)
 def test_running_with_the_best_string_gives_the_promised_peak(name, keys):
     done = accelrt("tune", TRACES / f"{name}.npz", "--keys", keys)
@@ -61,6 +93,8 @@ def test_the_answer_in_json_has_every_trial(tmp_path):
     assert [run["capacity"] for run in found["runs"]] == [64 * MIB, 1024 * MIB]
     for run in found["runs"]:
         assert run["best"] in run["trials"]
+        assert run["defaults_are_best"] == (run["best"]["settings"] == "")
+        assert len(run["defaults_ns_per_event"]) == 3
         assert {"settings", "peak_reserved", "fragmentation", "driver_calls", "ns_per_event", "ooms"} == {
             *run["best"]
         }

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from beside import on_threads
-from child import in_own_process, settle, wrap_host
+from child import in_own_process, wrap_host
 from device_arrays import read, to_device
-from failing_calls import failing_calls
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.testing import failing_calls, settle
 
 ADD = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
 
@@ -107,11 +107,11 @@ def step(kernel):
 
 @in_own_process(printing="")
 def test_whatever_call_fails_nothing_is_left():
-    faults = wrap_host()
+    wrap_host()
     kernel = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="swept")
     step(kernel)
     codes = set()
-    for call, error in failing_calls(faults, lambda: step(kernel), code=719):
+    for call, error in failing_calls(lambda: step(kernel), code=719):
         codes |= {error.code} if error else set()
         kernel.unload()
         settle()

@@ -245,7 +245,7 @@ def test_memory_given_back_as_of_an_event_waits_for_the_end_of_a_capture():
     rows = Rows()
     _, captured = rows.stream_create(0, 1, 0)
     assert rows.capture_begin(0, captured, 2) == 0
-    giver = park(faults, "stream_wait_event", lambda: accelrt.memory.free_after(address, done), "after")
+    giver = park("stream_wait_event", lambda: accelrt.memory.free_after(address, done), "after")
     ender = Caller(lambda: rows.capture_end(0, captured)).begin()
     while not driver.held_capture_ends():
         assert not ender.is_done()

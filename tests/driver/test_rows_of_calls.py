@@ -4,29 +4,30 @@ import tempfile
 from functools import partial
 
 import pytest
-from child import calls_of, in_child, wrap_host
+from child import in_child, wrap_host
 from kernel_sources import image_for
 
 import accelrt
+from accelrt.testing import calls_of
 
 pytestmark = pytest.mark.host
 IDLE = {"stream_is_capturing": 1, "capture_mode_exchange": 2, "stream_query": 1}
 
 
 def single_calls():
-    faults = wrap_host()
+    wrap_host()
     stream, other, event = accelrt.Stream(), accelrt.Stream(), accelrt.Event()
     event.record(other)
     memory, pinned = accelrt.Buffer(1024), accelrt.PinnedBuffer(1024)
     numbers = accelrt.empty(256, dtype="float32")
     generator = accelrt.random.Generator(0)
     rows = {
-        "copy": calls_of(faults, lambda: accelrt.copy(memory, pinned, blocking=False, stream=stream)),
-        "copy on the current stream": calls_of(faults, lambda: accelrt.copy(memory, pinned, blocking=False)),
-        "fill": calls_of(faults, lambda: accelrt.fill(memory, 0)),
-        "record": calls_of(faults, lambda: event.record(other)),
-        "wait": calls_of(faults, lambda: stream.wait_event(event)),
-        "uniform": calls_of(faults, lambda: generator.uniform(numbers)),
+        "copy": calls_of(lambda: accelrt.copy(memory, pinned, blocking=False, stream=stream)),
+        "copy on the current stream": calls_of(lambda: accelrt.copy(memory, pinned, blocking=False)),
+        "fill": calls_of(lambda: accelrt.fill(memory, 0)),
+        "record": calls_of(lambda: event.record(other)),
+        "wait": calls_of(lambda: stream.wait_event(event)),
+        "uniform": calls_of(lambda: generator.uniform(numbers)),
     }
     accelrt.synchronize()
     assert rows == {
@@ -42,13 +43,13 @@ def single_calls():
 def launches_and_replays():
     with tempfile.TemporaryDirectory() as folder:
         image = image_for("host", folder)
-    faults, graph, memory = wrap_host(), accelrt.CUDAGraph(), accelrt.Buffer(1024)
+    _faults, graph, memory = wrap_host(), accelrt.CUDAGraph(), accelrt.Buffer(1024)
     kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
-    assert calls_of(faults, lambda: kernel[4, 64](memory, 5)) == {"kernel_launch": 1}
+    assert calls_of(lambda: kernel[4, 64](memory, 5)) == {"kernel_launch": 1}
     with accelrt.graph(graph):
         for _ in range(10):
             kernel[4, 64](memory, 5)
-    assert calls_of(faults, graph.replay) == {"graph_launch": 1}
+    assert calls_of(graph.replay) == {"graph_launch": 1}
     accelrt.synchronize()
 
 
@@ -113,8 +114,8 @@ def lend(work):
 def leases():
     faults = wrap_host()
     for name, work in UNTOUCHED.items():
-        rows = calls_of(faults, partial(lend, work), "current_device", "stream_query", "stream_synchronize")
-        assert rows == {}, name
+        rows = calls_of(partial(lend, work))
+        assert rows.keys() <= {"current_device", "stream_query", "stream_synchronize"}, name
     stream = accelrt.Stream()
     handle = stream.cuda_stream
     del stream

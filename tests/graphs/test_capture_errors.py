@@ -6,10 +6,11 @@ import threading
 import numpy as np
 import pytest
 from beside import on_a_thread
-from child import in_own_process, settle, wrap_host
+from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.testing import settle
 
 
 def line():

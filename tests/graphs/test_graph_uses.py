@@ -23,7 +23,7 @@ def captured(accelrt, memory, value):
 
 def beside(faults, row, first, second):
     """The text with which the second call is refused while the first stands before a row."""
-    caller = park(faults, row, first)
+    caller = park(row, first)
     with pytest.raises(RuntimeError) as refused:
         second()
     assert faults.go_on()

@@ -4,10 +4,10 @@ import gc
 
 import pytest
 from child import in_own_process, wrap_host
-from failing_calls import failing_calls
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.testing import failing_calls
 
 UNKNOWN = 999
 ROWS = (
@@ -63,7 +63,7 @@ def settled():
 @pytest.mark.parametrize("mode", ["once", "onward"])
 @in_own_process(printing="")
 def test_each_failure_leaves_nothing_behind_and_the_next_make_works(mode):
-    faults = wrap_host()
+    wrap_host()
     given, other, failures = accelrt.Buffer(512), accelrt.Stream(), 0
     given.fill(3, blocking=True)
 
@@ -73,7 +73,7 @@ def test_each_failure_leaves_nothing_behind_and_the_next_make_works(mode):
     check()
     level = settled()
     for row in ROWS:
-        for call, error in failing_calls(faults, check, UNKNOWN, mode, [row]):
+        for call, error in failing_calls(check, UNKNOWN, mode, [row]):
             assert error is None or error.code == UNKNOWN, (row, call)
             failures += error is not None
             del error

@@ -180,15 +180,6 @@ def wrap_host(posing=False):
     return faults
 
 
-def calls_of(faults, work, *but):
-    """How often the work calls each row once everything that it needs is there; but those named."""
-    for _ in range(3):
-        work()
-    faults.reset_call_counts()
-    work()
-    return {row: count for row, count in faults.call_counts().items() if count and row not in but}
-
-
 def waits():
     """How often this process has called a row that waits for a device's work; after wrap_host."""
     from accelrt.driver import testing as faults
@@ -210,19 +201,3 @@ def tell_loss(work):
     except accelrt.CudaError as error:
         print("told", error.name, flush=True)
         os._exit(0)
-
-
-def settle():
-    """Waits for all work, and gives back what it kept.
-
-    What goes may leave more behind work of its own: a graph its kernels, and a kernel its module.
-    """
-    import gc
-
-    import accelrt
-
-    for _ in range(3):
-        gc.collect()
-        for ordinal in range(accelrt.device_count()):
-            accelrt.synchronize(ordinal)
-        accelrt.empty_cache()

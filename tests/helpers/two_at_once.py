@@ -9,12 +9,11 @@ is what one of the two orders leaves; the audits find nothing; nothing is left o
 
 import argparse
 import faulthandler
+import functools
 import gc
-import queue
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from pathlib import Path
@@ -25,53 +24,13 @@ from public_operations import IN_STEPS, Scene, operations, pairs
 
 import accelrt
 import accelrt.sharing
-from accelrt.driver import testing
-from accelrt.driver.host import driver as host
 from accelrt.nccl import collectives, process_end
+from accelrt.testing import Interleaver, count_misuses, live_objects
 
-GIVE_UP = 20.0  # seconds after which somebody waits for ever
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
-# Without a GIL an object dies on the thread that made it: this one may wait for the one that is parked.
-PARKED = GIVE_UP if HAS_GIL else 1.0
-PATIENCE = (
-    0.01  # seconds for the second party; one that takes longer waits for the first, or is slow: both are fair
-)
 # Codes that say that something was asked of the driver which accelrt should not have asked.
 WRONG = {1, 400, 700, 709, 719, 999, -6}
 REFUSALS = (accelrt.CudaError, ValueError, RuntimeError, BufferError, TypeError)
-
-
-class Worker:
-    """A thread that does what it is told to, one thing at a time."""
-
-    def __init__(self, name):
-        self.jobs, self.ended = queue.SimpleQueue(), threading.Event()
-        self.result = self.error = None
-        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
-        self.thread.start()
-        self.ident = self.thread.ident
-
-    def run(self):
-        while True:
-            operation, scene = self.jobs.get()
-            try:
-                self.result = operation.call(scene)
-            except BaseException as error:
-                self.error = error.with_traceback(None)
-            del operation, scene
-            self.ended.set()
-
-    def begin(self, operation, scene):
-        self.result = self.error = None
-        self.ended.clear()
-        self.jobs.put((operation, scene))
-
-    def wait(self, seconds=GIVE_UP):
-        return self.ended.wait(seconds)
-
-
-class Stuck(AssertionError):
-    """A party that waits for ever; the process is of no more use."""
 
 
 class Runner:
@@ -79,10 +38,10 @@ class Runner:
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        self.workers = Worker("first"), Worker("second")
+        self.interleaver = Interleaver()
         self.calls, self.outcomes = {}, {}
         self.contents = {}  # by an operation's name: what the memory holds after it alone
-        self.mistakes = mistakes()
+        self.mistakes = count_misuses()
 
     def write_down(self, name, text):
         (self.folder / name).write_text(text)
@@ -102,14 +61,8 @@ class Runner:
             self.alone(operation)  # what only a first call does is no point of the others
             scene = Scene()
             scene.prepare(operation.needs)
-            testing.begin_trace()
-            self.run(self.workers[0], operation, scene)
-            testing.end_trace()
-            calls = testing.traced_calls(self.workers[0].ident)
+            self.calls[operation.name] = self.interleaver.places(functools.partial(operation.call, scene))
             self.finish(scene)
-            self.calls[operation.name] = [
-                (number, row) for number, (row, holds_gil) in enumerate(calls, 1) if not holds_gil
-            ]
         return self.calls[operation.name]
 
     def alone(self, *operations):
@@ -117,15 +70,10 @@ class Runner:
         scene = Scene()
         scene.prepare(set().union(*(each.needs for each in operations)))
         kinds = [
-            self.run(worker, each, scene) for worker, each in zip(self.workers, operations, strict=False)
+            kind_of(self.interleaver.run(functools.partial(each.call, scene), which))
+            for which, each in enumerate(operations)
         ]
         return kinds, self.finish(scene)
-
-    def run(self, worker, operation, scene):
-        worker.begin(operation, scene)
-        if not worker.wait():
-            self.give_up(f"{operation} alone")
-        return kind_of(worker)
 
     def orders(self, first, second):
         """The outcomes of both orders, of each the kinds of the two operations and the contents."""
@@ -165,38 +113,18 @@ class Runner:
         self.write_down("where", where)
         scene = Scene()
         scene.prepare(first.needs | second.needs)
-        one, other = self.workers
-        testing.park(number=number, when=when, thread=one.ident, limit=PARKED)
-        one.begin(first, scene)
-        self.await_point(one, where)
-        other.begin(second, scene)
-        other.wait(PATIENCE)
-        try:
-            testing.go_on()
-        except RuntimeError as error:
-            if "holds the GIL" not in str(error) and (HAS_GIL or "at its limit" not in str(error)):
-                raise
-        if not one.wait() or not other.wait():
-            self.give_up(where)
-        kinds = [kind_of(one), kind_of(other)]
+        ended = self.interleaver.run_beside(
+            functools.partial(first.call, scene), functools.partial(second.call, scene), number, when, where
+        )
+        kinds = [kind_of(outcome) for outcome in ended]
+        del ended
         self.add("trials", ".")
         self.judge(first, second, where, kinds, self.finish(scene))
-
-    def await_point(self, worker, where):
-        end = time.monotonic() + GIVE_UP
-        while time.monotonic() < end:
-            try:
-                if testing.await_parked(0.0005) is not None or worker.ended.is_set():
-                    return
-            except RuntimeError:
-                return  # it holds the GIL there, this time
-        self.give_up(where)
 
     def finish(self, scene):
         """What the memory holds; then nothing is left of the scene."""
         contents = scene.contents()
-        for worker in self.workers:
-            worker.result = worker.error = None
+        self.interleaver.forget()
         scene.end()
         accelrt.memory.audit()
         accelrt.memory.host_audit()
@@ -205,9 +133,9 @@ class Runner:
     # -- judging
 
     def judge(self, first, second, where, kinds, contents):
-        if mistakes() != self.mistakes:
-            self.report(f"{where}: calls on which a GPU dies: {mistakes()}")
-            self.mistakes = mistakes()
+        if (misuses := count_misuses()) != self.mistakes:
+            self.report(f"{where}: calls on which a GPU dies: {misuses}")
+            self.mistakes = misuses
         orders = self.orders(first, second)
         for place, kind in enumerate(
             kinds
@@ -225,11 +153,6 @@ class Runner:
             if not is_one_of(held, allowed, any(kind != "done" for kind in kinds)):
                 self.report(f"{where}: {role} holds {shown(held)}; in order: {[*map(shown, allowed)]}")
 
-    def give_up(self, where):
-        print(f"STUCK: {where}", flush=True)
-        faulthandler.dump_traceback(all_threads=True)
-        raise Stuck(where)
-
     def check_left(self, where):
         """Whether anything is left once no scene is."""
         # Without a GIL what another thread let go of waits for a collection, and what that held for the next.
@@ -239,7 +162,7 @@ class Runner:
             accelrt.synchronize(ordinal)
         accelrt.empty_cache()
         accelrt.host_empty_cache()
-        counts = host.live_objects()
+        counts = live_objects()
         left = {
             kind: counts[kind]
             for kind in ("allocations", "host_allocations", "graphs", "execs")
@@ -257,16 +180,13 @@ class Runner:
             self.report(f"{where}: left {left}")
 
 
-def mistakes():
-    """Calls that named a stream which was gone, or whose capture was ending, or took memory under work."""
-    return host.calls_of_gone_streams(), host.calls_beside_ends(), host.frees_under_work()
-
-
-def kind_of(worker):
-    if worker.error is None:
+def kind_of(outcome):
+    if outcome.error is None:
         return "done"
-    code = getattr(worker.error, "code", None)
-    return f"{type(worker.error).__name__} {code if isinstance(code, int) else ''}: {str(worker.error)[:150]}"
+    code = getattr(outcome.error, "code", None)
+    return (
+        f"{type(outcome.error).__name__} {code if isinstance(code, int) else ''}: {str(outcome.error)[:150]}"
+    )
 
 
 def is_wrong(kind):

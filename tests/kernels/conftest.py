@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from child import settle
 from kernel_sources import image_for
 
 import accelrt
 from accelrt.driver.host import driver as host
 from accelrt.kernels.kernel import forget_kernels
+from accelrt.testing import settle
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 SAXPY = "float a, const float* x, float* y, int n"

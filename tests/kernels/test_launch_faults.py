@@ -5,12 +5,12 @@ import tempfile
 
 import numpy as np
 import pytest
-from child import in_child, in_own_process, settle, wrap_host
-from failing_calls import failing_calls
+from child import in_child, in_own_process, wrap_host
 from kernel_sources import PTX, image_for
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.testing import failing_calls, settle
 
 pytestmark = pytest.mark.own_process
 
@@ -48,10 +48,10 @@ def left():
 @pytest.mark.host
 @in_own_process
 def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
-    faults, image, codes = wrap_host(), host_image(), set()
+    _faults, image, codes = wrap_host(), host_image(), set()
     assert step(image) == 3
     assert left() == (0, 0, 0, 0)
-    for call, error in failing_calls(faults, lambda: step(image), code=719):
+    for call, error in failing_calls(lambda: step(image), code=719):
         codes |= {error.code} if error else set()
         assert left() == (0, 0, 0, 0), call
     assert codes == {719}

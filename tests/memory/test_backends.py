@@ -13,12 +13,12 @@ import pytest
 from backend_use import capture, churn, figures, keep_shared, stay_within_a_limit
 from child import in_child, in_own_process, wrap_host
 from compiled import compile_library, typed
-from failing_calls import failing_calls
 
 import accelrt
 from accelrt import memory
 from accelrt.driver.host import driver as host
 from accelrt.interop import cupy_memory
+from accelrt.testing import failing_calls
 
 pytestmark = pytest.mark.own_process
 DRIVER = os.environ.get("ACCELRT_DRIVER", "host")
@@ -169,11 +169,11 @@ def round_trip(stream, other):
 @pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
 @in_own_process
 def test_every_call_of_the_driver_may_fail(library):
-    faults, books = wrap_host(), plugged(library)
+    _faults, books = wrap_host(), plugged(library)
     stream, other = accelrt.Stream(0), accelrt.Stream(0)
     round_trip(stream, other)
     events, raised = host.live_objects()["events"], 0
-    for call, error in failing_calls(faults, lambda: round_trip(stream, other)):
+    for call, error in failing_calls(lambda: round_trip(stream, other)):
         raised += error is not None and error.code == 999
         accelrt.synchronize()
         accelrt.empty_cache()

@@ -33,7 +33,31 @@ def test_a_program_that_leaves_only_variables_behind_leaks_nothing():
     lines = out.splitlines()
     assert lines[0] == "end"
     assert re.fullmatch(r"accelrt: nothing is live at the end of process \d+ \(ACCELRT_LEAKS\)", lines[1])
-    assert lines[2:] == [f"{REACHABLE}1.00 MiB of memory in 3 blocks"]
+    assert lines[2] == f"{REACHABLE}1.00 MiB of memory in 3 blocks"
+    held = {line.split(", stream ")[0].split(" at ")[0].strip(): line for line in lines[3:]}
+    assert held.keys() == {"1.00 MiB", "512 bytes"}
+    assert "Buffer, held by `buffer` of __main__" in held["1.00 MiB"]
+    assert any(
+        "Buffer, held by attribute `buffer` of a Keeper, `keeper` of __main__" in line for line in lines[3:]
+    )
+    assert len(lines) == 6
+
+
+def test_who_holds_what_is_reachable_is_told():
+    out = leaks(
+        "import types\n"
+        "app = types.ModuleType('app')\nimport sys\nsys.modules['app'] = app\n"
+        "app.cache = {'weights': [accelrt.Buffer(4 << 20)]}\n"
+        "class Model:\n    shared = accelrt.Buffer(3 << 20)\n"
+        "def closed(buffer):\n    return lambda: buffer\n"
+        "later = closed(accelrt.zeros(2 << 20, 'u1'))\n"
+    )
+    lines = {line.split(" at ")[0].strip(): line for line in out.splitlines()}
+    assert ": Buffer, held by a list, key 'weights' of a dict, `cache` of app, " in lines["4.00 MiB"]
+    assert ": Buffer, held by `shared` of class Model" in lines["3.00 MiB"]
+    assert (
+        ": Array, held by the closure of closed.<locals>.<lambda>, `later` of __main__" in lines["2.00 MiB"]
+    )
 
 
 def test_what_is_live_and_what_was_reachable_are_told_apart():
@@ -41,7 +65,9 @@ def test_what_is_live_and_what_was_reachable_are_told_apart():
     lines = out.splitlines()
     assert "still live at the end of process" in lines[0]
     assert lines[1] == "  device 0: 2048 bytes of memory in 1 block"
-    assert lines[-1] == f"{REACHABLE}1024 bytes of memory in 1 block"
+    assert lines[-2] == f"{REACHABLE}1024 bytes of memory in 1 block"
+    assert lines[-1].startswith("    1024 bytes at ")
+    assert "Buffer, held by `kept` of __main__" in lines[-1]
 
 
 def test_a_program_that_leaves_nothing_is_told_so():

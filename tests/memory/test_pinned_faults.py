@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from beside import Crowd, on_threads
 from child import in_child, in_fork, in_own_process, run_code, wrap_host
-from failing_calls import failing_calls
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.testing import failing_calls
 
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 MIB = 1 << 20
@@ -55,11 +55,11 @@ def settled():
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
 @in_own_process(printing="")
 def test_every_call_of_the_cache_may_fail(mode, code, register):
-    faults = wrap_host()
+    wrap_host()
     path(register)
     path(register)
     level, codes = settled(), set()
-    for call, error in failing_calls(faults, lambda: path(register), code, mode):
+    for call, error in failing_calls(lambda: path(register), code, mode):
         codes |= {error.code} if error else set()
         after = settled()
         more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}

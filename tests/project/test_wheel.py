@@ -63,14 +63,19 @@ def test_a_wheel_has_the_headers_that_are_compiled_where_it_runs(installed):
     }
 
 
-def test_a_wheel_has_every_module_but_those_of_the_build_and_of_tests(installed):
+def test_a_wheel_has_every_module_but_those_of_the_build(installed):
     here = {
         name for name in names(ROOT / "accelrt", "*.py", "*.pyi", "py.typed") if "__pycache__" not in name
     }
     missing = here - names(installed / "accelrt", "*.py", "*.pyi", "py.typed")
     generators = {"core/stubgen.py", "driver/rowgen.py", "include/headergen.py"}
-    assert missing == {*generators, "driver/testing.pyi"}
+    assert missing == generators
     assert (installed / "accelrt/tools/cli/gpt2.npz").is_file()
+
+
+def test_a_wheel_has_the_plug_in_for_pytest(installed):
+    assert (installed / "pytest_accelrt.py").is_file()
+    assert PROJECT["entry-points"]["pytest11"] == {"pytest_accelrt": "pytest_accelrt"}
 
 
 def test_cython_translates_a_users_project_by_what_a_wheel_has(installed, tmp_path):

@@ -329,6 +329,7 @@ ENDS = [
         "nccl.process_end",
         "runtime.lifetimes",
         "fails",
+        "memory.caching",
         "memory.live",
         "memory.history.drain",
         "ran",

@@ -6,13 +6,13 @@ import os
 
 import pytest
 from child import in_own_process, wrap_host
-from failing_calls import failing_calls
 from other_process import Other, opened, statistics, wait_until
 
 import accelrt.sharing
 from accelrt.driver import testing
 from accelrt.driver.host.driver import live_objects
 from accelrt.sharing import mapping
+from accelrt.testing import failing_calls
 
 pytestmark = pytest.mark.host
 MIB = 1 << 20
@@ -60,7 +60,7 @@ def test_a_mapping_that_fails_half_way_leaves_nothing():
     before = held()
     for row in OF_OPENING[:-1]:
         step = functools.partial(map_and_close, accelrt, mapping, shared)
-        for call, error in failing_calls(faults, step, rows=[row]):
+        for call, error in failing_calls(step, rows=[row]):
             assert error is None or row in str(error)
             del error
             assert held() == before, (row, call)

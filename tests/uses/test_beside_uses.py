@@ -80,7 +80,7 @@ def until(condition):
 
 def sleeps_beside(faults, scene, name, row, use):
     refill(scene)
-    caller = park(faults, row, use)
+    caller = park(row, use)
     unmapped = faults.call_counts()["memory_unmap"]
     sleeper = Caller(scene.pool.sleep).begin()
     until(scene.pool.is_asleep)
@@ -109,7 +109,7 @@ def test_nobody_reads_before_a_wake_has_brought_the_contents_back():
     faults, scene = wrap_host(), Scene()
     scene.pool.sleep()
     for row in ("physical_create", "memory_map", "copy_async", "stream_synchronize"):
-        waker = park(faults, row, scene.pool.wake)
+        waker = park(row, scene.pool.wake)
         assert scene.pool.is_asleep()
         for _, use in scene.uses().values():
             with pytest.raises(accelrt.SleepingMemoryError):
@@ -154,7 +154,7 @@ def frees_beside(faults, name):
     refill(scene)
     row, use = scene.uses()[name]
     address, buffer = scene.array.ptr, scene.array.base
-    caller = park(faults, row, use)
+    caller = park(row, use)
     buffer.free()
     assert buffer.ptr == 0
     assert scene.pool.stats()["allocated_bytes.current"] == SIZE, f"freed beside {name}"
@@ -187,9 +187,7 @@ def test_page_locked_memory_that_is_freed_beside_a_copy_goes_back_after_it():
     for blocking, row in ((False, "copy_async"), (True, "stream_synchronize")):
         pinned = accelrt.PinnedBuffer(SIZE)
         address = pinned.ptr
-        copy = park(
-            faults, row, lambda p=pinned, b=blocking: accelrt.copy(scene.out, p, stream=stream, blocking=b)
-        )
+        copy = park(row, lambda p=pinned, b=blocking: accelrt.copy(scene.out, p, stream=stream, blocking=b))
         pinned.free()
         other = accelrt.PinnedBuffer(SIZE)
         assert other.ptr != address
@@ -218,7 +216,7 @@ def test_sleep_and_reset_wait_for_a_replay():
         sleeps_beside(faults, scene, "replay", "graph_launch", graph.replay)
     scene.out.fill_(0)
     accelrt.synchronize()
-    caller = park(faults, "graph_launch", graph.replay)
+    caller = park("graph_launch", graph.replay)
     destroyed = faults.call_counts()["graph_exec_destroy"]
     graph.reset()
     assert faults.call_counts()["graph_exec_destroy"] == destroyed
@@ -246,7 +244,7 @@ def test_a_use_that_fails_does_not_hold_a_sleep_up():
 def test_an_interruption_ends_the_wait_of_a_sleep():
     faults, scene = wrap_host(), Scene()
     row, use = scene.uses()["fill_"]
-    caller = park(faults, row, use)
+    caller = park(row, use)
     main = threading.main_thread().ident
 
     def interrupt():
@@ -294,7 +292,7 @@ def test_a_fork_inside_a_use_leaves_a_child_that_can_end_it():
     row, use = scene.uses()["fill_"]
     other = MemoryUse("before", [scene.out])
     other.__enter__()
-    caller = park(faults, row, use)
+    caller = park(row, use)
     with MemoryUse("a collective", [scene.array]):
         child = os.fork()
     other.__exit__(None, None, None)

@@ -331,3 +331,81 @@ def test_a_damaged_page_says_so(browser, tmp_path):
     browser.open(path.as_uri())
     browser.wait_for("document.querySelector('#problem') && !document.querySelector('#problem').hidden")
     assert "cannot be shown" in browser.evaluate("document.querySelector('#problem').textContent")
+
+
+def test_colours_are_by_tag_where_there_are_tags(browser, page, tmp_path):
+    browser.open(page)
+    browser.wait_for(DRAWN)
+    assert browser.evaluate("document.querySelector('#colour').value") == "tag"
+    legend = browser.evaluate("document.querySelector('#legend').innerText")
+    assert "activations" in legend
+    untagged = make_snapshot(500)
+    for device in untagged["device_traces"]:
+        for event in device:
+            event.pop("tag", None)
+    for segment in untagged["segments"]:
+        for block in segment["blocks"]:
+            block.pop("tag", None)
+    path = tmp_path / "untagged.html"
+    write_page(untagged, path)
+    browser.open(path.as_uri())
+    browser.wait_for(DRAWN)
+    assert browser.evaluate("document.querySelector('#colour').value") == "frame"
+
+
+HEADS = "[...document.querySelectorAll('#{} .head button')].map((each) => each.textContent.split(' ')[0])"
+CELLS = (
+    "[...document.querySelectorAll('#{} .row')[0].children].map((each) => each.getBoundingClientRect().right)"
+)
+
+
+@pytest.mark.parametrize(
+    ("tab", "columns"),
+    [("table", ["Size", "Tag", "Stack"]), ("events", ["Event", "Action", "Tag", "Stack"])],
+)
+def test_a_phone_keeps_tag_and_stack_within_its_width(browser, page, tab, columns):
+    browser.open(page, 390, 844)
+    browser.wait_for(DRAWN)
+    show(browser, tab)
+    assert browser.evaluate(HEADS.format(tab)) == columns
+    assert max(browser.evaluate(CELLS.format(tab))) <= 390
+    browser.click(*browser.centre(f"#{tab} .head div:nth-child({len(columns)}) button"))  # by stack
+    settle(browser)
+    order = f"document.querySelector('#{tab} .head div:nth-child({len(columns)})').getAttribute('aria-sort')"
+    assert browser.evaluate(order) == "ascending"
+    browser.call(
+        "Emulation.setDeviceMetricsOverride", width=1280, height=844, deviceScaleFactor=1, mobile=False
+    )
+    settle(browser)
+    assert len(browser.evaluate(HEADS.format(tab))) > 6
+    sorted_by = f"[...document.querySelectorAll('#{tab} .head div')].map((e) => e.getAttribute('aria-sort'))"
+    assert browser.evaluate(sorted_by).index("ascending") == len(browser.evaluate(HEADS.format(tab))) - 1
+    assert browser.messages == []
+
+
+def test_the_difference_of_two_snapshots_is_shown_first(browser, tmp_path):
+    before = make_snapshot(500)
+    after = make_snapshot(500)
+    frames = [{"filename": "/app/model.py", "line": 7, "name": HOSTILE}]
+    new = {"address": 0xABC000, "size": 5 << 20, "requested_size": 5 << 20, "state": "active_allocated"}
+    after["segments"][0]["blocks"].append(new | {"frames": frames, "tag": "leaked"})
+    path = tmp_path / "after.html"
+    write_page(after, path, since=before)
+    for width in (1280, 390):
+        browser.open(path.as_uri(), width, 844)
+        browser.wait_for(DRAWN)
+        assert browser.evaluate("accelrtViewer.tab") == "difference"
+        said = browser.evaluate("document.querySelector('#difference').innerText")
+        for words in ("Compared with the earlier snapshot", "+5.00 MiB", "leaked", "0xabc000", "model.py:7"):
+            assert words in said
+        assert "1 block of 5.00 MiB came, 0 blocks of 0 B went." in said
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        show(browser, "map")
+        assert browser.evaluate("document.querySelector('#view-difference').hidden")
+    assert browser.evaluate("window.hurt === undefined")
+    assert browser.messages == []
+
+
+def test_a_page_of_one_snapshot_has_no_difference(opened):
+    assert opened.evaluate("document.querySelector('#tab-difference').hidden")
+    assert opened.evaluate("accelrtViewer.tab") == "map"

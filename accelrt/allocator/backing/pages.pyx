@@ -11,7 +11,7 @@ from accelrt.allocator.heaps cimport (
 from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.allocator.inline.block_ops cimport recycle, split_off
 from accelrt.allocator.sizes cimport LARGE, UNIT, round_up
-from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, SEGMENT, current_of
+from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, SEGMENT, current_of, note_news
 from accelrt.allocator.types cimport (
     ANY_REST, BY_KIND, EXPANDABLE, FREE, HOLE, NO_REST, PLAIN, STITCHED, Block, Page, Reservation, Segment, Slot,
 )
@@ -198,6 +198,7 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
     record_event(pool, SEGMENT_FREED, segment.address, segment.size, segment.heap.stream, segment.heap.owner)
     count_owner(pool, segment.heap, -<int64_t>segment.size)
     pool.stats.num_device_free += 1
+    note_news(&pool.stats)
     count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
     block.state = FREE
     recycle(segment.heap, block)
@@ -665,6 +666,7 @@ cdef void forget_page(Pool* pool, Page* page) noexcept nogil:
     else:
         count_pool(pool, RESERVED_BYTES, LARGE, -<long long>page.size)
         pool.stats.num_device_free += 1
+        note_news(&pool.stats)
     free(page)
 
 

@@ -33,7 +33,7 @@ from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.sizes cimport LARGE, kind_of
 from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
-    clear_counts, current_of, decrease, increase,
+    clear_counts, current_of, decrease, increase, note_news,
 )
 from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Record, lock_external, unlock_external
 from accelrt.status cimport (
@@ -399,6 +399,7 @@ cdef int retry(ExternalPool* pool, Record* record) noexcept nogil:
     pthread_mutex_lock(&pool.relief)
     lock_external(pool)
     pool.stats.num_alloc_retries += 1
+    note_news(&pool.stats)
     pool.stats.num_sync_all_streams += 1
     capturing = pool.captures != 0
     unlock_external(pool)
@@ -411,6 +412,7 @@ cdef int retry(ExternalPool* pool, Record* record) noexcept nogil:
     if refused(code):
         lock_external(pool)
         pool.stats.num_ooms += 1
+        note_news(&pool.stats)
         unlock_external(pool)
     return code
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from accelrt.allocator.settings.settings import Settings
+    from accelrt.allocator.settings.typed import AllocatorSettings
 
 NO_LIMIT = (1 << 64) - 1  # SIZE_MAX
 UNCHANGED: Any = object()
@@ -99,26 +100,50 @@ def present() -> Settings:
     return from_environment() if _in_force is None else _in_force
 
 
-def set_allocator_settings(settings: str) -> None:
-    """Replaces the keys that a text names, "key:value,key:value", and leaves the others as they are.
+def set_allocator_settings(settings: str | AllocatorSettings) -> None:
+    """Replaces the keys that settings name, "key:value,key:value", and leaves the others as they are.
 
     Arguments:
-        settings: str, in the syntax of ACCELRT_ALLOC_CONF; the keys are in
+        settings: AllocatorSettings, or str in the syntax of ACCELRT_ALLOC_CONF; the keys are in
             accelrt/allocator/settings/DESIGN.md, as in torch.cuda.memory's PYTORCH_CUDA_ALLOC_CONF.
     Raises:
         SettingsError: an unknown key, a bad value, two keys that contradict, or a key that is fixed once
             memory was allocated (backend, expandable_segments, piece_size_mb); nothing is changed then.
-        TypeError: settings is no str.
+        TypeError: settings is neither.
     """
     from accelrt.allocator.settings.settings import keys_in, merge
 
-    if not isinstance(settings, str):
-        raise TypeError(
-            f"settings is {settings!r} of type {type(settings).__name__}; pass 'key:value,key:value'"
-        )
+    text = settings if isinstance(settings, str) else text_of_settings(settings)
     read_environment()
-    merged = merge(present(), settings, used=any_made())
-    put_in_force(merged, keys_in(settings, "set_allocator_settings"), "set_allocator_settings")
+    merged = merge(present(), text, used=any_made())
+    put_in_force(merged, keys_in(text, "set_allocator_settings"), "set_allocator_settings")
+
+
+def text_of_settings(settings: object) -> str:
+    from accelrt.allocator.settings.typed import AllocatorSettings
+
+    if isinstance(settings, AllocatorSettings):
+        return settings.text
+    raise TypeError(
+        f"settings is {settings!r} of type {type(settings).__name__}; pass 'key:value,key:value' or "
+        "AllocatorSettings"
+    )
+
+
+def settings_in_force() -> AllocatorSettings:
+    """Reads back the settings in force, each key as an attribute; before the first use those of
+    ACCELRT_ALLOC_CONF.
+
+    Returns:
+        AllocatorSettings, of what set_allocator_settings and configure_pinned set since too.  What
+        set_per_process_memory_fraction set is of its device, and not among them.
+    Raises:
+        SettingsError: ACCELRT_ALLOC_CONF, which is not in force yet, is malformed.
+    """
+    from accelrt.allocator.settings.typed import AllocatorSettings, with_values
+
+    settings = AllocatorSettings.parse(present().text)
+    return settings if _in_force is None else with_values(settings, pinned_settings())
 
 
 def allocator_settings() -> dict[str, object]:

@@ -204,6 +204,74 @@ KEYS: dict[str, Key] = {
     )
 }  # fmt: skip
 
+# Which values of Python's a reader's text stands for, as types are written: AllocatorSettings takes them and
+# gives them.
+TYPES = {
+    "read_backend": 'Literal["native", "cudaMallocAsync"]',
+    "read_boolean": "bool",
+    "megabytes": "int",
+    "fraction": "float",
+    "read_threads": "int",
+    "read_piece_size": 'int | Literal["auto"]',
+    "read_slack": 'float | Literal["auto"]',
+    "read_divisions": 'int | Mapping[int | Literal[">"], int]',
+}
+
+
+def type_of(key: Key) -> str:
+    """Answers the type of a key's values in Python, as an annotation has it."""
+    return TYPES.get(key.read.__qualname__.partition(".")[0], "bool | int | float | str")
+
+
+def python_value(key: Key, value: Value) -> object:
+    """Turns a value into what AllocatorSettings has: sizes in the key's unit, None for no limit, "auto", and
+    divisions that differ as a dict like their text."""
+    if isinstance(value, tuple):
+        text = written(value)
+        parts = [part.split(":") for part in text.strip("[]").split(",")]
+        return (
+            value[0] if text[0] != "[" else {size if size == ">" else int(size): int(n) for size, n in parts}
+        )
+    if isinstance(value, bool | str):
+        return value
+    if value == key.default and key.allowed.startswith("auto,"):
+        return "auto"
+    if isinstance(value, int) and value < 0:
+        return None
+    return value // MIB if key.name.endswith("_mb") else value
+
+
+SETTINGS = """Holds what ACCELRT_ALLOC_CONF says, with types: immutable; equal where the same keys have equal
+values.
+
+        settings = accelrt.memory.AllocatorSettings(garbage_collection_threshold=0.8, growth_slack="auto")
+        accelrt.memory.set_allocator_settings(settings)
+        os.environ["ACCELRT_ALLOC_CONF"] = str(settings)       # for programs that this one starts
+
+    Arguments are given by name; one that is None, or left out, is not set.  Each is an attribute too: what it
+    is set to, or else what it is without that, with None for no limit.
+
+    Arguments:
+        {arguments}
+    Attributes:
+        text: str, the settings string; so is str(settings).
+        named: tuple of str, the keys that are set.
+    Raises:
+        SettingsError: a value that is not allowed, or two keys that contradict each other.
+        TypeError: a value of another type, or an unknown key.
+    """
+
+
+def document_settings() -> str:
+    """Writes the docstring of AllocatorSettings: every key, its type, its default and what it may be."""
+    lines = []
+    for key in KEYS.values():
+        default = python_value(key, key.default)
+        shown = "no limit" if default is None else repr(default)
+        lines.append(f"{key.name}: {type_of(key)} ({shown}), {key.allowed.partition(';')[0]}.")
+    return SETTINGS.format(arguments="\n        ".join(lines))
+
+
 Clash = Callable[[Value, Value], bool]
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from accelrt.core import files
+from accelrt.tools.viewer.difference import difference_of
 from accelrt.tools.viewer.memory_ranges import Range
 from accelrt.tools.viewer.snapshot_columns import Column, DeviceRecording, Recording
 
@@ -72,7 +73,7 @@ def describe_device(made: DeviceRecording, writer: ColumnWriter) -> dict[str, An
     }
 
 
-def pack(recording: Recording, title: str) -> bytes:
+def pack(recording: Recording, title: str, difference: list[dict[str, Any]] | None = None) -> bytes:
     """The recording as the page reads it: the length of a JSON text, that text, and the columns that it
     names."""
     writer = ColumnWriter()
@@ -87,22 +88,28 @@ def pack(recording: Recording, title: str) -> bytes:
         "stack_frames": writer.add(np.array([f for stack in recording.stacks for f in stack], np.int32)),
         "devices": [describe_device(each, writer) for each in recording.devices],
         "settings": recording.settings,
+        "difference": difference,
     }
     header = json.dumps(described, separators=(",", ":")).encode()
     header += b" " * (-(len(header) + 4) % 8)
     return struct.pack("<I", len(header)) + header + b"".join(writer.parts)
 
 
-def make_page(snapshot: Mapping[str, Any], title: str) -> str:
+def make_page(snapshot: Mapping[str, Any], title: str, since: Mapping[str, Any] | None = None) -> str:
     """The page of a snapshot.
 
     Arguments:
         snapshot: dict, torch's or accelrt's.
         title: str, what the page is called, such as the file's name.
+        since: dict, an earlier snapshot; the page then shows first what is live and was not in that one.
     Raises:
         ValueError: the snapshot is not what torch's format says; the text says where.
     """
-    packed = zlib.compress(pack(Recording(snapshot), title), LEVEL)
+    recording, difference = Recording(snapshot), None
+    if since is not None:
+        Recording(since)  # raises where it is not what torch's format says
+        difference = difference_of(since, snapshot)
+    packed = zlib.compress(pack(recording, title, difference), LEVEL)
     assets = resources.files("accelrt.tools.viewer") / "assets"
     style = (assets / "viewer.css").read_text("utf-8")
     script = "\n".join((assets / name).read_text("utf-8") for name in SCRIPTS)
@@ -125,9 +132,14 @@ def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def write_page(snapshot: Mapping[str, Any], path: str | Path, title: str | None = None) -> int:
+def write_page(
+    snapshot: Mapping[str, Any],
+    path: str | Path,
+    title: str | None = None,
+    since: Mapping[str, Any] | None = None,
+) -> int:
     """Writes the page of a snapshot; arguments and raises as of make_page.  Returns its size in bytes."""
     path = Path(path)
-    page = make_page(snapshot, path.stem if title is None else title).encode("utf-8", "replace")
+    page = make_page(snapshot, path.stem if title is None else title, since).encode("utf-8", "replace")
     files.write(path, [page])
     return len(page)

@@ -43,7 +43,7 @@ EXPORT int refusals(int device) {
     try {
         accelrt::buffer huge(std::size_t(1) << 50, work);
         return __LINE__;
-    } catch (const accelrt::error &error) {
+    } catch (const accelrt::out_of_memory &error) {
         REQUIRE(error.code() == ACCELRT_OUT_OF_MEMORY);
         REQUIRE(std::string(error.name()) == "OUT_OF_MEMORY");
         REQUIRE(std::string(error.what()).find("allocate answered OUT_OF_MEMORY (2): ") == 0);

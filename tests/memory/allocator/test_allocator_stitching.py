@@ -6,10 +6,10 @@ import pytest
 from allocator_mirror import Mirror
 from allocator_storm import PAGES, check_error
 from child import in_own_process, waits, wrap_host
-from failing_calls import failing_calls
 from model_blocks import LIVE, MIB
 
 import accelrt
+from accelrt.testing import failing_calls
 
 pytestmark = pytest.mark.host
 DEVICE = 64 * MIB
@@ -112,7 +112,7 @@ def live_blocks():
 @pytest.mark.parametrize("row", PAGES)
 @on_a_small_device
 def test_a_refused_call_loses_no_page(row):
-    faults = wrap_host()
+    wrap_host()
     mirror = Mirror()
     every_other_page(mirror)
     before = live_blocks()
@@ -120,7 +120,7 @@ def test_a_refused_call_loses_no_page(row):
     def step():
         accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(11 * MIB, 0))
 
-    for _, error in failing_calls(faults, step, rows=[row]):
+    for _, error in failing_calls(step, rows=[row]):
         if error is not None:
             check_error(error, 999, [])
         accelrt.memory.audit(0)

@@ -25,6 +25,10 @@ ANSWERS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     ),
     "includes": ("the folder of the headers", lambda: [accelrt.get_include()]),
     "library": ("the shared library's file", lambda: [str(LIBRARY)]),
+    "static": (
+        "the header that one file of C includes to have the functions compiled in, without a library",
+        lambda: [str(Path(accelrt.get_include(), "accelrt_static.h"))],
+    ),
     "cmake": (
         "the folder for CMake's accelrt_ROOT; find_package(accelrt) makes the target accelrt::accelrt",
         lambda: [str(LIBRARY.parent)],

@@ -3,6 +3,9 @@
 The best is the one that reserves least at its peak.  Among those within 1 % of the least it is the one with
 the fewest driver calls; of equals, the one that names the fewest keys, then the fastest.  Settings by which
 allocations are refused come last.
+
+The defaults pass over the trace several times: what times differ by between these is noise, and is marked as
+such where other settings differ from the defaults by no more.
 """
 
 import argparse
@@ -42,6 +45,7 @@ OF_PLAIN = ("large_segment_size_mb",)  # keys of no effect on segments that grow
 WITH_CAPACITY = ("garbage_collection_threshold",)  # of no effect where memory is without end
 NEAR = 1.01
 ROUNDS = 3
+PASSES = 3  # of the defaults over the trace, by which noise is measured
 UNSET = ("ACCELRT_RECORD", "ACCELRT_PUBLISH", "ACCELRT_DEBUG", "ACCELRT_SANITIZE", "ACCELRT_HOST_MEMORY")
 
 
@@ -78,9 +82,13 @@ class Tuner:
     wanted: bool
     line: str = ""  # which driver it was
     trials: dict[str, Trial] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)  # of the defaults, nanoseconds an event, by pass
 
     def run(self) -> Trial:
         """Rounds of trials, until one brings nothing better.  Returns the best."""
+        passes = [self.tried("") for _ in range(PASSES)]
+        self.trials[""] = passes[0]
+        self.times = [each.ns_per_event for each in passes]
         self.try_all(candidates("", self.keys, self.capacity > 0))
         best = best_of(self.trials.values())
         for _ in range(ROUNDS - 1):
@@ -89,6 +97,11 @@ class Tuner:
             if best == before:
                 break
         return best
+
+    def is_noise(self, trial: Trial) -> bool:
+        """Tells whether a time differs from the defaults' by no more than these differ among themselves."""
+        low, high = min(self.times), max(self.times)
+        return low - (high - low) <= trial.ns_per_event <= high + (high - low)
 
     def try_all(self, texts: Iterator[str]) -> None:
         new = [text for text in texts if text not in self.trials]
@@ -182,24 +195,43 @@ def describe(tuner: Tuner, best: Trial) -> str:
     ordered = sorted(tuner.trials.values(), key=lambda trial: (trial != best, *place_of(trial)))
     names = [trial.settings or "(the defaults)" for trial in ordered]
     width = max(map(len, names))
-    figures = ("peak reserved", "fragmentation", "driver calls", "ns/event", "refused")
+    figures = ("peak reserved", "fragmentation", "driver calls", "ns/event  ", "refused")
     header = (*figures, "settings".ljust(width))
     rows = [
         (
             f"{trial.peak_reserved:,}",
             "-" if trial.fragmentation is None else f"{100 * trial.fragmentation:.2f} %",
             f"{trial.driver_calls:,}",
-            f"{trial.ns_per_event:,.1f}",
+            f"{trial.ns_per_event:,.1f} {'~' if tuner.is_noise(trial) else ' '}",
             f"{trial.ooms:,}",
             name.ljust(width),
         )
         for trial, name in zip(ordered, names, strict=True)
     ]
-    lines = [table(header, rows)]
+    low, high = min(tuner.times), max(tuner.times)
+    passes = f"the defaults alone took {low:,.1f} to {high:,.1f} ns/event in {len(tuner.times)} passes"
+    lines = [table(header, rows), f"~ as fast as the defaults, by noise: {passes}"]
     if best.ooms:
         lines.append(f"none of them serves the trace: {best.ooms:,} allocations were refused at least")
     promise = f"peak reserved {best.peak_reserved:,} bytes ({size_text(best.peak_reserved)})"
-    return "\n".join([*lines, f"best: {promise}", f"{settings.VARIABLE}={best.settings}"])
+    lines += [verdict(tuner.trials[""], best, len(ordered) - 1), f"best: {promise}"]
+    return "\n".join([*lines, f"{settings.VARIABLE}={best.settings}"])
+
+
+def verdict(defaults: Trial, best: Trial, others: int) -> str:
+    """Says what the best settings gain over the defaults, or that the defaults are best."""
+    if not best.settings:
+        return (
+            f"the defaults are best: none of {others} others reserves over 1 % less, or about as much with "
+            "fewer driver calls"
+        )
+    if best.ooms < defaults.ooms:
+        return f"the defaults refuse {defaults.ooms:,} allocations, these settings {best.ooms:,}"
+    calls = f"{best.driver_calls:,} driver calls, the defaults {defaults.driver_calls:,}"
+    saved = 1 - best.peak_reserved / defaults.peak_reserved
+    if abs(saved) < NEAR - 1:
+        return f"these settings reserve about as much as the defaults, and make {calls}"
+    return f"these settings reserve {100 * saved:.1f} % less than the defaults, and make {calls}"
 
 
 def read_keys(text: str | None) -> list[str]:
@@ -256,7 +288,15 @@ def run(
             best = tuner.run()
             bad += bool(best.ooms)
             trials = [asdict(trial) for trial in tuner.trials.values()]
-            answers.append({"capacity": size or None, "best": asdict(best), "trials": trials})
+            answers.append(
+                {
+                    "capacity": size or None,
+                    "best": asdict(best),
+                    "defaults_are_best": not best.settings,
+                    "defaults_ns_per_event": tuner.times,
+                    "trials": trials,
+                }
+            )
             if not as_json:
                 limit = f"; memory of {size_text(size)}" if size else ""
                 put(f"{tuner.line}; peak live {loaded.peak_live:,} bytes{limit}")

@@ -76,6 +76,7 @@ class Recording {
       Object.fromEntries(Object.entries(described).map(([name, each]) => [name, column(each)]));
     this.strings = header.strings;
     this.settings = header.settings;
+    this.difference = header.difference;
     [this.files, this.lines, this.names] = header.frames.map(column);
     this.stackEnds = column(header.stack_ends);
     this.stackFrames = column(header.stack_frames);

@@ -1,6 +1,6 @@
 // The page: what is shown, what is chosen, and which parts are drawn again.
 
-const TABS = ["map", "flame", "table", "groups", "events"];
+const TABS = ["difference", "map", "flame", "table", "groups", "events"];
 
 class App {
   constructor(recording) {
@@ -19,9 +19,12 @@ class App {
     this.table = new AllocationTable(this);
     this.events = new EventTable(this);
     this.groups = new GroupTables(this);
+    this.difference = new DifferenceTables(this);
+    this.tabs = TABS.filter((name) => name !== "difference" || recording.difference);
+    $("tab-difference").hidden = !recording.difference;
     this.connect();
     this.setDevice(0);
-    this.openTab("map");
+    this.openTab(this.tabs[0]);
   }
 
   connect() {
@@ -45,7 +48,7 @@ class App {
     $("tabs").addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
-      this.openTab(TABS[(TABS.indexOf(this.tab) + step + TABS.length) % TABS.length]);
+      this.openTab(this.tabs[(this.tabs.indexOf(this.tab) + step + this.tabs.length) % this.tabs.length]);
       $(`tab-${this.tab}`).focus();
     });
     window.addEventListener("resize", () => this.draw("timeline", this.tab));
@@ -63,7 +66,7 @@ class App {
     $("moment").disabled = $("back").disabled = $("forward").disabled = $("to-peak").disabled = device.count === 0;
     this.pinned = this.hovered = null;
     const { stack, tag } = device.allocations;
-    const mode = stack.some((each) => each) ? "frame" : tag.some((each) => each) ? "tag"
+    const mode = tag.some((each) => each) ? "tag" : stack.some((each) => each) ? "frame"
       : device.streams.length > 1 ? "stream" : "allocation";
     $("colour").value = mode;
     this.setColours(mode);

@@ -2,16 +2,17 @@
 
 const ROW = 27;
 
-// columns: { name, wide, right, text(index), value(index) to sort by }.
+// columns: { name, wide, right, text(index), value(index) to sort by }.  A phone shows those that have narrow alone,
+// which is their width there.
 class VirtualTable {
   constructor(element, columns, choose, label) {
     this.element = element;
-    this.columns = columns;
+    this.all = this.columns = columns;
     this.choose = choose;
     this.order = { column: 0, falling: true };
     this.found = new Int32Array(0);
     this.cursor = 0;
-    this.template = columns.map((column) => column.wide).join(" ");
+    this.phone = window.matchMedia("(max-width: 560px)");
     this.head = make("div", { className: "head", role: "row" });
     this.rows = make("div", { className: "rows", role: "rowgroup", tabIndex: 0 });
     this.rows.setAttribute("aria-label", `${label}: arrows move, Enter chooses`);
@@ -19,12 +20,11 @@ class VirtualTable {
     element.setAttribute("role", "grid");
     element.setAttribute("aria-label", label);
     element.replaceChildren(this.head, this.rows, this.empty);
-    this.head.style.gridTemplateColumns = this.template;
-    columns.forEach((column, at) => {
-      const button = make("button", { type: "button", text: column.name });
-      button.addEventListener("click", () => this.sortBy(at));
-      const cell = make("div", { role: "columnheader", className: column.right ? "right" : "" }, button);
-      this.head.append(cell);
+    this.layOut();
+    this.phone.addEventListener("change", () => {
+      this.layOut();
+      this.sort();
+      this.draw();
     });
     element.addEventListener("scroll", () => this.draw());
     this.rows.addEventListener("click", (event) => {
@@ -32,6 +32,19 @@ class VirtualTable {
       if (row) this.select(Number(row.dataset.at));
     });
     this.rows.addEventListener("keydown", (event) => this.onKey(event));
+  }
+
+  layOut() {
+    const sorted = this.columns[this.order.column], phone = this.phone.matches;
+    this.columns = phone ? this.all.filter((column) => column.narrow) : this.all;
+    this.order.column = Math.max(0, this.columns.indexOf(sorted));
+    this.template = this.columns.map((column) => (phone ? column.narrow : column.wide)).join(" ");
+    this.head.style.gridTemplateColumns = this.template;
+    this.head.replaceChildren(...this.columns.map((column, at) => {
+      const button = make("button", { type: "button", text: column.name });
+      button.addEventListener("click", () => this.sortBy(at));
+      return make("div", { role: "columnheader", className: column.right ? "right" : "" }, button);
+    }));
   }
 
   sortBy(at) {
@@ -125,7 +138,7 @@ class AllocationTable {
         : app.device.timeAt(all().end[each]) - app.device.timeAt(all().begin[each]);
     this.table = new VirtualTable($("table"), [
       {
-        name: "Size", wide: "112px", right: true, value: (each) => all().size[each],
+        name: "Size", wide: "112px", narrow: "96px", right: true, value: (each) => all().size[each],
         text: (each) => bytes(all().size[each]),
         swatch: (each) => app.theme.css[LIVE][app.colours.of[each]],
       },
@@ -146,11 +159,11 @@ class AllocationTable {
         text: (each) => app.device.streams[all().stream[each]],
       },
       {
-        name: "Tag", wide: "minmax(70px, 1fr)", value: (each) => app.device.tagOf(each),
+        name: "Tag", wide: "minmax(70px, 1fr)", narrow: "minmax(0, 2fr)", value: (each) => app.device.tagOf(each),
         text: (each) => app.device.tagOf(each) || "-",
       },
       {
-        name: "Stack", wide: "minmax(200px, 3fr)", value: (each) => recording.brief(all().stack[each]),
+        name: "Stack", wide: "minmax(200px, 3fr)", narrow: "minmax(0, 3fr)", value: (each) => recording.brief(all().stack[each]),
         text: (each) => recording.brief(all().stack[each]),
       },
     ], (each) => app.pin({ allocation: each }), "Allocations");
@@ -202,12 +215,15 @@ class EventTable {
     const text = (event) => recording.strings[all().tag[event]];
     this.name = name;
     this.table = new VirtualTable($("events"), [
-      { name: "Event", wide: "88px", right: true, value: (event) => event, text: (event) => `#${whole.format(event)}` },
+      {
+        name: "Event", wide: "88px", narrow: "72px", right: true, value: (event) => event,
+        text: (event) => `#${whole.format(event)}`,
+      },
       {
         name: "Time", wide: "96px", right: true, value: (event) => all().times[event],
         text: (event) => seconds(all().times[event]),
       },
-      { name: "Action", wide: "132px", value: name, text: name },
+      { name: "Action", wide: "132px", narrow: "minmax(0, 2fr)", value: name, text: name },
       {
         name: "Size", wide: "92px", right: true, value: (event) => all().size[event],
         text: (event) => (name(event).startsWith("annotation") ? "" : bytes(all().size[event])),
@@ -220,9 +236,12 @@ class EventTable {
         name: "Stream", wide: "92px", value: (event) => all().stream[event],
         text: (event) => app.device.streams[all().stream[event]],
       },
-      { name: "Tag or text", wide: "minmax(80px, 1fr)", value: text, text: (event) => text(event) || "-" },
       {
-        name: "Stack", wide: "minmax(180px, 2fr)", value: (event) => recording.brief(all().stack[event]),
+        name: "Tag or text", wide: "minmax(80px, 1fr)", narrow: "minmax(0, 2fr)", value: text,
+        text: (event) => text(event) || "-",
+      },
+      {
+        name: "Stack", wide: "minmax(180px, 2fr)", narrow: "minmax(0, 3fr)", value: (event) => recording.brief(all().stack[event]),
         text: (event) => recording.brief(all().stack[event]),
       },
     ], (event) => {
@@ -337,9 +356,52 @@ class GroupTables {
       ];
       return make("tr", {}, name, ...figures.map((text) => make("td", { text })));
     });
-    const table = make("table", {},
-      make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { text, scope: "col" })))),
-      make("tbody", {}, ...body));
-    return [make("h3", { text: title }), make("div", {}, table)];
+    return titledTable(title, head, body);
+  }
+}
+
+function titledTable(title, head, body) {
+  const table = make("table", {},
+    make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { text, scope: "col" })))),
+    make("tbody", {}, ...body));
+  return [make("h3", { text: title }), make("div", {}, table)];
+}
+
+// What is live in the snapshot and was not in an earlier one: the same whatever the moment is.
+class DifferenceTables {
+  constructor(app) {
+    this.app = app;
+  }
+
+  draw() {
+    const { device } = this.app;
+    const found = this.app.recording.difference.find((each) => each.device === device.device);
+    if (!found) {
+      $("difference").replaceChildren(make("p", { className: "empty", text: "Neither snapshot has memory of this device." }));
+      return;
+    }
+    const signed = (size) => (size < 0 ? "" : "+") + bytes(size);
+    const count = (each) => (each < 0 ? "" : "+") + whole.format(each);
+    const row = (texts, title) => make("tr", { title: title || "" }, ...texts.map((text) => make("td", { text })));
+    const totals = found.totals.map(([name, before, after, inBytes]) => row(
+      inBytes ? [name, bytes(before), bytes(after), signed(after - before)]
+        : [name, whole.format(before), whole.format(after), count(after - before)]));
+    const changes = (title, rows) => (rows.length
+      ? titledTable(title, [title.slice(3), "Bytes", "Blocks"],
+        rows.map(([text, all, size, blocks]) => row([text, signed(size), count(blocks)], all)))
+      : []);
+    const blocksText = (each) => `${whole.format(each)} ${each === 1 ? "block" : "blocks"}`;
+    const blocks = found.blocks.map(([size, address, stream, tag, stack, frames]) =>
+      row([stack, tag, bytes(size), stream, address], frames));
+    const [came, cameBytes] = found.came, [went, wentBytes] = found.went;
+    $("difference").replaceChildren(
+      ...titledTable("Compared with the earlier snapshot", ["", "Before", "After", "Change"], totals),
+      make("p", {
+        className: "note",
+        text: `${blocksText(came)} of ${bytes(cameBytes)} came, ${blocksText(went)} of ${bytes(wentBytes)} went.`,
+      }),
+      ...changes("By tag", found.tags), ...changes("By stack", found.stacks), ...changes("By stream", found.streams),
+      ...(blocks.length ? titledTable("Largest that came", ["Stack", "Tag", "Size", "Stream", "Address"], blocks) : []),
+    );
   }
 }

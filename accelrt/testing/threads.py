@@ -1,0 +1,145 @@
+"""Threads that run at once, streams that wait until told, and threads that stand at a call of the driver."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+from accelrt.testing.device import wrapped_table
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any, Literal, Self
+
+    from accelrt.streams.stream import Stream
+
+SECONDS = 20  # until a test that fails stops waiting
+
+
+class Gate:
+    """Holds a stream's work back until it is opened, or a minute has passed: work is under way meanwhile.
+
+    with accelrt.testing.Gate(stream) as gate:
+        array.fill_(1, stream=stream)      # put into the stream, and waits there
+        ...                                # what a program may do beside work under way
+    # opened at the end of the block, or by gate.open.set()
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.open = threading.Event()
+        stream.launch_host_func(functools.partial(self.open.wait, 3 * SECONDS))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open.set()
+
+
+class Caller:
+    """A thread that calls a function, which begins when begin() tells it to.
+
+    Attributes:
+        answer: what the function returned, or None.
+        error: BaseException that it raised, or None.
+        ident: int, of the thread.
+    """
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.begun = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        self.ident = self.thread.ident
+
+    def _run(self) -> None:
+        self.begun.wait()
+        try:
+            self.answer = self.function()
+        except BaseException as error:
+            self.error = error
+
+    def begin(self) -> Self:
+        """Lets the function begin.  Returns the Caller."""
+        self.begun.set()
+        return self
+
+    def is_done(self, timeout: float = 0.0) -> bool:
+        """Tells whether the function has ended; waits for it for so many seconds at most."""
+        self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+    def result(self) -> Any:
+        """Returns what the function returned, or raises what it raised.
+
+        Raises:
+            AssertionError: it does not end within 20 s.
+        """
+        assert self.is_done(SECONDS), "the thread does not end"
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+def on_threads(function: Callable[[Any], object], values: Iterable[Any]) -> None:
+    """Calls a function with each value, on a thread each, at once; raises the first error after all have
+    ended."""
+    callers = [Caller(functools.partial(function, value)) for value in values]
+    for caller in callers:
+        caller.begin()
+    for caller in callers:
+        caller.thread.join()
+    for caller in callers:
+        caller.result()
+
+
+def on_a_thread(function: Callable[[], Any]) -> Any:
+    """Calls a function on a thread of its own, and returns or raises what it does."""
+    caller = Caller(function).begin()
+    caller.thread.join()
+    return caller.result()
+
+
+def park(row: str, function: Callable[[], Any], when: Literal["before", "after"] = "before") -> Caller:
+    """Calls a function on a thread, which stops at its next call of a row of the driver.
+
+        caller = accelrt.testing.park("memory_unmap", buffer.free)
+        ...                                        # beside a thread that stands there
+        accelrt.testing.go_on()
+        caller.result()
+
+    Arguments:
+        row: str, a name as of calls_of().
+        function: callable of no arguments.
+        when: "before" the driver's call is made, or "after" it.
+    Returns:
+        Caller, whose thread stands there; it goes on at go_on(), and by itself after 20 s.
+    Raises:
+        AssertionError: the function ended without such a call.
+        RuntimeError: the call is made with the GIL, so that no other thread could tell it to go on; or
+            accelrt was initialised without use_device().
+        ValueError: no such row.
+        What the function raises before.
+    """
+    table = wrapped_table()
+    caller = Caller(function)
+    table.park(row, when=when, thread=caller.ident, limit=SECONDS)
+    caller.begin()
+    if table.await_parked(SECONDS) != row:
+        caller.result()
+        raise AssertionError(f"{row} was not called")
+    return caller
+
+
+def go_on() -> bool:
+    """Lets the thread that stands at a call go on.
+
+    Returns:
+        bool: whether one stood there.
+    Raises:
+        RuntimeError: it went on by itself, at its limit.
+    """
+    return bool(wrapped_table().go_on())
