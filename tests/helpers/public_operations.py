@@ -257,6 +257,7 @@ LEFT_OUT = {
     "Event.ipc_handle": "of another process",
     "Stream.from_any": "makes another object",
     "Stream.launch_host_func": "ADDED has it",
+    "Stream.set_attributes": "ADDED has it, with an attribute",
     "memory.annotate": "a context",
     "memory.select_backend": "before first use",
     "memory.load_snapshot": "reads a file",
@@ -382,6 +383,10 @@ ADDED = {
     "del CUDAGraph": ({"graph"}, lambda scene: scene.forget("graph")),
     "del Array": ({"array"}, lambda scene: scene.forget("array")),
     "del Event": ({"event"}, lambda scene: scene.forget("event")),
+    "Stream.set_attributes": (
+        {"stream"},
+        lambda scene: scene.stream.set_attributes(memory_sync_domain="remote"),
+    ),
     "del Stream": ({"stream"}, lambda scene: scene.forget("stream")),
     "with group(): send, recv": ({"communicator", "array"}, sent_to_itself),
     "nccl.all_reduce": ({"array"}, lambda scene: accelrt.nccl.all_reduce([scene.array])),
