@@ -9,6 +9,7 @@ from typing import Any
 
 import accelrt
 from accelrt import identity, nvml
+from accelrt.allocator.settings.settings import parse
 from accelrt.core.printable import size_text
 from accelrt.tools.cli import facts
 
@@ -40,7 +41,7 @@ def all_findings() -> list[Finding]:
     driver = facts.driver_facts()
     looks: list[Callable[[dict[str, Any]], Iterator[Finding]]] = [
         *(card, module, permissions, chosen, versions, visible, mig, peers),
-        *(locked_memory, descriptors, huge_pages, nodes),
+        *(locked_memory, descriptors, huge_pages, nodes, settings_of_torch),
     ]
     return [finding for look in looks for finding in look(driver)]
 
@@ -230,3 +231,19 @@ def nodes(driver: dict[str, Any]) -> Iterator[Finding]:
     places = ", ".join(f"{name} at node {node}" for name, node in near.items() if node not in (None, "-1"))
     advice = "keep a process's threads at its device's node: numactl --cpunodebind=N --membind=N"
     yield Finding("NUMA", "note", f"{count} nodes{'; ' + places if places else ''}", advice)
+
+
+def settings_of_torch(driver: dict[str, Any]) -> Iterator[Finding]:
+    """Torch's settings string, whose keys are accelrt's too, but which accelrt does not read."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        text = os.environ.get(name)
+        if not text or os.environ.get("ACCELRT_ALLOC_CONF"):
+            continue
+        try:
+            parse(text, name)
+        except ValueError as error:
+            yield Finding("settings", "note", f"torch's setting is not read, nor could be: {error}")
+        else:
+            advice = f'ACCELRT_ALLOC_CONF="${name}" sets the same here'
+            yield Finding("settings", "note", f"{name} is torch's, and not read", advice)
+        return
