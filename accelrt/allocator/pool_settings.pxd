@@ -13,8 +13,7 @@ cdef struct PoolSettings:
     double collect               # fraction of the limit above which growth first releases idle segments; 0: never
     double fraction              # of the device's memory: the most that pools may reserve
     bint rejects                 # what cannot fit below the limit is refused before anything is waited for
-    double reserve               # addresses of an expandable segment: up to 1 a fraction of the device's memory, else bytes;
-                                 # below 0: the pool chooses
+    double reserve               # of addresses for a segment: up to 1 part of the device's memory, else bytes; below 0: auto
     # Those above change in the exclusive section.  The next two stay as the pool was made.  The fast path reads
     # virtual_memory and the last two without a lock.
     bint virtual_memory
