@@ -44,6 +44,7 @@ LATER = {
         register_interface_for_device
     """,
     "devices.properties": "DeviceProperties",
+    "devices.contexts": "active_contexts stray_contexts",
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
     "arrays.l2_cache": "access_policy_window",
