@@ -54,6 +54,7 @@ LATER = {
     "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
+    "kernels.tensor_map": "TensorMap",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
     "memory.mempool": "MemPool use_mem_pool",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
