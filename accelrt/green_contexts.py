@@ -5,43 +5,75 @@
         kernel[blocks, threads](x)
     stream = context.Stream()      # or on a stream of it, wherever it is used
     small, other = accelrt.green_contexts.partition(16, 2)  # two that have none in common
+    decode, prefill = accelrt.green_contexts.split([16, None])  # of different sizes: the second has the rest
 
 They are NVIDIA's (CUDA driver API, section "Green Contexts"; driver 555 or later), by the names of
 torch.cuda.green_contexts.  The driver's green contexts are made once for each part of a device and kept while
-the process lives: two GreenContexts with the same number of multiprocessors are on the same ones, as in
-torch, and memory that was used on their streams may be freed at any time.
+the process lives: two GreenContexts that were asked for alike are on the same multiprocessors, as in torch,
+and memory that was used on their streams may be freed at any time.
 """
 
 from __future__ import annotations
 
-import importlib
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import process
-from accelrt.devices.device import mem_get_info
-from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
-from accelrt.runtime import init
-from accelrt.status import status_error
+from accelrt.devices.device import get_device_properties, mem_get_info
+from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError, not_supported
+from accelrt.runtime import cuda_bindings
 from accelrt.streams.stream import ExternalStream, Stream, StreamContext, current_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
+    from accelrt.memory.mempool import MemPool
 
-__all__ = ["GreenContext", "partition"]
+__all__ = ["ContextResources", "GreenContext", "device_resources", "partition", "split"]
 
 MOST_STREAMS = 32  # of one part of a device; more requests share them in turn
+SM, WORKQUEUE_CONFIG = "CU_DEV_RESOURCE_TYPE_SM", "CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG"
+SCOPES = {
+    "device_ctx": "CU_WORKQUEUE_SCOPE_DEVICE_CTX",
+    "balanced": "CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED",
+}
+BACKFILL, IN_LOCALITY = 1, 2  # CUdevSmResourceGroup_flags
+INVALID_CONFIGURATION = 915
+REFUSED_SPLIT = (
+    "the device has no such groups: ask in multiples of the alignment that device_resources() shows, "
+    "in groups of at least its minimum, or pass backfill=True"
+)
+
+
+class Group(NamedTuple):
+    """Multiprocessors, as a split is asked for them."""
+
+    num_sms: int  # 0: as many as there are
+    coscheduled: int = 0  # how many are scheduled together; 0: the driver chooses, as for the next
+    preferred: int = 0
+    backfill: bool = False
+    locality: int | None = None
+
+
+class Queue(NamedTuple):
+    """Work queues, as a context is asked for them; None: as they are."""
+
+    scope: str | None
+    limit: int | None
 
 
 class Key(NamedTuple):
     """A part of a device, as it is asked for."""
 
     device: int
-    num_sms: int
-    parts: int  # of which it is one
-    number: int
+    groups: tuple[Group, ...]  # that one split makes; none: all of the device
+    number: int = 0  # which of them it is
+    even: bool = False  # split by count alone, as every driver of green contexts can
+    queue: Queue | None = None
+    within: Key | None = None  # a part that is split further
 
 
 class Part:
@@ -53,6 +85,27 @@ class Part:
         self.num_sms = num_sms
         self.streams: list[int] = []
         self.handed_out = 0
+
+
+class ContextResources(NamedTuple):
+    """What a green context, or a device, has.
+
+    Attributes:
+        num_sms: int, multiprocessors.
+        min_sm_partition: int, the fewest that a part of them can have; None where cuda-bindings do not tell.
+        sm_alignment: int, how many of them are scheduled together; parts have multiples.  None likewise.
+        locality_domain_id: int, the locality domain that they are of; None where they are of no certain one.
+        workqueue_scope: "device_ctx", work queues are shared with all contexts, or "balanced", with no other
+            balanced one; None where the driver does not tell (before CUDA 13.1).
+        workqueue_concurrency_limit: int, streams whose work is expected to run at a time; None likewise.
+    """
+
+    num_sms: int
+    min_sm_partition: int | None
+    sm_alignment: int | None
+    locality_domain_id: int | None
+    workqueue_scope: str | None
+    workqueue_concurrency_limit: int | None
 
 
 _parts: dict[Key, Part] = {}
@@ -68,19 +121,19 @@ def forget_in_child() -> None:
 process.call_at_fork("green_contexts", "tools", child=forget_in_child)
 
 
+# --- the driver -------------------------------------------------------------------------------------------
+
+
 def driver() -> Any:
     """cuda.bindings.driver, where this process runs on a GPU.
 
     Raises:
         NotSupportedError: accelrt runs on the host device.
     """
-    init.init()
-    if init.chosen_driver() != "cuda":
-        raise not_supported(
-            "the host device has no green contexts: they are of NVIDIA's driver; set ACCELRT_DRIVER=cuda",
-            "cuGreenCtxCreate",
-        )
-    return importlib.import_module("cuda.bindings.driver")
+    return cuda_bindings.open_bindings(
+        "the host device has no green contexts: they are of NVIDIA's driver; set ACCELRT_DRIVER=cuda",
+        "cuGreenCtxCreate",
+    )
 
 
 def ask(name: str, *given: Any, **told: Any) -> Any:
@@ -89,27 +142,30 @@ def ask(name: str, *given: Any, **told: Any) -> Any:
     Arguments:
         told: what an error says it was asked for.
     """
-    module = driver()
-    try:
-        status, *answers = getattr(module, name)(*given)
-    except (AttributeError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "not found" not in str(error):
-            raise
+    needs = "green contexts need a driver of branch 555 or later"
+    if name == "cuDevSmResourceSplit":
+        needs = "groups of several sizes, of locality domains or with backfill need CUDA 13.1 or later"
+    meanings = {INVALID_CONFIGURATION: REFUSED_SPLIT}
+    return cuda_bindings.ask(driver(), needs, name, given, told, meanings)
+
+
+def type_of(name: str) -> Any:
+    kind = getattr(driver().CUdevResourceType, name, None)
+    if kind is None:
         raise not_supported(
-            f"the driver, or the installed cuda-bindings, has no {name}; green contexts need a driver of "
-            "branch 555 or later",
-            name,
-        ) from error
-    if int(status):
-        raise status_error(int(status), name, tuple(part for pair in told.items() for part in pair))
-    return answers[0] if len(answers) == 1 else answers
+            f"the installed cuda-bindings have no {name}; work queues need CUDA 13.1 or later"
+        )
+    return kind
 
 
-def split(device: int, num_sms: int, count: int) -> list[Any]:
-    """The driver's resources of so many parts of a device, of so many multiprocessors each or a few more."""
-    kind = driver().CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+def whole_of(device: int) -> Any:
+    """The driver's resource of all multiprocessors of a device."""
     mem_get_info(device)  # a green context stands on the device's primary context, which this makes
-    whole = ask("cuDeviceGetDevResource", ask("cuDeviceGet", device), kind, device=device)
+    return ask("cuDeviceGetDevResource", ask("cuDeviceGet", device), type_of(SM), device=device)
+
+
+def split_evenly(device: int, whole: Any, num_sms: int, count: int) -> list[Any]:
+    """The driver's resources of so many parts of a device, of so many multiprocessors each or a few more."""
     total = whole.sm.smCount
     if num_sms > total or num_sms * count > total:
         raise ArgumentError(
@@ -130,24 +186,94 @@ def split(device: int, num_sms: int, count: int) -> list[Any]:
     return list(groups)
 
 
+def parameters_of(group: Group) -> Any:
+    """A group as the driver's split takes it."""
+    made = getattr(driver(), "CU_DEV_SM_RESOURCE_GROUP_PARAMS", None)
+    if made is None:
+        raise not_supported(
+            "the installed cuda-bindings have no cuDevSmResourceSplit; groups of several sizes need "
+            "CUDA 13.1 or later",
+            "cuDevSmResourceSplit",
+        )
+    parameters = made()
+    parameters.smCount, parameters.coscheduledSmCount = group.num_sms, group.coscheduled
+    parameters.preferredCoscheduledSmCount = group.preferred
+    parameters.flags = BACKFILL * group.backfill
+    if group.locality is not None:
+        if not hasattr(parameters, "localityDomainId"):
+            raise not_supported(
+                "the installed cuda-bindings know no locality domains; they need CUDA 13.4 or later",
+                "cuDevSmResourceSplit",
+            )
+        parameters.flags |= IN_LOCALITY
+        parameters.localityDomainId = group.locality
+    return parameters
+
+
+def split_unevenly(device: int, whole: Any, groups: tuple[Group, ...]) -> list[Any]:
+    """The driver's resources of the groups, which have no multiprocessor in common."""
+    asked = sum(group.num_sms for group in groups)
+    if asked > whole.sm.smCount:
+        raise ArgumentError(
+            f"counts are {[group.num_sms or None for group in groups]}, {asked} in all; there are "
+            f"{whole.sm.smCount} multiprocessors to split of device {device}"
+        )
+    made, _ = ask(
+        *("cuDevSmResourceSplit", len(groups), whole, 0, [parameters_of(group) for group in groups]),
+        device=device,
+        counts=[group.num_sms or None for group in groups],
+    )
+    return list(made)
+
+
+def resources_of(key: Key) -> list[Any]:
+    """The driver's resources of all that the split of a key makes.  The part that it splits is there."""
+    if key.within is None:
+        whole = whole_of(key.device)
+    else:
+        whole = ask("cuGreenCtxGetDevResource", _parts[key.within].handle, type_of(SM), device=key.device)
+    if not key.groups:
+        return [whole]
+    if key.even:
+        return split_evenly(key.device, whole, key.groups[0].num_sms, len(key.groups))
+    return split_unevenly(key.device, whole, key.groups)
+
+
+def queues_of(key: Key, queue: Queue) -> Any:
+    """The driver's resource of work queues."""
+    device = ask("cuDeviceGet", key.device)
+    resource = ask("cuDeviceGetDevResource", device, type_of(WORKQUEUE_CONFIG), device=key.device)
+    most = int(resource.wqConfig.wqConcurrencyLimit)
+    if queue.limit is not None:
+        if queue.limit > most:
+            raise ArgumentError(
+                f"workqueue_concurrency_limit is {queue.limit}; device {key.device} has {most} at most"
+            )
+        resource.wqConfig.wqConcurrencyLimit = queue.limit
+    if queue.scope is not None:
+        resource.wqConfig.sharingScope = getattr(driver().CUdevWorkqueueConfigScope, SCOPES[queue.scope])
+    return resource
+
+
 def part_of(key: Key) -> Part:
     """The part, made with those beside it when one of them is first asked for."""
     with _making:
         if key not in _parts:
-            for number, resource in enumerate(split(key.device, key.num_sms, key.parts)):
+            for number, resource in enumerate(resources_of(key)):
                 one = key._replace(number=number)
                 if one not in _parts:  # a part that was made before another failed
-                    _parts[one] = make_part(resource, key.device)
+                    _parts[one] = make_part(resource, one)
         return _parts[key]
 
 
-def make_part(resource: Any, device: int) -> Part:
+def make_part(resource: Any, key: Key) -> Part:
     total = int(resource.sm.smCount)
-    description = ask("cuDevResourceGenerateDesc", [resource], 1, device=device)
+    resources = [resource] if key.queue is None else [resource, queues_of(key, key.queue)]
+    description = ask("cuDevResourceGenerateDesc", resources, len(resources), device=key.device)
     flag = driver().CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
     handle = ask(
-        *("cuGreenCtxCreate", description, ask("cuDeviceGet", device), int(flag)),
-        device=device,
+        *("cuGreenCtxCreate", description, ask("cuDeviceGet", key.device), int(flag)),
+        device=key.device,
         num_sms=total,
     )
     return Part(handle, ask("cuCtxFromGreenCtx", handle), total)
@@ -164,12 +290,85 @@ def stream_of(part: Part, device: int) -> int:
         return part.streams[number]
 
 
-def checked_count(value: Any, name: str) -> int:
+def told_number(of: Any, name: str) -> int | None:
+    """A figure of the driver's; None where cuda-bindings before 13.1 do not have it."""
+    value = getattr(of, name, None)
+    return None if value is None else int(value)
+
+
+def described(sms: Any, queues: Any) -> ContextResources:
+    """What resources of the driver say, the second being None where it does not tell."""
+    sm = sms.sm
+    located = int(getattr(sm, "flags", 0)) & IN_LOCALITY
+    scope = limit = None
+    if queues is not None:
+        number = int(queues.wqConfig.sharingScope)
+        scope = next((name for index, name in enumerate(SCOPES) if index == number), str(number))
+        limit = int(queues.wqConfig.wqConcurrencyLimit)
+    return ContextResources(
+        int(sm.smCount),
+        told_number(sm, "minSmPartitionSize"),
+        told_number(sm, "smCoscheduledAlignment"),
+        int(sm.localityDomainId) if located else None,
+        scope,
+        limit,
+    )
+
+
+def told_queues(name: str, of: Any, device: int) -> Any:
+    """The work queues of a device or a context; None where the driver does not tell."""
+    try:
+        return ask(name, of, type_of(WORKQUEUE_CONFIG), device=device)
+    except NotSupportedError:
+        return None
+
+
+# --- what is asked for ------------------------------------------------------------------------------------
+
+
+def checked_count(value: Any, name: str, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
-    if value < 1:
-        raise ArgumentError(f"{name} is {value}; pass 1 or more")
+    if value < least:
+        raise ArgumentError(f"{name} is {value}; pass {least} or more")
     return value
+
+
+def checked_queue(scope: str | None, limit: int | None) -> Queue | None:
+    if scope is None and limit is None:
+        return None
+    if scope is not None and scope not in SCOPES:
+        raise ArgumentError(f"workqueue_scope is {scope!r}; it may be {', '.join(SCOPES)}")
+    return Queue(scope, None if limit is None else checked_count(limit, "workqueue_concurrency_limit"))
+
+
+def spread(value: Any, name: str, count: int) -> list[Any]:
+    """What is given for all groups, or for each."""
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise ArgumentError(
+            f"{name} has {len(value)} items for {count} groups; pass one for each, or one for all"
+        )
+    return list(value)
+
+
+def domains_of(device: int) -> int:
+    """How many locality domains a device has."""
+    return max(1, get_device_properties(device).attributes.get("locality_domain_count", 0))
+
+
+def checked_locality(device: int, value: int | None) -> int | None:
+    if value is None:
+        return None
+    number = checked_count(value, "locality_domain_id", 0)
+    count = domains_of(device)
+    if number >= count:
+        raise ArgumentError(
+            f"locality_domain_id is {number}; device {device} has {count} "
+            "(locality_domain_count of its attributes)"
+        )
+    return number
 
 
 def ordinal_of(device: DeviceArgument | None) -> int:
@@ -178,41 +377,101 @@ def ordinal_of(device: DeviceArgument | None) -> int:
 
 
 class GreenContext:
-    """A part of a device's multiprocessors; made by GreenContext.create or partition.
+    """A part of a device's multiprocessors; made by GreenContext.create, partition or split.
 
     Attributes:
         num_sms: int, how many multiprocessors it has: what was asked for, or a few more, as the hardware has
             them in groups (8 on compute capability 9.0).
         device_index: int, the ordinal of its device.
+        mem_pool: MemPool of its own; None where it was asked for none.
     """
 
     num_sms: int
     device_index: int
+    mem_pool: MemPool | None
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, own_pool: bool = False) -> None:
         if not isinstance(key, Key):
-            raise ArgumentTypeError("make a green context by GreenContext.create(num_sms) or partition()")
+            raise ArgumentTypeError(
+                "make a green context by GreenContext.create(num_sms), partition() or split()"
+            )
+        if not isinstance(own_pool, bool):
+            raise ArgumentTypeError(
+                f"own_pool is {own_pool!r} of type {type(own_pool).__name__}; pass a bool"
+            )
+        self._key = key
         self._part = part_of(key)
         self.num_sms = self._part.num_sms
         self.device_index = key.device
-        # Of each set_context that has no pop_context yet: thread, stream before, stream, its context.
-        self._entered: list[tuple[int, Stream, Stream, StreamContext]] = []
+        self.mem_pool = new_pool(key.device) if own_pool else None
+        # Of each set_context that has no pop_context yet: thread, stream before, stream, what is to be left.
+        self._entered: list[tuple[int, Stream, Stream, ExitStack]] = []
 
     @staticmethod
-    def create(num_sms: int, device_id: DeviceArgument | None = 0) -> GreenContext:
+    def create(
+        num_sms: int | None = None,
+        device_id: DeviceArgument | None = 0,
+        *,
+        workqueue_scope: str | None = None,
+        workqueue_concurrency_limit: int | None = None,
+        locality_domain_id: int | None = None,
+        own_pool: bool = False,
+    ) -> GreenContext:
         """A green context of the first multiprocessors of a device.
 
         Arguments:
-            num_sms: int, how many at least.
+            num_sms: int, how many at least; None is all of the device, or of the locality domain.
             device_id: int, "cuda:1", ...; None is the current device.
+            workqueue_scope: "device_ctx" shares the work queues with all contexts, "balanced" with no other
+                balanced one; None leaves it to the driver.
+            workqueue_concurrency_limit: int, streams whose work is expected to run at a time.
+            locality_domain_id: int, the domain whose multiprocessors it has, 0 to below the device's
+                locality_domain_count; None is any.
+            own_pool: bool, whether memory allocated inside of the context comes from a pool of its own.
         Raises:
-            ValueError, TypeError: num_sms is no int from 1 to what the device has, or device_id names none.
+            ValueError, TypeError: num_sms is no int from 1 to what the device has, device_id names none, all
+                three of num_sms, work queues and locality_domain_id are None, or one is none of these.
             NotSupportedError: the driver is too old, or accelrt runs on the host device.
             CudaError: the driver refused.
         """
-        wanted = checked_count(num_sms, "num_sms")
+        queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
+        if num_sms is None and queue is None and locality_domain_id is None:
+            raise ArgumentError("num_sms is None; pass it, a workqueue_scope or a locality_domain_id")
+        wanted = 0 if num_sms is None else checked_count(num_sms, "num_sms")
         driver()
-        return GreenContext(Key(ordinal_of(device_id), wanted, 1, 0))
+        ordinal = ordinal_of(device_id)
+        domain = checked_locality(ordinal, locality_domain_id)
+        groups = () if num_sms is None and domain is None else (Group(wanted, locality=domain),)
+        return GreenContext(Key(ordinal, groups, 0, domain is None, queue), own_pool)
+
+    @staticmethod
+    def max_workqueue_concurrency(device_id: DeviceArgument | None = None) -> int:
+        """The most that workqueue_concurrency_limit may be on a device.
+
+        Raises:
+            NotSupportedError: the driver does not tell (before CUDA 13.1), or this is the host device.
+        """
+        driver()
+        limit = device_resources(device_id).workqueue_concurrency_limit
+        if limit is None:
+            raise not_supported("this driver has no work queues to configure; they need CUDA 13.1 or later")
+        return limit
+
+    @property
+    def resources(self) -> ContextResources:
+        """What the context has: multiprocessors and work queues, as the driver says."""
+        handle, device = self._part.handle, self.device_index
+        sms = ask("cuGreenCtxGetDevResource", handle, type_of(SM), device=device)
+        return described(sms, told_queues("cuGreenCtxGetDevResource", handle, device))
+
+    @property
+    def context_id(self) -> int:
+        """int, unique in the process (cuGreenCtxGetId), for profilers that show it.
+
+        Raises:
+            NotSupportedError: the driver has no such function (before CUDA 13.0).
+        """
+        return int(ask("cuGreenCtxGetId", self._part.handle, device=self.device_index))
 
     def Stream(self) -> Stream:
         """A stream of the context: its kernels run on its multiprocessors, whichever context is current.
@@ -226,19 +485,23 @@ class GreenContext:
         and one of its streams the current stream of its device, behind the work of the one before.
 
         torch makes the default stream current; accelrt's work on a default stream is in the primary context,
-        whichever is current, so here it is a stream of the context.
+        whichever is current, so here it is a stream of the context.  What the thread allocates on the device
+        comes from mem_pool, where there is one.
         """
         before = current_stream(self.device_index)
         stream = self.Stream()
         stream.wait_stream(before)
         ask("cuCtxPushCurrent", self._part.context, device=self.device_index)
-        context = StreamContext(stream)
+        entered = ExitStack()
         try:
-            context.__enter__()
+            entered.enter_context(StreamContext(stream))
+            if self.mem_pool is not None:
+                entered.enter_context(use_pool(self.mem_pool, self.device_index))
         except BaseException:
+            entered.close()
             ask("cuCtxPopCurrent")
             raise
-        self._entered.append((threading.get_ident(), before, stream, context))
+        self._entered.append((threading.get_ident(), before, stream, entered))
 
     def pop_context(self) -> None:
         """Makes current again what was so before set_context, the stream behind the work of the context's.
@@ -254,10 +517,10 @@ class GreenContext:
             )
         entry = here[-1]
         self._entered.remove(entry)
-        _, before, stream, context = entry
+        _, before, stream, entered = entry
         before.wait_stream(stream)
         try:
-            context.__exit__(None, None, None)
+            entered.close()
         finally:
             ask("cuCtxPopCurrent")
 
@@ -278,6 +541,18 @@ class GreenContext:
         return f"<accelrt.green_contexts.GreenContext of {part}>"
 
 
+def new_pool(device: int) -> MemPool:
+    from accelrt.memory import mempool
+
+    return mempool.MemPool(device=device)
+
+
+def use_pool(pool: MemPool, device: int) -> Any:
+    from accelrt.memory import mempool
+
+    return mempool.use_mem_pool(pool, device)
+
+
 def partition(num_sms: int, count: int, device: DeviceArgument | None = None) -> tuple[GreenContext, ...]:
     """Green contexts that have no multiprocessor in common.
 
@@ -291,5 +566,78 @@ def partition(num_sms: int, count: int, device: DeviceArgument | None = None) ->
     """
     wanted, parts = checked_count(num_sms, "num_sms"), checked_count(count, "count")
     driver()
+    key = Key(ordinal_of(device), (Group(wanted),) * parts, 0, True)
+    return tuple(GreenContext(key._replace(number=index)) for index in range(parts))
+
+
+def split(
+    counts: Sequence[int | None],
+    device: DeviceArgument | None = None,
+    *,
+    coscheduled_sm_count: int | Sequence[int] = 0,
+    preferred_coscheduled_sm_count: int | Sequence[int] = 0,
+    backfill: bool | Sequence[bool] = False,
+    locality_domain_id: int | Sequence[int | None] | None = None,
+    workqueue_scope: str | None = None,
+    workqueue_concurrency_limit: int | None = None,
+    within: GreenContext | None = None,
+    own_pool: bool = False,
+) -> tuple[GreenContext, ...]:
+    """Green contexts of several sizes that have no multiprocessor in common (cuDevSmResourceSplit).
+
+    Arguments:
+        counts: how many multiprocessors each has, ints; None is as many as are left when its turn comes.
+        device: int, "cuda:1", ...; None is the current device, or that of within.
+        coscheduled_sm_count, preferred_coscheduled_sm_count: ints, how many of a group run together,
+            as clusters need it, and how many if that can be; 0 leaves it to the driver.
+        backfill: bool, whether a group may have some that are not scheduled with the others.
+        locality_domain_id: int, the domain whose multiprocessors a group has; None is any.
+            These four are for all groups, or a list or tuple with one for each.
+        workqueue_scope, workqueue_concurrency_limit: of each, as for GreenContext.create.
+        within: GreenContext, whose multiprocessors are split; None is all of the device's.
+        own_pool: bool, whether each has a pool of memory of its own.
+    Raises:
+        ValueError, TypeError: counts are too many, or an argument is none of these.
+        NotSupportedError: the driver is older than CUDA 13.1, or accelrt runs on the host device.
+        CudaError: the driver refused; groups that it made before stay for the next time.
+    """
+    if not isinstance(counts, (list, tuple)) or not counts:
+        raise ArgumentTypeError(f"counts is {counts!r}; pass a list of ints, None for what is left")
+    if within is not None and not isinstance(within, GreenContext):
+        kind = type(within).__name__
+        raise ArgumentTypeError(f"within is {within!r} of type {kind}; pass a GreenContext")
+    wanted = [0 if count is None else checked_count(count, "counts") for count in counts]
+    queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
+    number = len(counts)
+    together, preferred = (
+        [checked_count(each, name, 0) for each in spread(value, name, number)]
+        for name, value in (
+            ("coscheduled_sm_count", coscheduled_sm_count),
+            ("preferred_coscheduled_sm_count", preferred_coscheduled_sm_count),
+        )
+    )
+    filled = [bool(each) for each in spread(backfill, "backfill", number)]
+    driver()
+    ordinal = within.device_index if within is not None and device is None else ordinal_of(device)
+    if within is not None and within.device_index != ordinal:
+        raise ArgumentError(f"device is {ordinal}, but within is {within!r}")
+    domains = [
+        checked_locality(ordinal, each) for each in spread(locality_domain_id, "locality_domain_id", number)
+    ]
+    groups = tuple(map(Group, wanted, together, preferred, filled, domains))
+    key = Key(ordinal, groups, 0, False, queue, None if within is None else within._key)
+    return tuple(GreenContext(key._replace(number=index), own_pool) for index in range(number))
+
+
+def device_resources(device: DeviceArgument | None = None) -> ContextResources:
+    """What a device has for green contexts to share: multiprocessors and work queues.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        NotSupportedError: the driver is too old, or accelrt runs on the host device.
+    """
+    driver()
     ordinal = ordinal_of(device)
-    return tuple(GreenContext(Key(ordinal, wanted, parts, index)) for index in range(parts))
+    sms = whole_of(ordinal)
+    return described(sms, told_queues("cuDeviceGetDevResource", ask("cuDeviceGet", ordinal), ordinal))

@@ -871,9 +871,20 @@ cdef bint keeps_apart(Pool* pool, const Request* request) noexcept nogil:
         pool, request.size, need_at_end(pool, request.heap, request.size), SMALL_SLACK)
 
 
+cdef bint is_rejected(Pool* pool, const Request* request) noexcept nogil:
+    # By throw_on_cudamalloc_oom: beside what is live the request does not fit below the limit, whatever else goes back.
+    return pool.settings.rejects and pool.limit != SIZE_MAX \
+        and <size_t>total_of(pool, ALLOCATED_BYTES) + request.size > pool.limit
+
+
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # The retry ladder.
     cdef int code = poll(pool)
+    if code == 0 and is_rejected(pool, request):
+        pool.stats.num_ooms += 1
+        pool.stats.num_oom_rejections += 1
+        note_refusal(pool, request)
+        return CAP_REACHED
     request.across = not pool.settings.stitching or not keeps_apart(pool, request)
     if code == 0:
         code = find_or_grow(pool, request, out_address)

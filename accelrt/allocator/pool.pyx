@@ -29,7 +29,9 @@ from accelrt.allocator.miss cimport (
     claim, defer, find, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events,
     release_own, release_with, Request, retry, wait_all,
 )
-from accelrt.allocator.pool_settings cimport limit_of_fraction, load_flag, load_routed, rounded, store_flag, store_steps
+from accelrt.allocator.pool_settings cimport (
+    limit_of_fraction, load_flag, load_routed, reserve_of, rounded, store_flag, store_steps,
+)
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN, Block, Heap, Page, Pool, Segment
@@ -143,8 +145,11 @@ cdef void replace_settings(Pool* pool, const PoolSettings* settings, bint limits
     for power in range(64):
         store_steps(&pool.settings.divisions[power], settings.divisions[power])
     store_flag(&pool.settings.rounds, settings.rounds)
-    if limits and pool.table.device_memory(pool.device, &total) == 0:
-        pool.limit = limit_of_fraction(settings.fraction, total)
+    pool.room = 0
+    if (limits or settings.reserve >= 0) and pool.table.device_memory(pool.device, &total) == 0:
+        pool.room = reserve_of(settings.reserve, total, pool.granule)
+        if limits:
+            pool.limit = limit_of_fraction(settings.fraction, total)
 
 
 cdef Pool* new_pool(int device) noexcept nogil:
@@ -167,8 +172,9 @@ cdef void take_settings(Pool* pool) noexcept nogil:
     pool.granule = GRANULE
     pool.limit = SIZE_MAX
     reset_budget(pool)
-    if wanted.fraction < 1 and pool.table.device_memory(pool.device, &total) == 0:
+    if (wanted.fraction < 1 or wanted.reserve >= 0) and pool.table.device_memory(pool.device, &total) == 0:
         pool.limit = limit_of_fraction(wanted.fraction, total)
+        pool.room = reserve_of(wanted.reserve, total, pool.granule)
     if not wanted.virtual_memory:
         return
     if pool.table.granularity(pool.device, &granule) or granule == 0:

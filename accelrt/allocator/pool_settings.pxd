@@ -12,6 +12,8 @@ cdef struct PoolSettings:
     size_t max_rounding          # a block of max_split and more serves a request that is smaller by less than this
     double collect               # fraction of the limit above which growth first releases idle segments; 0: never
     double fraction              # of the device's memory: the most that pools may reserve
+    bint rejects                 # what cannot fit below the limit is refused before anything is waited for
+    double reserve               # of addresses for a segment: up to 1 part of the device's memory, else bytes; below 0: auto
     # Those above change in the exclusive section.  The next two stay as the pool was made.  The fast path reads
     # virtual_memory and the last two without a lock.
     bint virtual_memory
@@ -42,6 +44,14 @@ cdef inline size_t rounded(const PoolSettings* settings, size_t size) noexcept n
     if steps > 1 and size > UNIT * steps:
         return round_up(size, (<size_t>1 << power) // steps)
     return round_up(size, UNIT)
+
+
+cdef inline size_t reserve_of(double reserve, size_t total, size_t granule) noexcept nogil:
+    # In whole granules, and at most 9/8 of the device's memory, as torch has it; 0: the pool chooses.
+    cdef double most = 1.125 * total
+    if reserve < 0:
+        return 0
+    return round_up(max(<size_t>min(reserve * total if reserve <= 1 else reserve, most), 1), granule)
 
 
 cdef inline size_t limit_of_fraction(double fraction, size_t total) noexcept nogil:

@@ -55,6 +55,7 @@ cdef struct Stats:  # a pool's; peak_all is the peak of the sum of both kinds, n
     # Counts of what happened since the last reset_accumulated, the first to the last of them (clear_counts).
     int64_t num_alloc_retries
     int64_t num_ooms
+    int64_t num_oom_rejections    # of num_ooms, those that throw_on_cudamalloc_oom refused at once
     int64_t num_sync_all_streams
     int64_t num_device_alloc
     int64_t num_device_free

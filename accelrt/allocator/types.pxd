@@ -211,6 +211,7 @@ cdef struct Pool:
     bint stays_open                  # to those, without pages too; under the growth lock
     ExternalPool* external           # fixed; NULL: memory is this allocator's own; else the fields below are unused
     size_t limit                     # most bytes to reserve
+    size_t room                      # addresses of each new expandable segment; 0: as it comes (backing/pages.pyx)
     uint64_t next_serial
     uint64_t next_page
     uint64_t allocations             # in the slow path

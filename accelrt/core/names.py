@@ -44,6 +44,7 @@ LATER = {
         register_interface_for_device
     """,
     "devices.properties": "DeviceProperties",
+    "devices.contexts": "active_contexts stray_contexts",
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
     "arrays.l2_cache": "access_policy_window",
@@ -53,6 +54,7 @@ LATER = {
     "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
+    "kernels.tensor_map": "TensorMap",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
     "memory.mempool": "MemPool use_mem_pool",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
@@ -103,7 +105,7 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing testing visible"
+UNLISTED = "checkpoint comm gds green_contexts interop nccl nvml random readings sharing testing visible"
 
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {

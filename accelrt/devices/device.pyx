@@ -262,6 +262,20 @@ cdef class device:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, device) and (<device>other).index == self.index
 
+    # Devices are in the order of their ordinals; with anything else they are in none.
+
+    def __lt__(self, other: device) -> bool:
+        return self.index < (<device>other).index if isinstance(other, device) else NotImplemented
+
+    def __le__(self, other: device) -> bool:
+        return self.index <= (<device>other).index if isinstance(other, device) else NotImplemented
+
+    def __gt__(self, other: device) -> bool:
+        return self.index > (<device>other).index if isinstance(other, device) else NotImplemented
+
+    def __ge__(self, other: device) -> bool:
+        return self.index >= (<device>other).index if isinstance(other, device) else NotImplemented
+
     def __hash__(self) -> int:
         return hash(("accelrt.devices.device", self.index))
 

@@ -39,6 +39,10 @@ AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 MAY_WAIT = re.compile(
     "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
 )
+# Rows of the host driver that name a device and, as on a GPU, make no context of it.
+IN_NO_CONTEXT = re.compile(
+    "device_(?!synchronize)|can_access_peer|granularity|async_|stream_is_capturing|context_"
+)
 DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)
 INCLUDED = re.compile(r'^include "(\w+)_rows\.pxi"', re.M)
 BODY = re.compile(r"^cdef int (\w+)_(entered|gated|locked)\(([^)]*)\) noexcept nogil:", re.M)
@@ -323,7 +327,9 @@ def gated(body: Body, lock: str) -> str:
     row, handles = body.row, [a for a in body.arguments if a.type in LOOK_UPS]
     if handles and body.kind != "locked":
         raise ValueError(f"{row.name}_{body.kind} takes {handles[0].name} without the lock")
-    gate = "gate(device)" if "device" in row.types else "gate_any()"
+    gate = "gate_any()"
+    if "device" in row.types:
+        gate = "gate(device)" if IN_NO_CONTEXT.match(row.name) else "enter(device)"
     declared, look_ups, answer = "", "", body.call
     for handle in reversed(handles):
         look_up, refusal = LOOK_UPS[handle.type]

@@ -22,7 +22,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
 cdef enum:
-    TABLE_VERSION = 8
+    TABLE_VERSION = 9
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -102,6 +102,11 @@ cdef struct Table:
     # CUaccessProperty numbers, of the part hit_ratio of the range and of the rest
     int (*stream_window_set)(int device, uintptr_t stream, uintptr_t address, size_t size, float hit_ratio, int hit, int miss) noexcept nogil  # no-cython-lint
     int (*stream_window_get)(int device, uintptr_t stream, uintptr_t* out_address, size_t* out_size, float* out_hit_ratio, int* out_hit, int* out_miss) noexcept nogil  # no-cython-lint
+    # attributes of later work of the stream, of one number each or of two, the second being 0 else: ATTRIBUTE_ numbers
+    int (*stream_attribute_set)(int device, uintptr_t stream, int attribute, int first, int second) noexcept nogil
+    int (*stream_attribute_get)(int device, uintptr_t stream, int attribute, int* out_first, int* out_second) noexcept nogil
+    # whether the device's primary context exists in this process, whoever made it; makes none
+    int (*context_active)(int device, int* out_active) noexcept nogil
 
     # events
     int (*event_create)(int device, unsigned int flags, uintptr_t* out_event) noexcept nogil
@@ -202,6 +207,12 @@ cdef enum:  # copy_3d
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0
     STREAM_NON_BLOCKING = 1
+
+cdef enum:  # stream_attribute_set and _get, numbers of CUlaunchAttributeID
+    ATTRIBUTE_SYNC_POLICY = 3  # CUsynchronizationPolicy numbers: how a thread waits for the stream
+    ATTRIBUTE_PRIORITY = 8
+    ATTRIBUTE_DOMAIN_MAP = 9   # memory synchronisation domains, from 0, of the logical domains default and remote
+    ATTRIBUTE_DOMAIN = 10      # the logical domain: 0 is default, 1 remote
 
 cdef enum:  # event_create flags
     EVENT_DEFAULT = 0

@@ -231,6 +231,9 @@ cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* pac
     # Inside the use: what may be an address, that is memory, and ints where the signature says pointer.
     cdef Py_ssize_t index
     for index, argument in enumerate(arguments):
+        if is_tensor_map(argument):
+            watch.refuse_sleeping(argument.address, place_of(index, parameters))
+            continue
         if isinstance(argument, int):
             if parameters.count < 0 or parameters.each[index].kind != POINTER:
                 continue
@@ -243,9 +246,13 @@ cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* pac
 cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1:
     # Directly before the use begins (accelrt/uses): whether what was given still has the memory that was packed.
     cdef Py_ssize_t index
+    cdef uintptr_t address
     for index in range(PyTuple_GET_SIZE(arguments)):
         argument = <object>PyTuple_GET_ITEM(arguments, index)
-        if not still_has(argument, (<uintptr_t*>packed.pointers[index])[0]):
+        address = (<uintptr_t*>packed.pointers[index])[0]
+        if is_tensor_map(argument):
+            address, argument = argument.address, argument.array
+        if not still_has(argument, address):
             raise_lost(argument, place_of(index, parameters))
     return 0
 
@@ -350,11 +357,32 @@ cdef inline bint put_float(const Parameter* parameter, double value, char* out) 
     return True
 
 
+cdef bint is_tensor_map(object argument) except -1:
+    # A descriptor that is passed by value, of an Array's memory (tensor_map.py).
+    cdef object module = sys.modules.get("accelrt.kernels.tensor_map")
+    return module is not None and isinstance(argument, module.TensorMap)
+
+
+cdef object put_tensor_map(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument,
+                           Packed* packed, uintptr_t stream, object room):
+    cdef Operand memory
+    if parameter.kind != ANY and parameter.kind != BYTES:
+        refuse(parameters, index, argument, "a TensorMap", "its parameter is a CUtensorMap, 128 bytes by value")
+    read_memory(argument, &memory, index, parameters, argument.writes)
+    if memory.ordinal != parameters.device_index:
+        refuse_elsewhere(parameters, index, argument.array, memory.ordinal)
+    packed.shared |= memory.owned and memory.owner_stream != stream
+    packed.foreign |= memory.producer != 0
+    return put_bytes(parameters, parameter, index, argument, argument.data, packed, room)
+
+
 cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument, Packed* packed,
                      uintptr_t stream, object room):
     # Answers the room, which may be a new one.
     cdef Operand memory
     cdef char* out = <char*>&packed.values[index]
+    if is_tensor_map(argument):
+        return put_tensor_map(parameters, parameter, index, argument, packed, stream, room)
     if read_memory(argument, &memory, index, parameters, parameter.writes):
         if not takes_pointer(parameter):
             refuse(parameters, index, argument, f"memory ({type(argument).__name__}), whose address has 8 bytes")
@@ -476,7 +504,9 @@ cdef str place_of(Py_ssize_t index, Parameters parameters):
 
 
 cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
-    # Whether it is memory that accelrt knows by its object; its address is what the kernel gets.
+    # Whether it is memory that accelrt knows by its object; its address is what the kernel gets, or a TensorMap's.
+    if is_tensor_map(argument):
+        argument = argument.array
     if isinstance(argument, Array):
         read_launched_array(<Array>argument, out, index, parameters, writes)
     elif isinstance(argument, (Buffer, PinnedBuffer)):
@@ -531,6 +561,8 @@ cdef list uses_of(Parameters parameters, tuple arguments):
     cdef bint writes
     for index, argument in enumerate(arguments):
         writes = parameters.count < 0 or parameters.each[index].writes
+        if is_tensor_map(argument):
+            writes, argument = argument.writes, argument.array
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
             uses.append(span_of(argument, &memory, writes))
     return uses

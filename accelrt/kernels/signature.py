@@ -22,9 +22,11 @@ TYPES: dict[str, tuple[str, int]] = {
     for dtype in DTYPES
     for word in dtype.words.split("|")
     if word
-}
+} | {"CUtensorMap": ("bytes", 128)}
 STRUCT = re.compile(r"struct\[(\d+)\]")
-QUALIFIERS = re.compile(r"\b(?:__restrict__|__restrict|restrict|volatile|std::|thrust::|cuda::)")
+QUALIFIERS = re.compile(
+    r"\b(?:__grid_constant__|__restrict__|__restrict|restrict|volatile|std::|thrust::|cuda::)"
+)
 
 
 def parse_signature(signature: str | Iterable[str]) -> Sequence[Parsed]:
@@ -34,7 +36,8 @@ def parse_signature(signature: str | Iterable[str]) -> Sequence[Parsed]:
         signature: the parameters as in C, with or without names, "const float* x, float* y, int n";
             or an iterable of one text for each.  A parameter with a * is a pointer, one that the kernel only
             reads where what it points at is const.  Types are those of C, of stdint.h, of CUDA ("half",
-            "__nv_bfloat16") and of numpy ("float32"); "struct[24]" is a struct of 24 bytes, passed by value.
+            "__nv_bfloat16", "CUtensorMap") and of numpy ("float32"); "struct[24]" is a struct of 24 bytes,
+            passed by value.
     Returns:
         list of (kind, bytes, writes).
     Raises:

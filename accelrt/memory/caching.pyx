@@ -1196,6 +1196,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
     return {
         "num_alloc_retries": stats.num_alloc_retries,
         "num_ooms": stats.num_ooms,
+        "num_oom_rejections": stats.num_oom_rejections,
         "num_sync_all_streams": stats.num_sync_all_streams,
         "num_device_alloc": stats.num_device_alloc,
         "num_device_free": stats.num_device_free,
@@ -1217,8 +1218,8 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
     Returns:
         dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
         current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
-        counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
-        driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
+        counts of retries, failures, those of throw_on_cudamalloc_oom and device calls.  Beyond torch's:
+        virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
         space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
         fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
         like for each tag (accelrt.memory.tag), bytes and blocks.

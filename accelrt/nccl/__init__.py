@@ -9,6 +9,7 @@ Where accelrt runs on the host device, so do these: by a backend for tests alone
 codes            NCCL's operations, and its numbers: elements, reductions, and what its calls answer
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
 communicator     one rank of a communicator: its operations, errors and end
+config           settings of a communicator, by NCCL's names
 groups           how operations are put into streams, alone or in groups
 host_for_tests   the host backend: ranks on host devices, over shared memory
 launcher         what torchrun, mpirun and Slurm say of this process's place
@@ -17,6 +18,7 @@ nvidia           NCCL: nccl4py and the library that it finds
 operands         what a group uses until it has ended: arrays, communicators' handles, and the group itself
 process_end      the interpreter's exit with communicators open, and forks
 rendezvous       the exchange of a communicator's id between processes, over TCP
+splitting        communicators of parts of another one's ranks
 """
 
 from accelrt.nccl.codes import AVG, MAX, MIN, PROD, SUM
@@ -31,7 +33,8 @@ from accelrt.nccl.collectives import (
     unique_id,
     version,
 )
-from accelrt.nccl.communicator import Communicator, init_all
+from accelrt.nccl.communicator import Communicator, init_all, split_all
+from accelrt.nccl.config import Config
 from accelrt.nccl.launcher import Place, place_from_environment
 from accelrt.nccl.operands import group, group_end, group_start
 from accelrt.nccl.rendezvous import exchange, init_from_environment
@@ -43,6 +46,7 @@ __all__ = [
     "PROD",
     "SUM",
     "Communicator",
+    "Config",
     "Place",
     "all_gather",
     "all_reduce",
@@ -58,6 +62,7 @@ __all__ = [
     "place_from_environment",
     "reduce",
     "reduce_scatter",
+    "split_all",
     "unique_id",
     "version",
 ]

@@ -16,9 +16,11 @@ from accelrt.devices.device import current_device, device, device_count, synchro
 from accelrt.errors import ForkedError, NcclError
 from accelrt.nccl import operands, process_end
 from accelrt.nccl.codes import OPERATIONS, PARTS, error_of, numbers_of
+from accelrt.nccl.config import checked
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
 from accelrt.nccl.operands import Hold, Turn, calls_of, checked_number, groups, put
+from accelrt.nccl.splitting import checked_side, split
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
     from accelrt.nccl.codes import Kind
+    from accelrt.nccl.config import Config
     from accelrt.streams.stream import Stream
 
 
@@ -67,6 +70,7 @@ class Communicator:
         device: ordinal or accelrt.device, or None for the current one.
         timeout: seconds that other ranks may take: to come now, and later in synchronize() and close();
             None is ACCELRT_NCCL_TIMEOUT (600), math.inf is without limit.
+        config: accelrt.nccl.Config, settings of NCCL's, the same on all ranks; None leaves all to NCCL.
     Raises:
         NcclError: NCCL refused; two ranks on one device are refused.
         TimeoutError: other ranks did not come; the text names them where that is known.
@@ -81,20 +85,27 @@ class Communicator:
         rank: int,
         device: DeviceArgument | None = None,
         timeout: float | None = None,
+        config: Config | None = None,
     ) -> None:
         seconds = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
+        settings = checked(config)
         size = checked_number(num_ranks, "num_ranks", 1, (1 << 31) - 1)
         number = checked_number(rank, "rank", 0, size - 1)
         if not isinstance(unique_id, (bytes, bytearray)) or len(unique_id) != 128:
             raise ValueError(
                 f"unique_id is {unique_id!r:.60}; pass the 128 bytes of accelrt.nccl.unique_id()"
             )
-        self._place(number, size, ordinal_of(device), seconds)
+        self._place(number, size, ordinal_of(device), seconds, bytes(unique_id), settings)
         words = "init_rank in a group" if groups.depth else f"init_rank({self._words})"
         put(Joining(self, bytes(unique_id), words), perform)
 
-    def _place(self, rank: int, size: int, ordinal: int, timeout: float) -> None:
+    def _place(
+        self, rank: int, size: int, ordinal: int, timeout: float, name: bytes, config: Config | None
+    ) -> None:
         self._backend: Any = backend()
+        self._name = name  # its unique id
+        self._splits = 0  # how often all ranks have split it
+        self.config = config
         self.rank = rank
         self.size = size
         self.device_index = ordinal
@@ -107,9 +118,40 @@ class Communicator:
         self._captures = False  # whether graphs have held operations of it
         self._hold = Hold("its group has not ended")  # last: __del__ looks for it
 
+    def _make_child(
+        self, rank: int, size: int, number: int, color: int, config: Config | None
+    ) -> Communicator:
+        """A communicator to be split off; number: which split of this one it is."""
+        name = b""  # NCCL needs none
+        if hasattr(self._backend, "name_of_split"):
+            name = self._backend.name_of_split(self._name, number, color)
+        child = Communicator.__new__(Communicator)
+        child._place(rank, size, self.device_index, self.timeout, name, config or self.config)
+        return child
+
     def _adopt(self, handle: object) -> None:
         self._hold.give(handle)
         process_end.live.add(self)
+
+    def split(
+        self, color: int | None, key: int | None = None, *, config: Config | None = None
+    ) -> Communicator | None:
+        """Makes communicators of parts of this one's ranks (ncclCommSplit); every rank has to call it.
+
+        Arguments:
+            color: int, from 0: the ranks that name the same one are together; None is in no communicator.
+            key: int, ranks are numbered by their keys, and where those are equal by their numbers here; None
+                is the number here.
+            config: Config, settings of the new one; None is this one's.
+        Returns:
+            Communicator, which is closed by itself; None for a colour of None.
+        Raises:
+            ValueError, TypeError: an argument is out of range or of the wrong kind.
+            NcclError, TimeoutError: as of Communicator and synchronize; this one can be used on.
+            RuntimeError: in a group: a process with several ranks calls accelrt.nccl.split.
+        """
+        side = checked_side(self, color, key)
+        return split([self], [side], checked(config), "split()")[0]
 
     # --- operations ---
 
@@ -519,13 +561,15 @@ class Communicator:
 
 
 def init_all(
-    devices: Sequence[DeviceArgument] | None = None, timeout: float | None = None
+    devices: Sequence[DeviceArgument] | None = None,
+    timeout: float | None = None,
+    config: Config | None = None,
 ) -> list[Communicator]:
     """One communicator for each of several devices of this process (ncclCommInitAll).
 
     Arguments:
         devices: ordinals or accelrt.devices, each once; None is all.
-        timeout: as of Communicator.
+        timeout, config: as of Communicator.
     Returns:
         list of Communicator, the rank of each its place in it.
     Raises:
@@ -534,13 +578,46 @@ def init_all(
     ordinals = list(range(device_count())) if devices is None else [ordinal_of(each) for each in devices]
     if len(set(ordinals)) < len(ordinals) or not ordinals:
         raise ValueError(f"devices are {ordinals}; pass each device once, and at least one")
-    seconds = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT")
+    seconds, settings = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT"), checked(config)
     call = f"init_all(devices={ordinals})"
     with device(ordinals[0]), errors_of(call):
         process_end.check_running()
         name = backend().unique_id()
     comms = [Communicator.__new__(Communicator) for _ in ordinals]
     for rank, (comm, ordinal) in enumerate(zip(comms, ordinals, strict=True)):
-        comm._place(rank, len(ordinals), ordinal, seconds)
+        comm._place(rank, len(ordinals), ordinal, seconds, name, settings)
     perform([Joining(comm, name, call) for comm in comms], call)
     return comms
+
+
+def split_all(
+    comms: Sequence[Communicator],
+    colors: Sequence[int | None],
+    keys: Sequence[int | None] | None = None,
+    *,
+    config: Config | None = None,
+) -> list[Communicator | None]:
+    """Communicator.split for a process with several ranks of one communicator, all at once.
+
+    Arguments:
+        comms: list of Communicator, ranks of one communicator, each once.
+        colors, keys: one of each for each of them; keys of None are the ranks' numbers.
+        config: as of Communicator.split.
+    Returns:
+        list of Communicator, or None where the colour is None.
+    Raises:
+        as of Communicator.split; ValueError: the lists differ in length, or a communicator is there twice.
+    """
+    ranks = list(comms)
+    wanted = [None] * len(ranks) if keys is None else list(keys)
+    if not ranks or len(set(map(id, ranks))) < len(ranks):
+        raise ValueError(f"comms are {ranks!r}; pass each once, and at least one")
+    if len(colors) != len(ranks) or len(wanted) != len(ranks):
+        raise ValueError(
+            f"comms are {len(ranks)}, colors {len(colors)} and keys {len(wanted)}; pass one of each for each"
+        )
+    for each in ranks:
+        if not isinstance(each, Communicator):
+            raise TypeError(f"comms has {each!r} of type {type(each).__name__}; pass Communicators")
+    sides = [checked_side(*each) for each in zip(ranks, colors, wanted, strict=True)]
+    return split(ranks, sides, checked(config), "split_all()")

@@ -81,20 +81,43 @@ class Joining:
     def issue(self, module: Any, handle: None) -> None:
         comm = self.comm
         with comm.device:
-            self.handle = module.init_rank(comm.size, self.name, comm.rank, comm.device_index, comm.timeout)
+            self.handle = module.init_rank(
+                comm.size, self.name, comm.rank, comm.device_index, comm.timeout, comm.config
+            )
+
+    @property
+    def made(self) -> Any:
+        return self.comm
+
+
+@dataclass(slots=True, eq=False)
+class Splitting:
+    """A communicator that is split off another one, whose every rank calls it; made is None where this one is
+    in none."""
+
+    comm: Any
+    made: Any
+    color: int
+    key: int
+    words: str
+    handle: object = None
+
+    def issue(self, module: Any, handle: object) -> None:
+        with self.comm.device:
+            self.handle = module.split(handle, self.color, self.key, self.made)
 
 
 def perform(pending: list[Any], call: str = "") -> None:
     """Puts operations into their streams, and makes communicators: all at once, those of a group.
 
     Arguments:
-        pending: list of Operation and Joining.
+        pending: list of Operation, Joining and Splitting.
         call: str, that errors name; the operations themselves where it is empty.
     """
     process_end.check_running()
     operations = [each for each in pending if isinstance(each, Operation)]
-    joining = [each for each in pending if isinstance(each, Joining)]
-    comms = list({id(each.comm): each.comm for each in operations}.values())
+    joining = [each for each in pending if not isinstance(each, Operation) and each.made is not None]
+    comms = list({id(each.comm): each.comm for each in pending if not isinstance(each, Joining)}.values())
     for comm in comms:
         comm._check_process()
     module = pending[0].comm._backend
@@ -102,7 +125,7 @@ def perform(pending: list[Any], call: str = "") -> None:
         with turn_of([comm._hold for comm in comms]) as handles:
             perform_in_turn(pending, operations, module, dict(zip(comms, handles, strict=True)), call)
         for each in joining:
-            each.comm._adopt(each.handle)
+            each.made._adopt(each.handle)
             each.handle = None
     except BaseException:
         for each in joining:
@@ -110,7 +133,7 @@ def perform(pending: list[Any], call: str = "") -> None:
                 with contextlib.suppress(Exception):  # the first error tells more
                     module.abort(each.handle)
         raise
-    await_ready([each.comm for each in joining])
+    await_ready([each.made for each in joining])
 
 
 def perform_in_turn(
@@ -130,7 +153,7 @@ def perform_in_turn(
                 perform_group(pending, module, handles, call)
         if module.MAY_TAKE_LONG:
             for comm, handle in handles.items():
-                settle(comm, handle, operations[0].words, module)
+                settle(comm, handle, (operations or pending)[0].words, module)
 
 
 def perform_group(pending: list[Any], module: Any, handles: dict[Any, Any], call: str) -> None:

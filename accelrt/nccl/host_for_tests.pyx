@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import glob
+import hashlib
 import mmap
 import os
 import socket
@@ -426,8 +427,23 @@ def unique_id():
     return (MARK + os.urandom(32)).ljust(ID_BYTES, b"\0")
 
 
-def init_rank(int size, bytes name not None, int number, int device, double timeout):
-    """One rank; it is in progress until the others have come."""
+def split(Rank rank not None, int color, int key, child):
+    """The part of a communicator's ranks that name one colour; as init_rank.  child: the Communicator that it is for,
+    or None for a rank that is in none."""
+    rank.shared()
+    if child is None:
+        return None
+    return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
+
+
+def name_of_split(bytes name not None, int number, int color):
+    """The 128 bytes that name what is split off: all ranks know them without a word."""
+    told = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
+    return (MARK + hashlib.sha256(told).digest()).ljust(ID_BYTES, b"\0")
+
+
+def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None):
+    """One rank; it is in progress until the others have come.  config: settings of NCCL's, which change nothing here."""
     cdef Rank rank = Rank()
     if size > MOST_RANKS:
         raise BackendError(INVALID_ARGUMENT, f"the host backend for tests has at most {MOST_RANKS} ranks")

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 
 from accelrt.errors import NotSupportedError
 from accelrt.nccl.codes import BYTE, OPERATIONS, BackendError
+from accelrt.nccl.config import fill
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from accelrt.nccl.config import Config
     from accelrt.streams.stream import Stream
 
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
@@ -122,14 +124,38 @@ def unique_id() -> bytes:
     return bytes(memoryview(answer(bindings().get_unique_id)).cast("B"))
 
 
-def init_rank(size: int, name: bytes, number: int, device: int, timeout: float) -> Any:
+def init_rank(
+    size: int, name: bytes, number: int, device: int, timeout: float, config: Config | None = None
+) -> Any:
     """One rank, on the device that is current; it is there once it is no longer in progress, and in a group
     once that ended, too."""
     if not hasattr(bindings(), "comm_init_rank_config"):
+        if config is not None:
+            raise missing("this nccl4py has no ncclCommInitRankConfig, which a Config needs")
         return answer(_bindings.comm_init_rank, size, bytearray(name), number)
-    config = _bindings.Config()
-    config.blocking = 0
-    return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, config.ptr)
+    made = config_of(config)
+    return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, made.ptr)
+
+
+def config_of(config: Config | None) -> Any:
+    """NCCL's ncclConfig_t; it has to live until the call that takes it has returned."""
+    made = _bindings.Config()
+    made.blocking = 0
+    fill(made, config)
+    return made
+
+
+def split(comm: Any, color: int, key: int, child: Any) -> Any:
+    """The part of a communicator's ranks that name one colour, in the order of their keys; as init_rank.
+
+    Arguments:
+        child: the Communicator that it is for; None for a rank that is in none, which calls it too.
+    """
+    if not hasattr(bindings(), "comm_split"):
+        raise missing("this nccl4py has no ncclCommSplit")
+    made = config_of(None if child is None else child.config)
+    handle = answer(_bindings.comm_split, comm, color, key, made.ptr, comm=comm)
+    return None if child is None else handle
 
 
 def in_progress(comm: Any) -> bool:

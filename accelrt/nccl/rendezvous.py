@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from accelrt.annotations import DeviceArgument
+    from accelrt.nccl.config import Config
     from accelrt.nccl.launcher import Place
 
 HELLO = b"accelrt rendezvous 2\0\0\0\0"
@@ -57,7 +58,9 @@ _exchanged = 0  # of this process; the same on all ranks, which make their commu
 _token = os.urandom(16)  # tells a process that asks again from another one
 
 
-def init_from_environment(device: DeviceArgument | None = None, timeout: float | None = None) -> Communicator:
+def init_from_environment(
+    device: DeviceArgument | None = None, timeout: float | None = None, config: Config | None = None
+) -> Communicator:
     """This process's rank of a communicator of all processes that a launcher started: torchrun, mpirun or
     Slurm.
 
@@ -66,6 +69,7 @@ def init_from_environment(device: DeviceArgument | None = None, timeout: float |
             only one.
         timeout: seconds that the other processes may take to come, and later those of Communicator; None is
             ACCELRT_NCCL_TIMEOUT (600), math.inf is without limit.
+        config: as of Communicator.
     Raises:
         ValueError: the launcher's variables are not set or wrong; the text names the variable.
         TimeoutError: ranks did not come, or stopped; the text names them.
@@ -75,7 +79,7 @@ def init_from_environment(device: DeviceArgument | None = None, timeout: float |
     place = place_from_environment()
     ordinal = _device_of(place) if device is None else device
     name = exchange(unique_id, place, timeout)
-    return Communicator(place.size, name, place.rank, ordinal, timeout)
+    return Communicator(place.size, name, place.rank, ordinal, timeout, config)
 
 
 def _device_of(place: Place) -> int:

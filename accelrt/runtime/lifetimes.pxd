@@ -115,6 +115,7 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
     uintptr_t handle
     int device
     int priority
+    unsigned int flags     # STREAM_NON_BLOCKING or STREAM_BLOCKING
     bint by_handle         # nogil code has it, and returns it by its handle; under the pool's lock
     bint idle              # in the pool; under its lock
     bint used              # others than its Streams may have put work in since it was found idle; under the pool's lock
@@ -122,7 +123,7 @@ cdef struct PooledStream:  # of one driver stream; both live as long as the proc
     PooledStream* next     # in the pool: the one that was returned next
 
 # For Stream, with the GIL: an idle stream, or a new one.  Raises what the driver answers.
-cdef PooledStream* take_stream(int device, int priority) except NULL
+cdef PooledStream* take_stream(int device, unsigned int flags, int priority) except NULL
 # Its work may still run, where it was used: where anything but the Stream itself had its handle.
 cdef void return_stream(PooledStream* stream, bint used) noexcept nogil
 # For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE in

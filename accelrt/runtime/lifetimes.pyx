@@ -818,7 +818,7 @@ def forget_in_child():
 # filed under it.  That memory serves the next holder of the stream.  The driver is asked whether the work is complete only
 # where there may be some: a stream whose holder did nothing with it is as idle as before.
 
-cdef struct Returned:  # streams of one device and priority, the one returned first at the front
+cdef struct Returned:  # streams of one device, kind and priority, the one returned first at the front
     PooledStream* first
     PooledStream* last
 
@@ -826,15 +826,15 @@ cdef enum:
     LEVELS = 8       # priorities kept apart
     MAX_QUERIES = 4  # a request: one stream that is busy for long must not hide the others
 
-cdef Returned[MAX_DEVICES][LEVELS] returned  # under the lock
+cdef Returned[MAX_DEVICES][2][LEVELS] returned  # the second index is the streams' flags; under the lock
 cdef AddressMap streams                      # handle -> PooledStream, of all; under the lock
 cdef AddressMap events                       # handle -> PooledEvent, of those that nogil code has; under the lock
 cdef long event_holders = 0                  # Events that have a PooledEvent; in turn
 cdef int pool_lock = 0                       # held for no call of the driver's
 
 
-cdef inline Returned* returned_like(int device, int priority) noexcept nogil:
-    return &returned[device][-priority & (LEVELS - 1)]
+cdef inline Returned* returned_like(int device, unsigned int flags, int priority) noexcept nogil:
+    return &returned[device][flags][-priority & (LEVELS - 1)]
 
 
 cdef PooledStream* pop(Returned* queue) noexcept nogil:
@@ -850,7 +850,7 @@ cdef PooledStream* pop(Returned* queue) noexcept nogil:
 
 
 cdef void push_locked(PooledStream* stream) noexcept nogil:
-    cdef Returned* queue = returned_like(stream.device, stream.priority)
+    cdef Returned* queue = returned_like(stream.device, stream.flags, stream.priority)
     if stream.sharers:  # one of its holders is gone
         stream.sharers -= 1
         return
@@ -886,10 +886,12 @@ cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noe
     return pooled
 
 
-cdef int take_idle(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:
+cdef int take_idle(
+    int device, unsigned int flags, int priority, PooledStream** out_stream, const char** out_row
+) noexcept nogil:
     # A stream whose work is complete; NOT_READY where the ones that were queried are busy, which go to the end, or
     # where there is none.  A stream is not in the pool while it is queried, so that no other thread takes it too.
-    cdef Returned* queue = returned_like(device, priority)
+    cdef Returned* queue = returned_like(device, flags, priority)
     cdef PooledStream* stream
     cdef bint is_last
     cdef int code, _query
@@ -922,15 +924,16 @@ cdef int enlist(AddressMap* holders, uintptr_t handle, void* pooled) noexcept no
     return code
 
 
-cdef int make_stream(int device, int priority, PooledStream** out_stream) noexcept nogil:
+cdef int make_stream(int device, unsigned int flags, int priority, PooledStream** out_stream) noexcept nogil:
     # Takes the lock, but not for the driver's call, which may wait.
     cdef PooledStream* stream = <PooledStream*>calloc(1, sizeof(PooledStream))
     cdef int code
     if stream == NULL:
         return NO_HOST_MEMORY
     stream.device = device
+    stream.flags = flags
     stream.priority = priority
-    code = registry.active().stream_create(device, STREAM_NON_BLOCKING, priority, &stream.handle)
+    code = registry.active().stream_create(device, flags, priority, &stream.handle)
     if code == 0:
         code = enlist(&streams, stream.handle, stream)
         if code:
@@ -943,7 +946,7 @@ cdef int make_stream(int device, int priority, PooledStream** out_stream) noexce
     return 0
 
 
-cdef PooledStream* take_stream(int device, int priority) except NULL:
+cdef PooledStream* take_stream(int device, unsigned int flags, int priority) except NULL:
     # The GIL is released where a copy of another thread's may hold a lock of the driver's until a function of Python's
     # has run.
     cdef PooledStream* pooled = NULL
@@ -951,14 +954,14 @@ cdef PooledStream* take_stream(int device, int priority) except NULL:
     cdef int code
     if functions_wait():
         with nogil:
-            code = take_idle(device, priority, &pooled, &row)
+            code = take_idle(device, flags, priority, &pooled, &row)
     else:
-        code = take_idle(device, priority, &pooled, &row)
+        code = take_idle(device, flags, priority, &pooled, &row)
     if code == NOT_READY:
         with nogil:
-            code = make_stream(device, priority, &pooled)
+            code = make_stream(device, flags, priority, &pooled)
         if code:
-            raise_status(code, "stream_create", ("device", device, "priority", priority))
+            raise_status(code, "stream_create", ("device", device, "flags", flags, "priority", priority))
     elif code:
         raise_status(code, row.decode(), ("stream", pooled.handle))
     watch.note_stream(device, pooled.handle)
@@ -985,9 +988,9 @@ cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept n
     out_stream[0] = 0
     if code:
         return code
-    code = take_idle(device, priority, &pooled, &row)
+    code = take_idle(device, STREAM_NON_BLOCKING, priority, &pooled, &row)
     if code == NOT_READY:
-        code = make_stream(device, priority, &pooled)
+        code = make_stream(device, STREAM_NON_BLOCKING, priority, &pooled)
     if code:
         return code
     spin_lock(&pool_lock)
@@ -1016,15 +1019,15 @@ cdef size_t streams_in_use() noexcept nogil:
     # Takes the lock.
     cdef const PooledStream* stream
     cdef size_t count
-    cdef int device, level
+    cdef Returned* queue = &returned[0][0][0]
+    cdef int index
     spin_lock(&pool_lock)
     count = streams.count
-    for device in range(MAX_DEVICES):
-        for level in range(LEVELS):
-            stream = returned[device][level].first
-            while stream != NULL:
-                count -= 1
-                stream = stream.next
+    for index in range(MAX_DEVICES * 2 * LEVELS):
+        stream = queue[index].first
+        while stream != NULL:
+            count -= 1
+            stream = stream.next
     spin_unlock(&pool_lock)
     return count
 

@@ -67,7 +67,7 @@ class Streams:
     """Which timeline a device's stream has now.
 
     Arguments:
-        is_blocking: of a stream that accelrt did not make, whether it waits for the legacy default stream.
+        is_blocking: of a device's stream, whether it waits for the legacy default stream.
     """
 
     is_blocking: Callable[[int, int], bool]
@@ -91,7 +91,10 @@ class Streams:
         last = self.by_handle.get((device, handle, 0))
         if last is not None:
             self.retired.append(last)
-        self.by_handle[device, handle, 0] = Timeline(f"stream {handle:#x} of device {device}", device, line)
+        blocking = self.is_blocking(device, handle)
+        self.by_handle[device, handle, 0] = Timeline(
+            f"stream {handle:#x} of device {device}", device, line, False, blocking
+        )
         self.retired = [old for old in self.retired if not order.close(old)]
 
 

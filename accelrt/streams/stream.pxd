@@ -5,6 +5,11 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.runtime.lifetimes cimport PooledStream
 from accelrt.uses.events cimport PooledEvent
 
+cdef struct Attribute:              # of a stream, as the rows stream_attribute_set and _get have it; attribute 0 ends a list
+    int attribute
+    int first
+    int second
+
 cdef class Stream:
     cdef uintptr_t handle           # the driver's; 0 is the device's legacy default stream; for work, see mark_used
     cdef readonly int device_index
@@ -12,10 +17,12 @@ cdef class Stream:
     cdef PooledStream* pooled       # returned to the pool of driver streams when the object dies; NULL: others own it
     cdef object owner               # kept alive as long as this object, for a stream of others
     cdef bint has_window            # an access policy window was set on a driver stream of the pool
+    cdef Attribute* changed         # attributes of a driver stream of the pool as they were before; NULL: none was set
     cdef bint made                  # initialised; a class that derives from it may have forgotten to
     cdef object __weakref__
 
     cdef int open_by_id(self, object stream_id, int ordinal) except -1
+    cdef int note_changed(self, int attribute, int first, int second) except -1
 
 cdef class Event:
     cdef readonly uintptr_t handle  # the driver's; 0 before the first record

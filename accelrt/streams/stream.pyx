@@ -16,7 +16,9 @@ from accelrt.devices.device cimport (
 from accelrt.devices.device import set_device
 from accelrt.driver.guard cimport begin_wait, captures_open, end_wait, go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS
+from accelrt.driver.table cimport (
+    EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING,
+)
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
@@ -146,13 +148,21 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
     return stream
 
 
-cdef void end_window(int ordinal, uintptr_t stream) noexcept nogil:
-    # A destructor's call, which must break no capture.
-    cdef int before = 0
-    cdef bint relaxed = go_relaxed(registry.active(), &before) == 0
-    registry.active().stream_window_set(ordinal, stream, 0, 0, 0, 0, 0)
+cdef enum:
+    MOST_ATTRIBUTES = 4  # those that set_attributes sets
+
+
+cdef void put_attributes_back(int ordinal, uintptr_t stream, bint has_window, const Attribute* before) noexcept nogil:
+    # A destructor's calls, which must break no capture: the driver stream's next holder finds it as it was.
+    cdef int mode = 0
+    cdef bint relaxed = go_relaxed(registry.active(), &mode) == 0
+    if has_window:
+        registry.active().stream_window_set(ordinal, stream, 0, 0, 0, 0, 0)
+    while before != NULL and before.attribute:
+        registry.active().stream_attribute_set(ordinal, stream, before.attribute, before.first, before.second)
+        before += 1
     if relaxed:
-        restore_mode(registry.active(), before)
+        restore_mode(registry.active(), mode)
 
 
 cdef int read_priority(object priority) except? -1:
@@ -166,6 +176,13 @@ cdef (int, int) priority_range_of(int ordinal):
     if code:
         raise_status(code, "stream_priority_range", ("device", ordinal))
     return least, greatest
+
+
+cdef int clamped_priority(int ordinal, object priority) except? -1:
+    cdef int level = read_priority(priority)
+    cdef int least, greatest
+    least, greatest = priority_range_of(ordinal)
+    return max(greatest, min(least, level))
 
 
 cdef int ordinal_of_parts(object device, object stream_id, object device_index, object device_type) except -1:
@@ -187,51 +204,57 @@ cdef Event event_of(object event):
 
 
 cdef class Stream:
-    """Stream(device=None, priority=0, *, stream_id=None, device_index=None, device_type=None)\n--\n\n\
+    """Stream(device=None, priority=0, *, stream_id=None, device_index=None, device_type=None, nonblocking=True)\n--\n\n\
     A queue of work on one device: what is put in runs in that order.
 
     Arguments:
         device: int, "cuda:1", "host:0", an object with an index, or None for the current device.
         priority: int, lower is more urgent; clamped to what the device has (Stream.priority_range()).
         stream_id, device_index, device_type: int, what the properties of these names are of a stream that exists: then
-            this is another object of that stream, and keeps it.  priority is ignored.  Without stream_id they mean
-            nothing.
+            this is another object of that stream, and keeps it.  priority and nonblocking are ignored.  Without
+            stream_id they mean nothing.
+        nonblocking: bool, whether the stream is independent of the legacy default stream (CU_STREAM_NON_BLOCKING).
+            Work of one made with False waits for all earlier work of default_stream(), whose later work waits for it.
     Raises:
-        ValueError, TypeError: device names none, priority is no int, or no stream with that id is in use.
+        ValueError, TypeError: device names none, priority is no int, nonblocking no bool, or no stream with that id is
+            in use.
         CudaError: the driver made no stream.
 
         with accelrt.Stream():  # as with accelrt.stream(...)
             ...
 
-    Every Stream has a driver stream to itself, which does not synchronise with the legacy default stream
-    (CU_STREAM_NON_BLOCKING).  When it dies and its work is complete, another Stream gets the driver stream, and with
-    it the memory that it left in the cache.  Where none is idle the driver makes one, for which it may wait until work
-    that runs is done, host functions included.
+    Every Stream has a driver stream to itself.  When it dies and its work is complete, another Stream gets the driver
+    stream, and with it the memory that it left in the cache.  Where none is idle the driver makes one, for which it may
+    wait until work that runs is done, host functions included.
     """
 
     def __init__(
         self, device: DeviceArgument | None = None, priority: int = 0, *, stream_id: int | None = None,
-        device_index: int | None = None, device_type: int | None = None,
+        device_index: int | None = None, device_type: int | None = None, nonblocking: bool = True,
     ) -> None:
         cdef int ordinal = ordinal_of(device)
-        cdef int least, greatest, level = 0
+        cdef int level = 0
+        cdef unsigned int flags = STREAM_NON_BLOCKING
         if self.made:  # a second call would lose the driver stream that it has
             raise RuntimeError(f"{self!r} is made already; make another Stream")
         if stream_id is not None or device_index is not None or device_type is not None:
             self.open_by_id(stream_id, ordinal_of_parts(device, stream_id, device_index, device_type))
             return
         if priority is not 0:
-            level = read_priority(priority)
-            least, greatest = priority_range_of(ordinal)
-            level = max(greatest, min(least, level))
-        self.pooled = take_stream(ordinal, level)
+            level = clamped_priority(ordinal, priority)
+        if nonblocking is not True:
+            if nonblocking is not False:
+                raise ArgumentTypeError(f"nonblocking is {nonblocking!r} of type {type(nonblocking).__name__}; pass a bool")
+            flags = STREAM_BLOCKING
+        self.pooled = take_stream(ordinal, flags, level)
         self.handle = self.pooled.handle
         self.device_index = ordinal
         self.made = True
 
     def __dealloc__(self):
-        if self.has_window:  # the driver stream's next holder begins without one
-            end_window(self.device_index, self.handle)
+        if self.has_window or self.changed != NULL:
+            put_attributes_back(self.device_index, self.handle, self.has_window, self.changed)
+        free(self.changed)
         if self.pooled != NULL:
             return_stream(self.pooled, self.used)
 
@@ -319,13 +342,28 @@ cdef class Stream:
         return ctypes.c_void_p(self.cuda_stream)
 
     @property
+    def is_nonblocking(self) -> bool:
+        """Whether the stream is independent of the legacy default stream (CU_STREAM_NON_BLOCKING)."""
+        if not self.made:
+            refuse_unmade(self)
+        cdef unsigned int flags = STREAM_BLOCKING
+        cdef int code = 0
+        if self.pooled != NULL:
+            flags = self.pooled.flags
+        elif self.handle > PER_THREAD:
+            code = registry.active().stream_flags(self.device_index, self.handle, &flags)
+        if code:
+            raise_status(code, "stream_flags", ("stream", self.handle))
+        return flags & STREAM_NON_BLOCKING != 0
+
+    @property
     def priority(self) -> int:
         """int; lower is more urgent."""
         if not self.made:
             refuse_unmade(self)
         cdef int priority = 0
         cdef int code = 0
-        if self.pooled != NULL:
+        if self.pooled != NULL and self.changed == NULL:
             return self.pooled.priority
         if self.handle:
             code = registry.active().stream_priority(self.device_index, self.handle, &priority)
@@ -367,6 +405,66 @@ cdef class Stream:
         none = policy.AccessPolicyWindow(0, 0, 0.0, "normal", "normal")
         policy.write(self.device_index, self.cuda_stream, none)
         self.has_window = False
+
+    @property
+    def attributes(self) -> StreamAttributes:
+        """The attributes by which the stream's later work runs (cuStreamGetAttribute).
+
+        Returns:
+            StreamAttributes, a named tuple of
+                access_policy_window: see get_access_policy_window(); None too where the device has no such cache;
+                priority: int;
+                synchronization_policy: "auto", "spin", "yield" or "blocking", how a thread waits for the stream;
+                memory_sync_domain: "default" or "remote", the logical domain of its kernels;
+                memory_sync_domain_map: tuple of two ints, the device's domains that default and remote stand for.
+        """
+        return init.later("accelrt.streams.attributes").read(self.device_index, self.cuda_stream)
+
+    def set_attributes(
+        self, *, priority: int | None = None, synchronization_policy: str | None = None,
+        memory_sync_domain: str | None = None, memory_sync_domain_map: tuple[int, int] | None = None,
+    ) -> None:
+        """Sets attributes of the work put in from now on (cuStreamSetAttribute); what is not given stays.
+
+        Arguments:
+            priority: int, clamped to what the device has, as Stream(priority=) has it.
+            synchronization_policy: "auto", "spin", "yield" or "blocking", how a thread waits for the stream.
+            memory_sync_domain: "default" or "remote": kernels of the one need not wait for the memory traffic of the
+                other where they pass a fence (CUDA programming guide, "Memory Synchronization Domains").
+            memory_sync_domain_map: two ints, the device's domains that default and remote stand for, from 0 to
+                below mem_sync_domain_count of the device's attributes.
+        Raises:
+            ValueError, TypeError: an argument is none of these; nothing is changed.
+            CudaError: the driver refused; what was set by the call before is as it was.
+
+        They last until they are set again, or until this Stream dies.  Access policy windows have methods of their own.
+        On the host device, which has one domain and no L2 cache of its own, they are kept and change nothing.
+        """
+        cdef uintptr_t handle = self.cuda_stream
+        attributes = init.later("accelrt.streams.attributes")
+        level = None if priority is None else clamped_priority(self.device_index, priority)
+        wanted = attributes.checked(
+            self.device_index, level, synchronization_policy, memory_sync_domain, memory_sync_domain_map)
+        before = [attributes.ask(self.device_index, handle, attribute) for attribute, _, _ in wanted]
+        for attribute, first, second in before:
+            self.note_changed(attribute, first, second)
+        attributes.write(self.device_index, handle, wanted, before)
+
+    cdef int note_changed(self, int attribute, int first, int second) except -1:
+        # What an attribute of a driver stream of the pool was before this Stream changed it first.
+        cdef Attribute* entry
+        if self.pooled == NULL:
+            return 0
+        if self.changed == NULL:
+            self.changed = <Attribute*>calloc(MOST_ATTRIBUTES + 1, sizeof(Attribute))
+            if self.changed == NULL:
+                raise MemoryError("no host memory for what a stream's attributes were")
+        entry = self.changed
+        while entry.attribute and entry.attribute != attribute:
+            entry += 1
+        if entry.attribute == 0:
+            entry.attribute, entry.first, entry.second = attribute, first, second
+        return 0
 
     def query(self) -> bool:
         """Whether all work put in so far is complete (cuStreamQuery).

@@ -49,6 +49,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "profilers": ("For profilers", ("accelrt.nvtx", "accelrt.profiler")),
     "publish": ("For monitors", ("accelrt.publish",)),
     "green_contexts": ("Green contexts", ("accelrt.green_contexts",)),
+    "checkpoint": ("Process checkpoints", ("accelrt.checkpoint",)),
     "gds": ("GPUDirect Storage", ("accelrt.gds",)),
     "include": ("Headers and library", ("accelrt.include",)),
 }

@@ -15,6 +15,7 @@ from compiled import COMPILER
 
 import accelrt as package
 from accelrt.tools.cli import checks
+from accelrt.tools.cli.sample import Device, Process, Sample
 
 pytestmark = pytest.mark.own_process
 
@@ -90,6 +91,38 @@ def test_cards_permissions_and_nodes_are_read_from_the_system(monkeypatch, tmp_p
     assert found.state == "note"
     (found,) = checks.chosen(driver)
     assert (found.state, found.text) == ("fail", "does not open: none")
+
+
+class Look:
+    """In a Sampler's place: what two cards' processes hold."""
+
+    held = ()
+
+    def sample(self):
+        devices = [Device("a", "card", 0), Device("b", "card", 1)]
+        parts = [Process(pid, uuid, "me", "train.py", kind, memory) for pid, uuid, kind, memory in self.held]
+        return Sample(0.0, devices, parts)
+
+
+def test_processes_with_a_small_part_of_a_second_device_are_told(monkeypatch):
+    monkeypatch.setattr(checks, "Sampler", Look)
+    large, small = 40 << 30, 520 << 20
+    Look.held = [
+        *((1, "a", "compute", large), (2, "b", "compute", large), (2, "a", "compute", small)),
+        *((3, "a", "compute", large), (3, "b", "compute", large), (4, "a", "graphics", 1 << 20)),
+        *((5, "a", "compute", small), (5, "b", "compute", small), (6, "a", "compute", None)),
+    ]
+    (found,) = checks.contexts({"name": "cuda"})
+    assert (found.name, found.state) == ("contexts", "note")
+    assert "process 2 (train.py) holds 40" in found.text
+    assert "little of 0 (520" in found.text
+    assert "stray_contexts()" in found.advice
+    Look.held = Look.held[:2]
+    (found,) = checks.contexts({"name": "cuda"})
+    assert (found.state, found.text[:11]) == ("ok", "2 processes")
+    Look.held = ()
+    assert not list(checks.contexts({"name": "cuda"}))
+    assert not list(checks.contexts({"name": "host"}))
 
 
 def test_config_says_where_things_are():

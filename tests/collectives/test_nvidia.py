@@ -228,6 +228,7 @@ def test_nccl4py_takes_what_is_given():
         "recv": ["recvbuff", "count", "datatype", "peer", "comm", "stream"],
         "comm_init_rank": ["nranks", "comm_id", "rank"],
         "comm_init_rank_config": ["nranks", "comm_id", "rank", "config"],
+        "comm_split": ["comm", "color", "key", "config"],
         "comm_revoke": ["comm", "revoke_flags"],
         "comm_get_async_error": ["comm"],
         "get_last_error": ["comm"],

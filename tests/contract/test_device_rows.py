@@ -106,3 +106,19 @@ def test_limits_are_told_and_set(rows):
     assert rows.limit_get(0, 4096)[0] in (1, 215)  # INVALID_VALUE, UNSUPPORTED_LIMIT
     rows.ok("l2_reset", 0)
     assert rows.ok("module_loading") in (1, 2)
+
+
+def test_a_device_has_a_context_once_it_is_used(rows):
+    rows.ok("memory_info", 0)
+    assert rows.ok("context_active", 0) == 1
+    assert rows.context_active(rows.ok("device_count"))[0] == 101  # INVALID_DEVICE
+
+
+def test_questions_about_a_device_make_no_context(rows):
+    last = rows.ok("device_count") - 1
+    before = rows.ok("context_active", last)
+    for name in ("device_name", "device_uuid", "device_memory", "granularity", "context_active"):
+        rows.ok(name, last)
+    rows.ok("device_attribute", last, 16)
+    rows.ok("can_access_peer", last, last)
+    assert rows.ok("context_active", last) == before

@@ -279,3 +279,40 @@ def test_a_stream_has_the_window_that_was_set(rows, device, stream):
         rows.ok("stream_window_set", 0, stream, 0, 0, 0.0, 0, 0)
         assert rows.ok("stream_window_get", 0, stream)[1] == 0
     rows.ok("stream_synchronize", 0, stream)
+
+
+DOMAIN_COUNT = 126  # CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT
+SYNC_POLICY, PRIORITY, DOMAIN_MAP, DOMAIN = 3, 8, 9, 10
+
+
+def test_a_stream_has_the_attributes_that_were_set(rows, stream):
+    assert rows.ok("stream_attribute_get", 0, stream, SYNC_POLICY) == (1, 0)
+    assert rows.ok("stream_attribute_get", 0, stream, PRIORITY) == (0, 0)
+    assert rows.ok("stream_attribute_get", 0, stream, DOMAIN) == (0, 0)
+    count = max(1, rows.ok("device_attribute", 0, DOMAIN_COUNT))
+    assert rows.ok("stream_attribute_get", 0, stream, DOMAIN_MAP) == (0, min(1, count - 1))
+    for attribute, numbers in (
+        *((SYNC_POLICY, (policy, 0)) for policy in (2, 3, 4, 1)),
+        (DOMAIN, (1, 0)),
+        (DOMAIN, (0, 0)),
+        (DOMAIN_MAP, (count - 1, 0)),
+        (DOMAIN_MAP, (0, count - 1)),
+    ):
+        rows.ok("stream_attribute_set", 0, stream, attribute, *numbers)
+        assert rows.ok("stream_attribute_get", 0, stream, attribute) == numbers
+    rows.ok("stream_synchronize", 0, stream)
+
+
+def test_a_streams_priority_can_be_set(rows, stream):
+    _, greatest = rows.ok("stream_priority_range", 0)
+    rows.ok("stream_attribute_set", 0, stream, PRIORITY, greatest, 0)
+    assert rows.ok("stream_attribute_get", 0, stream, PRIORITY) == (greatest, 0)
+    assert rows.ok("stream_priority", 0, stream) == greatest
+
+
+def test_attributes_that_cannot_be_are_refused_and_nothing_changes(rows, stream):
+    for attribute, first, second in ((1, 0, 0), (99, 0, 0), (DOMAIN_MAP, 256, 0), (DOMAIN_MAP, 0, -1)):
+        assert rows.stream_attribute_set(0, stream, attribute, first, second) == INVALID_VALUE
+    for attribute in (1, 99):
+        assert rows.stream_attribute_get(0, stream, attribute)[0] == INVALID_VALUE
+    assert rows.ok("stream_attribute_get", 0, stream, SYNC_POLICY) == (1, 0)

@@ -19,7 +19,7 @@ ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "async_get", "async_set", "event_query",
+    "address_reserve", "address_free", "async_get", "context_active", "async_set", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
 }  # fmt: skip
 
@@ -49,7 +49,11 @@ def arguments(row):
         "limit": 0,
         "width": 4,
         "stream": stream,
+        "first": 1,
+        "second": 0,
     }
+    if row.name.startswith("stream_attribute"):
+        values["attribute"] = 9  # memory synchronisation domains
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
     for argument in row.arguments:

@@ -40,6 +40,17 @@ GOOD = {
     "stitching": BOOLEANS,
     "growth_slack": {"auto": -1.0, "0": 0.0, "0.25": 0.25, "1": 1.0},
     "piece_size_mb": {"auto": 0, **sizes(2, 6, 512)},
+    "throw_on_cudamalloc_oom": BOOLEANS,
+    "pinned_reserve_segment_size_mb": sizes(0, 2, 64),
+    "pinned_free_catch_all": BOOLEANS,
+    "expandable_segments_reserve": {
+        "auto": -1.0,
+        "0.5": 0.5,
+        "1": 1.0,
+        "40G": 40 << 30,
+        "0.5G": 512 * MIB,
+        "2.0G": 2 << 30,
+    },
 }
 
 # By key: texts that are refused.
@@ -66,6 +77,13 @@ BAD = {
     "stitching": NOT_BOOLEAN,
     "growth_slack": ["1.01", "-0", "-1.0", "Auto", *NOT_FRACTION],
     "piece_size_mb": ["0", "3", "514", "Auto", *NOT_WHOLE],
+    "throw_on_cudamalloc_oom": NOT_BOOLEAN,
+    "pinned_reserve_segment_size_mb": NOT_WHOLE,
+    "pinned_free_catch_all": NOT_BOOLEAN,
+    "expandable_segments_reserve": [
+        "0", "1.01", "40", "G", "0G", "-1G", "1e3G", "inf", "infG", "40GB", "40 G", "1.2.3G",
+        "9999999999999G", *NOT_FRACTION,
+    ],
 }  # fmt: skip
 
 # A key that does nothing without another: with what it is tried.

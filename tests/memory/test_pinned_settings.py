@@ -16,6 +16,7 @@ DEFAULTS = {
     "pinned_max_round_threshold_mb": None,
     "pinned_max_cached_size_mb": None,
     "pinned_use_background_threads": False,
+    "pinned_reserve_segment_size_mb": 0,
 }
 OTHERS = {
     "pinned_use_cuda_host_register": True,

@@ -34,7 +34,7 @@ FLOORS = (
     ("kernels",),
     ("graphs",),
     (
-        *("gds", "green_contexts", "identity", "random", "readings", "interface", "interop"),
+        *("checkpoint", "gds", "green_contexts", "identity", "random", "readings", "interface", "interop"),
         *("sanitizer", "sharing", "api", "include", "tunable"),
     ),
     ("nccl", "comm"),

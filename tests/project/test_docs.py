@@ -313,7 +313,7 @@ def test_the_table_of_variables_has_every_one_that_is_read():
 def test_the_page_of_the_command_line_has_every_command():
     text = generator("tables").commands()
     commands = {"info", "top", "export", "demo", "record", "replay", "tune", "tune offline", "view", "plot"}
-    commands |= {"completion", "config", "doctor", "export-trace"}
+    commands |= {"checkpoint", "completion", "config", "doctor", "export-trace"}
     assert set(re.findall(r"^## accelrt (.+)$", text, re.M)) == commands
 
 

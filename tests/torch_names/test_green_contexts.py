@@ -11,13 +11,43 @@ from beside import on_a_thread
 
 import accelrt
 from accelrt import green_contexts
-from accelrt.green_contexts import GreenContext, partition
+from accelrt.green_contexts import GreenContext, device_resources, partition, split
 
 
 class Flag(enum.IntEnum):
     CU_DEV_RESOURCE_TYPE_SM = 1
     CU_GREEN_CTX_DEFAULT_STREAM = 0x1
     CU_STREAM_NON_BLOCKING = 0x1
+
+
+class Kind(enum.IntEnum):
+    """What drivers of CUDA 13.1 and later have as well."""
+
+    CU_DEV_RESOURCE_TYPE_SM = 1
+    CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG = 1000
+
+
+class Scope(enum.IntEnum):
+    CU_WORKQUEUE_SCOPE_DEVICE_CTX = 0
+    CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED = 1
+
+
+def multiprocessors(first, count, flags=0, domain=0):
+    sm = SimpleNamespace(
+        *(),
+        smCount=count,
+        minSmPartitionSize=8,
+        smCoscheduledAlignment=8,
+        flags=flags,
+        localityDomainId=domain,
+    )
+    return SimpleNamespace(first=first, sm=sm)
+
+
+class Parameters:
+    def __init__(self):
+        self.smCount = self.coscheduledSmCount = self.preferredCoscheduledSmCount = 0
+        self.flags = self.localityDomainId = 0
 
 
 class StandIn:
@@ -27,7 +57,7 @@ class StandIn:
     CUdevResourceType = CUgreenCtxCreate_flags = CUstream_flags = Flag
 
     def __init__(self):
-        self.streams, self.made, self.refuse = [], [], {}
+        self.streams, self.made, self.refuse, self.resources = [], [], {}, []
         self.stack = threading.local()
 
     def __getattribute__(self, name):
@@ -59,6 +89,7 @@ class StandIn:
     def cuGreenCtxCreate(self, description, device, flags):
         assert flags == 1
         self.made.append((device, description.first, description.sm.smCount))
+        self.resources.append(description)
         return 0, 100 + len(self.made)
 
     def cuCtxFromGreenCtx(self, handle):
@@ -79,6 +110,59 @@ class StandIn:
 
     def cuCtxGetCurrent(self):
         return 0, self.current()[-1]
+
+
+class Newer(StandIn):
+    """The same of CUDA 13.4: groups of several sizes, work queues, two locality domains of 66."""
+
+    CUdevResourceType = Kind
+    CUdevWorkqueueConfigScope = Scope
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS = Parameters
+
+    def cuDeviceGetDevResource(self, device, kind):
+        if kind is Kind.CU_DEV_RESOURCE_TYPE_SM:
+            return 0, multiprocessors(0, 132)
+        return 0, SimpleNamespace(wqConfig=SimpleNamespace(wqConcurrencyLimit=32, sharingScope=0))
+
+    def cuDevSmResourceSplitByCount(self, count, whole, flags, least):
+        each = -(-least // 8) * 8
+        return 0, [multiprocessors(number * each, each) for number in range(count)], count, None
+
+    def cuDevSmResourceSplit(self, count, whole, flags, parameters):
+        assert (flags, count) == (0, len(parameters))
+        groups, first, end = [], whole.first, whole.first + whole.sm.smCount
+        for each in parameters:
+            if each.flags & 2:
+                first = max(first, 66 * each.localityDomainId)
+            size = each.smCount or end - first
+            if not each.flags & 1 and size % 8 and each.smCount:
+                return 915, None, None
+            groups.append(multiprocessors(first, size, each.flags, each.localityDomainId))
+            first += size
+        return 0, groups, multiprocessors(first, end - first)
+
+    def cuDevResourceGenerateDesc(self, resources, total):
+        assert total == len(resources) in (1, 2)
+        sms = resources[0]
+        sms.queues = resources[1] if total == 2 else self.cuDeviceGetDevResource(0, None)[1]
+        return 0, sms
+
+    def cuGreenCtxGetDevResource(self, handle, kind):
+        part = self.resources[handle - 101]
+        return 0, part if kind is Kind.CU_DEV_RESOURCE_TYPE_SM else part.queues
+
+    def cuGreenCtxGetId(self, handle):
+        return 0, 7000 + handle
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    if accelrt.device(0).type != "host":
+        pytest.skip("the stand-in's streams are the host device's")
+    made = Newer()
+    monkeypatch.setattr(green_contexts, "driver", lambda: made)
+    monkeypatch.setattr(green_contexts, "_parts", {})
+    return made
 
 
 @pytest.fixture
@@ -209,6 +293,117 @@ def test_bad_arguments_are_named(stand_in, make, error, text):
         make()
 
 
+def test_one_split_makes_groups_of_several_sizes_without_a_common_part(newer):
+    small, large, rest = split([16, 64, None], 0)
+    assert newer.made == [(0, 0, 16), (0, 16, 64), (0, 80, 52)]
+    assert [context.num_sms for context in (small, large, rest)] == [16, 64, 52]
+    again = split((16, 64, None), 0)
+    assert [context.num_sms for context in again] == [16, 64, 52]
+    assert len(newer.made) == 3
+    assert len({context.Stream().cuda_stream for context in (small, large, rest)}) == 3
+
+
+def test_a_part_is_split_further(newer):
+    _, large = split([32, 96], 0)
+    first, second = split([16, None], within=large)
+    assert newer.made[2:] == [(0, 32, 16), (0, 48, 80)]
+    assert (first.device_index, second.num_sms) == (0, 80)
+    assert split([16, None], 0)[1].num_sms == 116  # of the whole device
+
+
+def test_groups_that_the_device_cannot_make_are_explained(newer):
+    with pytest.raises(accelrt.CudaError, match="ask in multiples of the alignment that device_resources"):
+        split([12, 24], 0)
+    assert [context.num_sms for context in split([12, 24], 0, backfill=True)] == [12, 24]
+    assert [context.num_sms for context in split([12, 24], 0, backfill=[True, False])] == [12, 24]
+    with pytest.raises(ValueError, match=r"counts are \[100, 40\], 140 in all; there are 132"):
+        split([100, 40], 0)
+
+
+def test_what_a_context_and_a_device_have_is_told(newer):
+    whole = device_resources(0)
+    assert whole == (132, 8, 8, None, "device_ctx", 32)
+    plain = GreenContext.create(16)
+    assert plain.resources == (16, 8, 8, None, "device_ctx", 32)
+    queued = split([24], 0, workqueue_scope="balanced", workqueue_concurrency_limit=4)[0]
+    assert queued.resources == (24, 8, 8, None, "balanced", 4)
+    assert queued.context_id == 7100 + len(newer.made)
+    assert GreenContext.max_workqueue_concurrency(0) == 32
+
+
+def test_work_queues_alone_leave_all_multiprocessors(newer):
+    context = GreenContext.create(workqueue_scope="balanced")
+    assert (context.num_sms, context.resources.workqueue_scope) == (132, "balanced")
+    other = GreenContext.create(workqueue_scope="device_ctx", workqueue_concurrency_limit=2)
+    assert other.resources[4:] == ("device_ctx", 2)
+    assert len(newer.made) == 2
+    with pytest.raises(ValueError, match="workqueue_concurrency_limit is 33; device 0 has 32 at most"):
+        GreenContext.create(workqueue_concurrency_limit=33)
+
+
+def test_a_context_may_be_of_a_locality_domain(newer, monkeypatch):
+    monkeypatch.setattr(green_contexts, "domains_of", lambda device: 2)
+    near = GreenContext.create(16, locality_domain_id=1)
+    assert near.resources == (16, 8, 8, 1, "device_ctx", 32)
+    assert newer.made == [(0, 66, 16)]
+    assert split([8, 8], 0, locality_domain_id=(0, 1))[1].resources.locality_domain_id == 1
+    with pytest.raises(ValueError, match="locality_domain_id is 2; device 0 has 2"):
+        GreenContext.create(8, locality_domain_id=2)
+
+
+def test_memory_inside_comes_from_the_contexts_own_pool(newer):
+    one, other = split([16, 32], 0, own_pool=True)
+    assert one.mem_pool.id != other.mem_pool.id
+    assert split([16, 32], 0)[0].mem_pool is None
+    with one:
+        mine = accelrt.Buffer(1 << 20)
+        with other:
+            theirs = accelrt.Buffer(1 << 20)
+        more = accelrt.Buffer(1 << 20)
+    outside = accelrt.Buffer(1 << 20)
+    owners = {}
+    for segment in accelrt.memory_snapshot():
+        for block in segment["blocks"]:
+            owners[block["address"]] = segment["segment_pool_id"]
+    assert owners[mine.ptr] == owners[more.ptr] == one.mem_pool.id
+    assert owners[theirs.ptr] == other.mem_pool.id
+    assert owners[outside.ptr] == (0, 0)
+    for buffer in (mine, theirs, more, outside):
+        buffer.free()
+
+
+def test_an_older_driver_says_what_it_lacks(stand_in):
+    with pytest.raises(accelrt.NotSupportedError, match=r"groups of several sizes need CUDA 13\.1"):
+        split([8, 16], 0)
+    with pytest.raises(accelrt.NotSupportedError, match=r"work queues need CUDA 13\.1"):
+        GreenContext.create(8, workqueue_scope="balanced")
+    with pytest.raises(accelrt.NotSupportedError, match="no work queues to configure"):
+        GreenContext.max_workqueue_concurrency(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: split([], 0), TypeError, "counts is \\[\\]; pass a list of ints"),
+        (lambda: split(8, 0), TypeError, "counts is 8; pass a list"),
+        (lambda: split([0], 0), ValueError, "counts is 0; pass 1 or more"),
+        (lambda: split(["8"], 0), TypeError, "counts is '8' of type str"),
+        (lambda: split([8, 8], 0, backfill=[True]), ValueError, "backfill has 1 items for 2 groups"),
+        (lambda: split([8], 0, coscheduled_sm_count=-1), ValueError, "coscheduled_sm_count is -1; pass 0"),
+        (lambda: split([8], 0, within=3), TypeError, "within is 3 of type int; pass a GreenContext"),
+        (lambda: split([8], 0, own_pool=1), TypeError, "own_pool is 1 of type int; pass a bool"),
+        (lambda: split([8], 0, workqueue_scope="mine"), ValueError, "it may be device_ctx, balanced"),
+        (lambda: split([8], 0, workqueue_concurrency_limit=0), ValueError, "limit is 0; pass 1 or more"),
+        (lambda: split([8], 0, locality_domain_id=5), ValueError, "locality_domain_id is 5; device 0 has 1"),
+        (lambda: GreenContext.create(), ValueError, "num_sms is None; pass it, a workqueue_scope or"),
+    ],
+)
+def test_bad_arguments_of_a_split_are_named(newer, make, error, text):
+    with pytest.raises(error, match=text):
+        make()
+    assert newer.made == []
+
+
 @pytest.mark.host
 def test_the_host_device_has_none():
     with pytest.raises(accelrt.NotSupportedError, match="the host device has no green contexts"):
@@ -287,3 +482,26 @@ def test_memory_is_used_and_freed_on_a_contexts_streams():
         buffer.copy_to(read)
     assert set(read) == {5}
     graph.reset()
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_groups_of_several_sizes_have_nothing_in_common_on_a_gpu():
+    try:
+        whole = device_resources(0)
+        small, rest = split([whole.min_sm_partition or 8, None], 0, own_pool=True)
+    except accelrt.NotSupportedError as error:
+        pytest.skip(str(error))
+    assert small.num_sms + rest.num_sms <= whole.num_sms
+    assert small.resources.num_sms == small.num_sms < rest.num_sms
+    one, other = places(small.Stream()), places(rest.Stream())
+    assert 0 < len(one) <= small.num_sms
+    assert 0 < len(other) <= rest.num_sms
+    assert not one & other
+    with small, accelrt.Buffer(1 << 20) as buffer:
+        buffer.fill(3)
+        assert small.mem_pool.use_count() > 0
+    if whole.workqueue_scope is not None:
+        queued = GreenContext.create(workqueue_scope="balanced", workqueue_concurrency_limit=2)
+        assert queued.resources.workqueue_concurrency_limit == 2
+        assert queued.resources.workqueue_scope == "balanced"

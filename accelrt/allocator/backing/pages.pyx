@@ -974,6 +974,8 @@ cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
         return 0
     if expandable != NULL:
         room = <size_t>1 << (FIRST_SIZE if expandable.held < <size_t>1 << FIRST_SIZE else LATER_SIZE)
+    if pool.room:
+        room = round_up(pool.room, pool.granule)
     expandable = new_segment(pool, heap, EXPANDABLE)
     if expandable == NULL:
         return NO_HOST_MEMORY

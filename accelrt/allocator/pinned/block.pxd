@@ -132,6 +132,7 @@ cdef struct PinnedSegment:
     int kind              # SMALL or LARGE: the sizes of blocks that come from it
     int device            # that took it
     bint registered       # memory of the operating system's, registered, rather than the driver's own
+    bint carved           # of the reserve: it stays for as long as the process
     bint uncached         # one block, given back to the driver when it is free
 
 cdef struct PinnedSettings:   # written under lock
@@ -140,6 +141,16 @@ cdef struct PinnedSettings:   # written under lock
     int register_threads      # that touch the pages of memory to be registered
     bint use_register         # segments are the operating system's memory, registered
     bint background           # a thread polls
+    size_t reserve            # bytes that are taken at the first miss, for segments to be carved of; 0: none
+
+# Memory of one driver call that segments are carved of, the lower addresses first.  Guarded by lock.
+cdef struct Reserve:
+    uintptr_t address         # 0: not taken yet
+    size_t size
+    size_t used
+    int device                # that took it
+    bint registered
+    bint wanted               # some thread is taking it
 
 cdef struct PinnedPool:
     # A spin lock (core/locks.pxd) that guards everything but what order does.  Held for bookkeeping only: no driver
@@ -156,6 +167,7 @@ cdef struct PinnedPool:
     UseStore uses             # of blocks
     PinnedStats stats
     PinnedSettings settings
+    Reserve reserve
     pthread_mutex_t order     # taken before lock; held around events, never while something is waited for
     Queues queues             # guarded by order
     PinnedBlock* deferred     # pending, with uses whose events are not recorded yet

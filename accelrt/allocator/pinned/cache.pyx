@@ -6,7 +6,7 @@ from libc.string cimport memmove, memset
 from accelrt.allocator.heaps cimport heap_stream
 from accelrt.allocator.pinned.block cimport (
     CLASSES, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
-    class_size, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, reset_peak, reset_sums,
+    class_size, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, reset_peak, reset_sums,
     reset_timing, round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
@@ -169,7 +169,7 @@ cdef PinnedSegment* detach_idle(PinnedPool* pool) noexcept nogil:
     while index:
         index -= 1
         segment = pool.segments[index]
-        if segment.first.state == FREE and segment.first.after == NULL:
+        if segment.first.state == FREE and segment.first.after == NULL and not segment.carved:
             detach(pool, segment)
             segment.next = idle
             idle = segment
@@ -291,7 +291,7 @@ cdef int unregister_and_unmap(int device, uintptr_t address, size_t size, bint u
     return code
 
 
-cdef int take_relaxed(int device, size_t size, PinnedSettings* settings, uintptr_t* out_address) noexcept nogil:
+cdef int take_relaxed(int device, size_t size, const PinnedSettings* settings, uintptr_t* out_address) noexcept nogil:
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode)
     if code:
@@ -304,26 +304,79 @@ cdef int take_relaxed(int device, size_t size, PinnedSettings* settings, uintptr
     return code
 
 
-cdef int take_memory(PinnedPool* pool, int device, size_t size, int kind, PinnedSegment** out_segment) noexcept nogil:
-    # A segment in no pool yet; device -1 is the calling thread's current one.
+cdef int take_reserve(PinnedPool* pool, int device, const PinnedSettings* settings) noexcept nogil:
+    # At the first miss since there is to be one; a thread that misses meanwhile does without.  It lasts as long as the
+    # process: nothing would tell when the last of its segments could go.
+    cdef Reserve* reserve = &pool.reserve
+    cdef size_t size = round_up(settings.reserve, SMALL_SEGMENT)
+    cdef uintptr_t address = 0
+    cdef long long start
+    cdef bint ours
+    cdef int code
+    spin_lock(&pool.lock)
+    ours = settings.reserve and reserve.address == 0 and not reserve.wanted
+    reserve.wanted = reserve.wanted or ours
+    spin_unlock(&pool.lock)
+    if not ours:
+        return 0
+    start = now()
+    code = take_relaxed(device, size, settings, &address)
+    spin_lock(&pool.lock)
+    reserve.wanted = False
+    if code == 0:
+        time_call(&pool.stats.take, (now() - start) // 1000)
+        reserve.address, reserve.size, reserve.used = address, size, 0
+        reserve.device, reserve.registered = device, settings.use_register
+    spin_unlock(&pool.lock)
+    return code
+
+
+cdef bint carve(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
+    # Gives a segment its size of the reserve, where that has so much left.
+    cdef Reserve* reserve = &pool.reserve
+    spin_lock(&pool.lock)
+    segment.carved = reserve.address != 0 and segment.size <= reserve.size - reserve.used
+    if segment.carved:
+        segment.address = reserve.address + reserve.used
+        segment.device, segment.registered = reserve.device, reserve.registered
+        reserve.used += segment.size
+    spin_unlock(&pool.lock)
+    return segment.carved
+
+
+cdef void uncarve(PinnedPool* pool, const PinnedSegment* segment) noexcept nogil:
+    # Of a segment that came to no pool: the reserve has it back, unless another one was carved behind it meanwhile.
+    cdef Reserve* reserve = &pool.reserve
+    spin_lock(&pool.lock)
+    if segment.address + segment.size == reserve.address + reserve.used:
+        reserve.used -= segment.size
+    spin_unlock(&pool.lock)
+
+
+cdef int take_memory(
+    PinnedPool* pool, int device, size_t size, int kind, bint uncached, PinnedSegment** out_segment
+) noexcept nogil:
+    # A segment in no pool yet, of the reserve unless it is uncached.
     cdef PinnedSettings settings
     cdef PinnedSegment* segment
     cdef uintptr_t address = 0
     cdef long long start
     cdef int code = 0
-    if device < 0:
-        code = registry.active().current_device(&device)
-        device = max(device, 0)
-    if code:
-        return code
     spin_lock(&pool.lock)
     settings = pool.settings
     spin_unlock(&pool.lock)
     segment = new_segment(0, size, kind)  # first: with the memory in hand nothing may fail
     if segment == NULL:
         return NO_HOST_MEMORY
+    segment.uncached = uncached
+    if not uncached:
+        code = take_reserve(pool, device, &settings)
+        if code == 0 and carve(pool, segment):
+            out_segment[0] = segment
+            return 0
     start = now()
-    code = take_relaxed(device, size, &settings, &address)
+    if code == 0:
+        code = take_relaxed(device, size, &settings, &address)
     if code:
         drop_segment(segment)
         return code
@@ -382,6 +435,10 @@ cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noe
     while segments != NULL:
         segment = segments
         segments = segment.next
+        if segment.carved:
+            uncarve(pool, segment)
+            drop_segment(segment)
+            continue
         start = now()
         if code == 0:
             code = give_relaxed(segment, used)
@@ -783,20 +840,26 @@ cdef int poll_unless_watched() noexcept nogil:
 
 
 cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nogil:
-    # The new segment's block is handed out in the same breath, before another thread finds it.
+    # The new segment's block is handed out in the same breath, before another thread finds it.  Device -1 is the calling
+    # thread's current one, which is asked for first: where that initialises, the settings come with it.
     cdef PinnedSegment* segment = NULL
     cdef size_t size
     cdef bint uncached
-    cdef int code, kind
+    cdef int kind, code = 0
+    if device < 0:
+        code = registry.active().current_device(&device)
+        device = max(device, 0)
+    if code:
+        return code
     spin_lock(&pool.lock)
     size = block_size(requested)
     uncached = not caches(requested)
     spin_unlock(&pool.lock)
     kind = LARGE if uncached else kind_of(size)
-    code = take_memory(&pool, device, SMALL_SEGMENT if kind == SMALL else round_up(size, PAGE), kind, &segment)
+    code = take_memory(
+        &pool, device, SMALL_SEGMENT if kind == SMALL else round_up(size, PAGE), kind, uncached, &segment)
     if code:
         return code
-    segment.uncached = uncached
     spin_lock(&pool.lock)
     code = attach(&pool, segment)
     if code == 0:
@@ -1004,6 +1067,8 @@ def change_pinned(values: dict[str, object]) -> None:
             settings.round_limit = checked_limit(value, name)
         elif name == "pinned_max_cached_size_mb":
             settings.cache_limit = checked_limit(value, name)
+        elif name == "pinned_reserve_segment_size_mb":
+            settings.reserve = checked_limit(0 if value is None else value, name)
         else:
             settings.background = checked_switch(value, name)
     with nogil:
@@ -1027,6 +1092,7 @@ def pinned_settings() -> dict[str, int | None]:
         "pinned_max_round_threshold_mb": in_mib(settings.round_limit),
         "pinned_max_cached_size_mb": in_mib(settings.cache_limit),
         "pinned_use_background_threads": bool(settings.background),
+        "pinned_reserve_segment_size_mb": settings.reserve >> 20,
     }
 
 
@@ -1176,14 +1242,17 @@ cdef const char* audit_failure(PinnedPool* pool) noexcept nogil:
     cdef Walk walk = Walk(0, 0, 0, 0, 0, 0)
     cdef const char* found
     cdef uintptr_t end = 0
-    cdef size_t index
+    cdef size_t index, carved = 0
     for index in range(pool.segment_count):
+        carved += pool.segments[index].size * pool.segments[index].carved
         if pool.segments[index].address < end:
             return "pinned segments overlap or are out of order"
         end = pool.segments[index].address + pool.segments[index].size
         found = check_segment(pool, pool.segments[index], &walk)
         if found != NULL:
             return found
+    if carved > pool.reserve.used or pool.reserve.used > pool.reserve.size:
+        return "more was carved of the pinned reserve than it has"
     found = check_lists(pool, walk.free)
     if found == NULL:
         found = check_queues(pool, walk.events)

@@ -45,6 +45,7 @@ def pinned_values(settings: Settings) -> dict[str, object]:
         "pinned_use_background_threads": settings.pinned_use_background_threads,
         "pinned_max_round_threshold_mb": None if round_limit < 0 else round_limit >> 20,
         "pinned_max_cached_size_mb": None if cache_limit < 0 else cache_limit >> 20,
+        "pinned_reserve_segment_size_mb": settings.pinned_reserve_segment_size >> 20,
     }
 
 
@@ -105,7 +106,7 @@ def set_allocator_settings(settings: str | AllocatorSettings) -> None:
 
     Arguments:
         settings: AllocatorSettings, or str in the syntax of ACCELRT_ALLOC_CONF; the keys are in
-            accelrt/allocator/settings/DESIGN.md, as in torch.cuda.memory's PYTORCH_CUDA_ALLOC_CONF.
+            accelrt/allocator/settings/DESIGN.md, as in torch's PYTORCH_ALLOC_CONF.
     Raises:
         SettingsError: an unknown key, a bad value, two keys that contradict, or a key that is fixed once
             memory was allocated (backend, expandable_segments, piece_size_mb); nothing is changed then.
@@ -167,6 +168,7 @@ def configure_pinned(
     pinned_max_round_threshold_mb: int | None = UNCHANGED,
     pinned_max_cached_size_mb: int | None = UNCHANGED,
     pinned_use_background_threads: bool = UNCHANGED,
+    pinned_reserve_segment_size_mb: int = UNCHANGED,
 ) -> None:
     """Sets what is given and leaves the rest; the memory that is cached already stays as it is.
 
@@ -181,6 +183,9 @@ def configure_pinned(
             driver each time and go back at once when they are freed.
         pinned_use_background_threads: bool (False), a thread looks for memory that no stream uses any more,
             so that allocations need not.
+        pinned_reserve_segment_size_mb: int, MiB (0): so much is taken from the driver at once, at the next
+            miss, and what is cached comes from it until it is used up; it is kept as long as the process.
+            A reserve that is there stays as it is.
     Raises:
         TypeError, ValueError: a value is of the wrong kind or out of range; then nothing is changed.
     """
@@ -190,6 +195,7 @@ def configure_pinned(
         "pinned_max_round_threshold_mb": pinned_max_round_threshold_mb,
         "pinned_max_cached_size_mb": pinned_max_cached_size_mb,
         "pinned_use_background_threads": pinned_use_background_threads,
+        "pinned_reserve_segment_size_mb": pinned_reserve_segment_size_mb,
     }
     read_environment()  # first, so that it does not replace at first use what is set here
     change_pinned({name: value for name, value in named.items() if value is not UNCHANGED})

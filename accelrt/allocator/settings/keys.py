@@ -111,6 +111,21 @@ def read_piece_size(text: str) -> tuple[Value, str]:
     return (0, text) if text == "auto" else megabytes(2, 512, 2)(text)
 
 
+def read_reserve(text: str) -> tuple[Value, str]:
+    """A fraction of the device's memory, or with a G behind it GiB, which become bytes."""
+    if text == "auto":
+        return AUTO, text
+    if not text.endswith("G"):
+        return fraction(False, True)(text)
+    digits = text[:-1]
+    if not digits or any(letter not in "0123456789." for letter in digits):
+        raise ValueError(text)
+    size = int(float(digits) * 1024 * MIB)
+    if not 2 * MIB <= size <= MOST_MB * MIB:
+        raise ValueError(text)
+    return size, f"{float(digits)!r}".removesuffix(".0") + "G"
+
+
 def read_slack(text: str) -> tuple[Value, str]:
     return (AUTO, text) if text == "auto" else fraction(True, True)(text)
 
@@ -169,6 +184,7 @@ DIVISIONS = (
     "the sizes are powers of two from 1 to 32768 (MiB), ascend, and may end with >"
 )
 BACKEND = "native or cudaMallocAsync; an allocator of your own comes with change_current_allocator"
+RESERVE = "auto, a fraction above 0, up to 1, or GiB such as 40G"
 PIECES = "auto, or a whole number of MiB from 2 to 512 that is a multiple of 2"
 
 KEYS: dict[str, Key] = {
@@ -201,6 +217,10 @@ KEYS: dict[str, Key] = {
         Key("growth_slack", AUTO, "auto, or a fraction from 0 to 1", read_slack, field="slack"),
         Key("piece_size_mb", 0, PIECES, read_piece_size,
             fixed="the physical pieces that exist have the other size", field="page_size"),
+        Key("throw_on_cudamalloc_oom", False, TRUE_OR_FALSE, read_boolean, field="rejects"),
+        Key("pinned_reserve_segment_size_mb", 0, "a whole number of MiB, 0 or more", megabytes(0)),
+        Key("pinned_free_catch_all", False, TRUE_OR_FALSE, read_boolean),
+        Key("expandable_segments_reserve", AUTO, RESERVE, read_reserve, field="reserve"),
     )
 }  # fmt: skip
 
@@ -328,6 +348,8 @@ OF_NATIVE = {
     "stitching": "pages of the driver's pool cannot be mapped a second time",
     "growth_slack": "the driver decides when its pool grows",
     "piece_size_mb": "the driver chooses its physical pages",
+    "throw_on_cudamalloc_oom": "the driver is asked in any case",
+    "expandable_segments_reserve": "the driver's pool grows by itself",
 }
 WHOLE = "a limit on splitting is for whole segments, and segments that grow have no blocks too large to split"
 
@@ -350,6 +372,10 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
                   "slack chooses between growing and stitching, and whole segments are never stitched"),
     Contradiction("expandable_segments", "piece_size_mb", off_and_asks,
                   "whole segments are not made of pieces"),
+    Contradiction("max_split_size_mb", "expandable_segments_reserve", both_ask,
+                  "whole segments reserve no addresses to grow into"),
+    Contradiction("expandable_segments", "expandable_segments_reserve", off_and_asks,
+                  "whole segments reserve no addresses to grow into"),
     Contradiction("stitching", "growth_slack", off_and_asks,
                   "slack chooses between growing and stitching"),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """The allocator's settings string, "key:value,key:value" in ACCELRT_ALLOC_CONF, read into Settings.
 
-The syntax and the names are those of torch's PYTORCH_CUDA_ALLOC_CONF.  What each key does, which may change
-after first use, and what becomes of every pair of them stands in DESIGN.md beside it.
+The syntax and the names are those of torch's PYTORCH_ALLOC_CONF (once PYTORCH_CUDA_ALLOC_CONF).  What each
+key does, which may change after first use, and what becomes of every pair of them stands in DESIGN.md beside
+it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -112,7 +113,7 @@ def parse(text: str, source: str = VARIABLE) -> Settings:
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from ACCELRT_ALLOC_CONF, without a variable all defaults.  Raises what parse does.
 
-    torch's own PYTORCH_CUDA_ALLOC_CONF is not read: it may be meant for a torch in the same process.
+    torch's own PYTORCH_ALLOC_CONF is not read: it may be meant for a torch in the same process.
     """
     return parse(env.text(VARIABLE) if environ is None else environ.get(VARIABLE, ""))
 

@@ -36,12 +36,15 @@ from accelrt.driver.cuda.types cimport (
     CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUaccessProperty, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
     CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
     CUgraphNode, CUgraphNodeParams, CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute,
-    CUlaunchAttributeValue, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPool_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, cuuint64_t,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlaunchMemSyncDomain, CUmemAccessDesc,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemoryPool, CUmodule, CUpointer_attribute,
+    CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
-from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table
+from accelrt.driver.table cimport (
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
+    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table,
+)
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
     NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_ENABLED, SUCCESS, keep_init_error,
@@ -273,6 +276,14 @@ cdef int enter_any_slow(bint* out_pushed) noexcept nogil:
         if <int>cuDevicePrimaryCtxGetState(devices[index].handle, &flags, &active) == SUCCESS and active:
             return enter_slow(index, NULL, out_pushed)
     return SUCCESS
+
+
+cdef int context_active(int device, int* out_active) noexcept nogil:
+    cdef unsigned int flags = 0
+    out_active[0] = 0
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    return cuDevicePrimaryCtxGetState(devices[device].handle, &flags, out_active)
 
 
 cdef void pop_context() noexcept nogil:
@@ -539,6 +550,44 @@ cdef int stream_window_get_entered(
     out_hit_ratio[0] = value.accessPolicyWindow.hitRatio
     out_hit[0] = value.accessPolicyWindow.hitProp
     out_miss[0] = value.accessPolicyWindow.missProp
+    return code
+
+
+cdef int stream_attribute_set_entered(uintptr_t stream, int attribute, int first, int second) noexcept nogil:
+    cdef CUlaunchAttributeValue value
+    memset(&value, 0, sizeof(value))
+    if attribute == ATTRIBUTE_SYNC_POLICY:
+        value.syncPolicy = <CUsynchronizationPolicy>first
+    elif attribute == ATTRIBUTE_PRIORITY:
+        value.priority = first
+    elif attribute == ATTRIBUTE_DOMAIN:
+        value.memSyncDomain = <CUlaunchMemSyncDomain>first
+    elif attribute == ATTRIBUTE_DOMAIN_MAP and 0 <= first < 256 and 0 <= second < 256:
+        value.memSyncDomainMap.default_ = <unsigned char>first
+        value.memSyncDomainMap.remote = <unsigned char>second
+    else:
+        return INVALID_VALUE
+    return cuStreamSetAttribute(<CUstream>stream, <CUlaunchAttributeID>attribute, &value)
+
+
+cdef int stream_attribute_get_entered(
+    uintptr_t stream, int attribute, int* out_first, int* out_second
+) noexcept nogil:
+    cdef CUlaunchAttributeValue value
+    cdef int code
+    memset(&value, 0, sizeof(value))
+    if attribute not in (ATTRIBUTE_SYNC_POLICY, ATTRIBUTE_PRIORITY, ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP):
+        return INVALID_VALUE
+    code = cuStreamGetAttribute(<CUstream>stream, <CUlaunchAttributeID>attribute, &value)
+    if code:
+        return code
+    if attribute == ATTRIBUTE_DOMAIN_MAP:
+        out_first[0] = value.memSyncDomainMap.default_
+        out_second[0] = value.memSyncDomainMap.remote
+    elif attribute == ATTRIBUTE_SYNC_POLICY:
+        out_first[0] = value.syncPolicy
+    else:
+        out_first[0] = value.priority if attribute == ATTRIBUTE_PRIORITY else <int>value.memSyncDomain
     return code
 
 

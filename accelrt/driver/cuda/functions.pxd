@@ -110,9 +110,10 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuLaunchHostFunc_v10000)(
         CUstream, CUhostFn, void*) noexcept nogil  # stream_host_func(stream, fn, data)
     ctypedef int (*PFN_cuStreamSetAttribute_v11000)(
-        CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue*) noexcept nogil  # stream_window_set
+        CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue*
+    ) noexcept nogil  # stream_window_set, stream_attribute_set
     ctypedef int (*PFN_cuStreamGetAttribute_v11000)(
-        CUstream, CUlaunchAttributeID, CUlaunchAttributeValue*) noexcept nogil  # stream_window_get
+        CUstream, CUlaunchAttributeID, CUlaunchAttributeValue*) noexcept nogil  # stream_window_get, stream_attribute_get
     ctypedef int (*PFN_cuEventCreate_v2000)(CUevent*, unsigned int) noexcept nogil  # event_create(out_event, flags)
     ctypedef int (*PFN_cuEventDestroy_v4000)(CUevent) noexcept nogil  # event_destroy(event)
     ctypedef int (*PFN_cuEventRecord_v2000)(CUevent, CUstream) noexcept nogil  # event_record(event, stream)

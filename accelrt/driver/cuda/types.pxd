@@ -40,6 +40,8 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUjit_option
     ctypedef int CUlaunchAttributeID
     ctypedef int CUaccessProperty
+    ctypedef int CUsynchronizationPolicy
+    ctypedef int CUlaunchMemSyncDomain
     ctypedef int CUlimit
     ctypedef int CUmoduleLoadingMode
     ctypedef size_t (*CUoccupancyB2DSize)(int threads) noexcept
@@ -124,8 +126,15 @@ cdef extern from "cudaTypedefs.h" nogil:
         float hitRatio
         CUaccessProperty hitProp
         CUaccessProperty missProp
+    ctypedef struct CUlaunchMemSyncDomainMap:
+        unsigned char default_
+        unsigned char remote
     ctypedef union CUlaunchAttributeValue:
         CUaccessPolicyWindow accessPolicyWindow
+        CUsynchronizationPolicy syncPolicy
+        int priority
+        CUlaunchMemSyncDomainMap memSyncDomainMap
+        CUlaunchMemSyncDomain memSyncDomain
         int cooperative
         int programmaticStreamSerializationAllowed
         Dimensions clusterDim

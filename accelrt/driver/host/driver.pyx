@@ -36,7 +36,7 @@ from accelrt.driver.host.machine cimport (
 from accelrt.driver.host.memory cimport count_physicals, devices_with_access, fill_memory, takings
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_node, begin_capture, beside_capture, break_capture, change_plan, check_implicit, check_unsafe,
-    end_capture, events, exchange_mode, fill_stream, find_body, find_node, find_planned, free_graph, gate, gate_any,
+    end_capture, enter, events, exchange_mode, fill_stream, find_body, find_node, find_planned, free_graph, gate, gate_any,
     gate_close, gate_devices, gate_is_new, gate_open, keep_body, new_condition, plan_of, prepare_branch, prepare_set,
     put_in, shape_changed, tickets_for,
 )
@@ -312,7 +312,8 @@ cdef int device_attribute_gated(int attribute, int* out_value) noexcept nogil:
         out_value[0] = 32
     elif attribute == 16:    # MULTIPROCESSOR_COUNT
         out_value[0] = <int>sysconf(_SC_NPROCESSORS_ONLN)
-    elif attribute in (41, 95, 102, 120):  # UNIFIED_ADDRESSING, COOPERATIVE_LAUNCH, VIRTUAL_MEMORY_..., CLUSTER_LAUNCH
+    elif attribute in (41, 95, 102, 120, 126):
+        # UNIFIED_ADDRESSING, COOPERATIVE_LAUNCH, VIRTUAL_MEMORY_..., CLUSTER_LAUNCH, MEM_SYNC_DOMAIN_COUNT
         out_value[0] = 1
     else:
         out_value[0] = launch_limit(attribute)
@@ -335,7 +336,7 @@ cdef int current_device(int* out_device) noexcept nogil:
 
 cdef int set_device(int device) noexcept nogil:
     global device_plus_one
-    cdef int code = gate_any() if device == -1 else gate(device)
+    cdef int code = gate_any() if device == -1 else enter(device)
     if code == 0:
         device_plus_one = device + 1
     return code
@@ -427,7 +428,7 @@ cdef int module_log(int device, const char* image, char* out_log) noexcept nogil
     cdef void* library
     cdef const char* message
     cdef unsigned long number
-    cdef int code = gate(device)
+    cdef int code = enter(device)
     memset(out_log, 0, LOG_BYTES)
     if code or image == NULL:
         return code if code else INVALID_VALUE

@@ -565,6 +565,7 @@ cdef extern from *:
     int processors "accelrt_processors"() noexcept nogil
 
 cdef enum:
+    AUTO_POLICY = 1     # CUsynchronizationPolicy
     LINGER_NS = 50_000_000  # how long a worker waits for more
     LEGACY = 1          # handles that CUDA reserves
     PER_THREAD = 2
@@ -704,6 +705,7 @@ cdef HostStream* add_stream(int device, unsigned int flags, int priority) noexce
     stream.device = device
     stream.flags = flags
     stream.priority = priority
+    stream.sync_policy = AUTO_POLICY
     pthread_cond_init(&stream.wake, NULL)
     map_insert(&by_handle, stream.handle, stream)
     return stream

@@ -18,7 +18,7 @@ from accelrt.driver.host.machine cimport (
     give_bytes, hide, known_device, last_before, lock, lock_memory, lost_device, make_file, memory, name_file,
     open_named, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock, unlock_memory, working,
 )
-from accelrt.driver.host.stream cimport check_unsafe, gate, gate_any
+from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any
 from accelrt.driver.host.work cimport (
     BRANCH, COPY, COPY_3D, FILL, KERNEL, REPLAY, SET, HostStream, Launch, Operation, Plan, Work,
 )
@@ -57,7 +57,7 @@ include "memory_rows.pxi"
 
 cdef int quiet(int device) noexcept nogil:
     # For what waits until the device's work is done, and is not permitted beside a capture.
-    cdef int code = gate(device)
+    cdef int code = enter(device)
     if code:
         return code
     lock()
@@ -69,7 +69,7 @@ cdef int quiet(int device) noexcept nogil:
 
 
 cdef int permitted(int device) noexcept nogil:
-    cdef int code = gate(device)
+    cdef int code = enter(device)
     if code:
         return code
     lock()

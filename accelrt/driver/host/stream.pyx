@@ -13,14 +13,15 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process cimport FORK_HOST_DRIVER, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.driver.guard cimport enter_asking, leave_asking
 from accelrt.driver.host.machine cimport (
-    EVENT_FILE, HOST_MEMORY, UNKNOWN_MEMORY, add_stream, begin_record, complete_record, device_of, drain_device,
-    drop_condition, drop_launch, drop_plan, drop_shared_event, drop_stream, drop_ticket, drop_tickets, enqueue,
-    enqueue_point, find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket, in_callback,
-    is_legacy, is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device,
+    EVENT_FILE, HOST_MEMORY, MAX_HOST_DEVICES, UNKNOWN_MEMORY, add_stream, begin_record, complete_record, device_of,
+    drain_device, drop_condition, drop_launch, drop_plan, drop_shared_event, drop_stream, drop_ticket, drop_tickets,
+    enqueue, enqueue_point, find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket,
+    in_callback, is_legacy, is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device,
     make_shared_event, mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, unlock,
     unlock_memory, wait_for,
 )
@@ -30,8 +31,8 @@ from accelrt.driver.host.work cimport (
     join_frontier,
 )
 from accelrt.driver.table cimport (
-    CAPTURE_GLOBAL, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, STREAM_BLOCKING,
-    STREAM_NON_BLOCKING, host_fn,
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, CAPTURE_GLOBAL, CAPTURE_RELAXED,
+    EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
 )
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED,
@@ -55,7 +56,10 @@ cdef extern from *:
 
 cdef enum:
     GREATEST_PRIORITY = -5
+    AUTO_POLICY = 1  # CUsynchronizationPolicy: auto, spin, yield, blocking
+    LAST_POLICY = 4
 
+cdef long[MAX_HOST_DEVICES] entered  # whether a call came that on a GPU makes the device's context
 # Guarded by the queue's lock.
 cdef Capture* captures = NULL
 cdef uint64_t last_id = 0
@@ -127,7 +131,7 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
     cdef Work work
     cdef void* staged = NULL
     cdef int to, origin
-    cdef int code = gate(device)
+    cdef int code = enter(device)
     if code or size == 0:
         return code
     to, origin = owner_of(dst, size), owner_of(src, size)
@@ -164,7 +168,7 @@ cdef int copy_peer(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t 
 
 cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src,
                      size_t size) noexcept nogil:
-    cdef int code = gate(dst_on)
+    cdef int code = enter(dst_on)
     if code == 0:
         code = gate(src_on)
     if code == 0 and size and (owner_of(dst, size) != dst_on or owner_of(src, size) != src_on):
@@ -276,6 +280,33 @@ cdef int stream_flags_locked(HostStream* stream, unsigned int* out_flags) noexce
     return 0
 
 
+cdef int stream_attribute_set_locked(HostStream* stream, int attribute, int first, int second) noexcept nogil:
+    # One domain of memory synchronisation: work of a CPU is ordered for all of memory at once.
+    if attribute == ATTRIBUTE_SYNC_POLICY and AUTO_POLICY <= first <= LAST_POLICY:
+        stream.sync_policy = first
+    elif attribute == ATTRIBUTE_PRIORITY and GREATEST_PRIORITY <= first <= 0:
+        stream.priority = first
+    elif attribute == ATTRIBUTE_DOMAIN and 0 <= first <= 1:
+        stream.sync_domain = first
+    elif attribute != ATTRIBUTE_DOMAIN_MAP or first or second:
+        return INVALID_VALUE
+    return 0
+
+
+cdef int stream_attribute_get_locked(
+    HostStream* stream, int attribute, int* out_first, int* out_second
+) noexcept nogil:
+    if attribute == ATTRIBUTE_SYNC_POLICY:
+        out_first[0] = stream.sync_policy
+    elif attribute == ATTRIBUTE_PRIORITY:
+        out_first[0] = stream.priority
+    elif attribute == ATTRIBUTE_DOMAIN:
+        out_first[0] = stream.sync_domain
+    elif attribute != ATTRIBUTE_DOMAIN_MAP:
+        return INVALID_VALUE
+    return 0
+
+
 cdef int stream_device_locked(int device, uintptr_t stream, int* out_device) noexcept nogil:
     cdef const HostStream* any_stream = find_of_any_device(device, stream)
     if any_stream == NULL:
@@ -312,7 +343,7 @@ cdef int stream_synchronize(int device, uintptr_t stream) noexcept nogil:
     # The look is held back while a capture ends, the wait is not.
     cdef Ticket* ticket = NULL
     cdef Slot* asker
-    cdef int code = gate(device)
+    cdef int code = enter(device)
     if code:
         return code
     asker = enter_asking(False)
@@ -366,6 +397,18 @@ cdef int gate(int device) noexcept nogil:
     if code == 0 and lost_device() == device + 1:
         return lost_code()
     return code
+
+
+cdef int enter(int device) noexcept nogil:
+    cdef int code = gate(device)
+    if code == 0 and not load_count(&entered[device]):
+        store_count(&entered[device], 1)
+    return code
+
+
+cdef int context_active_gated(int device, int* out_active) noexcept nogil:
+    out_active[0] = load_count(&entered[device]) != 0
+    return 0
 
 
 cdef bint gate_is_new() noexcept nogil:

@@ -162,6 +162,8 @@ cdef struct HostStream:
     int device
     unsigned int flags
     int priority
+    int sync_policy    # CUsynchronizationPolicy numbers; kept, and of no effect, as is
+    int sync_domain    # the logical domain of memory synchronisation
     Operation* head    # the one being executed, until it is done
     Operation* tail
     bint busy          # a worker thread serves it

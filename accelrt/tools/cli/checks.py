@@ -9,12 +9,15 @@ from typing import Any
 
 import accelrt
 from accelrt import identity, nvml
+from accelrt.allocator.settings.settings import parse
 from accelrt.core.printable import size_text
 from accelrt.tools.cli import facts
+from accelrt.tools.cli.sample import Process, Sampler
 
 DEVICES, MODULE = Path("/dev"), Path("/proc/driver/nvidia/version")
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 NODES, CARDS = Path("/sys/devices/system/node"), Path("/sys/bus/pci/devices")
+MOST_OF_A_CONTEXT = 1 << 30  # bytes: a context without memory, its modules included, has less
 FEWEST_FILES = 1024  # descriptors: a shared page is one, and so is each connection of a collective
 NVIDIA = "0x10de"  # PCI's number of the vendor
 
@@ -39,8 +42,8 @@ def all_findings() -> list[Finding]:
     """All checks, in the order in which one thing needs the next."""
     driver = facts.driver_facts()
     looks: list[Callable[[dict[str, Any]], Iterator[Finding]]] = [
-        *(card, module, permissions, chosen, versions, visible, mig, peers),
-        *(locked_memory, descriptors, huge_pages, nodes),
+        *(card, module, permissions, chosen, versions, visible, mig, peers, contexts),
+        *(locked_memory, descriptors, huge_pages, nodes, settings_of_torch),
     ]
     return [finding for look in looks for finding in look(driver)]
 
@@ -184,6 +187,35 @@ def peers(driver: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("peer access", "ok", f"all {count} devices reach each other's memory")
 
 
+def contexts(driver: dict[str, Any]) -> Iterator[Finding]:
+    """Processes that hold much of one device and little of others, where they may not mean to be."""
+    if driver["name"] == "host":
+        return
+    look = Sampler().sample()
+    places = {each.uuid: each.ordinal if each.ordinal is not None else each.uuid for each in look.devices}
+    held: dict[int, list[Process]] = {}
+    for each in look.processes:
+        if each.kind == "compute" and each.memory is not None:
+            held.setdefault(each.pid, []).append(each)
+    strays = 0
+    for pid, parts in sorted(held.items()):
+        most = max(part.memory or 0 for part in parts)
+        small = [part for part in parts if (part.memory or 0) <= min(MOST_OF_A_CONTEXT, most // 4)]
+        if not small:
+            continue
+        strays += 1
+        where = ", ".join(f"{places[part.uuid]} ({size_text(part.memory or 0)})" for part in small)
+        name, much = small[0].command, size_text(most)
+        text = f"process {pid} ({name}) holds {much} of one device, and little of {where}"
+        advice = (
+            "it may have a context there by mistake: set_device() before any other call, or hide the "
+            "device by CUDA_VISIBLE_DEVICES; accelrt.stray_contexts() asks within a process"
+        )
+        yield Finding("contexts", "note", text, advice)
+    if held and not strays:
+        yield Finding("contexts", "ok", f"{len(held)} processes, none with a small part of a second device")
+
+
 # --- the process and the host -----------------------------------------------------------------------------
 
 
@@ -230,3 +262,19 @@ def nodes(driver: dict[str, Any]) -> Iterator[Finding]:
     places = ", ".join(f"{name} at node {node}" for name, node in near.items() if node not in (None, "-1"))
     advice = "keep a process's threads at its device's node: numactl --cpunodebind=N --membind=N"
     yield Finding("NUMA", "note", f"{count} nodes{'; ' + places if places else ''}", advice)
+
+
+def settings_of_torch(driver: dict[str, Any]) -> Iterator[Finding]:
+    """Torch's settings string, whose keys are accelrt's too, but which accelrt does not read."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        text = os.environ.get(name)
+        if not text or os.environ.get("ACCELRT_ALLOC_CONF"):
+            continue
+        try:
+            parse(text, name)
+        except ValueError as error:
+            yield Finding("settings", "note", f"torch's setting is not read, nor could be: {error}")
+        else:
+            advice = f'ACCELRT_ALLOC_CONF="${name}" sets the same here'
+            yield Finding("settings", "note", f"{name} is torch's, and not read", advice)
+        return

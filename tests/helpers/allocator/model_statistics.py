@@ -15,7 +15,10 @@ STATS = (*PER_HEAP, "segment", "reserved_bytes")
 KINDS = ("small", "large")
 PARTS = ("current", "peak", "allocated", "freed")
 UNUSED_STATS = ("oversize_allocations", "oversize_segments")
-COUNTERS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+COUNTERS = (
+    *("num_alloc_retries", "num_ooms", "num_oom_rejections"),
+    *("num_sync_all_streams", "num_device_alloc", "num_device_free"),
+)
 PAGE_COUNTERS = ("virtual_memory_calls", "stitched_bytes", "reserved_addresses", "sleeping_bytes")
 
 

@@ -179,20 +179,20 @@ static int parameter(uintptr_t function, size_t index, size_t *offset, size_t *s
     *size = 8;
     return index < count && function ? wants_context() : INVALID_VALUE;
 }
-/* The access policy window of each stream by its lowest 8 bits, as cuda.h lays it out: 0x888 is no stream. */
-static char windows[0x100][64];
+/* The attributes of each stream by its lowest 8 bits and their numbers, as cuda.h lays them out: 0x888 is no stream. */
+static char attributes[256][11][64];
 static int set_attribute(uintptr_t stream, int number, const char *value) {
-    if (number != 1)
+    if (number != 1 && number != 3 && (number < 8 || number > 10))
         return INVALID_VALUE;
     if (stream == 0x888)
         return INVALID_HANDLE;
-    memcpy(windows[stream & 0xFF], value, 64);
+    memcpy(attributes[stream & 0xFF][number], value, 64);
     return wants_context();
 }
 static int get_attribute(uintptr_t stream, int number, char *out) {
-    if (number != 1)
+    if (number != 1 && number != 3 && (number < 8 || number > 10))
         return INVALID_VALUE;
-    memcpy(out, windows[stream & 0xFF], 64);
+    memcpy(out, attributes[stream & 0xFF][number], 64);
     return wants_context();
 }
 /* Limits 0 to 6, of each device; a persisting L2 cache (6) of 4 MiB at most, in pieces of 1 MiB. */

@@ -1,0 +1,369 @@
+"""Tensor maps: what a GPU's tensor memory accelerator (TMA) is told of an array, as an argument of a launch.
+
+    tiles = accelrt.TensorMap.tiled(x, box=(64, 64))
+    kernel[grid, block](tiles, ...)  # __global__ void kernel(const __grid_constant__ CUtensorMap tiles, ...)
+
+A kernel copies boxes of the array to its shared memory, or from there, by one instruction (CUDA driver API,
+"Tensor Map Object Management"; compute capability 9.0).  Shapes, boxes and strides are in the order of the
+array here, the last axis the innermost; NVIDIA's functions have them the other way round.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, NamedTuple
+
+from accelrt.arrays.array import Array
+from accelrt.arrays.exchange import asarray
+from accelrt.devices.device import get_device_properties
+from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
+from accelrt.runtime import cuda_bindings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn, Self
+
+__all__ = ["TensorMap"]
+
+NBYTES = 128
+# By dtype: CUtensorMapDataType without its prefix.  What has no number of its own is copied as bytes are.
+TYPES = {
+    **{"uint8": "UINT8", "int8": "UINT8", "bool": "UINT8", "uint16": "UINT16", "int16": "UINT16"},
+    **{"uint32": "UINT32", "int32": "INT32", "uint64": "UINT64", "int64": "INT64"},
+    **{"float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64", "bfloat16": "BFLOAT16"},
+}
+FLOATS = ("FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT32_FTZ", "TFLOAT32", "TFLOAT32_FTZ")
+AS_TYPES = ("float32_ftz", "tfloat32", "tfloat32_ftz")
+INTERLEAVES = {"none": "NONE", "16B": "16B", "32B": "32B"}
+SWIZZLES = {
+    **{"none": "NONE", "32B": "32B", "64B": "64B", "128B": "128B"},
+    **{"128B_atom_32B": "128B_ATOM_32B", "128B_atom_32B_flip_8B": "128B_ATOM_32B_FLIP_8B"},
+    "128B_atom_64B": "128B_ATOM_64B",
+}
+PROMOTIONS = {"none": "NONE", "64B": "L2_64B", "128B": "L2_128B", "256B": "L2_256B"}
+FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
+MOST_RANK = 5
+LONGEST_AXIS, LONGEST_BOX, MOST_STEP = 1 << 32, 256, 8
+LONGEST_STRIDE = 1 << 40
+NEEDS = "tensor maps need a driver of CUDA 12.0 or later"
+
+
+class Options(NamedTuple):
+    """What both kinds of maps are told."""
+
+    element_strides: tuple[int, ...]
+    interleave: str
+    swizzle: str
+    l2_promotion: str
+    fill: str
+    data_type: str
+
+
+class TensorMap:
+    """A descriptor of an array for the tensor memory accelerator; TensorMap.tiled and .im2col make one.
+
+    It is passed to a kernel by value, for a parameter of the type CUtensorMap, and keeps the array.  A launch
+    with it uses the array's memory, as one with the array does: captures keep it, streams are noted, memory
+    that sleeps or was freed is refused.
+
+    Attributes:
+        array: Array, which it describes.  address: int, where that begins.
+        data: bytes, the 128 of the descriptor.
+        writes: bool, whether kernels write through it.
+        description: str, how it was made.
+    """
+
+    __slots__ = ("__weakref__", "address", "array", "data", "description", "writes")
+
+    array: Array
+    address: int
+    data: bytes
+    writes: bool
+    description: str
+
+    def __init__(self) -> None:
+        raise ArgumentTypeError("make a tensor map by TensorMap.tiled(array, box) or TensorMap.im2col(...)")
+
+    @classmethod
+    def tiled(
+        cls,
+        array: Any,
+        box: Sequence[int],
+        *,
+        element_strides: Sequence[int] | None = None,
+        interleave: str = "none",
+        swizzle: str = "none",
+        l2_promotion: str = "none",
+        fill: str = "zeros",
+        as_type: str | None = None,
+        writes: bool = False,
+    ) -> Self:
+        """Describes an array of which kernels copy boxes (cuTensorMapEncodeTiled).
+
+        Arguments:
+            array: Array on a GPU, or another library's array there, of 1 to 5 axes; the last one is dense,
+                strides of the others are multiples of 16 bytes, and it begins at one.
+            box: ints, 1 to 256, how long a box is along each axis; its last axis has a multiple of 16 bytes.
+            element_strides: ints, 1 to 8, every how many elements are copied along each axis; None is all.
+            interleave: "none", "16B" or "32B", how channels of 8 or 16 bytes lie (NC/8HWC8, NC/16HWC16).
+            swizzle: "none", "32B", "64B", "128B", "128B_atom_32B", "128B_atom_32B_flip_8B" or
+                "128B_atom_64B", how a box lies in shared memory; its last axis has at most so many bytes.
+            l2_promotion: "none", "64B", "128B" or "256B", how much the L2 cache fetches at least.
+            fill: "zeros" or "nan", what is read outside of the array; "nan" is of floats.
+            as_type: "float32_ftz", "tfloat32" or "tfloat32_ftz", how float32 elements are read; None as they
+                are.
+            writes: bool, whether kernels write through it, for the race detector.
+        Raises:
+            ValueError, TypeError: an argument is out of range or of the wrong kind; the text says which.
+            NotSupportedError: the device has no such accelerator, as the host device has none.
+            CudaError: the driver refused.
+        """
+        memory = checked_array(array)
+        lengths = checked_axes("box", box, memory.ndim, LONGEST_BOX)
+        options = checked_options(
+            memory, element_strides, interleave, swizzle, l2_promotion, fill, as_type, writes
+        )
+        check_inner(memory, lengths[-1], options)
+        bindings = open_bindings(memory)
+        integers = bindings.cuuint32_t
+        made = encode(
+            *(bindings, "cuTensorMapEncodeTiled", memory, options),
+            ([integers(length) for length in reversed(lengths)],),
+        )
+        return cls._wrap(memory, made, writes, f"tiled, box={lengths}")
+
+    @classmethod
+    def im2col(
+        cls,
+        array: Any,
+        lower_corner: Sequence[int],
+        upper_corner: Sequence[int],
+        channels_per_pixel: int,
+        pixels_per_column: int,
+        *,
+        element_strides: Sequence[int] | None = None,
+        interleave: str = "none",
+        swizzle: str = "none",
+        l2_promotion: str = "none",
+        fill: str = "zeros",
+        as_type: str | None = None,
+        writes: bool = False,
+    ) -> Self:
+        """Describes images of which kernels copy columns, as convolutions do (cuTensorMapEncodeIm2col).
+
+        Arguments:
+            array: as of tiled, of 3 to 5 axes: images, one to three of space, channels (NWC, NHWC, NDHWC).
+            lower_corner, upper_corner: ints, for each axis of space in the array's order, where the box of
+                pixels begins before the image and ends after it.  They go from -2**15 to 2**15 - 1 for one
+                axis, -2**7 to 2**7 - 1 for two, -2**4 to 2**4 - 1 for three.
+            channels_per_pixel: int, 1 to 256.
+            pixels_per_column: int, 1 to 1024.
+            the others: as of tiled.
+        Raises:
+            as tiled.
+        """
+        memory = checked_array(array, 3)
+        space = memory.ndim - 2
+        reach = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}[space]
+        corners = [
+            checked_list(name, given, space, -reach, reach - 1)
+            for name, given in (("lower_corner", lower_corner), ("upper_corner", upper_corner))
+        ]
+        channels = checked_number("channels_per_pixel", channels_per_pixel, 1, 256)
+        pixels = checked_number("pixels_per_column", pixels_per_column, 1, 1024)
+        options = checked_options(
+            memory, element_strides, interleave, swizzle, l2_promotion, fill, as_type, writes
+        )
+        check_inner(memory, channels, options)
+        bindings = open_bindings(memory)
+        made = encode(
+            *(bindings, "cuTensorMapEncodeIm2col", memory, options),
+            (*(list(reversed(corner)) for corner in corners), channels, pixels),
+        )
+        words = f"im2col, corners={corners[0]}, {corners[1]}, channels={channels}, pixels={pixels}"
+        return cls._wrap(memory, made, writes, words)
+
+    @classmethod
+    def _wrap(cls, array: Array, data: bytes, writes: bool, words: str) -> Self:
+        made = cls.__new__(cls)
+        made.array, made.address, made.data = array, array.ptr, data
+        made.writes, made.description = writes, words
+        return made
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a TensorMap cannot be pickled or copied: it is of this process's memory; make another"
+        )
+
+    def __repr__(self) -> str:
+        return f"<accelrt.TensorMap of {self.array.shape} {self.array.dtype}, {self.description}>"
+
+
+# --- what is asked for ------------------------------------------------------------------------------------
+
+
+def checked_number(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
+    if not least <= number <= most:
+        raise ArgumentError(f"{name} is {number}; it goes from {least} to {most}")
+    return number
+
+
+def checked_list(name: str, given: Any, count: int, least: int, most: int) -> tuple[int, ...]:
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
+        raise ArgumentTypeError(f"{name} is {given!r} of type {type(given).__name__}; pass {count} ints")
+    if len(given) != count:
+        raise ArgumentError(f"{name} is {given!r}; pass {count} ints, one for each axis")
+    return tuple(checked_number(f"{name}[{place}]", each, least, most) for place, each in enumerate(given))
+
+
+def checked_axes(name: str, given: Any, count: int, most: int) -> tuple[int, ...]:
+    return checked_list(name, given, count, 1, most)
+
+
+def checked_array(given: Any, least: int = 1) -> Array:
+    """The array as accelrt has it, of a shape that the accelerator takes."""
+    try:
+        array = given if isinstance(given, Array) else asarray(given, copy=False)
+    except ValueError as error:
+        raise ArgumentTypeError(
+            f"array is of type {type(given).__name__}; pass an Array on a GPU, or another library's ({error})"
+        ) from None
+    if array.device_index < 0:
+        raise ArgumentTypeError("array is in the host's memory; copy it to a device")
+    if not least <= array.ndim <= MOST_RANK:
+        raise ArgumentError(f"array has {array.ndim} axes; a tensor map has {least} to {MOST_RANK}")
+    if array.dtype.name not in TYPES:
+        raise ArgumentTypeError(
+            f"array is of {array.dtype}; the accelerator copies {', '.join(TYPES)}: view it as one of those"
+        )
+    if not all(0 < length <= LONGEST_AXIS for length in array.shape):
+        raise ArgumentError(f"array has the shape {array.shape}; each axis has 1 to 2**32 elements")
+    if array.strides[-1] != array.itemsize:
+        raise ArgumentError(
+            f"array has strides of {array.strides} bytes; the last axis has to be dense, {array.itemsize}"
+        )
+    wrong = [stride for stride in array.strides[:-1] if stride % 16 or not 0 < stride < LONGEST_STRIDE]
+    if wrong:
+        raise ArgumentError(
+            f"array has strides of {array.strides} bytes; but for the last they are multiples of 16, from 16 "
+            "to below 2**40: pad its rows"
+        )
+    if array.ptr % 16:
+        raise ArgumentError(f"array begins at {array.ptr:#x}; a tensor map begins at a multiple of 16 bytes")
+    return array
+
+
+def one_of(name: str, value: Any, allowed: Any) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ArgumentError(f"{name} is {value!r}; it may be {', '.join(allowed)}")
+    return value
+
+
+def checked_options(
+    array: Array,
+    element_strides: Any,
+    interleave: str,
+    swizzle: str,
+    l2_promotion: str,
+    fill: str,
+    as_type: str | None,
+    writes: bool,
+) -> Options:
+    steps = (1,) * array.ndim if element_strides is None else element_strides
+    steps = checked_axes("element_strides", steps, array.ndim, MOST_STEP)
+    data_type = TYPES[array.dtype.name]
+    if as_type is not None:
+        data_type = one_of("as_type", as_type, AS_TYPES).upper()
+        if array.dtype.name != "float32":
+            raise ArgumentError(
+                f"as_type is {as_type!r}, for elements of float32; these are of {array.dtype}"
+            )
+    if not isinstance(writes, bool):
+        raise ArgumentTypeError(f"writes is {writes!r} of type {type(writes).__name__}; pass a bool")
+    one_of("interleave", interleave, INTERLEAVES)
+    one_of("swizzle", swizzle, SWIZZLES)
+    one_of("l2_promotion", l2_promotion, PROMOTIONS)
+    one_of("fill", fill, FILLS)
+    if fill == "nan" and data_type not in FLOATS:
+        raise ArgumentError(f"fill is 'nan', but elements are of {array.dtype}; pass 'zeros'")
+    if interleave != "none" and array.ndim < 3:
+        raise ArgumentError(
+            f"interleave is {interleave!r}; that is of 3 axes or more, array has {array.ndim}"
+        )
+    if interleave == "32B" and (array.ptr % 32 or any(stride % 32 for stride in array.strides[:-1])):
+        raise ArgumentError(
+            "interleave is '32B'; then array begins, and has strides, at multiples of 32 bytes"
+        )
+    if interleave == "32B" and swizzle != "32B":
+        raise ArgumentError(f"interleave is '32B' and swizzle {swizzle!r}; the two are 32B together")
+    return Options(steps, interleave, swizzle, l2_promotion, fill, data_type)
+
+
+def check_inner(array: Array, length: int, options: Options) -> None:
+    """The innermost axis of a box, in bytes."""
+    if options.interleave != "none":
+        return
+    size = length * array.itemsize
+    if size % 16:
+        raise ArgumentError(f"the last axis of a box has {size} bytes; it has a multiple of 16")
+    most = 0 if options.swizzle == "none" else int(options.swizzle.partition("B")[0])
+    if most and size > most:
+        raise ArgumentError(
+            f"the last axis of a box has {size} bytes, more than the {most} of swizzle={options.swizzle!r}"
+        )
+
+
+# --- the driver -------------------------------------------------------------------------------------------
+
+
+def open_bindings(array: Array) -> Any:
+    """cuda.bindings.driver, where the array's device has the accelerator."""
+    bindings = cuda_bindings.open_bindings(
+        "the host device has no tensor memory accelerator; kernels there read arrays by their pointers",
+        "cuTensorMapEncodeTiled",
+    )
+    if not get_device_properties(array.device_index).attributes.get("tensor_map_access_supported", 0):
+        raise not_supported(
+            f"device {array.device_index} has no tensor memory accelerator; GPUs have one from compute "
+            "capability 9.0 on",
+            "cuTensorMapEncodeTiled",
+        )
+    return bindings
+
+
+def encode(bindings: Any, call: str, array: Array, options: Options, middle: tuple[Any, ...]) -> bytes:
+    """The descriptor; middle: what differs between the two calls, the innermost axis first."""
+    wide, narrow = bindings.cuuint64_t, bindings.cuuint32_t
+    given = (
+        number_in(bindings.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", options.data_type),
+        array.ndim,
+        array.ptr,
+        [wide(length) for length in reversed(array.shape)],
+        [wide(stride) for stride in reversed(array.strides[:-1])],
+        *middle,
+        [narrow(step) for step in reversed(options.element_strides)],
+        number_in(
+            bindings.CUtensorMapInterleave, "CU_TENSOR_MAP_INTERLEAVE_", INTERLEAVES[options.interleave]
+        ),
+        number_in(bindings.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_", SWIZZLES[options.swizzle]),
+        number_in(
+            bindings.CUtensorMapL2promotion,
+            "CU_TENSOR_MAP_L2_PROMOTION_",
+            PROMOTIONS[options.l2_promotion],
+        ),
+        number_in(bindings.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_", FILLS[options.fill]),
+    )
+    told = {"shape": array.shape, "strides": array.strides, "dtype": str(array.dtype)}
+    made = cuda_bindings.ask(bindings, NEEDS, call, given, told)
+    return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+
+
+def number_in(numbers: Any, prefix: str, name: str) -> Any:
+    found = getattr(numbers, prefix + name, None)
+    if found is None:
+        raise not_supported(f"the installed cuda-bindings have no {prefix}{name}; a later one has")
+    return found

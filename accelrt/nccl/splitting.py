@@ -1,0 +1,96 @@
+"""Communicators that are split off others: of those ranks that name one colour, in the order of their keys.
+
+All ranks first tell each other colours and keys, by an all_gather of the communicator's own.  So each knows
+the new communicator's size and its place before the backend is asked (ncclCommSplit, which has all ranks
+call it too), and a rank that does not come is found as in every operation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from accelrt.arrays.exchange import asarray, empty
+from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.nccl import operands
+from accelrt.nccl.groups import Splitting, perform
+from accelrt.nccl.operands import groups
+from accelrt.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from accelrt.nccl.config import Config
+
+NO_COLOR = -1  # NCCL_SPLIT_NOCOLOR
+MOST = (1 << 31) - 1
+
+
+class Side(NamedTuple):
+    """What a rank asked for."""
+
+    color: int
+    key: int
+
+
+def checked_side(comm: Any, color: int | None, key: int | None) -> Side:
+    for name, value in (("color", color), ("key", key)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ArgumentTypeError(
+                f"{name} is {value!r} of type {type(value).__name__}; pass an int or None"
+            )
+    if color is not None and not 0 <= color <= MOST:
+        raise ArgumentError(f"color is {color}; it goes from 0 to {MOST}, and None is in no communicator")
+    if key is not None and not -MOST - 1 <= key <= MOST:
+        raise ArgumentError(f"key is {key}; it goes from {-MOST - 1} to {MOST}")
+    return Side(NO_COLOR if color is None else color, comm.rank if key is None else key)
+
+
+def split(comms: Sequence[Any], sides: Sequence[Side], config: Config | None, call: str) -> list[Any | None]:
+    """Splits the ranks that this process has of a communicator; answers the new rank of each, or None."""
+    if groups.depth:
+        raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
+    numbers = [comm._splits for comm in comms]
+    for comm in comms:
+        comm._check_open()
+    for comm in comms:  # by every rank that comes here, whatever becomes of it
+        comm._splits += 1
+    everybody = exchange(comms, sides)
+    children: list[Any | None] = []
+    pending = []
+    for comm, side, table, number in zip(comms, sides, everybody, numbers, strict=True):
+        members = sorted(
+            (rank for rank, each in enumerate(table) if each.color == side.color),
+            key=lambda rank: (table[rank].key, rank),
+        )
+        child = None
+        if side.color != NO_COLOR:
+            child = comm._make_child(members.index(comm.rank), len(members), number, side.color, config)
+        children.append(child)
+        words = f"split({comm._words}, color={side.color}, key={side.key})"
+        pending.append(Splitting(comm, child, side.color, side.key, words))
+    perform(pending, call if len(pending) > 1 else "")
+    return children
+
+
+def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:
+    """Each rank's table of what all ranks asked for."""
+    streams = [Stream(comm.device_index) for comm in comms]
+    outputs = []
+    with operands.group():
+        for comm, side, stream in zip(comms, sides, streams, strict=True):
+            with stream:
+                mine = asarray(np.array(side, np.int64), device=comm.device_index)
+                all_of_them = empty((2 * comm.size,), "int64", device=comm.device_index)
+            comm.all_gather(mine, all_of_them, stream=stream)
+            outputs.append(all_of_them)
+    for comm, stream in zip(comms, streams, strict=True):
+        comm.synchronize(stream)
+    tables = []
+    for all_of_them, stream in zip(outputs, streams, strict=True):
+        with stream:
+            numbers = all_of_them.numpy().reshape(-1, 2).tolist()
+        tables.append([Side(*each) for each in numbers])
+    return tables

@@ -1,0 +1,341 @@
+"""Process checkpoints: with a stand-in for cuda.bindings.driver, on the host device, and on a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pytest
+from beside import on_a_thread
+from cli_command import accelrt as command
+
+import accelrt
+from accelrt import checkpoint
+from accelrt.runtime import cuda_bindings
+from accelrt.tools.cli.commands import checkpoint as checkpoint_command
+
+MIB = 1 << 20
+RUNNING, LOCKED, SAVED = 0, 1, 2
+OLD, NEW = uuid.UUID(int=7), uuid.UUID(int=8)
+
+
+class StandIn:
+    """The functions of the driver, one process that uses CUDA, and the real structs of cuda.bindings."""
+
+    def __init__(self):
+        real = pytest.importorskip("cuda.bindings.driver")
+        for name in ("CUcheckpointLockArgs", "CUcheckpointRestoreArgs", "CUcheckpointGpuPair", "CUuuid"):
+            setattr(self, name, getattr(real, name))
+        self.process, self.calls, self.refuse, self.restored = RUNNING, [], {}, None
+
+    def step(self, name, before, after):
+        self.calls.append(name)
+        if name in self.refuse:
+            return (self.refuse[name],)
+        if self.process != before:
+            return (401,)
+        self.process = after
+        return (0,)
+
+    def cuCheckpointProcessGetState(self, pid):
+        return 0, self.process
+
+    def cuCheckpointProcessLock(self, pid, arguments):
+        self.timeout = None if arguments is None else arguments.timeoutMs
+        return self.step("lock", RUNNING, LOCKED)
+
+    def cuCheckpointProcessCheckpoint(self, pid, arguments):
+        assert arguments is None
+        return self.step("checkpoint", LOCKED, SAVED)
+
+    def cuCheckpointProcessRestore(self, pid, arguments):
+        if arguments is not None:
+            pairs = arguments.gpuPairs
+            assert len(pairs) == arguments.gpuPairsCount
+            self.restored = [(bytes(pair.oldUuid.bytes), bytes(pair.newUuid.bytes)) for pair in pairs]
+        return self.step("restore", SAVED, LOCKED)
+
+    def cuCheckpointProcessUnlock(self, pid, arguments):
+        assert arguments is None
+        return self.step("unlock", LOCKED, RUNNING)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    made = StandIn()
+    monkeypatch.setattr(cuda_bindings, "open_bindings", lambda *_: made)
+    return made
+
+
+@pytest.fixture
+def pid():
+    """A process that runs until the test is over."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.communicate(b"\n")
+
+
+def test_a_process_is_suspended_and_resumed(stand_in, pid):
+    assert checkpoint.state(pid) == "running"
+    checkpoint.suspend(pid, timeout=2.5)
+    assert (stand_in.timeout, checkpoint.state(pid)) == (2500, "checkpointed")
+    checkpoint.resume(pid)
+    assert (checkpoint.state(pid), stand_in.restored) == ("running", None)
+    assert stand_in.calls == ["lock", "checkpoint", "restore", "unlock"]
+    checkpoint.suspend(pid)
+    assert stand_in.timeout is None
+
+
+def test_each_step_is_a_call(stand_in, pid):
+    checkpoint.lock(pid)
+    assert checkpoint.state(pid) == "locked"
+    checkpoint.checkpoint(pid)
+    checkpoint.restore(pid)
+    checkpoint.unlock(pid)
+    with pytest.raises(
+        accelrt.CudaError, match=r"ILLEGAL_STATE[\s\S]*lock, checkpoint, restore, unlock follow"
+    ):
+        checkpoint.checkpoint(pid)
+
+
+def test_it_comes_back_on_other_devices(stand_in, pid):
+    checkpoint.suspend(pid)
+    checkpoint.resume(pid, {f"GPU-{OLD}": f"gpu-{NEW.hex}", 0: 1})
+    mine = [accelrt.get_device_properties(ordinal).uuid.bytes for ordinal in (0, 1)]
+    assert stand_in.restored == [(OLD.bytes, NEW.bytes), tuple(mine)]
+
+
+def test_a_process_that_cannot_be_saved_runs_on(stand_in, pid):
+    stand_in.refuse["checkpoint"] = 801
+    with pytest.raises(accelrt.NotSupportedError, match="this driver cannot checkpoint it"):
+        checkpoint.suspend(pid)
+    assert (stand_in.process, stand_in.calls) == (RUNNING, ["lock", "checkpoint", "unlock"])
+    stand_in.refuse["lock"] = 600
+    with pytest.raises(accelrt.CudaError, match="did not come to rest in time, and runs on"):
+        checkpoint.suspend(pid, 0.1)
+    assert stand_in.process == RUNNING
+
+
+def test_a_process_that_others_locked_stays_so(stand_in, pid):
+    checkpoint.lock(pid)
+    stand_in.refuse["checkpoint"] = 2
+    with pytest.raises(accelrt.CudaError):
+        checkpoint.suspend(pid)
+    assert checkpoint.state(pid) == "locked"
+    checkpoint.resume(pid)
+    assert checkpoint.state(pid) == "running"
+
+
+def test_what_could_not_be_restored_can_be_tried_again(stand_in, pid):
+    checkpoint.suspend(pid)
+    stand_in.refuse["restore"] = 2
+    with pytest.raises(accelrt.CudaError):
+        checkpoint.resume(pid)
+    assert checkpoint.state(pid) == "checkpointed"
+    del stand_in.refuse["restore"]
+    stand_in.refuse["unlock"] = 999
+    with pytest.raises(accelrt.CudaError):
+        checkpoint.resume(pid)
+    del stand_in.refuse["unlock"]
+    checkpoint.resume(pid)
+    assert checkpoint.state(pid) == "running"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda pid: checkpoint.state("7"), TypeError, "pid is '7' of type str"),
+        (lambda pid: checkpoint.state(0), ValueError, "pid is 0; there is no such process"),
+        (lambda pid: checkpoint.lock(pid, 0), ValueError, "timeout is 0; it is above 0"),
+        (lambda pid: checkpoint.lock(pid, float("nan")), ValueError, "timeout is nan"),
+        (lambda pid: checkpoint.lock(pid, "1"), TypeError, "timeout is '1' of type str; pass seconds"),
+        (lambda pid: checkpoint.restore(pid, {}), ValueError, "devices is empty"),
+        (lambda pid: checkpoint.restore(pid, [(0, 1)]), TypeError, "pass a dict, from old to new"),
+        (lambda pid: checkpoint.restore(pid, {0: 99}), ValueError, "a new device is 99; this process has"),
+        (
+            lambda pid: checkpoint.restore(pid, {"MIG-1": 0}),
+            ValueError,
+            "an old device is 'MIG-1'; pass a GPU's",
+        ),
+        (lambda pid: checkpoint.restore(pid, {0: 1.5}), TypeError, "a new device is 1.5 of type float"),
+        (lambda pid: checkpoint.restore(pid, {0: 1, 1: 1}), ValueError, "names one new device twice"),
+    ],
+)
+def test_bad_arguments_are_named_and_nothing_is_called(stand_in, pid, call, error, text):
+    with pytest.raises(error, match=text):
+        call(pid)
+    assert stand_in.calls == []
+
+
+def test_a_process_that_has_ended_is_told(stand_in):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(ValueError, match="there is no such process, or it has ended"):
+        checkpoint.suspend(process.pid)
+
+
+def test_an_old_driver_is_told(stand_in, pid):
+    def missing(*_):
+        raise RuntimeError('Function "cuCheckpointProcessGetState" not found')
+
+    stand_in.cuCheckpointProcessGetState = missing
+    with pytest.raises(accelrt.NotSupportedError, match=r"need a driver and cuda-bindings of CUDA 12\.8"):
+        checkpoint.state(pid)
+
+
+@pytest.mark.host
+def test_the_host_device_needs_none(pid):
+    with pytest.raises(accelrt.NotSupportedError, match="the host device's memory is memory of the process"):
+        checkpoint.suspend(pid)
+
+
+def reserved():
+    return accelrt.memory_reserved(0)
+
+
+def test_a_prepared_process_holds_little_and_has_all_again():
+    with accelrt.Buffer(MIB) as kept_outside:
+        activations, weights = accelrt.MemPool(), accelrt.MemPool()
+        with accelrt.use_mem_pool(activations):
+            lost = accelrt.Buffer(8 * MIB)
+        with accelrt.use_mem_pool(weights):
+            kept = accelrt.Buffer(4 * MIB)
+        kept.fill(7)
+        accelrt.Buffer(16 * MIB).free()
+        before = reserved()
+        with checkpoint.prepared(discard=[activations], keep=[weights]):
+            assert reserved() <= before - 28 * MIB
+            assert activations.is_asleep()
+            assert weights.is_asleep()
+            kept_outside.fill(1)
+        assert not activations.is_asleep()
+        contents = np.empty(4 * MIB, np.uint8)
+        with kept, lost:
+            lost.fill(3)
+            kept.copy_to(contents)
+        assert set(contents) == {7}
+
+
+def test_a_pool_that_cannot_sleep_leaves_the_others_awake():
+    one, other = accelrt.MemPool(), accelrt.MemPool()
+    with accelrt.use_mem_pool(one):
+        buffer = accelrt.Buffer(MIB)
+    with accelrt.use_mem_pool(other):
+        rest = accelrt.Buffer(MIB)
+    other.sleep()
+    with pytest.raises(RuntimeError), checkpoint.prepared(keep=[one, other]):
+        raise AssertionError
+    assert not one.is_asleep()
+    assert other.is_asleep()
+    other.wake()
+    buffer.free()
+    rest.free()
+
+
+def test_an_error_inside_wakes_them_too():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(MIB)
+    with pytest.raises(KeyError), checkpoint.prepared(discard=[pool]):
+        assert pool.is_asleep()
+        raise KeyError
+    assert not pool.is_asleep()
+    buffer.free()
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def run(pid, **given):
+    defaults = {"restore": False, "asks": False, "devices": None, "timeout": None, "as_json": False}
+    return checkpoint_command.run(pid, **defaults | given)
+
+
+def test_the_command_suspends_asks_and_resumes(stand_in, pid, capsys):
+    assert run(pid, timeout=3.0) == 0
+    assert run(pid, asks=True) == 0
+    assert run(pid, restore=True, devices=[(0, 1), (1, 0)], as_json=True) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"process {pid} is checkpointed; it was running"
+    assert lines[1] == f"process {pid} is checkpointed"
+    assert json.loads(lines[2]) == {"schema": 1, "pid": pid, "before": "checkpointed", "state": "running"}
+    assert len(stand_in.restored) == 2
+
+
+@pytest.mark.own_process
+@pytest.mark.host
+def test_the_command_says_why_it_cannot():
+    done = command("checkpoint", str(os.getpid()), ACCELRT_DRIVER="host")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the host device's memory is memory of the process" in done.stderr
+    assert command("checkpoint", "0", ACCELRT_DRIVER="host").returncode == 2
+    for words, text in (
+        (("1", "--to", "0"), "0 is not OLD=NEW"),
+        (("1", "--to", "0=1"), "pass --restore with it"),
+        (("1", "--restore", "--timeout", "1"), "--timeout is for locking"),
+        (("1", "--restore", "--to", "0=1", "--to", "0=2"), "names an old device twice"),
+        (("1", "--restore", "--state"), "not allowed with argument"),
+        (("1", "--timeout", "0"), "above 0"),
+    ):
+        done = command("checkpoint", *words, ACCELRT_DRIVER="host")
+        assert (done.returncode, text in done.stderr) == (2, True), (words, done.stderr)
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------
+
+WORKER = """
+import sys
+import accelrt
+buffer = accelrt.Buffer(64 << 20)
+buffer.fill(5)
+accelrt.synchronize()
+print("ready", flush=True)
+for line in sys.stdin:
+    out = bytearray(64 << 20)
+    buffer.copy_to(out)
+    print(set(out), flush=True)
+"""
+
+
+def worker():
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def suspended(process):
+    try:
+        checkpoint.suspend(process.pid, 30)
+    except accelrt.NotSupportedError as error:
+        process.communicate("")
+        pytest.skip(str(error))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("devices", [None, "swapped"])
+def test_a_process_on_a_gpu_lets_go_of_it_and_has_it_back(devices):
+    count = accelrt.device_count()
+    if devices and count < 2:
+        pytest.skip("one GPU")
+    process = worker()
+    held = accelrt.mem_get_info(0)[0]
+    suspended(process)
+    assert checkpoint.state(process.pid) == "checkpointed"
+    assert accelrt.mem_get_info(0)[0] >= held + (64 << 20)
+    # Each device of the machine that is visible: the process may have made contexts of them all.
+    moved = {old: (old + 1) % count for old in range(count)} if devices else None
+    checkpoint.resume(process.pid, moved)
+    assert checkpoint.state(process.pid) == "running"
+    out, _ = process.communicate("go\n")
+    assert (out, process.returncode) == ("{5}\n", 0)
+
+
+@pytest.mark.gpu
+def test_asking_on_another_thread_works_too():
+    process = worker()
+    assert on_a_thread(lambda: checkpoint.state(process.pid)) == "running"
+    process.communicate("")
