@@ -314,6 +314,8 @@ cdef int device_attribute_gated(int attribute, int* out_value) noexcept nogil:
         out_value[0] = <int>sysconf(_SC_NPROCESSORS_ONLN)
     elif attribute in (41, 95, 102, 120):  # UNIFIED_ADDRESSING, COOPERATIVE_LAUNCH, VIRTUAL_MEMORY_..., CLUSTER_LAUNCH
         out_value[0] = 1
+    elif attribute == 83 or attribute == 89:  # MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS
+        out_value[0] = 1
     else:
         out_value[0] = launch_limit(attribute)
     return 0
