@@ -150,7 +150,7 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     cdef const Heap* heap = pool.heaps
     cdef const Page* page = pool.first_page
     cdef const char* failure
-    cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0
+    cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0, managed = 0
     while segment != NULL:
         failure = walk_segment(segment, count, &resident_bytes)
         if failure != NULL:
@@ -160,6 +160,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         count.counters[SEGMENT][segment.kind] += 1
         if segment.shape == PLAIN:
             count.counters[RESERVED_BYTES][segment.kind] += segment.size
+        if segment.source != NULL and segment.source.managed:
+            managed += segment.size
         segment = segment.after
     while heap != NULL:
         segment = heap.first_stitched
@@ -187,6 +189,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         return "a page is resident in exactly one slot"
     if sleeping != pool.stats.sleeping_bytes:
         return "the suspended pages add up to the sleeping bytes"
+    if managed != pool.stats.managed_bytes:
+        return "the segments of managed memory add up to the managed bytes"
     return NULL
 
 

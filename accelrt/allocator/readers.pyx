@@ -461,6 +461,7 @@ cdef struct PoolHolding:      # of one private pool
     size_t limit
     size_t reserved
     size_t sleeping           # bytes of these pages, which are not reserved
+    bint managed              # its memory is managed
 
 cdef struct EventHolding:     # of one stream's queue
     uintptr_t stream
@@ -489,6 +490,7 @@ cdef struct Holdings:
     bint captures
     int64_t stitched
     int64_t sleeping          # bytes of pools that sleep, which are not reserved
+    int64_t managed           # bytes of segments of managed memory, among the reserved ones
     size_t heap_count
     size_t pool_count
     size_t queue_count
@@ -630,6 +632,7 @@ cdef bint list_pools(Pool* pool, Holdings* answer) noexcept nogil:
         into.graphs = has_graphs(owner)
         into.captured = is_captured(pool, owner)
         into.asleep, into.sleeping = owner.suspension != NULL, owner.sleeping
+        into.managed = owner.source != NULL and owner.source.managed
         into.limit = owner.limit
         into.reserved = owner.reserved
         into += 1
@@ -679,6 +682,7 @@ cdef bint copy_holdings(Pool* pool, Holdings* answer) noexcept nogil:
     answer.virtual_memory, answer.stitching = pool.settings.virtual_memory, pool.settings.stitching
     answer.captures = pool.captures > 0
     answer.stitched, answer.sleeping = pool.stats.stitched_bytes, pool.stats.sleeping_bytes
+    answer.managed = pool.stats.managed_bytes
     block = pool.deferred
     while block != NULL:
         answer.deferred += block.size
@@ -755,7 +759,7 @@ cdef dict pool_dict(const PoolHolding* pool):
     return {
         "id": (pool.id[0], pool.id[1]), "uses": pool.uses, "graphs": bool(pool.graphs), "captured": bool(pool.captured),
         "limit": None if pool.limit == SIZE_MAX else pool.limit, "reserved": pool.reserved, "asleep": bool(pool.asleep),
-        "sleeping": pool.sleeping,
+        "sleeping": pool.sleeping, "managed": bool(pool.managed),
     }
 
 
@@ -764,7 +768,7 @@ cdef dict common_pool(const Holdings* held):
     common = held.reserved - sum([held.pools[number].reserved for number in range(held.pool_count)])
     return {
         "id": (0, 0), "uses": 0, "graphs": False, "captured": False, "limit": None, "reserved": common, "asleep": False,
-        "sleeping": 0,
+        "sleeping": 0, "managed": False,
     }
 
 
@@ -837,8 +841,8 @@ def holdings(int device) -> dict[str, Any] | None:
     Returns:
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
         chosen), largest_page; virtual_memory, stitching, splits, capturing; deferred, of the pending bytes those that wait
-        for a capture to end; stitched; sleeping; pools, streams and events, lists of dicts; stacks, list of (number, bytes,
-        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  What is live in a
+        for a capture to end; stitched; sleeping; managed, of the reserved bytes; pools, streams and events, lists of dicts;
+        stacks, list of (number, bytes, blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  What is live in a
         pool that is asleep counts as live, and is not on the device.  external: memory comes from
         another backend, and there are totals alone.  None before the first use.
     """
@@ -873,7 +877,7 @@ cdef dict holdings_dict(int device, const Holdings* held, bint whole):
         "page_size": held.page_size, "largest_page": held.largest_page, "deferred": held.deferred,
         "virtual_memory": bool(held.virtual_memory), "stitching": bool(held.stitching),
         "splits": bool(held.splits), "capturing": bool(held.captures), "stitched": held.stitched,
-        "sleeping": held.sleeping, "streams": streams,
+        "sleeping": held.sleeping, "managed": held.managed, "streams": streams,
         "pools": pools, "events": events_of(held) if whole else [],
         "stacks": stacks_of(held),
     }

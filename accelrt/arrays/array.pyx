@@ -25,6 +25,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
 )
+from accelrt.memory.mempool cimport allocate_managed
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
@@ -199,7 +200,7 @@ cdef enum:
 
 
 cdef class Buffer:
-    """Buffer(nbytes, device=None, stream=None)\n--\n\n\
+    """Buffer(nbytes, device=None, stream=None, *, managed=False)\n--\n\n\
     Bytes on a device, from the caching allocator; freed with the object.
 
         with accelrt.Buffer(1 << 20) as buffer:
@@ -210,12 +211,19 @@ cdef class Buffer:
         device: int, "cuda:1", "host:0", an object with an index; None is the current device.
         stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
             Copies and fills on other streams are noted, so that the memory is not reused under them.
+        managed: bool, whether the host and every device use the bytes at one address, and a device moves them to where they
+            are used (accelrt.memory.prefetch, advise): there may be more of them than it has.  They come from the pool that
+            the thread is in (use_mem_pool), where that is a MemPool(managed=True), else from one of the process.
     Raises:
-        OutOfMemoryError: the device has no room.
+        OutOfMemoryError: the device has no room; of managed memory, the host.
+        NotSupportedError: the device has no managed memory.
         ValueError, TypeError: an argument is out of range, or of the wrong kind.
     """
 
-    def __init__(self, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None) -> None:
+    def __init__(
+        self, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None, *,
+        bint managed=False,
+    ) -> None:
         cdef size_t size
         cdef int ordinal
         cdef Stream order
@@ -228,7 +236,7 @@ cdef class Buffer:
             raise RuntimeError("a Buffer is initialised once")
         self.device_index = ordinal
         self.stream = order
-        self.ptr = allocate_bytes(ordinal, size, order.handle)
+        self.ptr = (allocate_managed if managed else allocate_bytes)(ordinal, size, order.handle)
         self.nbytes = size
         self.live = True
 

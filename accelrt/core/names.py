@@ -109,6 +109,7 @@ UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing vi
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
     "arrays.exchange": LATER["arrays.exchange"],
+    "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """

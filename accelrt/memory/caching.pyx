@@ -1138,6 +1138,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
         "stitched_bytes": stats.stitched_bytes,
         "reserved_addresses": stats.reserved_addresses,
         "sleeping_bytes": stats.sleeping_bytes,
+        "managed_bytes": stats.managed_bytes,
         "largest_free_block": largest,
         "fragmentation": 1 - largest / idle if idle else 0.0,
     }
@@ -1153,7 +1154,8 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
         current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
         counts of retries, failures and device calls.  Beyond torch's: virtual_memory_calls, calls of the
         driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
-        space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
+        space; sleeping_bytes, which the device has back until their pools wake; managed_bytes, of the reserved bytes
+        those of managed memory, which the device holds as far as it has room; largest_free_block, bytes;
         fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
         like for each tag (accelrt.memory.tag), bytes and blocks.
         Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then

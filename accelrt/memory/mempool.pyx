@@ -3,7 +3,8 @@ cimport cython
 import operator
 from collections import namedtuple
 from cpython.number cimport PyIndex_Check
-from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
+from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t, uintptr_t
+from libc.stdlib cimport calloc
 from libc.string cimport memset
 
 from accelrt.allocator.event_ring cimport take_stack
@@ -13,8 +14,9 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.private.private_types cimport Moved
 from accelrt.allocator.private.routes cimport (
-    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_pool, end_pool, forget_saved, forget_turned, read_private,
-    release_pool, restore_pool, retain_pool, save_pool, Saved, SavedBlock, SavedSegment, set_up_pool, Turned,
+    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_managed_pool, begin_pool, end_pool, forget_saved,
+    forget_turned, read_private, release_pool, restore_pool, retain_pool, save_pool, Saved, SavedBlock, SavedSegment,
+    set_up_pool, Turned,
 )
 from accelrt.allocator.private.sleep cimport (
     BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
@@ -29,12 +31,15 @@ from accelrt.allocator.types cimport HOLE, LIVE, PLAIN, Pool
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
+cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport empty_pool, out_of_memory_to_wake, require_native
+from accelrt.memory.caching cimport allocate_bytes, empty_pool, out_of_memory_to_wake, require_native
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.lifetimes cimport drain
-from accelrt.status cimport CAP_REACHED, FORKED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade
+from accelrt.status cimport (
+    CAP_REACHED, FORKED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade,
+)
 from accelrt.runtime.access cimport await_uses, exported_from
 cimport accelrt.runtime.access as watch
 
@@ -267,6 +272,77 @@ cdef size_t checked_limit(object limit) except? <size_t>-1:
     return min(most, SIZE_MAX - 1)
 
 
+# managed memory
+
+cdef enum:
+    MANAGED_MEMORY = 83               # CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY
+    CONCURRENT_MANAGED_ACCESS = 89
+
+cdef dict managed_sources = {}  # (prefetch, headroom) -> the Source's address; segments name it, so that it is never freed
+cdef uint64_t common_managed = 0   # the pool of managed memory that no MemPool was given for; 0: none was allocated
+cdef uint64_t managed_on = 0       # devices that are known to have such memory, a bit each
+
+
+cdef const Source* managed_source(bint prefetches, size_t headroom) except NULL:
+    cdef Source* source
+    known = managed_sources.get((prefetches, headroom))
+    if known is not None:
+        return <const Source*><size_t>known
+    source = <Source*>calloc(1, sizeof(Source))
+    if source == NULL:
+        raise MemoryError("no host memory for a pool's record")
+    source.managed = True
+    source.prefetches = prefetches
+    source.headroom = headroom
+    return <const Source*><size_t>managed_sources.setdefault((prefetches, headroom), <size_t>source)
+
+
+cdef size_t checked_headroom(object headroom) except? <size_t>-1:
+    most = exact_int(headroom, "headroom", "bytes as int")
+    if most < 0:
+        raise ValueError(f"headroom is {most}; a number of bytes is 0 or more")
+    return min(most, SIZE_MAX - 1)
+
+
+cdef int require_managed(int ordinal, bint concurrent) except -1:
+    cdef int has = 0, code, attribute = CONCURRENT_MANAGED_ACCESS if concurrent else MANAGED_MEMORY
+    with nogil:
+        code = registry.active().device_attribute(ordinal, attribute, &has)
+    if code:
+        raise_status(code, "device_attribute", ("device", ordinal, "attribute", attribute))
+    if not has:
+        lacks = "does not use managed memory beside the host, so that nothing can say where it lies" if concurrent else \
+            "has no managed memory"
+        raise NotSupportedError(f"MemPool: device {ordinal} {lacks}", NOT_SUPPORTED, "NOT_SUPPORTED", "managed_alloc")
+    return 0
+
+
+cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
+    # The common pool has no holder but the allocation under way, so that its idle memory goes back as everybody's does.
+    global common_managed, managed_on
+    cdef const Source* source = managed_source(False, SIZE_MAX)
+    cdef uint64_t number
+    cdef int code
+    if not managed_on >> ordinal & 1:
+        require_native("managed memory")
+        require_managed(ordinal, False)
+        managed_on |= <uint64_t>1 << ordinal
+    if common_managed == 0:
+        common_managed = next_pool()
+    number = common_managed
+    with nogil:
+        code = begin_managed_pool(ordinal, stream, number, source)
+    if code == NOT_READY:
+        return allocate_bytes(ordinal, size, stream)
+    if code:
+        raise_status(code, "Buffer", ("device", ordinal, "managed", True))
+    try:
+        return allocate_bytes(ordinal, size, stream)
+    finally:
+        with nogil:
+            end_pool(ordinal, 0, number, thread_number())
+
+
 cdef dict figures_of(PrivateStats stats):
     cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit, "sleeping_bytes": stats.sleeping}
     for name, figure in SHOWN.items():
@@ -276,7 +352,8 @@ cdef dict figures_of(PrivateStats stats):
 
 
 cdef class MemPool:
-    """MemPool(allocator=None, use_on_oom=False, no_split=False, *, limit=None, device=None)\n--\n\n\
+    """MemPool(allocator=None, use_on_oom=False, no_split=False, *, limit=None, device=None, managed=False,
+    prefetch=False, headroom=None)\n--\n\n\
     A pool of device memory apart from the rest, as torch.cuda.MemPool.
 
         pool = accelrt.MemPool(limit=1 << 30)
@@ -295,10 +372,17 @@ cdef class MemPool:
             multiples of 2 MiB, in plain segments, which cannot sleep.
         limit: int, the most bytes to reserve from each device that it is used on; None is no limit of its own.
         device: int, "cuda:1", ...: where it comes into being; None is the current device.
+        managed: bool, whether its memory is managed: the host and every device use it at one address, and a device moves it
+            to where it is used, so that there may be more than the device has.  It has plain segments, which cannot sleep
+            nor be shared, and which no limit counts but the pool's own.
+        prefetch: bool, of managed memory: whether each segment goes to its device when it is taken.
+        headroom: int, of managed memory: bytes of the device that it leaves free for others.  What of a segment has no room
+            beside them prefers the host, and its device reads and writes it there.  None leaves that to the driver.
     Raises:
         ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take from a
-            device; device names none; or allocator is none.
-        NotSupportedError: the allocator's backend is not accelrt's own.
+            device; device names none; allocator is none, or given for managed memory; headroom is negative or no int;
+            prefetch or headroom is given for other memory.
+        NotSupportedError: the allocator's backend is not accelrt's own, or the device has no managed memory.
 
     What is idle in the pool is its own: its empty_cache() gives it back to the device, as accelrt.empty_cache() inside
     use_mem_pool does, and a request that would run out of memory, unless a graph uses the pool.  When the object dies, and
@@ -307,10 +391,15 @@ cdef class MemPool:
 
     def __init__(
         self, allocator: Allocator | None = None, bint use_on_oom=False, bint no_split=False, *,
-        limit: int | None = None, device: DeviceArgument | None = None,
+        limit: int | None = None, device: DeviceArgument | None = None, bint managed=False, bint prefetch=False,
+        headroom: int | None = None,
     ) -> None:
         if self.number:
             raise RuntimeError("this MemPool is made already")
+        if not managed and (prefetch or headroom is not None):
+            raise ArgumentError("prefetch and headroom say where managed memory lies; pass managed=True too")
+        if managed and allocator is not None:
+            raise ArgumentError(f"allocator is {allocator!r}, and managed memory comes from the driver; pass one of the two")
         self.source = NULL if allocator is None else source_of(allocator)
         self.plugged = allocator
         self.lends = use_on_oom
@@ -318,6 +407,9 @@ cdef class MemPool:
         self.most = SIZE_MAX if limit is None else checked_limit(limit)
         self.device = ordinal_of(device)
         require_native("MemPool")
+        if managed:
+            require_managed(self.device, prefetch or headroom is not None)
+            self.source = managed_source(prefetch, SIZE_MAX if headroom is None else checked_headroom(headroom))
         self.number = next_pool()
         self.hold_on(self.device)
 
@@ -370,6 +462,11 @@ cdef class MemPool:
     def allocator(self) -> Allocator | None:
         """What was given: the CUDAPluggableAllocator that its memory comes from; None for the device."""
         return self.plugged
+
+    @property
+    def managed(self) -> bool:
+        """bool: whether its memory is managed."""
+        return self.source != NULL and bool(self.source.managed)
 
     @property
     def limit(self) -> int | None:
@@ -495,6 +592,8 @@ cdef class MemPool:
         limit = "" if self.most == SIZE_MAX else f", limit {self.most}"
         if self.plugged is not None:
             limit += f", memory of {self.plugged!r}"
+        if self.managed:
+            limit += ", managed"
         if is_pool_suspended(self.device, 0, self.number):
             limit += ", asleep"
         return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"

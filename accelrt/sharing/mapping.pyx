@@ -9,6 +9,7 @@ from libc.stdlib cimport free
 from posix.unistd cimport getpid
 from queue import Empty, SimpleQueue
 
+from accelrt.allocator.backing.pages cimport is_managed
 from accelrt.allocator.external.torch_table cimport hold_share, let_go_of_share
 from accelrt.allocator.pool cimport (
     add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, open_imported, share_new_pages,
@@ -580,6 +581,11 @@ def share_bytes(Buffer buffer) -> SharedBytes:
     cdef int code = 0
     if not buffer.live:
         raise_freed(buffer, "this")
+    if is_managed(address):
+        raise NotSupportedError(
+            f"{buffer!r} is managed memory, of which no driver gives another process a part; copy it into a Buffer without "
+            "managed=True, and share that", NOT_SUPPORTED, "NOT_SUPPORTED", "share",
+        )
     if buffer.kept:
         if not isinstance(buffer.keeper, SharedBytes):
             raise ValueError(
