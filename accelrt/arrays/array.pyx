@@ -25,7 +25,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
 )
-from accelrt.memory.mempool cimport allocate_managed
+from accelrt.memory.mempool cimport allocate_in_pinned_pool, allocate_managed
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
@@ -410,30 +410,37 @@ cdef Buffer new_buffer(size_t nbytes, Stream stream):
 
 
 cdef class PinnedBuffer:
-    """PinnedBuffer(nbytes, device=None)\n--\n\n\
+    """PinnedBuffer(nbytes, device=None, *, pool=None)\n--\n\n\
     Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
     It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
 
     Arguments:
         nbytes: int.
         device: the device whose driver locks it, where the cache has none; every device can use it.  None is the
-            current one.
+            current one.  Where the system has several NUMA nodes, the memory lies on the one nearest to it.
+        pool: PinnedMemPool that it comes from; None is the one that the thread is in (use_mem_pool), else the common cache.
     Raises:
-        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
-        ValueError, TypeError: nbytes is negative or no int.
+        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back, or the pool's
+            limit leaves no room.
+        ValueError, TypeError: nbytes is negative or no int, or pool is none.
 
     The memory goes back to the cache with the object.  A copy of accelrt's in flight still finds it, for it is not
     handed out before that is done; work of others has to be recorded (record_host_stream).
     """
     # stub: def __buffer__(self, flags: int, /) -> memoryview: ...
 
-    def __init__(self, nbytes: int, device: DeviceArgument | None = None) -> None:
+    def __init__(
+        self, nbytes: int, device: DeviceArgument | None = None, *, pool: PinnedMemPool | None = None,
+    ) -> None:
         cdef size_t size = checked_host_size(nbytes, "nbytes")
         if self.ptr:
             raise RuntimeError("a PinnedBuffer is initialised once")
         if device is not None:
             ordinal_of(device)
-        self.ptr = allocate_host_bytes(device, size)
+        if pool is None:
+            self.ptr = allocate_host_bytes(device, size)
+        else:
+            self.ptr = allocate_in_pinned_pool(pool, device, size)
         self.nbytes = size
         self.live = True
 

@@ -54,7 +54,7 @@ LATER = {
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
-    "memory.mempool": "MemPool use_mem_pool",
+    "memory.mempool": "MemPool PinnedMemPool use_mem_pool",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
     "arrays.exchange": "RegisteredMemory register_host",

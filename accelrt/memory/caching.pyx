@@ -15,8 +15,8 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder
 from accelrt.allocator.pinned.block cimport HOST_ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.allocator.pinned.cache cimport (
-    allocate_pinned_on, empty_pinned, pinned_audit_failure, read_pinned_stats, release_pinned, reset_pinned_peaks,
-    reset_pinned_sums, try_allocate_pinned, try_release_pinned,
+    allocate_pinned_on, count_nodes, empty_pinned, pinned_audit_failure, pinned_limit_here, read_pinned_node,
+    read_pinned_stats, release_pinned, reset_pinned_peaks, reset_pinned_sums, try_allocate_pinned, try_release_pinned,
 )
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, locate, pool_if_made, pool_of, release,
@@ -816,10 +816,25 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
             code = allocate_pinned_on(ordinal, size, &address)
     if code == OUT_OF_MEMORY:
         raise out_of_host_memory(size)
+    if code == POOL_CAP_REACHED:
+        raise beyond_pinned_limit(size)
     if code:
         raise_status(code, "allocate_pinned", ("size", size))
     watch.note_allocated(-1, 0, address, size)
     return address
+
+
+cdef object beyond_pinned_limit(size_t size):
+    # Nothing that others give back can help.
+    cdef size_t limit = pinned_limit_here()
+    error = OutOfMemoryError(
+        f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, for which the pool's limit of {limit} "
+        "bytes leaves no room (PinnedMemPool(limit=...)): free memory of the pool, or make it with more",
+        POOL_CAP_REACHED, "POOL_CAP_REACHED", "allocate_pinned",
+    )
+    error.requested, error.refused_by, error.limit = size, "pool", limit
+    error.causes, error.advice = ("pool limit",), ("free memory of the pool", "make the pool with a larger limit")
+    return error
 
 
 cdef object out_of_host_memory(size_t size):
@@ -938,11 +953,24 @@ def host_memory_stats() -> dict[str, int]:
         "active_requests" and "active_bytes": blocks handed out, or given back and still in use on a stream, rounded
         as handed out; each ".current", ".peak", ".allocated", ".freed".  "num_host_alloc", "num_host_free": the
         driver's successes.  "host_alloc_time", "host_free_time": of those calls, in microseconds, each ".total",
-        ".max", ".min", ".count", ".avg".  {} before the first use of a device, as in torch.
+        ".max", ".min", ".count", ".avg".  Where the system has several NUMA nodes "numa_node.N.allocated_bytes.current"
+        and "numa_node.N.active_bytes.current": of memory outside PinnedMemPools, by the node that it is to lie on.  {}
+        before the first use of a device, as in torch.
     """
     if opened_name() in ("sentinel", "forked"):
         return {}
-    cdef PinnedStats stats = read_pinned_stats()
+    cdef dict answer = pinned_figures(read_pinned_stats())
+    cdef PinnedStats stats
+    cdef int node
+    for node in range(count_nodes() if count_nodes() > 1 else 0):
+        stats = read_pinned_node(node)
+        if stats.segments.peak:
+            answer[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
+            answer[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
+    return answer
+
+
+cdef dict pinned_figures(PinnedStats stats):
     cdef dict answer = {}
     add_tally(answer, "allocations", stats.segments)
     add_tally(answer, "allocated_bytes", stats.segment_bytes)

@@ -11,6 +11,11 @@ from accelrt.allocator.event_ring cimport take_stack
 from accelrt.allocator.external.external_pool cimport source_of
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
+from accelrt.allocator.pinned.block cimport ANY_NODE, PinnedPool
+from accelrt.allocator.pinned.cache cimport (
+    drop_pinned_pool, empty_pinned_pool, enter_pinned_pool, has_node, hold_pinned_pool, make_pinned_pool, read_pinned_pool,
+    reset_pinned_pool,
+)
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.private.private_types cimport Moved
 from accelrt.allocator.private.routes cimport (
@@ -34,7 +39,9 @@ from accelrt.devices.device cimport await_device, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport allocate_bytes, empty_pool, out_of_memory_to_wake, require_native
+from accelrt.memory.caching cimport (
+    allocate_bytes, allocate_host_bytes, empty_pool, out_of_memory_to_wake, pinned_figures, require_native,
+)
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport (
@@ -599,6 +606,120 @@ cdef class MemPool:
         return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"
 
 
+cdef class PinnedMemPool:
+    """PinnedMemPool(*, limit=None, numa_node=None)\n--\n\n\
+    A pool of page-locked host memory apart from the rest.
+
+        pool = accelrt.PinnedMemPool(limit=1 << 30)
+        pinned = accelrt.PinnedBuffer(4096, pool=pool)
+        with accelrt.use_mem_pool(pool):
+            array = accelrt.pinned_empty(1024)   # of the pool
+
+    Arguments:
+        limit: int, the most bytes to take from the driver; None is no limit of its own.
+        numa_node: int, the node of the host's memory on which it is to lie; None is wherever the system puts it.  What the
+            node has no room for lies elsewhere.
+    Raises:
+        ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take; or the
+            system has no such node.
+
+    What is idle in the pool is its own: its empty_cache() gives it back, and a request that the driver refuses.  When the
+    object dies, and no context uses the pool, its idle memory goes back.  What is live stays valid until it is given back.
+    Memory outside such pools lies on the node nearest to the device that is current, where the system has several.
+    """
+
+    cdef PinnedPool* pinned
+    cdef object node
+    cdef object most
+    cdef object __weakref__
+
+    def __init__(self, *, limit: int | None = None, numa_node: int | None = None) -> None:
+        cdef size_t most = SIZE_MAX if limit is None else checked_limit(limit)
+        cdef int node = ANY_NODE
+        if self.pinned != NULL:
+            raise RuntimeError("this PinnedMemPool is made already")
+        if numa_node is not None:
+            node = checked_node(numa_node)
+        with nogil:
+            self.pinned = make_pinned_pool(most, node)
+        if self.pinned == NULL:
+            raise MemoryError("there are 1024 pools of page-locked memory, or no host memory for another")
+        self.most, self.node = None if limit is None else most, numa_node
+
+    def __dealloc__(self):
+        if self.pinned != NULL:
+            with nogil:
+                drop_pinned_pool(self.pinned)
+
+    cdef PinnedPool* held(self) except NULL:
+        if self.pinned == NULL:
+            refuse_unmade(self)
+        return self.pinned
+
+    @property
+    def limit(self) -> int | None:
+        """The most bytes that it takes from the driver; None is no limit of its own."""
+        self.held()
+        return self.most
+
+    @property
+    def numa_node(self) -> int | None:
+        """The node of the host's memory on which it is to lie; None is wherever the system puts it."""
+        self.held()
+        return self.node
+
+    def stats(self) -> dict[str, int]:
+        """What the pool holds, with the keys of host_memory_stats, whose figures have these in them, and "limit"."""
+        cdef PinnedPool* pinned = self.held()
+        return {**pinned_figures(read_pinned_pool(pinned)), "limit": self.most}
+
+    def reset_peak_stats(self) -> None:
+        """Sets the pool's peaks to the current figures."""
+        reset_pinned_pool(self.held())
+
+    def empty_cache(self) -> None:
+        """Gives the pool's idle memory back to the driver, after waiting for what streams use of it.  While a capture is
+        under way nothing goes back.
+
+        Raises:
+            CudaError: the driver refused; the memory then stays the pool's.
+        """
+        cdef PinnedPool* pinned = self.held()
+        cdef int code
+        watch.before_wait("PinnedMemPool.empty_cache")
+        drain()
+        with nogil:
+            code = empty_pinned_pool(pinned)
+        if code:
+            raise_status(code, "PinnedMemPool.empty_cache")
+
+    def __reduce__(self):
+        refuse_copy(self, "it holds memory of this process; share the object among threads")
+
+    def __repr__(self):
+        limit = "" if self.most is None else f", limit {self.most}"
+        node = "" if self.node is None else f" on NUMA node {self.node}"
+        return f"<accelrt.PinnedMemPool{node}: {self.stats()['allocated_bytes.current']} bytes{limit}>"
+
+
+cdef int checked_node(object numa_node) except -1:
+    node = exact_int(numa_node, "numa_node", "an int")
+    if not 0 <= node < 1 << 16 or not has_node(node):
+        raise ValueError(f"numa_node is {node}, and the system has no such node of memory; see /sys/devices/system/node")
+    return node
+
+
+cdef uintptr_t allocate_in_pinned_pool(object pool, object device, size_t size) except? 0:
+    cdef PinnedPool* before
+    if not isinstance(pool, PinnedMemPool):
+        raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a PinnedMemPool")
+    before = enter_pinned_pool((<PinnedMemPool>pool).held())
+    try:
+        return allocate_host_bytes(device, size)
+    finally:
+        enter_pinned_pool(before)
+
+
 cdef class use_mem_pool:
     """use_mem_pool(pool, device=None)\n--\n\n\
     The context in which what the calling thread allocates on a device comes from a pool.
@@ -608,7 +729,7 @@ cdef class use_mem_pool:
 
     Arguments:
         pool: MemPool, or a pool's id, (int, int): MemPool.id, a graph's pool() or graph_pool_handle().  An id holds the
-            pool while the context is entered, and no longer.
+            pool while the context is entered, and no longer.  A PinnedMemPool, for page-locked memory of any device.
         device: int, "cuda:1", ...; None is the device that is current when the context is entered.
     Raises:
         TypeError: pool is none.
@@ -621,6 +742,8 @@ cdef class use_mem_pool:
     """
 
     cdef MemPool pool       # None where an id was given
+    cdef PinnedMemPool pinned  # None where that is of a device
+    cdef PinnedPool* before    # while entered: the PinnedMemPool's that the thread had entered, or NULL
     cdef uint64_t[2] number  # the pool's id
     cdef bint made
     cdef object device
@@ -629,10 +752,15 @@ cdef class use_mem_pool:
     cdef object __weakref__
 
     def __init__(self, pool: MemPool | tuple[int, int], device: DeviceArgument | None = None) -> None:
-        if not isinstance(pool, (MemPool, tuple)):
+        if not isinstance(pool, (MemPool, PinnedMemPool, tuple)):
             raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool or its id")
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered; make another one")
+        if isinstance(pool, PinnedMemPool):
+            (<PinnedMemPool>pool).held()
+            self.pinned = pool
+            self.made = True
+            return
         read_pool_id(pool, self.number)
         self.pool = pool if isinstance(pool, MemPool) else None
         if self.pool is None and self.number[0] == 0 and self.number[1] == 0:
@@ -643,9 +771,18 @@ cdef class use_mem_pool:
         self.made = True
 
     def __dealloc__(self):
-        if self.thread:
+        if self.thread and self.pinned is None:
             with nogil:
                 end_pool(self.ordinal, self.number[0], self.number[1], self.thread)
+        elif self.thread == thread_number():
+            self.leave_pinned()
+
+    cdef int leave_pinned(self) noexcept:
+        cdef PinnedPool* pinned = enter_pinned_pool(self.before)
+        self.before = NULL
+        with nogil:
+            drop_pinned_pool(pinned)
+        return 0
 
     def __reduce__(self):
         refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
@@ -657,6 +794,11 @@ cdef class use_mem_pool:
             refuse_unmade(self)
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
+        if self.pinned is not None:
+            hold_pinned_pool(self.pinned.held())
+            self.before = enter_pinned_pool(self.pinned.held())
+            self.thread = thread_number()
+            return
         self.ordinal = ordinal_of(self.device)
         if self.pool is not None:
             self.pool.hold_on(self.ordinal)
@@ -672,6 +814,12 @@ cdef class use_mem_pool:
         cdef int code
         if thread == 0:
             raise RuntimeError("this use_mem_pool is not entered, or was left already; allocations go where they went")
+        if self.pinned is not None:
+            if thread != thread_number():
+                raise RuntimeError("use_mem_pool of page-locked memory is left by the thread that entered it alone")
+            self.thread = 0
+            self.leave_pinned()
+            return False
         self.thread = 0
         with nogil:
             code = end_pool(self.ordinal, self.number[0], self.number[1], thread)
