@@ -17,6 +17,8 @@ from accelrt.allocator.history_types cimport SNAPSHOT
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative, current, lower_limits, reset_cumulative
+from accelrt.allocator.pinned.block cimport ANY_NODE, NO_FILE, PinnedBlock, PinnedPool, PinnedSegment
+from accelrt.allocator.pinned.cache cimport pinned_pool
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.pool_settings cimport rounded
 from accelrt.allocator.private.private_types cimport PrivatePool
@@ -428,6 +430,95 @@ def segments(int device) -> tuple[list[dict[str, Any]], int]:
         return segments_of(device, views, count), mark
     finally:
         free(views)
+
+
+# --- page-locked memory -----------------------------------------------------------------------------------------------
+
+cdef struct PinnedView:   # a block, and the segment that it is in
+    PinnedBlock block
+    PinnedSegment segment
+
+
+cdef size_t count_pinned(const PinnedPool* pool) noexcept nogil:
+    cdef const PinnedBlock* block
+    cdef size_t index, count = 0
+    for index in range(pool.segment_count):
+        block = pool.segments[index].first
+        while block != NULL:
+            count += 1
+            block = block.after
+    return count
+
+
+cdef void view_pinned(const PinnedPool* pool, PinnedView* views) noexcept nogil:
+    cdef const PinnedBlock* block
+    cdef size_t index, at = 0
+    for index in range(pool.segment_count):
+        block = pool.segments[index].first
+        while block != NULL:
+            views[at].block, views[at].segment = block[0], pool.segments[index][0]
+            at += 1
+            block = block.after
+
+
+cdef PinnedView* copy_pinned(PinnedPool* pool, size_t* out_count) noexcept nogil:
+    # Room is made without the lock, and is too small where the pool has grown meanwhile.  NULL: no host memory.
+    cdef PinnedView* views
+    cdef size_t room = 64
+    while True:
+        views = <PinnedView*>malloc(room * sizeof(PinnedView))
+        if views == NULL:
+            return NULL
+        spin_lock(&pool.lock)
+        out_count[0] = count_pinned(pool)
+        if out_count[0] <= room:
+            view_pinned(pool, views)
+            spin_unlock(&pool.lock)
+            return views
+        spin_unlock(&pool.lock)
+        free(views)
+        room = out_count[0] + 64
+
+
+cdef dict pinned_dict(const PinnedView* view, long number, int node):
+    return {
+        "address": view.segment.address, "total_size": view.segment.size, "device": view.segment.device, "pool": number,
+        "numa_node": None if node == ANY_NODE else node, "registered": bool(view.segment.registered),
+        "shared": view.segment.file != NO_FILE, "blocks": [],
+    }
+
+
+cdef list pinned_states = ["inactive", "active_allocated", "active_pending_free", "inactive"]  # by PinnedBlock.state
+
+
+def pinned_segments() -> list[dict[str, Any]]:
+    """The segments of page-locked memory of every pool, each pool at one moment; memory.host_memory_snapshot() hands them
+    out.
+
+    Raises:
+        MemoryError: the host has no memory for the copy.
+    """
+    cdef PinnedView* views
+    cdef size_t count = 0, index
+    cdef long number = 0
+    cdef list found = []
+    while pinned_pool(number) != NULL:
+        with nogil:
+            views = copy_pinned(pinned_pool(number), &count)
+        if views == NULL:
+            raise MemoryError(f"no host memory for a snapshot of {count} blocks")
+        try:
+            for index in range(count):
+                if views[index].block.before == NULL:
+                    found.append(pinned_dict(&views[index], number, pinned_pool(number).node))
+                found[len(found) - 1]["blocks"].append({
+                    "address": views[index].block.address, "size": views[index].block.size,
+                    "state": pinned_states[views[index].block.state],
+                })
+        finally:
+            free(views)
+        number += 1
+    return found
 
 
 # --- holdings ---------------------------------------------------------------------------------------------------------

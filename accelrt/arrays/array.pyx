@@ -25,7 +25,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
 )
-from accelrt.memory.mempool cimport allocate_in_pinned_pool, allocate_managed
+from accelrt.memory.mempool cimport allocate_managed, allocate_pinned_for
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
@@ -410,7 +410,7 @@ cdef Buffer new_buffer(size_t nbytes, Stream stream):
 
 
 cdef class PinnedBuffer:
-    """PinnedBuffer(nbytes, device=None, *, pool=None)\n--\n\n\
+    """PinnedBuffer(nbytes, device=None, *, pool=None, shared=False)\n--\n\n\
     Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
     It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
 
@@ -419,6 +419,7 @@ cdef class PinnedBuffer:
         device: the device whose driver locks it, where the cache has none; every device can use it.  None is the
             current one.  Where the system has several NUMA nodes, the memory lies on the one nearest to it.
         pool: PinnedMemPool that it comes from; None is the one that the thread is in (use_mem_pool), else the common cache.
+        shared: bool, whether other processes can open the memory, by share().  It goes back to the system when it is freed.
     Raises:
         OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back, or the pool's
             limit leaves no room.
@@ -431,16 +432,17 @@ cdef class PinnedBuffer:
 
     def __init__(
         self, nbytes: int, device: DeviceArgument | None = None, *, pool: PinnedMemPool | None = None,
+        bint shared=False,
     ) -> None:
         cdef size_t size = checked_host_size(nbytes, "nbytes")
         if self.ptr:
             raise RuntimeError("a PinnedBuffer is initialised once")
         if device is not None:
             ordinal_of(device)
-        if pool is None:
+        if pool is None and not shared:
             self.ptr = allocate_host_bytes(device, size)
         else:
-            self.ptr = allocate_in_pinned_pool(pool, device, size)
+            self.ptr = allocate_pinned_for(pool, device, size, shared)
         self.nbytes = size
         self.live = True
 
@@ -466,6 +468,19 @@ cdef class PinnedBuffer:
             defer_release(deferral, release_locked, 0, address, None)
         else:
             release_host_bytes(address)
+
+    def share(self) -> PinnedHandle:
+        """A handle by which other processes open the same bytes, page-locked there too; of PinnedBuffer(..., shared=True).
+
+        Returns:
+            accelrt.sharing.PinnedHandle, which pickles.  Keep it until the others have opened it.
+        Raises:
+            ValueError: the PinnedBuffer was freed.
+            NotSupportedError: it was not made with shared=True, or is another process's itself.
+
+        Nothing orders the processes' work on it: wait for the streams that use it before another process does.
+        """
+        return sharing().share_pinned(self)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         with cython.critical_section(self):

@@ -113,7 +113,7 @@ MEMORY = {
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """
-        FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
+        FreeMemoryCallback audit enable_peer_access free_after host_audit host_memory_snapshot memory_stat
         register_free_memory_callback select_backend sleeping
     """,
     "memory.growth": "Mark compare_snapshots mark",

@@ -15,8 +15,9 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder
 from accelrt.allocator.pinned.block cimport HOST_ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.allocator.pinned.cache cimport (
-    allocate_pinned_on, count_nodes, empty_pinned, pinned_audit_failure, pinned_limit_here, read_pinned_node,
-    read_pinned_stats, release_pinned, reset_pinned_peaks, reset_pinned_sums, try_allocate_pinned, try_release_pinned,
+    allocate_pinned_on, empty_pinned, pinned_audit_failure, pinned_limit_here, read_pinned_node,
+    read_pinned_stats, release_pinned, reset_pinned_peaks, reset_pinned_sums, share_pinned, try_allocate_pinned,
+    try_release_pinned,
 )
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, locate, pool_if_made, pool_of, release,
@@ -28,7 +29,7 @@ from accelrt.allocator.readers cimport (
     allocated_bytes, find_audit_failure, largest_free, limit_of, max_split_of, peak_of, read_current, read_stats,
     reserved_bytes, reset_accumulated, reset_peaks, try_current,
 )
-from accelrt.allocator.readers import record_snapshot, segments
+from accelrt.allocator.readers import pinned_segments, record_snapshot, segments
 from accelrt.allocator.settings.apply import backend_to_come, read_environment
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
 from accelrt.allocator.stats cimport (
@@ -824,6 +825,24 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
     return address
 
 
+cdef uintptr_t share_host_bytes(object device, size_t size) except? 0:
+    cdef uintptr_t address = 0
+    cdef int ordinal = -1, code = 0
+    if size:
+        if device is not None:
+            ordinal = ordinal_of(device)
+        with nogil:
+            code = share_pinned(ordinal, size, &address)
+    if code == OUT_OF_MEMORY:
+        raise out_of_host_memory(size)
+    if code == POOL_CAP_REACHED:
+        raise beyond_pinned_limit(size)
+    if code:
+        raise_status(code, "host_register", ("size", size))
+    watch.note_allocated(-1, 0, address, size)
+    return address
+
+
 cdef object beyond_pinned_limit(size_t size):
     # Nothing that others give back can help.
     cdef size_t limit = pinned_limit_here()
@@ -962,7 +981,7 @@ def host_memory_stats() -> dict[str, int]:
     cdef dict answer = pinned_figures(read_pinned_stats())
     cdef PinnedStats stats
     cdef int node
-    for node in range(count_nodes() if count_nodes() > 1 else 0):
+    for node in range(registry.MOST_NODES if registry.tells_nodes_apart() else 0):
         stats = read_pinned_node(node)
         if stats.segments.peak:
             answer[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
@@ -981,6 +1000,19 @@ cdef dict pinned_figures(PinnedStats stats):
     answer["num_host_alloc"] = stats.take.count
     answer["num_host_free"] = stats.give.count
     return dict(sorted(answer.items()))
+
+
+def host_memory_snapshot() -> list[dict[str, Any]]:
+    """The segments and blocks of page-locked memory.
+
+    Returns:
+        list of dicts, one a segment: "address", "total_size" in bytes, "device" whose driver locked it, "pool", 0 for the
+        common cache and other numbers for those of NUMA nodes and PinnedMemPools, "numa_node" that it is to lie on, or
+        None, "registered", whether it is the system's memory, "shared", whether other processes can open it, and "blocks",
+        each with "address", "size" and "state": "active_allocated", "active_pending_free" (given back, and in use on a
+        stream) or "inactive".
+    """
+    return pinned_segments()
 
 
 def reset_peak_host_memory_stats() -> None:

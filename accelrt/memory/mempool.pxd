@@ -16,7 +16,8 @@ cdef dict figures_of(PrivateStats stats)  # as MemPool.stats gives them
 # As allocate_bytes (caching.pxd), of managed memory: from the pool that the thread is in, where that has such, else from one
 # of the process.
 cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1
-cdef uintptr_t allocate_in_pinned_pool(object pool, object device, size_t size) except? 0  # as allocate_host_bytes
+# As allocate_host_bytes and share_host_bytes, from a PinnedMemPool or None.
+cdef uintptr_t allocate_pinned_for(object pool, object device, size_t size, bint shared) except? 0
 
 cdef class MemPool:
     cdef uint64_t number      # the pool's id is (0, number)

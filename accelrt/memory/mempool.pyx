@@ -13,7 +13,7 @@ from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 from accelrt.allocator.pinned.block cimport ANY_NODE, PinnedPool
 from accelrt.allocator.pinned.cache cimport (
-    drop_pinned_pool, empty_pinned_pool, enter_pinned_pool, has_node, hold_pinned_pool, make_pinned_pool, read_pinned_pool,
+    drop_pinned_pool, empty_pinned_pool, enter_pinned_pool, hold_pinned_pool, make_pinned_pool, read_pinned_pool,
     reset_pinned_pool,
 )
 from accelrt.allocator.pool cimport pool_if_made
@@ -41,6 +41,7 @@ from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, empty_pool, out_of_memory_to_wake, pinned_figures, require_native,
+    share_host_bytes,
 )
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.lifetimes cimport drain
@@ -704,20 +705,22 @@ cdef class PinnedMemPool:
 
 cdef int checked_node(object numa_node) except -1:
     node = exact_int(numa_node, "numa_node", "an int")
-    if not 0 <= node < 1 << 16 or not has_node(node):
+    if not 0 <= node < 1 << 16 or not registry.has_node(node):
         raise ValueError(f"numa_node is {node}, and the system has no such node of memory; see /sys/devices/system/node")
     return node
 
 
-cdef uintptr_t allocate_in_pinned_pool(object pool, object device, size_t size) except? 0:
-    cdef PinnedPool* before
-    if not isinstance(pool, PinnedMemPool):
+cdef uintptr_t allocate_pinned_for(object pool, object device, size_t size, bint shared) except? 0:
+    cdef PinnedPool* before = NULL
+    if pool is not None and not isinstance(pool, PinnedMemPool):
         raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a PinnedMemPool")
-    before = enter_pinned_pool((<PinnedMemPool>pool).held())
+    if pool is not None:
+        before = enter_pinned_pool((<PinnedMemPool>pool).held())
     try:
-        return allocate_host_bytes(device, size)
+        return share_host_bytes(device, size) if shared else allocate_host_bytes(device, size)
     finally:
-        enter_pinned_pool(before)
+        if pool is not None:
+            enter_pinned_pool(before)
 
 
 cdef class use_mem_pool:

@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from child import in_child
+from child import in_child, in_own_process, wrap_host
+from failing_calls import failing_calls
 
 import accelrt
 from accelrt import memory
@@ -325,3 +326,65 @@ def more_than_the_device_has():
 @pytest.mark.host
 def test_there_may_be_more_of_it_than_the_device_has():
     in_child(more_than_the_device_has, ACCELRT_HOST_MEMORY="512MiB")
+
+
+# Calls of the driver that fail.
+
+OUT_OF_MEMORY, UNKNOWN = 2, 999
+
+
+def everything(shared):
+    """All that managed memory, and page-locked memory that others may have, do with a driver."""
+    stream = accelrt.Stream()
+    with accelrt.use_mem_pool(accelrt.MemPool(managed=True, prefetch=True, headroom=MIB)):
+        buffer = accelrt.Buffer(4 * MIB, stream=stream)
+    other = accelrt.Buffer(MIB, managed=True)
+    memory.prefetch([buffer, other], "cpu", stream=stream)
+    memory.discard(other)
+    memory.advise([buffer, other], "read_mostly")
+    assert memory.managed_attributes(buffer).read_mostly
+    pinned = accelrt.PinnedBuffer(MIB, shared=shared)
+    buffer.copy_from(pinned, stream=stream, blocking=False)
+    if shared:
+        handle = pinned.share()
+        pinned = handle.open()
+        buffer.copy_to(pinned, MIB, stream=stream, blocking=False)
+    stream.synchronize()
+    del buffer, other, pinned
+    accelrt.synchronize()
+
+
+def settled():
+    from accelrt.driver.host import driver as host
+
+    gc.collect()
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    accelrt.host_empty_cache()
+    memory.audit()
+    memory.host_audit()
+    assert accelrt.memory_reserved() == accelrt.host_memory_stats()["allocated_bytes.current"] == 0
+    assert accelrt.memory_stats()["managed_bytes"] == 0
+    return host.live_objects()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mode", ["once", "onward"])
+@pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
+@in_own_process(printing="")
+def test_every_call_may_fail(mode, code, shared):
+    import accelrt.sharing  # noqa: F401  its threads start before
+
+    faults = wrap_host()
+    everything(shared)
+    everything(shared)
+    level, codes = settled(), set()
+    for call, error in failing_calls(faults, lambda: everything(shared), code, mode):
+        codes |= {error.code} if error else set()
+        after = settled()
+        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
+        assert not more, f"{mode} {code} at call {call}: leaked {more}"
+    everything(shared)
+    assert codes == {code}
+    assert call > 30

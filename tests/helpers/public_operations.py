@@ -264,6 +264,7 @@ LEFT_OUT = {
     "Communicator.recv": "ADDED has it, with what sends it",
     "Kernel.launch": "ADDED has it, with arguments",
     "Module.load": "makes another object",
+    "PinnedBuffer.share": "of memory that was made for that alone",
     "Event.from_ipc_handle": "of another process",
     "Event.ipc_handle": "of another process",
     "Stream.from_any": "makes another object",

@@ -148,6 +148,25 @@ def test_what_the_driver_refuses_is_taken_from_others_idle_memory():
     assert pool.stats()["allocated_bytes.current"] == 0
 
 
+def test_a_snapshot_shows_segments_and_blocks():
+    pool = accelrt.PinnedMemPool(numa_node=0)
+    pinned = accelrt.PinnedBuffer(3 * MIB, pool=pool)
+    shared = accelrt.PinnedBuffer(2 * MIB, shared=True)
+    small = [accelrt.PinnedBuffer(1000) for _ in range(100)]
+    segments = memory.host_memory_snapshot()
+    assert sum(each["total_size"] for each in segments) == in_all()
+    for segment in segments:
+        assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
+        assert segment["blocks"][0]["address"] == segment["address"]
+    live = [block for each in segments for block in each["blocks"] if block["state"] == "active_allocated"]
+    assert {block["address"] for block in live} == {each.ptr for each in (pinned, shared, *small)}
+    by_address = {each["address"]: each for each in segments}
+    first, second = by_address[pinned.ptr], by_address[shared.ptr]
+    assert (first["numa_node"], first["registered"], first["shared"]) == (0, True, False)
+    assert (second["numa_node"], second["pool"], second["shared"]) == (None, 0, True)
+    assert first["pool"] > 0
+
+
 REFUSALS = [
     (lambda: accelrt.PinnedMemPool(limit=-1), ValueError, "limit is -1"),
     (lambda: accelrt.PinnedMemPool(limit=1.5), TypeError, "limit"),

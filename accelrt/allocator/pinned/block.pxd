@@ -21,6 +21,7 @@ cdef enum:
     WORDS = 7
     HOST_ROUND_LIMIT = 60        # requests of 2**60 bytes and more are refused unseen
     ANY_NODE = -1           # of the host's memory: wherever the system puts it
+    NO_FILE = -1
 
 cdef extern from *:
     int log2_floor "63 - __builtin_clzll" (unsigned long long value) noexcept nogil
@@ -135,6 +136,7 @@ cdef struct PinnedSegment:
     int device            # that took it
     bint registered       # memory of the operating system's, registered, rather than the driver's own
     bint uncached         # one block, given back to the driver when it is free
+    int file              # whose memory it is, which other processes may have too; NO_FILE: none
 
 cdef struct PinnedSettings:   # written under lock
     size_t round_limit        # bytes; larger requests are rounded to pages only

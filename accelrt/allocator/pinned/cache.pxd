@@ -133,6 +133,13 @@ cdef int release_pinned(uintptr_t address) noexcept nogil  # NOT_ALLOCATED where
 cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
 cdef int try_release_pinned(uintptr_t address) noexcept nogil
 
+# Memory of a file, which other processes may map too: whole segments, kept in no cache.  share_pinned makes one of so many
+# bytes, at least 1; adopt_pinned takes another process's, whose file stays the caller's, and whose size is answered.
+# INVALID_VALUE: it is no such file.
+cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept nogil
+cdef int adopt_pinned(int device, int file, size_t* out_size, uintptr_t* out_address) noexcept nogil
+cdef int pinned_file(uintptr_t address) noexcept nogil  # a descriptor, which the caller closes; NO_FILE where it has none
+
 # Work on the stream uses the memory that contains the address: once released, it is not handed out before that
 # work is done.  NOT_ALLOCATED where no live memory of the cache contains it.
 cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil
@@ -152,13 +159,11 @@ cdef int empty_pinned_pool(PinnedPool* pool) noexcept nogil
 cdef PinnedStats read_pinned_pool(PinnedPool* pool) noexcept nogil
 cdef void reset_pinned_pool(PinnedPool* pool) noexcept nogil  # its peaks
 cdef size_t pinned_limit_here() noexcept nogil  # of the pool that the calling thread has entered; SIZE_MAX: none
-cdef int nearest_node(int device) noexcept nogil  # the NUMA node; ANY_NODE where there is one alone, or nobody knows
-cdef bint has_node(int node) noexcept nogil
-cdef int count_nodes() noexcept nogil  # that the cache tells apart; 1 where it does not
 cdef PinnedStats read_pinned_node(int node) noexcept nogil  # of the common memory of a node
 
 cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capture; never waits for work in use
 
+cdef PinnedPool* pinned_pool(long number) noexcept nogil  # by number, from 0 on, the first pool; NULL: there are no more
 cdef PinnedStats read_pinned_stats() noexcept nogil
 cdef void reset_pinned_peaks() noexcept nogil
 cdef void reset_pinned_sums() noexcept nogil

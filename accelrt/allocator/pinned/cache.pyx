@@ -6,7 +6,7 @@ from libc.string cimport memmove, memset
 from accelrt.allocator.audit cimport find_pinned_failure
 from accelrt.allocator.heaps cimport heap_stream
 from accelrt.allocator.pinned.block cimport (
-    ANY_NODE, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
+    ANY_NODE, FREE, LARGE, LEAVING, LIVE, NO_FILE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
     class_size, count_segments, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, reset_peak,
     reset_sums, reset_timing, round_up, time_call,
 )
@@ -26,8 +26,10 @@ from accelrt.driver.guard cimport (
     restore_mode,
 )
 cimport accelrt.driver.registry as registry
+from accelrt.driver.registry cimport MOST_NODES
 from accelrt.status cimport (
-    FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
+    FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY,
+    POOL_CAP_REACHED,
 )
 from accelrt.uses.events cimport (
     MAX_DEVICES, PooledEvent, Queue, Use, UseStore, add_use, ask_event, busy_queue, destroy_spare, drop_use, hand_on,
@@ -67,6 +69,7 @@ cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexce
     segment.size = size
     segment.kind = kind
     segment.unit = STEP if kind == SMALL else PAGE
+    segment.file = NO_FILE
     segment.starts = <uint64_t*>calloc((size // segment.unit + 63) // 64, sizeof(uint64_t))
     if segment.starts == NULL:
         free(segment)
@@ -75,6 +78,8 @@ cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexce
 
 
 cdef void drop_segment(PinnedSegment* segment) noexcept nogil:
+    if segment.file != NO_FILE:
+        close_file(segment.file)
     free(segment.starts)
     free(segment)
 
@@ -227,16 +232,20 @@ cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil:
 # segments: the driver's memory, taken and given back
 
 cdef extern from "<sys/mman.h>" nogil:
-    enum: PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS
+    enum: PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_SHARED, MAP_ANONYMOUS
     void* MAP_FAILED
     void* mmap(void* address, size_t length, int protection, int flags, int file, long offset)
     int munmap(void* address, size_t length)
 
 cdef extern from *:
     """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
     #include <fcntl.h>
-    #include <stdio.h>
     #include <string.h>
+    #include <sys/mman.h>
+    #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     /* The system's memory policies (set_mempolicy(2)): pages that are not there yet are made on the node, if it has any. */
@@ -247,14 +256,28 @@ cdef extern from *:
         nodes[node / 64] = 1ul << node % 64;
         syscall(SYS_mbind, address, size, 1 /* MPOL_PREFERRED */, nodes, 8 * sizeof nodes, 0);
     }
-    static int accelrt_is_node(int node) {
-        char path[64];
-        snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
-        return access(path, F_OK) == 0;
+    /* A file of memory that nobody can make smaller under a mapping, and whose pages are there; or -1. */
+    static int accelrt_make_file(size_t size) {
+        int file = memfd_create("accelrt-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (file >= 0 && !fallocate(file, 0, 0, (off_t)size)
+                && !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+            return file;
+        if (file >= 0)
+            close(file);
+        return -1;
     }
+    static size_t accelrt_size_of_file(int file) {  /* 0 where it is none of those */
+        struct stat found;
+        int seals = fcntl(file, F_GET_SEALS);
+        return seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(file, &found) ? 0 : (size_t)found.st_size;
+    }
+    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
     """
     void prefer_node "accelrt_prefer_node" (void* address, size_t size, int node) noexcept nogil
-    bint is_system_node "accelrt_is_node" (int node) noexcept nogil
+    int make_file "accelrt_make_file" (size_t size) noexcept nogil
+    size_t size_of_file "accelrt_size_of_file" (int file) noexcept nogil
+    int copy_file "accelrt_copy_file" (int file) noexcept nogil
+    int close_file "close" (int file) noexcept nogil
 
 cdef enum:
     MAX_THREADS = 128
@@ -318,6 +341,22 @@ cdef int unregister_and_unmap(int device, uintptr_t address, size_t size, bint u
     if code == 0:
         munmap(<void*>address, size)
     return code
+
+
+cdef int map_file(int device, int file, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef void* room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+    cdef int mode, code
+    if room == MAP_FAILED:
+        return OUT_OF_MEMORY
+    code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().host_register(device, <uintptr_t>room, size)
+        restore_mode(registry.active(), mode)
+    if code:
+        munmap(room, size)
+        return code
+    out_address[0] = <uintptr_t>room
+    return 0
 
 
 cdef int take_relaxed(
@@ -692,8 +731,6 @@ cdef bint watching(PinnedPool* pool) noexcept nogil:
 
 cdef enum:
     MOST_POOLS = 1024
-    MOST_NODES = 64
-    HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 
 cdef extern from *:
     """
@@ -706,8 +743,6 @@ cdef PinnedPool* pools[MOST_POOLS]     # written under `making`
 cdef long pool_count = 0               # written under `making`, behind the entry
 cdef int making = 0
 cdef PinnedPool* of_nodes[MOST_NODES]  # common ones, each made when it is needed; written under `making`
-cdef int[MAX_DEVICES] near             # the node nearest to each device, or ANY_NODE
-cdef long nodes = 0                    # that are told apart; 0: nobody has looked
 cdef bint forked = False  # the parent had such memory: what this process gives back may be the parent's
 
 
@@ -787,45 +822,6 @@ cdef PinnedPool* enter_pinned_pool(PinnedPool* at) noexcept nogil:
     return before
 
 
-cdef bint has_node(int node) noexcept nogil:
-    cdef int device
-    if not 0 <= node < MOST_NODES:
-        return False
-    learn_nodes()
-    for device in range(MAX_DEVICES):
-        if near[device] == node and nodes > 1:
-            return True
-    return is_system_node(node)
-
-
-cdef void learn_nodes() noexcept nogil:
-    # Where all memory is equally near nothing is told apart.  Two threads that look at once find the same.
-    cdef int device, count = 0, node, found = ANY_NODE
-    cdef bint differ = False
-    if load_count(&nodes):
-        return
-    if registry.active().device_count(&count):
-        return
-    for device in range(min(count, MAX_DEVICES)):
-        node = ANY_NODE
-        if registry.active().device_attribute(device, HOST_NUMA_ID, &node) or node >= MOST_NODES or node < 0:
-            node = ANY_NODE
-        near[device] = node
-        differ = differ or (device > 0 and node != found)
-        found = node
-    store_count(&nodes, 2 if differ or is_system_node(1) else 1)
-
-
-cdef int nearest_node(int device) noexcept nogil:
-    learn_nodes()
-    return near[device] if load_count(&nodes) > 1 and 0 <= device < MAX_DEVICES else ANY_NODE
-
-
-cdef int count_nodes() noexcept nogil:
-    learn_nodes()
-    return MOST_NODES if load_count(&nodes) > 1 else 1
-
-
 cdef PinnedPool* pool_of_node(int node) noexcept nogil:
     # The first one where there is no room for another.
     cdef PinnedPool* found
@@ -846,14 +842,11 @@ cdef PinnedPool* pool_of_node(int node) noexcept nogil:
 
 cdef PinnedPool* common_pool(int device) noexcept nogil:
     # Of a device, or of the calling thread's current one.
-    if load_count(&nodes) == 1:
-        return &pool
-    learn_nodes()
-    if load_count(&nodes) <= 1:
+    if not registry.tells_nodes_apart():
         return &pool
     if device < 0 and registry.active().current_device(&device):
         return &pool
-    return pool_of_node(near[max(device, 0)])
+    return pool_of_node(registry.nearest_node(max(device, 0)))
 
 
 cdef inline PinnedPool* pool_here(int device) noexcept nogil:
@@ -899,7 +892,7 @@ cdef int try_in(PinnedPool* at, size_t size, uintptr_t* out_address) noexcept no
 
 
 cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
-    if load_count(&nodes) == 0 and entered == NULL:  # to learn of nodes may take a driver's start
+    if entered == NULL and not registry.knows_nodes():  # to learn of them may take a driver's start
         return NOT_READY
     return try_in(pool_here(-1), size, out_address)
 
@@ -1069,6 +1062,84 @@ cdef int grow(PinnedPool* at, int device, size_t requested, uintptr_t* out_addre
     return code
 
 
+cdef int take_file(PinnedPool* at, int device, int file, size_t size, uintptr_t* out_address) noexcept nogil:
+    # The file is the segment's where this succeeds.
+    cdef PinnedSegment* segment
+    cdef uintptr_t address = 0
+    cdef int code
+    if not reserve_growth(at, size):
+        return POOL_CAP_REACHED
+    segment = new_segment(0, size, LARGE)
+    code = NO_HOST_MEMORY if segment == NULL else registry.active().current_device(&device) if device < 0 else 0
+    device = max(device, 0)
+    if code == 0:
+        code = map_file(device, file, size, &address)
+    spin_lock(&at.lock)
+    at.growing -= size
+    if code == 0:
+        segment.address, segment.device = address, device
+        segment.registered = segment.uncached = True
+        code = attach(at, segment)
+        if code == 0:
+            code = hand_out(at, segment.first, size)
+            if code:
+                detach(at, segment)
+    spin_unlock(&at.lock)
+    if code and address:
+        unregister_and_unmap(device, address, size, False)
+    if code and segment != NULL:
+        drop_segment(segment)
+    elif code == 0:
+        segment.file = file
+        out_address[0] = address
+    return code
+
+
+cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef int file, code
+    out_address[0] = 0
+    if size == 0 or size >> HOST_ROUND_LIMIT:
+        return OUT_OF_MEMORY
+    size = round_up(size, PAGE)
+    file = make_file(size)
+    if file < 0:
+        return OUT_OF_MEMORY
+    code = take_file(pool_here(device), device, file, size, out_address)
+    if code:
+        close_file(file)
+    return code
+
+
+cdef int adopt_pinned(int device, int file, size_t* out_size, uintptr_t* out_address) noexcept nogil:
+    cdef int own, code
+    out_address[0] = 0
+    out_size[0] = size_of_file(file)
+    if out_size[0] == 0 or out_size[0] % PAGE:
+        return INVALID_VALUE
+    own = copy_file(file)
+    if own < 0:
+        return OPERATING_SYSTEM
+    code = take_file(pool_here(device), device, own, out_size[0], out_address)
+    if code:
+        close_file(own)
+    return code
+
+
+cdef int pinned_file(uintptr_t address) noexcept nogil:
+    cdef PinnedBlock* block
+    cdef long index
+    cdef int file = NO_FILE
+    for index in range(load_count(&pool_count)):
+        spin_lock(&pools[index].lock)
+        block = block_of(pools[index], address)
+        if block != NULL and block.segment.file != NO_FILE:
+            file = copy_file(block.segment.file)
+        spin_unlock(&pools[index].lock)
+        if block != NULL:
+            break
+    return file
+
+
 cdef int give_others_back(PinnedPool* at) noexcept nogil:
     # What the driver refused one pool others may have idle.
     cdef long index
@@ -1212,6 +1283,10 @@ cdef PinnedStats read_pinned_pool(PinnedPool* at) noexcept nogil:
     stats = at.stats
     spin_unlock(&at.lock)
     return stats
+
+
+cdef PinnedPool* pinned_pool(long number) noexcept nogil:
+    return pools[number] if number < load_count(&pool_count) else NULL
 
 
 cdef PinnedStats read_pinned_stats() noexcept nogil:
