@@ -18,6 +18,7 @@ PREFIX = "ACCELRT_"
 DRIVERS = ("cuda", "host")  # each a module driver/NAME/driver.pyx
 MOST_HOST_DEVICES = 64  # MAX_HOST_DEVICES of driver/host/machine.pxd
 MOST_HOST_THREADS = 64  # MOST_CREW of driver/host/machine.pxd
+MOST_HOST_NODES = 64
 LEAST_BYTES = 1 << 21
 UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", 1):
@@ -238,6 +239,11 @@ ROWS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
         "0",
         number_to(MOST_HOST_THREADS),
         "threads that run a kernel of the host driver, 1 to 64; 0 is one for each processor",
+    ),
+    "ACCELRT_HOST_NODES": (
+        "1",
+        number_to(MOST_HOST_NODES),
+        "NUMA nodes that the host driver's devices are nearest to by turns, 1 to 64",
     ),
     "ACCELRT_NCCL_TIMEOUT": (
         "600",

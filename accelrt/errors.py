@@ -107,6 +107,7 @@ class OutOfMemoryError(CudaError, MemoryError):
             on another stream, and the rest.
         largest_free: the largest free block.
         stitched: mapped a second time; sleeping: asleep, and so not on the device.
+        managed: of the reserved bytes, those of managed memory, which the device holds as far as it has room.
         by_pool, by_stream: lists of dicts: id or stream, reserved, live, pending, idle, largest_free, ...
         by_tag: dict, name -> live bytes; stacks: list of (frames, bytes, blocks), while history is recorded.
         pending_events: list of dicts: what pending memory waits for: device, stream, events, bytes.
@@ -134,6 +135,7 @@ class OutOfMemoryError(CudaError, MemoryError):
     largest_free: int | None = None
     stitched: int | None = None
     sleeping: int | None = None
+    managed: int | None = None
     by_pool: list[dict[str, Any]] | None = None
     by_stream: list[dict[str, Any]] | None = None
     by_tag: dict[str, int] | None = None

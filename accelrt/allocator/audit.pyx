@@ -5,7 +5,7 @@ changed.  Between two operations the block in a heap's last-freed cache (Heap.ca
 but live in lists, map and counters.  It is checked as it is: an audit that flushed the cache first would hide the state
 that the next hit finds.
 """
-from libc.stdint cimport SIZE_MAX, int64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, heap_at, serves_others, total_of
@@ -15,7 +15,12 @@ from accelrt.allocator.history_types cimport TagFigures
 from accelrt.allocator.inline.block_ops cimport Change, is_quiescent, is_split, joined_size, of_freeing
 from accelrt.allocator.inline.free_list cimport class_of, precedes
 from accelrt.allocator.inline.heap_stats cimport current, cumulative
+from accelrt.allocator.pinned.block cimport (
+    CLASSES as PINNED_CLASSES, FREE as PINNED_FREE, LEAVING, LIVE as PINNED_LIVE, PAGE, PENDING as PINNED_PENDING, STEP,
+    class_below, PinnedBlock, PinnedPool, PinnedSegment, PinnedStats,
+)
 from accelrt.allocator.private.private_types cimport PrivatePool
+from accelrt.core.handle_map cimport map_find
 from accelrt.allocator.sizes cimport UNIT
 from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, BOTH, INACTIVE_SPLIT, INACTIVE_SPLIT_BYTES, REQUESTED_BYTES,
@@ -150,7 +155,7 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     cdef const Heap* heap = pool.heaps
     cdef const Page* page = pool.first_page
     cdef const char* failure
-    cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0
+    cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0, managed = 0
     while segment != NULL:
         failure = walk_segment(segment, count, &resident_bytes)
         if failure != NULL:
@@ -160,6 +165,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         count.counters[SEGMENT][segment.kind] += 1
         if segment.shape == PLAIN:
             count.counters[RESERVED_BYTES][segment.kind] += segment.size
+        if segment.source != NULL and segment.source.managed:
+            managed += segment.size
         segment = segment.after
     while heap != NULL:
         segment = heap.first_stitched
@@ -187,6 +194,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
         return "a page is resident in exactly one slot"
     if sleeping != pool.stats.sleeping_bytes:
         return "the suspended pages add up to the sleeping bytes"
+    if managed != pool.stats.managed_bytes:
+        return "the segments of managed memory add up to the managed bytes"
     return NULL
 
 
@@ -519,3 +528,156 @@ cdef int inspected(Pool* pool, int code) noexcept nogil:
     if pool.debug and pool.failed_identity == NULL:
         pool.failed_identity = audit_pool(pool, pool.debug)
     return BROKEN if pool.failed_identity != NULL and code == 0 else code
+
+
+# --- the identities of the page-locked memory; memory/DESIGN.md lists them --------------------------------
+
+cdef struct Walk:      # what a walk over all segments counts
+    size_t bytes
+    size_t live        # live and pending blocks
+    size_t live_bytes
+    size_t free
+    size_t doomed
+    long events
+
+cdef extern from *:
+    int count_bits "__builtin_popcountll" (unsigned long long value) noexcept nogil
+
+
+cdef const char* check_block(PinnedPool* pool, PinnedBlock* block, Walk* walk) noexcept nogil:
+    cdef PinnedSegment* segment = block.segment
+    cdef size_t index = (block.address - segment.address) // segment.unit
+    if block.size == 0 or block.size % STEP or (block.address - segment.address) % segment.unit:
+        return "a pinned block is empty or not aligned"
+    if not segment.starts[index >> 6] >> (index & 63) & 1:
+        return "a pinned block's start has no bit"
+    if block.state == PINNED_FREE:
+        walk.free += 1
+        if block.after != NULL and block.after.state == PINNED_FREE:
+            return "two pinned neighbours are both free"
+        if segment.uncached:
+            return "a block of an uncached pinned segment is in a free list"
+    elif block.state == LEAVING:
+        walk.doomed += 1
+        if not segment.uncached or block.size != segment.size:
+            return "a pinned block is leaving that is no uncached segment"
+    else:
+        walk.live += 1
+        walk.live_bytes += block.size
+        walk.events += block.events
+        if map_find(&pool.live, block.address) != block:
+            return "a live pinned block is not in the address map"
+        if block.state == PINNED_LIVE and block.events:
+            return "a live pinned block waits for events"
+    return NULL
+
+
+cdef const char* check_segment(PinnedPool* pool, PinnedSegment* segment, Walk* walk) noexcept nogil:
+    cdef PinnedBlock* block = segment.first
+    cdef PinnedBlock* before = NULL
+    cdef size_t offset = 0, blocks = 0, bits = 0, word
+    cdef const char* found
+    while block != NULL:
+        if block.segment != segment or block.before != before or block.address != segment.address + offset:
+            return "the blocks of a pinned segment do not follow each other"
+        found = check_block(pool, block, walk)
+        if found != NULL:
+            return found
+        offset += block.size
+        blocks += 1
+        before, block = block, block.after
+    for word in range((segment.size // segment.unit + 63) // 64):
+        bits += count_bits(segment.starts[word])
+    if offset != segment.size or segment.size % PAGE:
+        return "the blocks of a pinned segment do not add up to it"
+    if bits != blocks:
+        return "a pinned segment has bits where no block starts"
+    walk.bytes += segment.size
+    return NULL
+
+
+cdef const char* check_lists(PinnedPool* pool, size_t expected) noexcept nogil:
+    cdef PinnedBlock* block
+    cdef PinnedBlock* left
+    cdef size_t listed = 0
+    cdef int kind, place
+    for kind in range(2):
+        for place in range(PINNED_CLASSES):
+            block, left = pool.free[kind][place], NULL
+            if (block != NULL) != (pool.filled[kind][place >> 6] >> (place & 63) & 1):
+                return "the bit of a pinned free list is wrong"
+            while block != NULL:
+                if block.state != PINNED_FREE or block.left != left or block.segment.kind != kind:
+                    return "a pinned free list holds what is not its"
+                if class_below(block.size) != place:
+                    return "a free pinned block is in the list of another size"
+                listed += 1
+                left, block = block, block.right
+    if listed != expected:
+        return "a free pinned block is in no list, or in two"
+    return NULL
+
+
+cdef const char* check_queues(PinnedPool* pool, long events) noexcept nogil:
+    cdef Queue* queue = next_filled(&pool.queues, 0)
+    cdef const PooledEvent* event
+    cdef PinnedBlock* block = pool.deferred
+    cdef long entries = 0
+    while queue != NULL:
+        event = queue.head
+        while event != NULL:
+            entries += 1
+            if (<PinnedBlock*>event.block).state != PINNED_PENDING:
+                return "a pinned block is waited for that is not pending"
+            event = event.next
+        queue = next_filled(&pool.queues, queue.number + 1)
+    while block != NULL:
+        if block.state != PINNED_PENDING or block.uses == NULL:
+            return "a deferred pinned block has nothing to wait for"
+        block = block.right
+    if entries != pool.queues.pending or (pool.awaited == 0 and entries != events):
+        return "the pinned blocks' events are not those of the queues"
+    return NULL
+
+
+cdef const char* check_counts(PinnedPool* pool, Walk* walk, const PinnedStats* others) noexcept nogil:
+    # others: of the pools whose figures are in this one's.
+    cdef PinnedSegment* segment = pool.doomed
+    while segment != NULL and walk.doomed:
+        walk.doomed -= 1
+        segment = segment.next
+    if segment != NULL or walk.doomed:
+        return "the doomed pinned segments are not those in the list"
+    if walk.live != pool.live.count:
+        return "the pinned address map holds what is in no segment"
+    if pool.stats.segments.current - others.segments.current != <long long>pool.segment_count \
+            or pool.stats.segment_bytes.current - others.segment_bytes.current != <long long>walk.bytes:
+        return "the figures of pinned segments are wrong"
+    if pool.stats.blocks.current - others.blocks.current != <long long>walk.live \
+            or pool.stats.block_bytes.current - others.block_bytes.current != <long long>walk.live_bytes:
+        return "the figures of pinned blocks are wrong"
+    if pool.limit != SIZE_MAX and walk.bytes > pool.limit:
+        return "a pinned pool has more segments than its limit allows"
+    return NULL
+
+
+cdef const char* find_pinned_failure(PinnedPool* pool, const PinnedStats* others) noexcept nogil:
+    # Under order and lock; NULL where all hold.
+    cdef Walk walk = Walk(0, 0, 0, 0, 0, 0)
+    cdef const char* found
+    cdef uintptr_t end = 0
+    cdef size_t index, carved = 0
+    for index in range(pool.segment_count):
+        carved += pool.segments[index].size * pool.segments[index].carved
+        if pool.segments[index].address < end:
+            return "pinned segments overlap or are out of order"
+        end = pool.segments[index].address + pool.segments[index].size
+        found = check_segment(pool, pool.segments[index], &walk)
+        if found != NULL:
+            return found
+    if carved > pool.reserve.used or pool.reserve.used > pool.reserve.size:
+        return "more was carved of the pinned reserve than it has"
+    found = check_lists(pool, walk.free)
+    if found == NULL:
+        found = check_queues(pool, walk.events)
+    return check_counts(pool, &walk, others) if found == NULL else found

@@ -17,6 +17,8 @@ from accelrt.allocator.history_types cimport SNAPSHOT
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative, current, lower_limits, reset_cumulative
+from accelrt.allocator.pinned.block cimport ANY_NODE, NO_FILE, PinnedBlock, PinnedPool, PinnedSegment
+from accelrt.allocator.pinned.cache cimport pinned_pool
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.pool_settings cimport rounded
 from accelrt.allocator.private.private_types cimport PrivatePool
@@ -430,6 +432,95 @@ def segments(int device) -> tuple[list[dict[str, Any]], int]:
         free(views)
 
 
+# --- page-locked memory -----------------------------------------------------------------------------------------------
+
+cdef struct PinnedView:   # a block, and the segment that it is in
+    PinnedBlock block
+    PinnedSegment segment
+
+
+cdef size_t count_pinned(const PinnedPool* pool) noexcept nogil:
+    cdef const PinnedBlock* block
+    cdef size_t index, count = 0
+    for index in range(pool.segment_count):
+        block = pool.segments[index].first
+        while block != NULL:
+            count += 1
+            block = block.after
+    return count
+
+
+cdef void view_pinned(const PinnedPool* pool, PinnedView* views) noexcept nogil:
+    cdef const PinnedBlock* block
+    cdef size_t index, at = 0
+    for index in range(pool.segment_count):
+        block = pool.segments[index].first
+        while block != NULL:
+            views[at].block, views[at].segment = block[0], pool.segments[index][0]
+            at += 1
+            block = block.after
+
+
+cdef PinnedView* copy_pinned(PinnedPool* pool, size_t* out_count) noexcept nogil:
+    # Room is made without the lock, and is too small where the pool has grown meanwhile.  NULL: no host memory.
+    cdef PinnedView* views
+    cdef size_t room = 64
+    while True:
+        views = <PinnedView*>malloc(room * sizeof(PinnedView))
+        if views == NULL:
+            return NULL
+        spin_lock(&pool.lock)
+        out_count[0] = count_pinned(pool)
+        if out_count[0] <= room:
+            view_pinned(pool, views)
+            spin_unlock(&pool.lock)
+            return views
+        spin_unlock(&pool.lock)
+        free(views)
+        room = out_count[0] + 64
+
+
+cdef dict pinned_dict(const PinnedView* view, long number, int node):
+    return {
+        "address": view.segment.address, "total_size": view.segment.size, "device": view.segment.device, "pool": number,
+        "numa_node": None if node == ANY_NODE else node, "registered": bool(view.segment.registered),
+        "shared": view.segment.file != NO_FILE, "blocks": [],
+    }
+
+
+cdef list pinned_states = ["inactive", "active_allocated", "active_pending_free", "inactive"]  # by PinnedBlock.state
+
+
+def pinned_segments() -> list[dict[str, Any]]:
+    """The segments of page-locked memory of every pool, each pool at one moment; memory.host_memory_snapshot() hands them
+    out.
+
+    Raises:
+        MemoryError: the host has no memory for the copy.
+    """
+    cdef PinnedView* views
+    cdef size_t count = 0, index
+    cdef long number = 0
+    cdef list found = []
+    while pinned_pool(number) != NULL:
+        with nogil:
+            views = copy_pinned(pinned_pool(number), &count)
+        if views == NULL:
+            raise MemoryError(f"no host memory for a snapshot of {count} blocks")
+        try:
+            for index in range(count):
+                if views[index].block.before == NULL:
+                    found.append(pinned_dict(&views[index], number, pinned_pool(number).node))
+                found[len(found) - 1]["blocks"].append({
+                    "address": views[index].block.address, "size": views[index].block.size,
+                    "state": pinned_states[views[index].block.state],
+                })
+        finally:
+            free(views)
+        number += 1
+    return found
+
+
 # --- holdings ---------------------------------------------------------------------------------------------------------
 # What a device's pool holds at one moment: by private pool, by stream, and by the events that pending memory waits for.
 #
@@ -461,6 +552,7 @@ cdef struct PoolHolding:      # of one private pool
     size_t limit
     size_t reserved
     size_t sleeping           # bytes of these pages, which are not reserved
+    bint managed              # its memory is managed
 
 cdef struct EventHolding:     # of one stream's queue
     uintptr_t stream
@@ -489,6 +581,7 @@ cdef struct Holdings:
     bint captures
     int64_t stitched
     int64_t sleeping          # bytes of pools that sleep, which are not reserved
+    int64_t managed           # bytes of segments of managed memory, among the reserved ones
     size_t heap_count
     size_t pool_count
     size_t queue_count
@@ -630,6 +723,7 @@ cdef bint list_pools(Pool* pool, Holdings* answer) noexcept nogil:
         into.graphs = has_graphs(owner)
         into.captured = is_captured(pool, owner)
         into.asleep, into.sleeping = owner.suspension != NULL, owner.sleeping
+        into.managed = owner.source != NULL and owner.source.managed
         into.limit = owner.limit
         into.reserved = owner.reserved
         into += 1
@@ -679,6 +773,7 @@ cdef bint copy_holdings(Pool* pool, Holdings* answer) noexcept nogil:
     answer.virtual_memory, answer.stitching = pool.settings.virtual_memory, pool.settings.stitching
     answer.captures = pool.captures > 0
     answer.stitched, answer.sleeping = pool.stats.stitched_bytes, pool.stats.sleeping_bytes
+    answer.managed = pool.stats.managed_bytes
     block = pool.deferred
     while block != NULL:
         answer.deferred += block.size
@@ -755,7 +850,7 @@ cdef dict pool_dict(const PoolHolding* pool):
     return {
         "id": (pool.id[0], pool.id[1]), "uses": pool.uses, "graphs": bool(pool.graphs), "captured": bool(pool.captured),
         "limit": None if pool.limit == SIZE_MAX else pool.limit, "reserved": pool.reserved, "asleep": bool(pool.asleep),
-        "sleeping": pool.sleeping,
+        "sleeping": pool.sleeping, "managed": bool(pool.managed),
     }
 
 
@@ -764,7 +859,7 @@ cdef dict common_pool(const Holdings* held):
     common = held.reserved - sum([held.pools[number].reserved for number in range(held.pool_count)])
     return {
         "id": (0, 0), "uses": 0, "graphs": False, "captured": False, "limit": None, "reserved": common, "asleep": False,
-        "sleeping": 0,
+        "sleeping": 0, "managed": False,
     }
 
 
@@ -837,8 +932,8 @@ def holdings(int device) -> dict[str, Any] | None:
     Returns:
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
         chosen), largest_page; virtual_memory, stitching, splits, capturing; deferred, of the pending bytes those that wait
-        for a capture to end; stitched; sleeping; pools, streams and events, lists of dicts; stacks, list of (number, bytes,
-        blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  What is live in a
+        for a capture to end; stitched; sleeping; managed, of the reserved bytes; pools, streams and events, lists of dicts;
+        stacks, list of (number, bytes, blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  What is live in a
         pool that is asleep counts as live, and is not on the device.  external: memory comes from
         another backend, and there are totals alone.  None before the first use.
     """
@@ -873,7 +968,7 @@ cdef dict holdings_dict(int device, const Holdings* held, bint whole):
         "page_size": held.page_size, "largest_page": held.largest_page, "deferred": held.deferred,
         "virtual_memory": bool(held.virtual_memory), "stitching": bool(held.stitching),
         "splits": bool(held.splits), "capturing": bool(held.captures), "stitched": held.stitched,
-        "sleeping": held.sleeping, "streams": streams,
+        "sleeping": held.sleeping, "managed": held.managed, "streams": streams,
         "pools": pools, "events": events_of(held) if whole else [],
         "stacks": stacks_of(held),
     }

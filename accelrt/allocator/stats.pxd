@@ -64,6 +64,7 @@ cdef struct Stats:  # a pool's; peak_all is the peak of the sum of both kinds, n
     int64_t stitched_bytes        # mapped in stitched segments
     int64_t reserved_addresses    # bytes of address space reserved, mapped or not
     int64_t sleeping_bytes        # of suspended pages, which the device has back
+    int64_t managed_bytes         # of segments of managed memory, which the device holds as far as it has room
     Counter oversize_allocations
     Counter oversize_segments
     int64_t news                  # grows with each event that logging is told of; note_news alone writes it

@@ -6,6 +6,7 @@ copy        copies and fills of bytes and of elements of any strides; their side
 exchange    arrays with memory of their own, or of others; DLPack both ways; the user's own memory,
             page-locked
 creation    arrays of ones and of ranges
+managed     managed memory: moved, discarded, advised on
 elements    elements as Python's numbers and in repr(); what operators that Arrays do not have say
 dlpack_abi  the structures of DLPack, in C
 l2_cache    a context in which a stream's work keeps some memory in the L2 cache

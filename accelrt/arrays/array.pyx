@@ -25,6 +25,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
 )
+from accelrt.memory.mempool cimport allocate_managed, allocate_pinned_for
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
@@ -199,7 +200,7 @@ cdef enum:
 
 
 cdef class Buffer:
-    """Buffer(nbytes, device=None, stream=None)\n--\n\n\
+    """Buffer(nbytes, device=None, stream=None, *, managed=False)\n--\n\n\
     Bytes on a device, from the caching allocator; freed with the object.
 
         with accelrt.Buffer(1 << 20) as buffer:
@@ -210,12 +211,19 @@ cdef class Buffer:
         device: int, "cuda:1", "host:0", an object with an index; None is the current device.
         stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
             Copies and fills on other streams are noted, so that the memory is not reused under them.
+        managed: bool, whether the host and every device use the bytes at one address, and a device moves them to where they
+            are used (accelrt.memory.prefetch, advise): there may be more of them than it has.  They come from the pool that
+            the thread is in (use_mem_pool), where that is a MemPool(managed=True), else from one of the process.
     Raises:
-        OutOfMemoryError: the device has no room.
+        OutOfMemoryError: the device has no room; of managed memory, the host.
+        NotSupportedError: the device has no managed memory.
         ValueError, TypeError: an argument is out of range, or of the wrong kind.
     """
 
-    def __init__(self, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None) -> None:
+    def __init__(
+        self, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None, *,
+        bint managed=False,
+    ) -> None:
         cdef size_t size
         cdef int ordinal
         cdef Stream order
@@ -228,7 +236,7 @@ cdef class Buffer:
             raise RuntimeError("a Buffer is initialised once")
         self.device_index = ordinal
         self.stream = order
-        self.ptr = allocate_bytes(ordinal, size, order.handle)
+        self.ptr = (allocate_managed if managed else allocate_bytes)(ordinal, size, order.handle)
         self.nbytes = size
         self.live = True
 
@@ -402,30 +410,39 @@ cdef Buffer new_buffer(size_t nbytes, Stream stream):
 
 
 cdef class PinnedBuffer:
-    """PinnedBuffer(nbytes, device=None)\n--\n\n\
+    """PinnedBuffer(nbytes, device=None, *, pool=None, shared=False)\n--\n\n\
     Page-locked host memory from the cache, which copies read and write without a stage and asynchronously.
     It has the buffer protocol: numpy.frombuffer(pinned, dtype) is an array on it.
 
     Arguments:
         nbytes: int.
         device: the device whose driver locks it, where the cache has none; every device can use it.  None is the
-            current one.
+            current one.  Where the system has several NUMA nodes, the memory lies on the one nearest to it.
+        pool: PinnedMemPool that it comes from; None is the one that the thread is in (use_mem_pool), else the common cache.
+        shared: bool, whether other processes can open the memory, by share().  It goes back to the system when it is freed.
     Raises:
-        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
-        ValueError, TypeError: nbytes is negative or no int.
+        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back, or the pool's
+            limit leaves no room.
+        ValueError, TypeError: nbytes is negative or no int, or pool is none.
 
     The memory goes back to the cache with the object.  A copy of accelrt's in flight still finds it, for it is not
     handed out before that is done; work of others has to be recorded (record_host_stream).
     """
     # stub: def __buffer__(self, flags: int, /) -> memoryview: ...
 
-    def __init__(self, nbytes: int, device: DeviceArgument | None = None) -> None:
+    def __init__(
+        self, nbytes: int, device: DeviceArgument | None = None, *, pool: PinnedMemPool | None = None,
+        bint shared=False,
+    ) -> None:
         cdef size_t size = checked_host_size(nbytes, "nbytes")
         if self.ptr:
             raise RuntimeError("a PinnedBuffer is initialised once")
         if device is not None:
             ordinal_of(device)
-        self.ptr = allocate_host_bytes(device, size)
+        if pool is None and not shared:
+            self.ptr = allocate_host_bytes(device, size)
+        else:
+            self.ptr = allocate_pinned_for(pool, device, size, shared)
         self.nbytes = size
         self.live = True
 
@@ -451,6 +468,19 @@ cdef class PinnedBuffer:
             defer_release(deferral, release_locked, 0, address, None)
         else:
             release_host_bytes(address)
+
+    def share(self) -> PinnedHandle:
+        """A handle by which other processes open the same bytes, page-locked there too; of PinnedBuffer(..., shared=True).
+
+        Returns:
+            accelrt.sharing.PinnedHandle, which pickles.  Keep it until the others have opened it.
+        Raises:
+            ValueError: the PinnedBuffer was freed.
+            NotSupportedError: it was not made with shared=True, or is another process's itself.
+
+        Nothing orders the processes' work on it: wait for the streams that use it before another process does.
+        """
+        return sharing().share_pinned(self)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         with cython.critical_section(self):

@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from accelrt.allocator.backing.pages cimport is_managed
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.pool cimport use_across
 from accelrt.arrays.array cimport (
@@ -145,7 +146,7 @@ cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except
     if on_host_driver():
         out_type[0] = DL_CPU
     elif array.device_index >= 0:
-        out_type[0], out_id[0] = DL_CUDA, array.device_index
+        out_type[0], out_id[0] = DL_CUDA_MANAGED if is_managed(array.ptr) else DL_CUDA, array.device_index
     else:
         out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER else DL_CPU
     return 0
@@ -355,6 +356,8 @@ cdef int order_consumer(Array array, object stream) except -1:
         return 0
     if stream is None:
         handle = LEGACY
+        if is_managed(array.ptr) and record_on(device, array.stream.handle) is None:
+            array.stream.synchronize()  # the consumer may be the CPU
     elif isinstance(stream, int) and not isinstance(stream, bool) and 0 < stream < 1 << 64:
         handle = stream
     elif isinstance(stream, int) and not isinstance(stream, bool):

@@ -56,7 +56,7 @@ LATER = {
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "kernels.tensor_map": "TensorMap",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
-    "memory.mempool": "MemPool use_mem_pool",
+    "memory.mempool": "MemPool PinnedMemPool use_mem_pool",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
     "arrays.exchange": "RegisteredMemory register_host",
@@ -111,10 +111,11 @@ UNLISTED = "checkpoint comm gds green_contexts interop nccl nvml random readings
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
     "arrays.exchange": LATER["arrays.exchange"],
+    "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """
-        FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
+        FreeMemoryCallback audit enable_peer_access free_after host_audit host_memory_snapshot memory_stat
         register_free_memory_callback select_backend sleeping
     """,
     "memory.growth": "Mark compare_snapshots mark",

@@ -19,3 +19,13 @@ cdef inline Table* active() noexcept nogil:
     # Always callable.  Starts as a table whose rows initialise and call again, becomes the driver's at
     # init, and in a child forked after init a table whose every row answers FORKED.
     return load_table(&in_use)
+
+# NUMA nodes of the host's memory.  They are told apart where the system has several, or devices say that they are near to
+# several; to ask is a first use of the driver, but for knows_nodes.
+cdef enum:
+    MOST_NODES = 64
+
+cdef bint knows_nodes() noexcept nogil  # whether somebody has asked
+cdef bint tells_nodes_apart() noexcept nogil
+cdef int nearest_node(int device) noexcept nogil  # the device's; -1 where they are not told apart, or it says none
+cdef bint has_node(int node) noexcept nogil

@@ -9,6 +9,7 @@ from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt import env
+from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process cimport FORK_DRIVER, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport are_abandoned, begin_wait, drop_with_gil, end_wait, guard_table, make_thread_state
@@ -227,3 +228,64 @@ begin_table(&forked_table, b"forked")
 fill_forked(&forked_table)
 at_fork("driver.registry", FORK_DRIVER, NULL, NULL, &after_fork_in_child)
 call_at_exit("driver.registry", "driver", close_active)
+
+
+# --- nodes of the host's memory ------------------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #include <stdio.h>
+    #include <unistd.h>
+    static int accelrt_is_node(int node) {
+        char path[64];
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+        return access(path, F_OK) == 0;
+    }
+    """
+    bint is_system_node "accelrt_is_node" (int node) noexcept nogil
+
+cdef enum:
+    HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
+    MOST_DEVICES = 64
+
+cdef int[MOST_DEVICES] near  # the node nearest to each device, or -1
+cdef long apart = 0          # 1: all memory is equally near; 2: it is not; 0: nobody has looked
+
+
+cdef void learn_nodes() noexcept nogil:
+    # Two threads that look at once find the same.
+    cdef int device, count = 0, node, before = -1
+    cdef bint differ = False
+    if load_count(&apart) or active().device_count(&count):
+        return
+    for device in range(min(count, MOST_DEVICES)):
+        node = -1
+        if active().device_attribute(device, HOST_NUMA_ID, &node) or not 0 <= node < MOST_NODES:
+            node = -1  # a driver before CUDA 12.2, or a system without
+        near[device] = node
+        differ = differ or (device > 0 and node != before)
+        before = node
+    store_count(&apart, 2 if differ or is_system_node(1) else 1)
+
+
+cdef bint knows_nodes() noexcept nogil:
+    return load_count(&apart) != 0
+
+
+cdef bint tells_nodes_apart() noexcept nogil:
+    learn_nodes()
+    return load_count(&apart) == 2
+
+
+cdef int nearest_node(int device) noexcept nogil:
+    return near[device] if tells_nodes_apart() and 0 <= device < MOST_DEVICES else -1
+
+
+cdef bint has_node(int node) noexcept nogil:
+    cdef int device
+    if not 0 <= node < MOST_NODES:
+        return False
+    for device in range(MOST_DEVICES):
+        if tells_nodes_apart() and near[device] == node:
+            return True
+    return is_system_node(node)

@@ -21,6 +21,12 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 ctypedef void (*host_fn)(void* data) noexcept nogil
 
+cdef struct ManagedRange:  # of managed memory, and where it shall lie
+    uintptr_t address
+    size_t size
+    int kind   # a LOCATION_ number
+    int place  # an ordinal, or a NUMA node's number
+
 cdef enum:
     TABLE_VERSION = 9
     TEXT_BYTES = 256
@@ -84,6 +90,17 @@ cdef struct Table:
     int (*host_free)(int device, uintptr_t address) noexcept nogil  # waits for the device's work
     int (*host_register)(int device, uintptr_t address, size_t size) noexcept nogil
     int (*host_unregister)(int device, uintptr_t address) noexcept nogil
+
+    # memory: managed, which the host and every device use at one address, and memory_free frees; a device moves it to where
+    # it is used, so that there may be more of it than the device has.  prefetch and discard take ManagedRanges, in the
+    # stream's order, discard with the legacy default stream nowhere and a capture none of both: CAPTURE_UNSUPPORTED, and
+    # the capture is broken.  Discarded contents may be gone; one that also prefetches moves the ranges without them.
+    # advise takes CUmem_advise numbers; attribute writes so many ints of a CUmem_range_attribute, devices as ordinals
+    int (*managed_alloc)(int device, size_t size, unsigned int flags, uintptr_t* out_address) noexcept nogil  # MANAGED_
+    int (*managed_prefetch)(int device, uintptr_t stream, void* ranges, size_t count) noexcept nogil
+    int (*managed_discard)(int device, uintptr_t stream, void* ranges, size_t count, bint prefetches) noexcept nogil
+    int (*managed_advise)(int device, uintptr_t address, size_t size, int advice, int kind, int place) noexcept nogil
+    int (*managed_attribute)(int device, uintptr_t address, size_t size, int attribute, void* values, size_t count) noexcept nogil  # no-cython-lint
 
     # streams; stream_create may wait for the device's work, host functions included
     int (*stream_priority_range)(int device, int* out_least, int* out_greatest) noexcept nogil
@@ -203,6 +220,39 @@ cdef struct Table:
 
 cdef enum:  # copy_3d
     MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
+
+cdef enum:  # managed_alloc flags
+    MANAGED_GLOBAL = 1  # every stream of every device uses it
+    MANAGED_HOST = 2    # no device does, but those that may use it beside the host
+
+cdef enum:  # CUmemLocationType numbers
+    LOCATION_NONE = 0
+    LOCATION_DEVICE = 1
+    LOCATION_HOST = 2
+    LOCATION_NODE = 3          # a NUMA node of the host's
+    LOCATION_CURRENT_NODE = 4  # that of the calling thread
+
+cdef enum:  # CUdevice numbers in managed_attribute's answers
+    THE_HOST = -1
+    NOWHERE = -2
+
+cdef enum:  # CUmem_advise numbers
+    SET_READ_MOSTLY = 1
+    UNSET_READ_MOSTLY = 2
+    SET_PREFERRED = 3
+    UNSET_PREFERRED = 4
+    SET_ACCESSED_BY = 5
+    UNSET_ACCESSED_BY = 6
+
+cdef enum:  # CUmem_range_attribute numbers
+    IS_READ_MOSTLY = 1
+    PREFERRED_DEVICE = 2
+    ACCESSED_BY = 3
+    PREFETCHED_DEVICE = 4
+    PREFERRED_KIND = 5
+    PREFERRED_PLACE = 6
+    PREFETCHED_KIND = 7
+    PREFETCHED_PLACE = 8
 
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0

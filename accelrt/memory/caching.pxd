@@ -1,6 +1,8 @@
 # The caching allocator's Python border, for the modules beside it.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.allocator.pinned.block cimport PinnedStats
+
 cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1  # raises OutOfMemoryError
 cdef size_t checked_request(object size, str name, object device) except? <size_t>-1  # of an allocation there
 cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
@@ -15,4 +17,6 @@ cdef int require_native(str feature) except -1  # raises NotSupportedError where
 # The page-locked cache's Python border, for the modules beside it.
 cdef size_t checked_host_size(object size, str name) except? 0  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0  # raises OutOfMemoryError; device None: current
+cdef uintptr_t share_host_bytes(object device, size_t size) except? 0  # the same, of a file (share_pinned)
 cdef void release_host_bytes(uintptr_t address) noexcept  # for destructors
+cdef dict pinned_figures(PinnedStats stats)  # as host_memory_stats has them

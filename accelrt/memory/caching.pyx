@@ -16,8 +16,9 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder
 from accelrt.allocator.pinned.block cimport HOST_ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.allocator.pinned.cache cimport (
-    allocate_pinned_on, empty_pinned, pinned_audit_failure, read_pinned_stats, release_pinned, reset_pinned_peaks,
-    reset_pinned_sums, try_allocate_pinned, try_release_pinned,
+    allocate_pinned_on, empty_pinned, pinned_audit_failure, pinned_limit_here, read_pinned_node,
+    read_pinned_stats, release_pinned, reset_pinned_peaks, reset_pinned_sums, share_pinned, try_allocate_pinned,
+    try_release_pinned,
 )
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, let_devices_reach, locate, pool_if_made,
@@ -29,7 +30,7 @@ from accelrt.allocator.readers cimport (
     allocated_bytes, find_audit_failure, largest_free, limit_of, max_split_of, peak_of, read_current, read_stats,
     reserved_bytes, reset_accumulated, reset_peaks, try_current,
 )
-from accelrt.allocator.readers import record_snapshot, segments
+from accelrt.allocator.readers import pinned_segments, record_snapshot, segments
 from accelrt.allocator.settings.apply import backend_to_come, read_environment
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
 from accelrt.allocator.stats cimport (
@@ -881,10 +882,43 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
             code = allocate_pinned_on(ordinal, size, &address)
     if code == OUT_OF_MEMORY:
         raise out_of_host_memory(size)
+    if code == POOL_CAP_REACHED:
+        raise beyond_pinned_limit(size)
     if code:
         raise_status(code, "allocate_pinned", ("size", size))
     watch.note_allocated(-1, 0, address, size)
     return address
+
+
+cdef uintptr_t share_host_bytes(object device, size_t size) except? 0:
+    cdef uintptr_t address = 0
+    cdef int ordinal = -1, code = 0
+    if size:
+        if device is not None:
+            ordinal = ordinal_of(device)
+        with nogil:
+            code = share_pinned(ordinal, size, &address)
+    if code == OUT_OF_MEMORY:
+        raise out_of_host_memory(size)
+    if code == POOL_CAP_REACHED:
+        raise beyond_pinned_limit(size)
+    if code:
+        raise_status(code, "host_register", ("size", size))
+    watch.note_allocated(-1, 0, address, size)
+    return address
+
+
+cdef object beyond_pinned_limit(size_t size):
+    # Nothing that others give back can help.
+    cdef size_t limit = pinned_limit_here()
+    error = OutOfMemoryError(
+        f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, for which the pool's limit of {limit} "
+        "bytes leaves no room (PinnedMemPool(limit=...)): free memory of the pool, or make it with more",
+        POOL_CAP_REACHED, "POOL_CAP_REACHED", "allocate_pinned",
+    )
+    error.requested, error.refused_by, error.limit = size, "pool", limit
+    error.causes, error.advice = ("pool limit",), ("free memory of the pool", "make the pool with a larger limit")
+    return error
 
 
 cdef object out_of_host_memory(size_t size):
@@ -1004,11 +1038,24 @@ def host_memory_stats() -> dict[str, int]:
         "active_requests" and "active_bytes": blocks handed out, or given back and still in use on a stream, rounded
         as handed out; each ".current", ".peak", ".allocated", ".freed".  "num_host_alloc", "num_host_free": the
         driver's successes.  "host_alloc_time", "host_free_time": of those calls, in microseconds, each ".total",
-        ".max", ".min", ".count", ".avg".  {} before the first use of a device, as in torch.
+        ".max", ".min", ".count", ".avg".  Where the system has several NUMA nodes "numa_node.N.allocated_bytes.current"
+        and "numa_node.N.active_bytes.current": of memory outside PinnedMemPools, by the node that it is to lie on.  {}
+        before the first use of a device, as in torch.
     """
     if opened_name() in ("sentinel", "forked"):
         return {}
-    cdef PinnedStats stats = read_pinned_stats()
+    cdef dict answer = pinned_figures(read_pinned_stats())
+    cdef PinnedStats stats
+    cdef int node
+    for node in range(registry.MOST_NODES if registry.tells_nodes_apart() else 0):
+        stats = read_pinned_node(node)
+        if stats.segments.peak:
+            answer[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
+            answer[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
+    return answer
+
+
+cdef dict pinned_figures(PinnedStats stats):
     cdef dict answer = {}
     add_tally(answer, "allocations", stats.segments)
     add_tally(answer, "allocated_bytes", stats.segment_bytes)
@@ -1019,6 +1066,19 @@ def host_memory_stats() -> dict[str, int]:
     answer["num_host_alloc"] = stats.take.count
     answer["num_host_free"] = stats.give.count
     return dict(sorted(answer.items()))
+
+
+def host_memory_snapshot() -> list[dict[str, Any]]:
+    """The segments and blocks of page-locked memory.
+
+    Returns:
+        list of dicts, one a segment: "address", "total_size" in bytes, "device" whose driver locked it, "pool", 0 for the
+        common cache and other numbers for those of NUMA nodes and PinnedMemPools, "numa_node" that it is to lie on, or
+        None, "registered", whether it is the system's memory, "shared", whether other processes can open it, and "blocks",
+        each with "address", "size" and "state": "active_allocated", "active_pending_free" (given back, and in use on a
+        stream) or "inactive".
+    """
+    return pinned_segments()
 
 
 def reset_peak_host_memory_stats() -> None:
@@ -1205,6 +1265,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
         "stitched_bytes": stats.stitched_bytes,
         "reserved_addresses": stats.reserved_addresses,
         "sleeping_bytes": stats.sleeping_bytes,
+        "managed_bytes": stats.managed_bytes,
         "largest_free_block": largest,
         "fragmentation": 1 - largest / idle if idle else 0.0,
     }
@@ -1219,8 +1280,9 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
         dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
         current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
         counts of retries, failures, those of throw_on_cudamalloc_oom and device calls.  Beyond torch's:
-        virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
-        space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
+        virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses,
+        bytes of address space; sleeping_bytes, which the device has back until their pools wake; managed_bytes, of the
+        reserved bytes those of managed memory, which the device holds as far as it has room; largest_free_block, bytes;
         fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
         like for each tag (accelrt.memory.tag), bytes and blocks.
         Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then

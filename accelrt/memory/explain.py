@@ -106,7 +106,11 @@ class Case:
     """The figures of one refusal, and what follows from them."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
-        self.facts = facts
+        # Of managed memory the device has back whatever others need.
+        on_device = [
+            pool for pool in facts["by_pool"] if not pool.get("managed") or pool["id"] == facts["pool"]
+        ]
+        self.facts = {**facts, "by_pool": on_device}
         self.size: int = facts["rounded"]
         self.granule: int = facts.get("granule") or 2 * MIB
         self.need = round_up(self.size, self.granule)  # of the device
@@ -115,7 +119,7 @@ class Case:
         if facts["driver"] == "cuda":
             allowed = max(allowed - UNUSABLE, 0)
         if self.limit is not None:
-            allowed = min(allowed, self.limit - facts["reserved"])
+            allowed = min(allowed, self.limit - facts["reserved"] + facts["managed"])
         # What can still be reserved; below 0 where the limit was lowered since.
         self.room: int = allowed // self.granule * self.granule
         self.own: dict[str, Any] = next(
@@ -159,6 +163,8 @@ def causes_of(facts: dict[str, Any]) -> list[Cause]:
         list of Cause, at least one.
     """
     case = Case(facts)
+    if case.own.get("managed") and facts["refused_by"] == "device":
+        return [managed(case)]
     if 0 < facts["capacity"] < case.size and not facts["external"]:  # another backend may have managed memory
         return [huge(case)]
     found = [look(case) for look in LOOKS]
@@ -177,6 +183,18 @@ def huge(case: Case) -> Cause:
         "computed",
         settles=False,
     )
+
+
+def managed(case: Case) -> Cause:
+    """Of a request of managed memory, which the device need not have room for."""
+    available = case.facts["available"]
+    advice = [f"free live managed memory ({size_text(case.own['live'])})"]
+    if available is not None and available < case.need:
+        text = f"the host, where what has no room on the device lies, has {size_text(available)} available"
+        advice.append(f"free memory of the host, or ask for {size_text(available)} at most")
+    else:
+        text = "the driver refused managed memory, and gives no reason"
+    return Cause("managed", case.facts["driver_cause"] or text, *advice, settles=False)
 
 
 def addresses(case: Case) -> Cause | None:
@@ -210,12 +228,13 @@ def limit(case: Case) -> Cause | None:
     facts = case.facts
     if case.limit is None or facts["refused_by"] == "pool":
         return None
-    if facts["refused_by"] != "limit" and case.limit - facts["reserved"] >= case.need:
+    reserved = facts["reserved"] - facts["managed"]
+    if facts["refused_by"] != "limit" and case.limit - reserved >= case.need:
         return None
-    wanted = min(-(-(facts["reserved"] + case.need) * 10000 // max(facts["capacity"], 1)) / 10000, 1.0)
+    wanted = min(-(-(reserved + case.need) * 10000 // max(facts["capacity"], 1)) / 10000, 1.0)
     text = (
         f"this process may reserve {size_text(case.limit)} of the device (set_per_process_memory_fraction), "
-        f"and has reserved {size_text(facts['reserved'])}"
+        f"and has reserved {size_text(reserved)}"
     )
     if facts["free"] < case.need:
         return Cause("limit", text, settles=False)
@@ -503,6 +522,9 @@ def held_lines(facts: dict[str, Any]) -> list[str]:
     )
     if facts["sleeping"]:
         line += f"; {size_text(facts['sleeping'])} more are asleep, and not on the device"
+    if facts["managed"]:
+        managed_text = size_text(facts["managed"])
+        line += f"; {managed_text} of it is managed, and leaves the device where others need room"
     if facts["stitched"]:
         line += f"; {size_text(facts['stitched'])} mapped by stitching"
     lines = [line + "."]

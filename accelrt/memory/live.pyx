@@ -49,7 +49,7 @@ cdef dict REFUSED_BY = {OUT_OF_MEMORY: "device", CAP_REACHED: "limit", POOL_CAP_
 # Fields of the error under their own names; the others are in its state.
 cdef tuple FIELDS = (
     "device", "requested", "rounded", "capacity", "free", "limit", "refused_by", "reserved", "live", "pending", "idle",
-    "largest_free", "stitched", "sleeping", "stream", "pool", "by_pool", "by_stream", "by_tag", "stacks",
+    "largest_free", "stitched", "sleeping", "managed", "stream", "pool", "by_pool", "by_stream", "by_tag", "stacks",
     "pending_events", "used_by_others", "processes", "settings",
 )
 
@@ -61,7 +61,7 @@ cdef dict no_holdings():
     return {
         "reserved": 0, "live": 0, "pending": 0, "idle": 0, "largest_free": 0, "limit": None, "granule": 0, "page_size": 0,
         "largest_page": 0, "deferred": 0, "virtual_memory": False, "stitching": False, "splits": True, "capturing": False,
-        "stitched": 0, "sleeping": 0,
+        "stitched": 0, "sleeping": 0, "managed": 0,
         "streams": [], "pools": [], "events": [], "stacks": [], "external": False,
     }
 
@@ -124,6 +124,7 @@ cdef dict read_facts(int ordinal, object size, uintptr_t stream, int code, str c
     facts["backend"] = backend_name()
     facts["settings"] = allocator_settings()["text"]
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - facts["reserved"], 0)
+    facts["available"] = available_bytes()
     looks = facts["refused_by"] == "device" and facts["used_by_others"]
     facts["processes"] = ask_processes(source, ordinal) if looks else []
     facts.update(read_recording(ordinal, facts["stacks"]))

@@ -1,5 +1,5 @@
-# Sleep and wake of private pools, for the modules beside it.
-from libc.stdint cimport uint64_t
+# Sleep and wake of private pools, and managed memory, for the modules beside it.
+from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport PrivateStats
@@ -12,6 +12,12 @@ cdef uint64_t next_pool() noexcept  # a number that no pool of this process had;
 cdef int read_pool_id(object pool, uint64_t* out_id) except -1
 
 cdef dict figures_of(PrivateStats stats)  # as MemPool.stats gives them
+
+# As allocate_bytes (caching.pxd), of managed memory: from the pool that the thread is in, where that has such, else from one
+# of the process.
+cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1
+# As allocate_host_bytes and share_host_bytes, from a PinnedMemPool or None.
+cdef uintptr_t allocate_pinned_for(object pool, object device, size_t size, bint shared) except? 0
 
 cdef class MemPool:
     cdef uint64_t number      # the pool's id is (0, number)

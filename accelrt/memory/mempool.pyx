@@ -3,18 +3,25 @@ cimport cython
 import operator
 from collections import namedtuple
 from cpython.number cimport PyIndex_Check
-from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
+from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t, uintptr_t
+from libc.stdlib cimport calloc
 from libc.string cimport memset
 
 from accelrt.allocator.event_ring cimport take_stack
 from accelrt.allocator.external.external_pool cimport source_of
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
+from accelrt.allocator.pinned.block cimport ANY_NODE, PinnedPool
+from accelrt.allocator.pinned.cache cimport (
+    drop_pinned_pool, empty_pinned_pool, enter_pinned_pool, hold_pinned_pool, make_pinned_pool, read_pinned_pool,
+    reset_pinned_pool,
+)
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.private.private_types cimport Moved
 from accelrt.allocator.private.routes cimport (
-    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_pool, end_pool, forget_saved, forget_turned, read_private,
-    release_pool, restore_pool, retain_pool, save_pool, Saved, SavedBlock, SavedSegment, set_up_pool, Turned,
+    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_managed_pool, begin_pool, end_pool, forget_saved,
+    forget_turned, read_private, release_pool, restore_pool, retain_pool, save_pool, Saved, SavedBlock, SavedSegment,
+    set_up_pool, Turned,
 )
 from accelrt.allocator.private.sleep cimport (
     BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
@@ -29,12 +36,18 @@ from accelrt.allocator.types cimport HOLE, LIVE, PLAIN, Pool
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
+cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport empty_pool, out_of_memory_to_wake, require_native
+from accelrt.memory.caching cimport (
+    allocate_bytes, allocate_host_bytes, empty_pool, out_of_memory_to_wake, pinned_figures, require_native,
+    share_host_bytes,
+)
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.lifetimes cimport drain
-from accelrt.status cimport CAP_REACHED, FORKED, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade
+from accelrt.status cimport (
+    CAP_REACHED, FORKED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade,
+)
 from accelrt.runtime.access cimport await_uses, exported_from
 cimport accelrt.runtime.access as watch
 
@@ -267,6 +280,77 @@ cdef size_t checked_limit(object limit) except? <size_t>-1:
     return min(most, SIZE_MAX - 1)
 
 
+# managed memory
+
+cdef enum:
+    MANAGED_MEMORY = 83               # CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY
+    CONCURRENT_MANAGED_ACCESS = 89
+
+cdef dict managed_sources = {}  # (prefetch, headroom) -> the Source's address; segments name it, so that it is never freed
+cdef uint64_t common_managed = 0   # the pool of managed memory that no MemPool was given for; 0: none was allocated
+cdef uint64_t managed_on = 0       # devices that are known to have such memory, a bit each
+
+
+cdef const Source* managed_source(bint prefetches, size_t headroom) except NULL:
+    cdef Source* source
+    known = managed_sources.get((prefetches, headroom))
+    if known is not None:
+        return <const Source*><size_t>known
+    source = <Source*>calloc(1, sizeof(Source))
+    if source == NULL:
+        raise MemoryError("no host memory for a pool's record")
+    source.managed = True
+    source.prefetches = prefetches
+    source.headroom = headroom
+    return <const Source*><size_t>managed_sources.setdefault((prefetches, headroom), <size_t>source)
+
+
+cdef size_t checked_headroom(object headroom) except? <size_t>-1:
+    most = exact_int(headroom, "headroom", "bytes as int")
+    if most < 0:
+        raise ValueError(f"headroom is {most}; a number of bytes is 0 or more")
+    return min(most, SIZE_MAX - 1)
+
+
+cdef int require_managed(int ordinal, bint concurrent) except -1:
+    cdef int has = 0, code, attribute = CONCURRENT_MANAGED_ACCESS if concurrent else MANAGED_MEMORY
+    with nogil:
+        code = registry.active().device_attribute(ordinal, attribute, &has)
+    if code:
+        raise_status(code, "device_attribute", ("device", ordinal, "attribute", attribute))
+    if not has:
+        lacks = "does not use managed memory beside the host, so that nothing can say where it lies" if concurrent else \
+            "has no managed memory"
+        raise NotSupportedError(f"MemPool: device {ordinal} {lacks}", NOT_SUPPORTED, "NOT_SUPPORTED", "managed_alloc")
+    return 0
+
+
+cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
+    # The common pool has no holder but the allocation under way, so that its idle memory goes back as everybody's does.
+    global common_managed, managed_on
+    cdef const Source* source = managed_source(False, SIZE_MAX)
+    cdef uint64_t number
+    cdef int code
+    if not managed_on >> ordinal & 1:
+        require_native("managed memory")
+        require_managed(ordinal, False)
+        managed_on |= <uint64_t>1 << ordinal
+    if common_managed == 0:
+        common_managed = next_pool()
+    number = common_managed
+    with nogil:
+        code = begin_managed_pool(ordinal, stream, number, source)
+    if code == NOT_READY:
+        return allocate_bytes(ordinal, size, stream)
+    if code:
+        raise_status(code, "Buffer", ("device", ordinal, "managed", True))
+    try:
+        return allocate_bytes(ordinal, size, stream)
+    finally:
+        with nogil:
+            end_pool(ordinal, 0, number, thread_number())
+
+
 cdef dict figures_of(PrivateStats stats):
     cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit, "sleeping_bytes": stats.sleeping}
     for name, figure in SHOWN.items():
@@ -276,7 +360,8 @@ cdef dict figures_of(PrivateStats stats):
 
 
 cdef class MemPool:
-    """MemPool(allocator=None, use_on_oom=False, no_split=False, *, limit=None, device=None)\n--\n\n\
+    """MemPool(allocator=None, use_on_oom=False, no_split=False, *, limit=None, device=None, managed=False,
+    prefetch=False, headroom=None)\n--\n\n\
     A pool of device memory apart from the rest, as torch.cuda.MemPool.
 
         pool = accelrt.MemPool(limit=1 << 30)
@@ -295,10 +380,17 @@ cdef class MemPool:
             multiples of 2 MiB, in plain segments, which cannot sleep.
         limit: int, the most bytes to reserve from each device that it is used on; None is no limit of its own.
         device: int, "cuda:1", ...: where it comes into being; None is the current device.
+        managed: bool, whether its memory is managed: the host and every device use it at one address, and a device moves it
+            to where it is used, so that there may be more than the device has.  It has plain segments, which cannot sleep
+            nor be shared, and which no limit counts but the pool's own.
+        prefetch: bool, of managed memory: whether each segment goes to its device when it is taken.
+        headroom: int, of managed memory: bytes of the device that it leaves free for others.  What of a segment has no room
+            beside them prefers the host, and its device reads and writes it there.  None leaves that to the driver.
     Raises:
         ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take from a
-            device; device names none; or allocator is none.
-        NotSupportedError: the allocator's backend is not accelrt's own.
+            device; device names none; allocator is none, or given for managed memory; headroom is negative or no int;
+            prefetch or headroom is given for other memory.
+        NotSupportedError: the allocator's backend is not accelrt's own, or the device has no managed memory.
 
     What is idle in the pool is its own: its empty_cache() gives it back to the device, as accelrt.empty_cache() inside
     use_mem_pool does, and a request that would run out of memory, unless a graph uses the pool.  When the object dies, and
@@ -307,10 +399,15 @@ cdef class MemPool:
 
     def __init__(
         self, allocator: Allocator | None = None, bint use_on_oom=False, bint no_split=False, *,
-        limit: int | None = None, device: DeviceArgument | None = None,
+        limit: int | None = None, device: DeviceArgument | None = None, bint managed=False, bint prefetch=False,
+        headroom: int | None = None,
     ) -> None:
         if self.number:
             raise RuntimeError("this MemPool is made already")
+        if not managed and (prefetch or headroom is not None):
+            raise ArgumentError("prefetch and headroom say where managed memory lies; pass managed=True too")
+        if managed and allocator is not None:
+            raise ArgumentError(f"allocator is {allocator!r}, and managed memory comes from the driver; pass one of the two")
         self.source = NULL if allocator is None else source_of(allocator)
         self.plugged = allocator
         self.lends = use_on_oom
@@ -318,6 +415,9 @@ cdef class MemPool:
         self.most = SIZE_MAX if limit is None else checked_limit(limit)
         self.device = ordinal_of(device)
         require_native("MemPool")
+        if managed:
+            require_managed(self.device, prefetch or headroom is not None)
+            self.source = managed_source(prefetch, SIZE_MAX if headroom is None else checked_headroom(headroom))
         self.number = next_pool()
         self.hold_on(self.device)
 
@@ -370,6 +470,11 @@ cdef class MemPool:
     def allocator(self) -> Allocator | None:
         """What was given: the CUDAPluggableAllocator that its memory comes from; None for the device."""
         return self.plugged
+
+    @property
+    def managed(self) -> bool:
+        """bool: whether its memory is managed."""
+        return self.source != NULL and bool(self.source.managed)
 
     @property
     def limit(self) -> int | None:
@@ -495,9 +600,127 @@ cdef class MemPool:
         limit = "" if self.most == SIZE_MAX else f", limit {self.most}"
         if self.plugged is not None:
             limit += f", memory of {self.plugged!r}"
+        if self.managed:
+            limit += ", managed"
         if is_pool_suspended(self.device, 0, self.number):
             limit += ", asleep"
         return f"<accelrt.MemPool {(0, self.number)} of device {self.device}{limit}>"
+
+
+cdef class PinnedMemPool:
+    """PinnedMemPool(*, limit=None, numa_node=None)\n--\n\n\
+    A pool of page-locked host memory apart from the rest.
+
+        pool = accelrt.PinnedMemPool(limit=1 << 30)
+        pinned = accelrt.PinnedBuffer(4096, pool=pool)
+        with accelrt.use_mem_pool(pool):
+            array = accelrt.pinned_empty(1024)   # of the pool
+
+    Arguments:
+        limit: int, the most bytes to take from the driver; None is no limit of its own.
+        numa_node: int, the node of the host's memory on which it is to lie; None is wherever the system puts it.  What the
+            node has no room for lies elsewhere.
+    Raises:
+        ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take; or the
+            system has no such node.
+
+    What is idle in the pool is its own: its empty_cache() gives it back, and a request that the driver refuses.  When the
+    object dies, and no context uses the pool, its idle memory goes back.  What is live stays valid until it is given back.
+    Memory outside such pools lies on the node nearest to the device that is current, where the system has several.
+    """
+
+    cdef PinnedPool* pinned
+    cdef object node
+    cdef object most
+    cdef object __weakref__
+
+    def __init__(self, *, limit: int | None = None, numa_node: int | None = None) -> None:
+        cdef size_t most = SIZE_MAX if limit is None else checked_limit(limit)
+        cdef int node = ANY_NODE
+        if self.pinned != NULL:
+            raise RuntimeError("this PinnedMemPool is made already")
+        if numa_node is not None:
+            node = checked_node(numa_node)
+        with nogil:
+            self.pinned = make_pinned_pool(most, node)
+        if self.pinned == NULL:
+            raise MemoryError("there are 1024 pools of page-locked memory, or no host memory for another")
+        self.most, self.node = None if limit is None else most, numa_node
+
+    def __dealloc__(self):
+        if self.pinned != NULL:
+            with nogil:
+                drop_pinned_pool(self.pinned)
+
+    cdef PinnedPool* held(self) except NULL:
+        if self.pinned == NULL:
+            refuse_unmade(self)
+        return self.pinned
+
+    @property
+    def limit(self) -> int | None:
+        """The most bytes that it takes from the driver; None is no limit of its own."""
+        self.held()
+        return self.most
+
+    @property
+    def numa_node(self) -> int | None:
+        """The node of the host's memory on which it is to lie; None is wherever the system puts it."""
+        self.held()
+        return self.node
+
+    def stats(self) -> dict[str, int]:
+        """What the pool holds, with the keys of host_memory_stats, whose figures have these in them, and "limit"."""
+        cdef PinnedPool* pinned = self.held()
+        return {**pinned_figures(read_pinned_pool(pinned)), "limit": self.most}
+
+    def reset_peak_stats(self) -> None:
+        """Sets the pool's peaks to the current figures."""
+        reset_pinned_pool(self.held())
+
+    def empty_cache(self) -> None:
+        """Gives the pool's idle memory back to the driver, after waiting for what streams use of it.  While a capture is
+        under way nothing goes back.
+
+        Raises:
+            CudaError: the driver refused; the memory then stays the pool's.
+        """
+        cdef PinnedPool* pinned = self.held()
+        cdef int code
+        watch.before_wait("PinnedMemPool.empty_cache")
+        drain()
+        with nogil:
+            code = empty_pinned_pool(pinned)
+        if code:
+            raise_status(code, "PinnedMemPool.empty_cache")
+
+    def __reduce__(self):
+        refuse_copy(self, "it holds memory of this process; share the object among threads")
+
+    def __repr__(self):
+        limit = "" if self.most is None else f", limit {self.most}"
+        node = "" if self.node is None else f" on NUMA node {self.node}"
+        return f"<accelrt.PinnedMemPool{node}: {self.stats()['allocated_bytes.current']} bytes{limit}>"
+
+
+cdef int checked_node(object numa_node) except -1:
+    node = exact_int(numa_node, "numa_node", "an int")
+    if not 0 <= node < 1 << 16 or not registry.has_node(node):
+        raise ValueError(f"numa_node is {node}, and the system has no such node of memory; see /sys/devices/system/node")
+    return node
+
+
+cdef uintptr_t allocate_pinned_for(object pool, object device, size_t size, bint shared) except? 0:
+    cdef PinnedPool* before = NULL
+    if pool is not None and not isinstance(pool, PinnedMemPool):
+        raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a PinnedMemPool")
+    if pool is not None:
+        before = enter_pinned_pool((<PinnedMemPool>pool).held())
+    try:
+        return share_host_bytes(device, size) if shared else allocate_host_bytes(device, size)
+    finally:
+        if pool is not None:
+            enter_pinned_pool(before)
 
 
 cdef class use_mem_pool:
@@ -509,7 +732,7 @@ cdef class use_mem_pool:
 
     Arguments:
         pool: MemPool, or a pool's id, (int, int): MemPool.id, a graph's pool() or graph_pool_handle().  An id holds the
-            pool while the context is entered, and no longer.
+            pool while the context is entered, and no longer.  A PinnedMemPool, for page-locked memory of any device.
         device: int, "cuda:1", ...; None is the device that is current when the context is entered.
     Raises:
         TypeError: pool is none.
@@ -522,6 +745,8 @@ cdef class use_mem_pool:
     """
 
     cdef MemPool pool       # None where an id was given
+    cdef PinnedMemPool pinned  # None where that is of a device
+    cdef PinnedPool* before    # while entered: the PinnedMemPool's that the thread had entered, or NULL
     cdef uint64_t[2] number  # the pool's id
     cdef bint made
     cdef object device
@@ -530,10 +755,15 @@ cdef class use_mem_pool:
     cdef object __weakref__
 
     def __init__(self, pool: MemPool | tuple[int, int], device: DeviceArgument | None = None) -> None:
-        if not isinstance(pool, (MemPool, tuple)):
+        if not isinstance(pool, (MemPool, PinnedMemPool, tuple)):
             raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool or its id")
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered; make another one")
+        if isinstance(pool, PinnedMemPool):
+            (<PinnedMemPool>pool).held()
+            self.pinned = pool
+            self.made = True
+            return
         read_pool_id(pool, self.number)
         self.pool = pool if isinstance(pool, MemPool) else None
         if self.pool is None and self.number[0] == 0 and self.number[1] == 0:
@@ -544,9 +774,18 @@ cdef class use_mem_pool:
         self.made = True
 
     def __dealloc__(self):
-        if self.thread:
+        if self.thread and self.pinned is None:
             with nogil:
                 end_pool(self.ordinal, self.number[0], self.number[1], self.thread)
+        elif self.thread == thread_number():
+            self.leave_pinned()
+
+    cdef int leave_pinned(self) noexcept:
+        cdef PinnedPool* pinned = enter_pinned_pool(self.before)
+        self.before = NULL
+        with nogil:
+            drop_pinned_pool(pinned)
+        return 0
 
     def __reduce__(self):
         refuse_copy(self, "it belongs to the thread that enters it; make another one of the same pool")
@@ -558,6 +797,11 @@ cdef class use_mem_pool:
             refuse_unmade(self)
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
+        if self.pinned is not None:
+            hold_pinned_pool(self.pinned.held())
+            self.before = enter_pinned_pool(self.pinned.held())
+            self.thread = thread_number()
+            return
         self.ordinal = ordinal_of(self.device)
         if self.pool is not None:
             self.pool.hold_on(self.ordinal)
@@ -573,6 +817,12 @@ cdef class use_mem_pool:
         cdef int code
         if thread == 0:
             raise RuntimeError("this use_mem_pool is not entered, or was left already; allocations go where they went")
+        if self.pinned is not None:
+            if thread != thread_number():
+                raise RuntimeError("use_mem_pool of page-locked memory is left by the thread that entered it alone")
+            self.thread = 0
+            self.leave_pinned()
+            return False
         self.thread = 0
         with nogil:
             code = end_pool(self.ordinal, self.number[0], self.number[1], thread)

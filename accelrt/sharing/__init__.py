@@ -31,6 +31,7 @@ threads   threads that outlive every exception
 
 from accelrt.sharing.handles import (
     MemoryHandle,
+    PinnedHandle,
     cancel_unopened,
     ipc_collect,
     register_reductions,
@@ -39,7 +40,7 @@ from accelrt.sharing.handles import (
 )
 from accelrt.sharing.mapping import share_pages
 
-__all__ = ["MemoryHandle", "cancel_unopened", "ipc_collect", "share", "statistics"]
+__all__ = ["MemoryHandle", "PinnedHandle", "cancel_unopened", "ipc_collect", "share", "statistics"]
 
 share_pages()
 register_reductions()

@@ -30,7 +30,8 @@ TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from accelrt.arrays.array import Buffer
+    from accelrt.annotations import DeviceArgument
+    from accelrt.arrays.array import Buffer, PinnedBuffer
     from accelrt.core.process import Descriptor
     from accelrt.sharing.mapping import Mapping
 
@@ -99,6 +100,21 @@ class Place:
     def gone(self) -> str:
         """Why its owner has it no more."""
         return "it was opened before" if self.ticket else "its owner has closed the handle"
+
+
+class PinnedPlace:
+    """Where page-locked memory is: the owner's socket and process, its number there, and its bytes."""
+
+    __slots__ = ("name", "nbytes", "number", "pid")
+
+    def __init__(self, name: str, pid: int, number: int, nbytes: int) -> None:
+        self.name = name
+        self.pid = pid
+        self.number = number
+        self.nbytes = nbytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (PinnedPlace, (self.name, self.pid, self.number, self.nbytes))
 
 
 class GoneError(ConnectionError):
@@ -350,7 +366,7 @@ def who() -> str:
         return _who
 
 
-def missing(place: Place, what: str) -> RuntimeError:
+def missing(place: Place | PinnedPlace, what: str) -> RuntimeError:
     return RuntimeError(
         f"memory of process {place.pid} cannot be opened: {what}; the owner has to live, and to keep "
         "the handle, "
@@ -403,7 +419,37 @@ def open_memory(place: Place, stream: Stream, timeout: float | None = None) -> B
         raise
 
 
-def raise_plainly(error: BaseException, owner: Owner, place: Place, limit: float) -> None:
+def ask_for_file(owner: Owner, place: PinnedPlace, deadline: float) -> list[Descriptor]:
+    """The file of page-locked memory."""
+    connection = owner.take_connection(deadline)
+    try:
+        wire.send(connection, {"do": "open", "pinned": place.number}, deadline)
+        answer, files = wire.receive_files(connection, deadline)
+    except BaseException:
+        connection.close()
+        raise
+    owner.keep_connection(connection)
+    if "error" in answer or not len(files):
+        raise missing(place, "its owner has dropped or closed the handle")
+    return files
+
+
+def open_pinned(place: PinnedPlace, device: DeviceArgument | None, timeout: float | None) -> PinnedBuffer:
+    """A PinnedBuffer on another process's page-locked memory; raises as open_memory."""
+    limit = wire.limit_of(timeout)
+    deadline = wire.deadline_in(limit)
+    with _lock:
+        owner = owner_of(place.name, place.pid)
+    try:
+        files = ask_for_file(owner, place, deadline)
+    except BaseException as error:
+        raise_plainly(error, owner, place, limit)
+        raise
+    with mapping.Relaxed():
+        return mapping.open_pinned(files[0].fileno(), place.nbytes, device)
+
+
+def raise_plainly(error: BaseException, owner: Owner, place: Place | PinnedPlace, limit: float) -> None:
     """Raises what a failure means to the caller of open(), where that is more than it says itself."""
     if isinstance(error, PeerTimeoutError) or wire.is_ours(error):
         return

@@ -9,7 +9,7 @@ import threading
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 
-from accelrt.arrays.array import Array, Buffer
+from accelrt.arrays.array import Array, Buffer, PinnedBuffer
 from accelrt.sharing import consumer, mapping, producer
 from accelrt.sharing.mapping import Loan
 from accelrt.streams.stream import current_stream
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
     from accelrt.sharing.mapping import Claim
+    from accelrt.sharing.producer import PinnedFile
     from accelrt.streams.stream import Stream
 
 # One that is held at a fork is its thread's alone, and the child has that thread alone.
@@ -91,6 +92,72 @@ class MemoryHandle:
         return (
             f"<accelrt.sharing.MemoryHandle of {what} of {self.nbytes} bytes, of process {self._place.pid}>"
         )
+
+
+class PinnedHandle:
+    """Page-locked memory that other processes can open: it pickles, and its copy there has open().
+
+    In the owner's process it can be opened until close(), or its end; what was opened by then stays valid,
+    also where the owner frees its own, or ends.
+    """
+
+    def __init__(self, place: consumer.PinnedPlace, file: PinnedFile | None = None) -> None:
+        if not isinstance(place, consumer.PinnedPlace):
+            raise TypeError(f"a PinnedHandle is made by PinnedBuffer.share(), not of {type(place).__name__}")
+        self._place = place
+        self._file = file  # None in every process but the owner's
+
+    @property
+    def nbytes(self) -> int:
+        """int: the bytes of the PinnedBuffer."""
+        return self._place.nbytes
+
+    def open(self, device: DeviceArgument | None = None, *, timeout: float | None = None) -> PinnedBuffer:
+        """The memory, as a PinnedBuffer on the same bytes, which this process's driver has locked too.
+
+        Arguments:
+            device: as for PinnedBuffer.
+            timeout: float, seconds that the owner may take to answer; None is ACCELRT_SHARING_TIMEOUT.
+        Raises:
+            RuntimeError: the owner is gone or has closed the handle.
+            PeerTimeoutError: it took too long; a TimeoutError, and a RuntimeError.
+            PermissionError: the owner has another authkey.
+            CudaError: the driver refused.
+        """
+        place = self._place
+        if place.nbytes == 0:
+            return PinnedBuffer(0, device)
+        own, file = producer.own_pinned(place.name, place.number)
+        if not own:
+            return consumer.open_pinned(place, device, timeout)
+        if file is None or file.file is None:
+            raise consumer.missing(place, "its owner has dropped or closed the handle")
+        return mapping.open_pinned(file.file.fileno(), place.nbytes, device)
+
+    def close(self) -> None:
+        """No process opens it any more; doing it again does nothing, and so does doing it elsewhere."""
+        self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (PinnedHandle, (self._place,))
+
+    def __repr__(self) -> str:
+        return f"<accelrt.sharing.PinnedHandle of {self.nbytes} bytes, of process {self._place.pid}>"
+
+
+def share_pinned(memory: PinnedBuffer) -> PinnedHandle:
+    """A handle by which other processes open page-locked memory; see PinnedBuffer.share()."""
+    file = producer.PinnedFile(*mapping.file_of_pinned(memory))
+    name, number = producer.offer_pinned(file) if file.nbytes else ("", 0)
+    return PinnedHandle(consumer.PinnedPlace(name, os.getpid(), number, file.nbytes), file)
 
 
 def lend(

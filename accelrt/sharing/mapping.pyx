@@ -9,15 +9,18 @@ from libc.stdlib cimport free
 from posix.unistd cimport getpid
 from queue import Empty, SimpleQueue
 
+from accelrt.allocator.backing.pages cimport is_managed
 from accelrt.allocator.external.torch_table cimport hold_share, let_go_of_share
+from accelrt.allocator.pinned.cache cimport adopt_pinned, pinned_file
 from accelrt.allocator.pool cimport (
     add_imported, begin_export, copy_uses, drop_imported, end_export, export_page, Exported, open_imported, share_new_pages,
 )
-from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, check_live, raise_freed
+from accelrt.arrays.array cimport DEVICE_BUFFER, Array, Buffer, PinnedBuffer, check_live, raise_freed
 from accelrt.core.locks cimport add_in_turn
 from accelrt.core.process cimport Descriptor, own, own_all
 from accelrt.core.process import call_at_fork
 from accelrt.core.threads cimport pause
+from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport (
     LATER, ask_stream, enter_wait, go_relaxed, is_capturing, is_device_lost, leave_wait, meaning_of, record_behind,
     restore_mode,
@@ -27,7 +30,9 @@ from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.lifetimes cimport drain
-from accelrt.status cimport NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy
+from accelrt.status cimport (
+    INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy,
+)
 from accelrt.streams.stream cimport Event, PER_THREAD, Stream, stream_for
 cimport accelrt.runtime.access as watch
 from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
@@ -580,6 +585,11 @@ def share_bytes(Buffer buffer) -> SharedBytes:
     cdef int code = 0
     if not buffer.live:
         raise_freed(buffer, "this")
+    if is_managed(address):
+        raise NotSupportedError(
+            f"{buffer!r} is managed memory, of which no driver gives another process a part; copy it into a Buffer without "
+            "managed=True, and share that", NOT_SUPPORTED, "NOT_SUPPORTED", "share",
+        )
     if buffer.kept:
         if not isinstance(buffer.keeper, SharedBytes):
             raise ValueError(
@@ -1340,3 +1350,48 @@ def forget_loans() -> object:
     kept = (live(), _spare_events)
     _loans, _tickets, _spare_events, _event_count = {}, {}, {}, 0
     return kept
+
+
+# --- page-locked memory ----------------------------------------------------------------------------------------
+
+def file_of_pinned(PinnedBuffer memory) -> tuple[Descriptor | None, int]:
+    """The file of memory that was made to be shared, and its bytes; of no bytes there is none.
+
+    Raises:
+        ValueError, NotSupportedError: as of PinnedBuffer.share().
+    """
+    cdef uintptr_t address = memory.ptr
+    cdef int file
+    if not memory.live:
+        raise_freed(memory, "this")
+    if address == 0:
+        return None, 0
+    with nogil:
+        file = pinned_file(address)
+    if file < 0:
+        raise NotSupportedError(
+            f"{memory!r} cannot be shared with other processes: it was not made for that; make it by "
+            "PinnedBuffer(..., shared=True)", NOT_SUPPORTED, "NOT_SUPPORTED", "share",
+        )
+    return own(file), memory.nbytes
+
+
+def open_pinned(file: int, size_t nbytes, device: DeviceArgument | None) -> PinnedBuffer:
+    """A PinnedBuffer on a file of page-locked memory, which this process's driver locks too; the file stays the caller's.
+
+    Raises:
+        ValueError: it is no such file.
+        CudaError: the driver refused.
+    """
+    cdef PinnedBuffer memory = PinnedBuffer.__new__(PinnedBuffer)
+    cdef size_t size = 0
+    cdef int number = file, ordinal = -1 if device is None else ordinal_of(device), code
+    with nogil:
+        code = adopt_pinned(ordinal, number, &size, &memory.ptr)
+    if code == INVALID_VALUE or (code == 0 and size < nbytes):
+        raise ValueError(f"the other process sent a file of {size} bytes, which is none of {nbytes} page-locked ones")
+    if code:
+        raise_status(code, "host_register", ("size", size))
+    memory.nbytes = nbytes
+    memory.live = True
+    return memory

@@ -14,7 +14,9 @@ import select
 import threading
 import time
 from collections import deque
+from itertools import count
 from multiprocessing import AuthenticationError
+from weakref import WeakValueDictionary
 
 from accelrt.core import procfs
 from accelrt.core.process import call_at_fork, open_pidfd
@@ -43,6 +45,18 @@ BROKEN_LISTENER = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 _lock = threading.RLock()  # held for no call of a driver's, and for no wait
 _borrowers: dict[str, Borrower] = {}  # processes, by the names that they gave themselves
 _offer: Offer | None = None  # where this process listens
+_pinned: WeakValueDictionary[int, PinnedFile] = WeakValueDictionary()  # that handles offer, by number
+_pinned_numbers = count(1)
+
+
+class PinnedFile:
+    """The file of page-locked memory that a handle offers; None of no bytes."""
+
+    __slots__ = ("__weakref__", "file", "nbytes")
+
+    def __init__(self, file: Descriptor | None, nbytes: int) -> None:
+        self.file = file
+        self.nbytes = nbytes
 
 
 class Borrower:
@@ -159,6 +173,8 @@ class Lender:
             self.hand_out_tensor(
                 message["tensor"], message["claim"], int(message["as"]), bool(message["files"])
             )
+        elif message["do"] == "open" and "pinned" in message:
+            self.hand_out_pinned(int(message["pinned"]))
         elif message["do"] == "open":
             self.hand_out(int(message["loan"]), int(message["as"]), bool(message["files"]))
         elif message["do"] == "end":
@@ -201,6 +217,15 @@ class Lender:
             self.send({"error": "gone"})
             return
         self.send_memory(name, memory, None, files)
+
+    def hand_out_pinned(self, number: int) -> None:
+        """Page-locked memory lasts as long as any process has it mapped, so that nothing is written down."""
+        with _lock:
+            offered = _pinned.get(number)
+        if offered is None or offered.file is None:
+            self.send({"error": "gone"})
+            return
+        self.send({"files": 1, "sizes": [offered.nbytes]}, [offered.file.fileno()])
 
     def send_memory(self, name: int, memory: SharedBytes, event: Event | None, files: bool) -> None:
         answer: wire.Message = {"event": None, "segment": None}
@@ -421,6 +446,22 @@ def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
         return True, mapping.find(number)
 
 
+def offer_pinned(file: PinnedFile) -> tuple[str, int]:
+    """The name of this process's socket, and the number by which it hands the file out while that lives."""
+    number = next(_pinned_numbers)
+    with _lock:
+        _pinned[number] = file
+    return start(), number
+
+
+def own_pinned(name: str, number: int) -> tuple[bool, PinnedFile | None]:
+    """Whether that is this process's socket, and the file."""
+    with _lock:
+        if _offer is None or name != _offer.name:
+            return False, None
+        return True, _pinned.get(number)
+
+
 def cancel_tickets() -> int:
     with _lock:
         gone = mapping.drop_tickets()
@@ -453,6 +494,7 @@ def forget() -> None:
         if process.life is not None:
             process.life.close()
     _borrowers.clear()
+    _pinned.clear()
     _offer = None
 
 

@@ -32,6 +32,7 @@ MADE_BY = {
     "host_register": "host_unregister",
 }
 ALSO_MADE_BY = {
+    "managed_alloc": "memory_alloc",
     "physical_create_shared": "physical_create",
     "physical_import": "physical_create",
     "ipc_event_open": "event_create",

@@ -14,6 +14,7 @@ FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
 FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
 NOTHING = (1 << 64) - 1  # no call was made that wants a context
 ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
+RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's, node 0
 
 # Rows that make no call which wants a context, by the documentation of the functions that they call.
 FREE = {
@@ -51,6 +52,8 @@ def arguments(row):
         "stream": stream,
         "first": 1,
         "second": 0,
+        "ranges": ctypes.addressof(RANGE),
+        "count": 1,
     }
     if row.name.startswith("stream_attribute"):
         values["attribute"] = 9  # memory synchronisation domains

@@ -159,3 +159,58 @@ def test_what_the_library_answers_is_told(library):
 def test_a_library_that_cannot_be_loaded_is_no_device(tmp_path):
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     in_child(refused, NO_DEVICE, "cannot be used", LD_LIBRARY_PATH=str(tmp_path))
+
+
+RANGES = [(0x1000, 4096, 1, 1), (0x9000, 4096, 2, 0)]  # to the second device, and to the host
+
+
+def ranges_of(parts):
+    words = [word for address, size, kind, place in parts for word in (address, size, kind | place << 32)]
+    return (ctypes.c_size_t * len(words))(*words)
+
+
+def moves(older, single, batches, last):
+    """Two ranges by one call, then the second alone; what was called, and which place was named last."""
+    rows, fake = opened()
+    both, alone = ranges_of(RANGES), ranges_of(RANGES[:1])
+    assert rows.managed_prefetch(0, 0x300, ctypes.addressof(both), 2) == 0
+    assert rows.managed_prefetch(0, 0, ctypes.addressof(both), 2) == 0  # the legacy stream takes no batch
+    assert rows.managed_prefetch(0, 0x300, ctypes.addressof(alone), 1) == 0
+    assert [fake.fake_moves(which) for which in range(4)] == [single, older, batches, last]
+    bad = ranges_of([(0x1000, 4096, 1, 5)])
+    assert rows.managed_prefetch(0, 0x300, ctypes.addressof(bad), 1) == INVALID_DEVICE
+    assert rows.managed_advise(0, 0x1000, 4096, 3, 2, 0) == 0
+    assert fake.fake_moves(3) == (-1 if older else last)  # the older call names the host so
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 5, 0, 1)),
+        ({"FAKE_VERSION": "12000"}, (5, 0, 0, 1)),
+        ({"FAKE_CONCURRENT": "1"}, (0, 3, 1, 1)),
+        ({"FAKE_CONCURRENT": "1", "FAKE_MISSING": "cuMemPrefetchBatchAsync"}, (0, 5, 0, 1)),
+    ],
+)
+def test_managed_memory_is_moved_by_the_calls_that_the_driver_has(library, environment, expected):
+    in_child(moves, *expected, LD_LIBRARY_PATH=str(library), **environment)
+
+
+def discards():
+    rows, fake = opened()
+    both = ranges_of(RANGES)
+    assert rows.managed_discard(0, 0x300, ctypes.addressof(both), 2, False) == 0
+    assert rows.managed_discard(0, 0x300, ctypes.addressof(both), 2, True) == 0
+    assert rows.managed_discard(0, 0, ctypes.addressof(both), 2, False) == INVALID_VALUE
+    assert fake.fake_moves(2) == 2
+
+
+def no_discards():
+    rows, _ = opened()
+    both = ranges_of(RANGES)
+    assert rows.managed_discard(0, 0x300, ctypes.addressof(both), 2, False) == NOT_SUPPORTED
+
+
+def test_a_driver_that_cannot_discard_says_so(library):
+    in_child(discards, LD_LIBRARY_PATH=str(library))
+    in_child(no_discards, LD_LIBRARY_PATH=str(library), FAKE_MISSING="cuMemDiscardBatchAsync")

@@ -49,7 +49,7 @@ DOORS = {
         *("private.routes", "private.sleep"),
         "readers",
         *("external.external_pool", "external.torch_table"),
-        "pinned.cache",
+        *("backing.pages", "pinned.cache"),
         *("settings.apply", "settings.settings"),
     },
     "driver": {"guard", "cuda.driver", "host.driver", "registry", "table", "testing"},

@@ -173,3 +173,15 @@ def test_a_sleep_and_a_wake_are_measured_and_checked():
         assert row["bytes"] >= row["copied"] >= 0
         assert (row["copied"] == 0) == row["what"].startswith("discard")
     assert said["raw"] == {}
+
+
+def test_managed_memory_is_measured_and_checked():
+    done = start("bench_managed", "--gib", "0.01", "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert list(said["GB/s"]) == ["accelrt"]  # on the host device, which has no driver beside it
+    assert len(said["GB/s"]["accelrt"]) == 6
+    assert all(rate > 0 for rate in said["GB/s"]["accelrt"].values())
+    refused = start("bench_managed", "--gib", "1")
+    assert refused.returncode == 1
+    assert "more than a quarter" in refused.stderr

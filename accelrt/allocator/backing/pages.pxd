@@ -24,6 +24,10 @@ cdef inline void count_owner(Pool* pool, Heap* heap, int64_t size) noexcept nogi
         heap.owner.peak[RESERVED_BYTES] = max(heap.owner.peak[RESERVED_BYTES], <int64_t>heap.owner.reserved)
 
 
+# Whether managed memory of some pool contains the address.  Any thread, under any lock.
+cdef bint is_managed(uintptr_t address) noexcept nogil
+
+
 # Pages made from now on may be mapped by other processes, if the device can make such memory (which takes a few
 # microseconds longer).  Any thread, under any lock.
 cdef void make_pages_shareable() noexcept nogil

@@ -1,6 +1,7 @@
 """A pool's memory of the device: plain segments, pages, and the expandable segments that they are mapped in."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
 from posix.unistd cimport close
 
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
@@ -20,7 +21,10 @@ from accelrt.core.locks cimport (
     store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.guard cimport go_relaxed, restore_mode
+from accelrt.driver.guard cimport go_relaxed, is_capturing, restore_mode
+from accelrt.driver.table cimport (
+    LOCATION_DEVICE, LOCATION_HOST, MANAGED_GLOBAL, ManagedRange, SET_ACCESSED_BY, SET_PREFERRED,
+)
 from accelrt.status cimport (
     CAP_REACHED, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED,
     POOL_CAP_REACHED,
@@ -38,6 +42,8 @@ cdef int take_bytes(Pool* pool, void* about) noexcept nogil:
     cdef int before, code
     if segment.source == NULL:
         return pool.table.memory_alloc(pool.device, segment.size, &segment.address)
+    if segment.source.managed:
+        return take_managed(pool, segment)
     code = enter_device(pool, &before)
     if code:
         return code
@@ -55,11 +61,135 @@ cdef int give_bytes(Pool* pool, void* about) noexcept nogil:
     cdef int before, code
     if segment.source == NULL:
         return pool.table.memory_free(pool.device, segment.address)
+    if segment.source.managed:
+        forget_managed(segment.address)  # before others may have the addresses
+        code = pool.table.memory_free(pool.device, segment.address)
+        if code:
+            note_managed(segment.address, segment.size)
+        return code
     code = enter_device(pool, &before)
     if code == 0:
         segment.source.free(<void*>segment.address, segment.size, pool.device, <void*>segment.heap.stream)
         leave_device(pool, before)
     return code
+
+
+# Managed memory: which addresses are, for whoever hands them to others; and where each segment shall lie.
+
+cdef struct Span:
+    uintptr_t start
+    uintptr_t end
+
+cdef enum:
+    NEAR_UNIT = 2 << 20  # the part of a segment that shall lie on the device is a multiple
+
+cdef Span* spans = NULL       # of managed segments, by address; under spans_lock
+cdef size_t span_count = 0
+cdef size_t span_room = 0
+cdef int spans_lock = 0
+cdef long managed_total = 0   # their bytes; written under spans_lock
+
+
+cdef size_t spans_below(uintptr_t address) noexcept nogil:
+    # How many begin at most there.  Under spans_lock.
+    cdef size_t low = 0, high = span_count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if spans[middle].start <= address:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef bint note_managed(uintptr_t address, size_t size) noexcept nogil:
+    # False where the host has no memory.
+    global spans, span_count, span_room
+    cdef Span* larger
+    cdef size_t index
+    spin_lock(&spans_lock)
+    if span_count == span_room:
+        larger = <Span*>realloc(spans, (2 * span_room + 16) * sizeof(Span))
+        if larger == NULL:
+            spin_unlock(&spans_lock)
+            return False
+        spans = larger
+        span_room = 2 * span_room + 16
+    index = spans_below(address)
+    memmove(&spans[index + 1], &spans[index], (span_count - index) * sizeof(Span))
+    spans[index].start, spans[index].end = address, address + size
+    span_count += 1
+    store_count(&managed_total, load_count(&managed_total) + <long>size)
+    spin_unlock(&spans_lock)
+    return True
+
+
+cdef void forget_managed(uintptr_t address) noexcept nogil:
+    global span_count
+    cdef size_t index
+    spin_lock(&spans_lock)
+    index = spans_below(address)
+    if index and spans[index - 1].start == address:
+        store_count(&managed_total, load_count(&managed_total) - <long>(spans[index - 1].end - address))
+        memmove(&spans[index - 1], &spans[index], (span_count - index) * sizeof(Span))
+        span_count -= 1
+    spin_unlock(&spans_lock)
+
+
+cdef bint is_managed(uintptr_t address) noexcept nogil:
+    cdef size_t index
+    cdef bint found
+    if load_count(&managed_total) == 0:
+        return False
+    spin_lock(&spans_lock)
+    index = spans_below(address)
+    found = index > 0 and address < spans[index - 1].end
+    spin_unlock(&spans_lock)
+    return found
+
+
+cdef inline bint is_managed_segment(const Segment* segment) noexcept nogil:
+    return segment.source != NULL and segment.source.managed
+
+
+cdef int take_managed(Pool* pool, Segment* segment) noexcept nogil:
+    # Where the memory shall lie is advice, so that a refusal of it is no matter.
+    cdef size_t near = segment.size
+    cdef int code = pool.table.managed_alloc(pool.device, segment.size, MANAGED_GLOBAL, &segment.address)
+    if code == 0 and (segment.address & (UNIT - 1) or not note_managed(segment.address, segment.size)):
+        pool.table.memory_free(pool.device, segment.address)
+        return NO_HOST_MEMORY
+    if code == 0 and segment.source.headroom != SIZE_MAX:
+        near = leave_headroom(pool, segment)
+    if code == 0 and segment.source.prefetches and near:
+        prefetch_segment(pool, segment, near)
+    return code
+
+
+cdef size_t leave_headroom(Pool* pool, const Segment* segment) noexcept nogil:
+    # The bytes from its start on that shall lie on the device, which has its headroom left beside them.
+    cdef size_t room = 0, total = 0, near
+    if pool.table.memory_info(pool.device, &room, &total):
+        return 0
+    room = room - segment.source.headroom if room > segment.source.headroom else 0
+    near = segment.size if room >= segment.size else room & ~<size_t>(NEAR_UNIT - 1)
+    if near:
+        pool.table.managed_advise(
+            pool.device, segment.address, near, SET_PREFERRED, LOCATION_DEVICE, pool.device)
+    if near < segment.size:
+        pool.table.managed_advise(
+            pool.device, segment.address + near, segment.size - near, SET_PREFERRED, LOCATION_HOST, 0)
+        pool.table.managed_advise(
+            pool.device, segment.address + near, segment.size - near, SET_ACCESSED_BY, LOCATION_DEVICE, pool.device)
+    return near
+
+
+cdef void prefetch_segment(Pool* pool, const Segment* segment, size_t size) noexcept nogil:
+    # A capture takes no prefetch.
+    cdef ManagedRange moved = ManagedRange(segment.address, size, LOCATION_DEVICE, pool.device)
+    cdef int code = 0
+    if not is_capturing(pool.table, pool.device, segment.heap.stream, &code) and code == 0:
+        pool.table.managed_prefetch(pool.device, segment.heap.stream, &moved, 1)
 
 
 cdef int enter_device(const Pool* pool, int* out_before) noexcept nogil:
@@ -123,7 +253,10 @@ cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     # The private pool's limit first: memory elsewhere cannot help against it.
     if heap.owner != NULL and (size > heap.owner.limit or heap.owner.reserved > heap.owner.limit - size):
         return POOL_CAP_REACHED
-    return CAP_REACHED if reserved(pool) + size > pool.limit else 0
+    # Managed memory takes as much of the device as that has room for, whatever there is of it.
+    if heap.owner != NULL and heap.owner.source != NULL and heap.owner.source.managed:
+        return 0
+    return CAP_REACHED if reserved(pool) - pool.stats.managed_bytes + size > pool.limit else 0
 
 
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
@@ -156,6 +289,8 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     count_owner(pool, heap, size)
     pool.stats.num_device_alloc += 1
     count_pool(pool, RESERVED_BYTES, segment.kind, size)
+    if is_managed_segment(segment):
+        pool.stats.managed_bytes += size
     record_event(pool, SEGMENT_ALLOCATED, segment.address, size, heap.stream, heap.owner)
     append_hole(segment, size).epoch = heap.quiescent_epoch  # new memory: no work uses it yet
     put_free(pool, segment.first)
@@ -200,6 +335,8 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
     pool.stats.num_device_free += 1
     note_news(&pool.stats)
     count_pool(pool, RESERVED_BYTES, segment.kind, -<long long>segment.size)
+    if is_managed_segment(segment):
+        pool.stats.managed_bytes -= segment.size
     block.state = FREE
     recycle(segment.heap, block)
     free(segment)
@@ -927,8 +1064,10 @@ cdef void close_file(uintptr_t handle) noexcept nogil:
 
 
 cdef void close_in_child() noexcept nogil:
-    global files_lock
-    files_lock = 0  # a thread of the parent's may have held this, or that
+    global files_lock, span_count, spans_lock
+    files_lock = spans_lock = 0  # a thread of the parent's may have held these, or that
+    span_count = 0
+    store_count(&managed_total, 0)
     pthread_mutex_init(&joining, NULL)
     for place in range(file_count):
         close(files[place])
@@ -1173,7 +1312,10 @@ cdef bint is_hopeless(Pool* pool, size_t need) noexcept nogil:
     # Whether the device has less than a large growth needs.  Made page by page, it would leave other processes nothing
     # until it is refused.
     cdef size_t free_bytes = 0
-    return need >= CHECKED and call_unlocked(pool, read_free, &free_bytes) == 0 and need > free_bytes
+    # Managed memory leaves the device where others need the room.
+    if need < CHECKED or call_unlocked(pool, read_free, &free_bytes):
+        return False
+    return need > free_bytes + <size_t>load_count(&managed_total)
 
 
 cdef int grow_pages(Pool* pool, Heap* heap, size_t need, bint at_end) noexcept nogil:

@@ -1,10 +1,11 @@
-# What the cache of page-locked memory is made of: sizes, figures, records.  One such pool a process: the memory is
-# portable, every device can use it.  cache.pyx walks the identities of memory/DESIGN.md.
+# What the caches of page-locked memory are made of: sizes, figures, records.  The memory is portable, every device can use
+# it, so that a process has one such pool; more where it has NUMA nodes, or users ask for pools of their own.  audit.pyx
+# walks the identities of memory/DESIGN.md.
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 from accelrt.core.handle_map cimport AddressMap
-from accelrt.core.locks cimport pthread_mutex_t
+from accelrt.core.locks cimport pthread_mutex_t, spin_lock, spin_unlock
 from accelrt.allocator.sizes cimport round_up
 from accelrt.uses.events cimport Queues, Use, UseStore
 
@@ -19,6 +20,8 @@ cdef enum:
     CLASSES = 448           # of sizes below 2**HOST_ROUND_LIMIT: seven words of a bit map
     WORDS = 7
     HOST_ROUND_LIMIT = 60        # requests of 2**60 bytes and more are refused unseen
+    ANY_NODE = -1           # of the host's memory: wherever the system puts it
+    NO_FILE = -1
 
 cdef extern from *:
     int log2_floor "63 - __builtin_clzll" (unsigned long long value) noexcept nogil
@@ -134,6 +137,7 @@ cdef struct PinnedSegment:
     bint registered       # memory of the operating system's, registered, rather than the driver's own
     bint carved           # of the reserve: it stays for as long as the process
     bint uncached         # one block, given back to the driver when it is free
+    int file              # whose memory it is, which other processes may have too; NO_FILE: none
 
 cdef struct PinnedSettings:   # written under lock
     size_t round_limit        # bytes; larger requests are rounded to pages only
@@ -172,3 +176,37 @@ cdef struct PinnedPool:
     Queues queues             # guarded by order
     PinnedBlock* deferred     # pending, with uses whose events are not recorded yet
     long awaited              # events that some thread took out to wait for them
+    void* watch               # the thread that polls; guarded by order
+    # The first pool's figures have in them those of all others, which add theirs under its lock too, taken behind their own.
+    PinnedPool* whole         # the first pool; NULL: this is it
+    size_t limit              # the most bytes of segments; SIZE_MAX: none
+    size_t growing            # bytes that threads are asking the driver for
+    int node                  # the NUMA node that its memory is to lie on, or ANY_NODE
+    bint common               # its idle memory goes when everybody's does
+    long holders              # objects and contexts; guarded by lock
+
+
+cdef inline void count_blocks(PinnedPool* pool, long long blocks, long long bytes_) noexcept nogil:
+    if blocks > 0:
+        add(&pool.stats.blocks, blocks)
+        add(&pool.stats.block_bytes, bytes_)
+    else:
+        subtract(&pool.stats.blocks, -blocks)
+        subtract(&pool.stats.block_bytes, -bytes_)
+    if pool.whole != NULL:
+        spin_lock(&pool.whole.lock)
+        count_blocks(pool.whole, blocks, bytes_)
+        spin_unlock(&pool.whole.lock)
+
+
+cdef inline void count_segments(PinnedPool* pool, long long segments, long long bytes_) noexcept nogil:
+    if segments > 0:
+        add(&pool.stats.segments, segments)
+        add(&pool.stats.segment_bytes, bytes_)
+    else:
+        subtract(&pool.stats.segments, -segments)
+        subtract(&pool.stats.segment_bytes, -bytes_)
+    if pool.whole != NULL:
+        spin_lock(&pool.whole.lock)
+        count_segments(pool.whole, segments, bytes_)
+        spin_unlock(&pool.whole.lock)

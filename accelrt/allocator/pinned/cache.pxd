@@ -2,8 +2,8 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.block cimport (
-    FREE, LIVE, WORDS, add, class_above, class_below, kind_of, lowest_bit, PinnedBlock, PinnedPool, PinnedSegment,
-    PinnedSettings, PinnedStats, subtract,
+    FREE, LIVE, WORDS, class_above, class_below, count_blocks, kind_of, lowest_bit, PinnedBlock, PinnedPool,
+    PinnedSegment, PinnedSettings, PinnedStats,
 )
 from accelrt.core.handle_map cimport map_insert, map_remove, map_reserve
 from accelrt.status cimport NO_HOST_MEMORY, NOT_READY
@@ -110,18 +110,19 @@ cdef inline int hand_out(PinnedPool* pool, PinnedBlock* block, size_t size) noex
         return NO_HOST_MEMORY
     block.state = LIVE
     map_insert(&pool.live, block.address, block)
-    add(&pool.stats.blocks, 1)
-    add(&pool.stats.block_bytes, block.size)
+    count_blocks(pool, 1, block.size)
     return 0
 
 
 cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     map_remove(&pool.live, block.address)
-    subtract(&pool.stats.blocks, 1)
-    subtract(&pool.stats.block_bytes, block.size)
+    count_blocks(pool, -1, -<long long>block.size)
 
 # The cache of page-locked host memory: the public nogil face of allocator/pinned/.  Addresses are what
 # allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.
+#
+# A thread's allocations come from the pool that it has entered, else from a common one: that of the NUMA node nearest to the
+# device, where there are several nodes.  Memory goes back where it came from.
 
 # Allocates size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
 # more from the driver of the calling thread's current device.
@@ -132,6 +133,13 @@ cdef int release_pinned(uintptr_t address) noexcept nogil  # NOT_ALLOCATED where
 cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
 cdef int try_release_pinned(uintptr_t address) noexcept nogil
 
+# Memory of a file, which other processes may map too: whole segments, kept in no cache.  share_pinned makes one of so many
+# bytes, at least 1; adopt_pinned takes another process's, whose file stays the caller's, and whose size is answered.
+# INVALID_VALUE: it is no such file.
+cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept nogil
+cdef int adopt_pinned(int device, int file, size_t* out_size, uintptr_t* out_address) noexcept nogil
+cdef int pinned_file(uintptr_t address) noexcept nogil  # a descriptor, which the caller closes; NO_FILE where it has none
+
 # Work on the stream uses the memory that contains the address: once released, it is not handed out before that
 # work is done.  NOT_ALLOCATED where no live memory of the cache contains it.
 cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil
@@ -141,8 +149,21 @@ cdef int empty_pinned() noexcept nogil  # waits for what is pending, then gives 
 # (allocator/pool.pxd).
 cdef void record_deferred_pinned() noexcept nogil
 cdef void forget_stream_pinned(int device, uintptr_t stream, uintptr_t heir) noexcept nogil
+# Pools of the user's own.  One is held until it was dropped as often as it was made or held; dropped for good, it goes once
+# its memory did, and the pointer may serve another.  NULL: there is no room for one.
+cdef PinnedPool* make_pinned_pool(size_t limit, int node) noexcept nogil
+cdef void hold_pinned_pool(PinnedPool* pool) noexcept nogil
+cdef int drop_pinned_pool(PinnedPool* pool) noexcept nogil  # at the last one gives its idle memory back
+cdef PinnedPool* enter_pinned_pool(PinnedPool* pool) noexcept nogil  # of the calling thread; the one before, or NULL
+cdef int empty_pinned_pool(PinnedPool* pool) noexcept nogil
+cdef PinnedStats read_pinned_pool(PinnedPool* pool) noexcept nogil
+cdef void reset_pinned_pool(PinnedPool* pool) noexcept nogil  # its peaks
+cdef size_t pinned_limit_here() noexcept nogil  # of the pool that the calling thread has entered; SIZE_MAX: none
+cdef PinnedStats read_pinned_node(int node) noexcept nogil  # of the common memory of a node
+
 cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capture; never waits for work in use
 
+cdef PinnedPool* pinned_pool(long number) noexcept nogil  # by number, from 0 on, the first pool; NULL: there are no more
 cdef PinnedStats read_pinned_stats() noexcept nogil
 cdef void reset_pinned_peaks() noexcept nogil
 cdef void reset_pinned_sums() noexcept nogil

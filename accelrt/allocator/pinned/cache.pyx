@@ -1,17 +1,20 @@
-"""The cache of page-locked memory."""
+"""The caches of page-locked memory."""
 from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
 
+from accelrt.allocator.audit cimport find_pinned_failure
 from accelrt.allocator.heaps cimport heap_stream
 from accelrt.allocator.pinned.block cimport (
-    CLASSES, FREE, LARGE, LEAVING, LIVE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
-    class_size, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, reset_peak, reset_sums,
-    reset_timing, round_up, time_call,
+    ANY_NODE, FREE, LARGE, LEAVING, LIVE, NO_FILE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
+    class_size, count_segments, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, reset_peak,
+    reset_sums, reset_timing, round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.integers cimport exact_int
-from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.core.locks cimport (
+    load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
+)
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.core.threads cimport (
@@ -23,10 +26,14 @@ from accelrt.driver.guard cimport (
     restore_mode,
 )
 cimport accelrt.driver.registry as registry
-from accelrt.status cimport FORKED, INVALID_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OUT_OF_MEMORY
+from accelrt.driver.registry cimport MOST_NODES
+from accelrt.status cimport (
+    FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY,
+    POOL_CAP_REACHED,
+)
 from accelrt.uses.events cimport (
     MAX_DEVICES, PooledEvent, Queue, Use, UseStore, add_use, ask_event, busy_queue, destroy_spare, drop_use, hand_on,
-    next_filled, poll_queues, put_back, queue_use, return_event, take_oldest,
+    poll_queues, put_back, queue_use, return_event, take_oldest,
 )
 
 
@@ -62,6 +69,7 @@ cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexce
     segment.size = size
     segment.kind = kind
     segment.unit = STEP if kind == SMALL else PAGE
+    segment.file = NO_FILE
     segment.starts = <uint64_t*>calloc((size // segment.unit + 63) // 64, sizeof(uint64_t))
     if segment.starts == NULL:
         free(segment)
@@ -70,6 +78,8 @@ cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexce
 
 
 cdef void drop_segment(PinnedSegment* segment) noexcept nogil:
+    if segment.file != NO_FILE:
+        close_file(segment.file)
     free(segment.starts)
     free(segment)
 
@@ -122,8 +132,7 @@ cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     segment.next = NULL
     flip_start(block)
     insert(pool, block)
-    add(&pool.stats.segments, 1)
-    add(&pool.stats.segment_bytes, segment.size)
+    count_segments(pool, 1, segment.size)
     return 0
 
 
@@ -139,8 +148,7 @@ cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     segment.first = NULL
     pool.segment_count -= 1
     memmove(&pool.segments[index], &pool.segments[index + 1], (pool.segment_count - index) * sizeof(PinnedSegment*))
-    subtract(&pool.stats.segments, 1)
-    subtract(&pool.stats.segment_bytes, segment.size)
+    count_segments(pool, -1, -<long long>segment.size)
 
 
 cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
@@ -224,10 +232,52 @@ cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil:
 # segments: the driver's memory, taken and given back
 
 cdef extern from "<sys/mman.h>" nogil:
-    enum: PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS
+    enum: PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_SHARED, MAP_ANONYMOUS
     void* MAP_FAILED
     void* mmap(void* address, size_t length, int protection, int flags, int file, long offset)
     int munmap(void* address, size_t length)
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <fcntl.h>
+    #include <string.h>
+    #include <sys/mman.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    /* The system's memory policies (set_mempolicy(2)): pages that are not there yet are made on the node, if it has any. */
+    static void accelrt_prefer_node(void* address, size_t size, int node) {
+        unsigned long nodes[16] = {0};
+        if (node < 0 || (size_t)node >= 8 * sizeof nodes)
+            return;
+        nodes[node / 64] = 1ul << node % 64;
+        syscall(SYS_mbind, address, size, 1 /* MPOL_PREFERRED */, nodes, 8 * sizeof nodes, 0);
+    }
+    /* A file of memory that nobody can make smaller under a mapping, and whose pages are there; or -1. */
+    static int accelrt_make_file(size_t size) {
+        int file = memfd_create("accelrt-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (file >= 0 && !fallocate(file, 0, 0, (off_t)size)
+                && !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+            return file;
+        if (file >= 0)
+            close(file);
+        return -1;
+    }
+    static size_t accelrt_size_of_file(int file) {  /* 0 where it is none of those */
+        struct stat found;
+        int seals = fcntl(file, F_GET_SEALS);
+        return seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(file, &found) ? 0 : (size_t)found.st_size;
+    }
+    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
+    """
+    void prefer_node "accelrt_prefer_node" (void* address, size_t size, int node) noexcept nogil
+    int make_file "accelrt_make_file" (size_t size) noexcept nogil
+    size_t size_of_file "accelrt_size_of_file" (int file) noexcept nogil
+    int copy_file "accelrt_copy_file" (int file) noexcept nogil
+    int close_file "close" (int file) noexcept nogil
 
 cdef enum:
     MAX_THREADS = 128
@@ -267,11 +317,13 @@ cdef void touch_all(uintptr_t address, size_t size, int threads) noexcept nogil:
             touch(&parts[index])
 
 
-cdef int map_and_register(int device, size_t size, int threads, uintptr_t* out_address) noexcept nogil:
+cdef int map_and_register(int device, size_t size, int threads, int node, uintptr_t* out_address) noexcept nogil:
     cdef void* room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     cdef int code
     if room == MAP_FAILED:
         return OUT_OF_MEMORY
+    if node != ANY_NODE:
+        prefer_node(room, size, node)  # what the node has no room for lies elsewhere: that is no reason to refuse
     touch_all(<uintptr_t>room, size, threads)
     code = registry.active().host_register(device, <uintptr_t>room, size)
     if code:
@@ -291,13 +343,31 @@ cdef int unregister_and_unmap(int device, uintptr_t address, size_t size, bint u
     return code
 
 
-cdef int take_relaxed(int device, size_t size, const PinnedSettings* settings, uintptr_t* out_address) noexcept nogil:
+cdef int map_file(int device, int file, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef void* room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+    cdef int mode, code
+    if room == MAP_FAILED:
+        return OUT_OF_MEMORY
+    code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().host_register(device, <uintptr_t>room, size)
+        restore_mode(registry.active(), mode)
+    if code:
+        munmap(room, size)
+        return code
+    out_address[0] = <uintptr_t>room
+    return 0
+
+
+cdef int take_relaxed(
+    int device, size_t size, const PinnedSettings* settings, int node, uintptr_t* out_address
+) noexcept nogil:
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode)
     if code:
         return code
-    if settings.use_register:
-        code = map_and_register(device, size, settings.register_threads, out_address)
+    if settings.use_register or node != ANY_NODE:  # no call of the driver's takes a node
+        code = map_and_register(device, size, settings.register_threads, node, out_address)
     else:
         code = registry.active().host_alloc(device, size, out_address)
     restore_mode(registry.active(), mode)
@@ -320,13 +390,13 @@ cdef int take_reserve(PinnedPool* pool, int device, const PinnedSettings* settin
     if not ours:
         return 0
     start = now()
-    code = take_relaxed(device, size, settings, &address)
+    code = take_relaxed(device, size, settings, pool.node, &address)
     spin_lock(&pool.lock)
     reserve.wanted = False
     if code == 0:
         time_call(&pool.stats.take, (now() - start) // 1000)
         reserve.address, reserve.size, reserve.used = address, size, 0
-        reserve.device, reserve.registered = device, settings.use_register
+        reserve.device, reserve.registered = device, settings.use_register or pool.node != ANY_NODE
     spin_unlock(&pool.lock)
     return code
 
@@ -356,7 +426,7 @@ cdef void uncarve(PinnedPool* pool, const PinnedSegment* segment) noexcept nogil
 cdef int take_memory(
     PinnedPool* pool, int device, size_t size, int kind, bint uncached, PinnedSegment** out_segment
 ) noexcept nogil:
-    # A segment in no pool yet, of the reserve unless it is uncached.
+    # A segment in no pool yet, of the first pool's reserve where there is one, unless it is uncached.
     cdef PinnedSettings settings
     cdef PinnedSegment* segment
     cdef uintptr_t address = 0
@@ -369,23 +439,21 @@ cdef int take_memory(
     if segment == NULL:
         return NO_HOST_MEMORY
     segment.uncached = uncached
-    if not uncached:
+    if not uncached and pool.whole == NULL:
         code = take_reserve(pool, device, &settings)
         if code == 0 and carve(pool, segment):
             out_segment[0] = segment
             return 0
     start = now()
     if code == 0:
-        code = take_relaxed(device, size, &settings, &address)
+        code = take_relaxed(device, size, &settings, pool.node, &address)
     if code:
         drop_segment(segment)
         return code
     segment.address = address
     segment.device = device
-    segment.registered = settings.use_register
-    spin_lock(&pool.lock)
-    time_call(&pool.stats.take, (now() - start) // 1000)
-    spin_unlock(&pool.lock)
+    segment.registered = settings.use_register or pool.node != ANY_NODE
+    count_time(pool, False, (now() - start) // 1000)
     out_segment[0] = segment
     return 0
 
@@ -403,15 +471,31 @@ cdef int give_relaxed(PinnedSegment* segment, bint used) noexcept nogil:
     return code
 
 
+cdef void uncount_return(PinnedPool* pool, size_t size) noexcept nogil:
+    pool.stats.segments.allocated -= 1
+    pool.stats.segments.freed -= 1
+    pool.stats.segment_bytes.allocated -= size
+    pool.stats.segment_bytes.freed -= size
+
+
+cdef void count_time(PinnedPool* pool, bint gives, long long microseconds) noexcept nogil:
+    spin_lock(&pool.lock)
+    time_call(&pool.stats.give if gives else &pool.stats.take, microseconds)
+    spin_unlock(&pool.lock)
+    if pool.whole != NULL:
+        count_time(pool.whole, gives, microseconds)
+
+
 cdef void take_back(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     # As if it had never been detached.  attach finds the record that detach put back; should another thread have
     # used it up and the host have no more, the memory is lost to the cache.
     if attach(pool, segment):
         return
-    pool.stats.segments.allocated -= 1
-    pool.stats.segments.freed -= 1
-    pool.stats.segment_bytes.allocated -= segment.size
-    pool.stats.segment_bytes.freed -= segment.size
+    uncount_return(pool, segment.size)
+    if pool.whole != NULL:
+        spin_lock(&pool.whole.lock)
+        uncount_return(pool.whole, segment.size)
+        spin_unlock(&pool.whole.lock)
     if segment.uncached:
         remove(pool, segment.first)
         doom(pool, segment.first)
@@ -443,9 +527,7 @@ cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noe
         if code == 0:
             code = give_relaxed(segment, used)
             if code == 0:
-                spin_lock(&pool.lock)
-                time_call(&pool.stats.give, (now() - start) // 1000)
-                spin_unlock(&pool.lock)
+                count_time(pool, True, (now() - start) // 1000)
                 drop_segment(segment)
                 continue
         spin_lock(&pool.lock)
@@ -619,7 +701,9 @@ cdef struct Watch:
     bint stopping
     bint closed    # the process ends: no thread is started any more
 
-cdef Watch* it = NULL
+
+cdef inline Watch* watch_of(PinnedPool* pool) noexcept nogil:
+    return <Watch*>pool.watch
 
 
 cdef void give_doomed_back(PinnedPool* pool) noexcept nogil:
@@ -640,7 +724,9 @@ cdef void give_doomed_back(PinnedPool* pool) noexcept nogil:
 cdef void* run(void* data) noexcept nogil:
     # What a poll is refused stays pending, and the next wait_all tells its caller of it.
     cdef PinnedPool* pool = <PinnedPool*>data
+    cdef Watch* it
     pthread_mutex_lock(&pool.order)
+    it = watch_of(pool)
     while not it.stopping:
         if pool.queues.pending == 0 and pool.deferred == NULL:
             pthread_cond_wait(&it.changed, &pool.order)
@@ -656,12 +742,13 @@ cdef void* run(void* data) noexcept nogil:
 cdef void watch(PinnedPool* pool) noexcept nogil:
     # Under order: something is pending; starts or wakes the thread.
     # Without a thread, misses poll as they do without the setting.
-    global it
+    cdef Watch* it = watch_of(pool)
     if it == NULL:
         it = <Watch*>calloc(1, sizeof(Watch))
         if it == NULL:
             return
         pthread_cond_init(&it.changed, NULL)
+        pool.watch = it
     if it.running:
         pthread_cond_signal(&it.changed)
     elif not it.closed:
@@ -671,7 +758,9 @@ cdef void watch(PinnedPool* pool) noexcept nogil:
 cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil:
     # Waits for it; no lock held.
     cdef bint join = False
+    cdef Watch* it
     pthread_mutex_lock(&pool.order)
+    it = watch_of(pool)
     if it != NULL:
         it.closed = it.closed or for_good
         join = it.running and not it.stopping
@@ -685,76 +774,210 @@ cdef void stop_watch(PinnedPool* pool, bint for_good) noexcept nogil:
         pthread_mutex_unlock(&pool.order)
 
 
-cdef bint watching() noexcept nogil:
+cdef bint watching(PinnedPool* pool) noexcept nogil:
     # Under order.
+    cdef const Watch* it = watch_of(pool)
     return it != NULL and it.running and not it.stopping
 
 
-cdef void forget_watch() noexcept nogil:
-    # In a forked child, which has no such thread.
-    global it
-    it = NULL
-
-
-# --- pool -------------------------------------------------------------------------------------------------------------
-# The cache of page-locked host memory: the hit, the miss, and the steps before an out-of-memory error.
+# --- pools ------------------------------------------------------------------------------------------------------------
+# The first pool, those of NUMA nodes and those of users; which one a thread's allocations come from.
 #
-# Two locks, always taken in this order: order, held around events, and lock, a spin lock held for bookkeeping.
-# Neither is held while the GIL is taken or while something is waited for; memory comes and goes under none.
+# Pools are never freed, so that a list of them is read without a lock: one whose user let go of it serves the next user
+# once its memory is gone.
 
-cdef PinnedPool pool
+cdef enum:
+    MOST_POOLS = 1024
+
+cdef extern from *:
+    """
+    static __thread void* accelrt_entered_pool;  /* the PinnedPool that the thread's allocations come from, or NULL */
+    """
+    void* entered "accelrt_entered_pool"
+
+cdef PinnedPool pool                   # the first
+cdef PinnedPool* pools[MOST_POOLS]     # written under `making`
+cdef long pool_count = 0               # written under `making`, behind the entry
+cdef int making = 0
+cdef PinnedPool* of_nodes[MOST_NODES]  # common ones, each made when it is needed; written under `making`
 cdef bint forked = False  # the parent had such memory: what this process gives back may be the parent's
+
+
+cdef bint is_spent(PinnedPool* at) noexcept nogil:
+    # Nothing is left of it, and nobody holds it.
+    cdef bint spent
+    pthread_mutex_lock(&at.order)
+    spin_lock(&at.lock)
+    spent = (at.holders == 0 and not at.common and at.segment_count == 0 and at.live.count == 0
+             and at.queues.pending == 0 and at.deferred == NULL and at.growing == 0 and at.awaited == 0)
+    if spent:
+        at.holders = 1
+    spin_unlock(&at.lock)
+    pthread_mutex_unlock(&at.order)
+    return spent
+
+
+cdef PinnedPool* add_pool() noexcept nogil:
+    # Under `making`.  Has one holder.
+    cdef PinnedPool* added
+    cdef long index
+    for index in range(1, pool_count):
+        if is_spent(pools[index]):
+            memset(&pools[index].stats, 0, sizeof(PinnedStats))
+            return pools[index]
+    if pool_count == MOST_POOLS:
+        return NULL
+    added = <PinnedPool*>calloc(1, sizeof(PinnedPool))
+    if added == NULL:
+        return NULL
+    pthread_mutex_init(&added.order, NULL)
+    added.whole = &pool
+    added.holders = 1
+    spin_lock(&pool.lock)
+    added.settings = pool.settings
+    spin_unlock(&pool.lock)
+    pools[pool_count] = added
+    store_count(&pool_count, pool_count + 1)
+    return added
+
+
+cdef PinnedPool* make_pinned_pool(size_t limit, int node) noexcept nogil:
+    cdef PinnedPool* made
+    spin_lock(&making)
+    made = add_pool()
+    if made != NULL:
+        made.limit = limit
+        made.node = node
+    spin_unlock(&making)
+    return made
+
+
+cdef void hold_pinned_pool(PinnedPool* at) noexcept nogil:
+    spin_lock(&at.lock)
+    at.holders += 1
+    spin_unlock(&at.lock)
+
+
+cdef int drop_pinned_pool(PinnedPool* at) noexcept nogil:
+    cdef long left
+    spin_lock(&at.lock)
+    at.holders -= 1
+    left = at.holders
+    spin_unlock(&at.lock)
+    if left:
+        return 0
+    pthread_mutex_lock(&at.order)
+    poll(at)
+    pthread_mutex_unlock(&at.order)
+    return give_back(at, True)
+
+
+cdef PinnedPool* enter_pinned_pool(PinnedPool* at) noexcept nogil:
+    global entered
+    cdef PinnedPool* before = <PinnedPool*>entered
+    entered = at
+    return before
+
+
+cdef PinnedPool* pool_of_node(int node) noexcept nogil:
+    # The first one where there is no room for another.
+    cdef PinnedPool* found
+    if node == ANY_NODE:
+        return &pool
+    if of_nodes[node] != NULL:
+        return of_nodes[node]
+    spin_lock(&making)
+    found = of_nodes[node]
+    if found == NULL:
+        found = add_pool()
+        if found != NULL:
+            found.common, found.limit, found.node = True, SIZE_MAX, node
+            of_nodes[node] = found
+    spin_unlock(&making)
+    return &pool if found == NULL else found
+
+
+cdef PinnedPool* common_pool(int device) noexcept nogil:
+    # Of a device, or of the calling thread's current one.
+    if not registry.tells_nodes_apart():
+        return &pool
+    if device < 0 and registry.active().current_device(&device):
+        return &pool
+    return pool_of_node(registry.nearest_node(max(device, 0)))
+
+
+cdef inline PinnedPool* pool_here(int device) noexcept nogil:
+    return <PinnedPool*>entered if entered != NULL else common_pool(device)
 
 
 # --- the hit ---------------------------------------------------------------------------------------------
 
-cdef inline bint caches(size_t size) noexcept nogil:
-    return size <= pool.settings.cache_limit
+cdef inline bint caches(const PinnedPool* at, size_t size) noexcept nogil:
+    return size <= at.settings.cache_limit
 
 
-cdef inline size_t block_size(size_t size) noexcept nogil:
-    if size > pool.settings.round_limit or not caches(size):
+cdef inline size_t block_size(const PinnedPool* at, size_t size) noexcept nogil:
+    if size > at.settings.round_limit or not caches(at, size):
         return round_up(size, PAGE)
     return class_size(size)
 
 
-cdef inline int take_cached(size_t requested, uintptr_t* out_address) noexcept nogil:
-    cdef size_t size = block_size(requested)
+cdef inline int take_cached(PinnedPool* at, size_t requested, uintptr_t* out_address) noexcept nogil:
+    cdef size_t size = block_size(at, requested)
     cdef PinnedBlock* block
     cdef int code
-    if not caches(requested):
+    if not caches(at, requested):
         return NOT_READY
-    block = find(&pool, size) if class_size(size) == size else find_unrounded(&pool, size)
+    block = find(at, size) if class_size(size) == size else find_unrounded(at, size)
     if block == NULL:
         return NOT_READY
-    code = hand_out(&pool, block, size)
+    code = hand_out(at, block, size)
     if code == 0:
         out_address[0] = block.address
     return code
 
 
-cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
+cdef int try_in(PinnedPool* at, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef int code
     # One comparison for 0 and for absurd sizes; the slow path distinguishes them.
     if (size - 1) >> HOST_ROUND_LIMIT:
         return NOT_READY
-    spin_lock(&pool.lock)
-    code = take_cached(size, out_address)
-    spin_unlock(&pool.lock)
+    spin_lock(&at.lock)
+    code = take_cached(at, size, out_address)
+    spin_unlock(&at.lock)
+    return code
+
+
+cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
+    if entered == NULL and not registry.knows_nodes():  # to learn of them may take a driver's start
+        return NOT_READY
+    return try_in(pool_here(-1), size, out_address)
+
+
+cdef int try_release_in(PinnedPool* at, uintptr_t address) noexcept nogil:
+    # NOT_ALLOCATED where the memory is not this pool's.
+    cdef PinnedBlock* block
+    cdef int code = NOT_READY
+    spin_lock(&at.lock)
+    block = <PinnedBlock*>map_find(&at.live, address)
+    if block == NULL:
+        code = NOT_ALLOCATED
+    elif block.state == LIVE and block.uses == NULL and not block.segment.uncached:
+        count_freed(at, block)
+        set_free(at, block)
+        code = 0
+    spin_unlock(&at.lock)
     return code
 
 
 cdef int try_release_pinned(uintptr_t address) noexcept nogil:
-    cdef PinnedBlock* block
-    cdef int code = NOT_READY
-    spin_lock(&pool.lock)
-    block = <PinnedBlock*>map_find(&pool.live, address)
-    if block != NULL and block.state == LIVE and block.uses == NULL and not block.segment.uncached:
-        count_freed(&pool, block)
-        set_free(&pool, block)
-        code = 0
-    spin_unlock(&pool.lock)
-    return code
+    cdef long index
+    cdef int code = NOT_ALLOCATED
+    for index in range(load_count(&pool_count)):
+        code = try_release_in(pools[index], address)
+        if code != NOT_ALLOCATED:
+            return code
+    return NOT_READY
 
 
 cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
@@ -762,8 +985,9 @@ cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
 
 
 cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef int code = try_allocate_pinned(size, out_address)
-    return allocate_slow(device, size, out_address) if code == NOT_READY else code
+    cdef PinnedPool* at = pool_here(device)
+    cdef int code = try_in(at, size, out_address)
+    return allocate_slow(at, device, size, out_address) if code == NOT_READY else code
 
 
 cdef int release_pinned(uintptr_t address) noexcept nogil:
@@ -773,40 +997,48 @@ cdef int release_pinned(uintptr_t address) noexcept nogil:
 
 # --- the miss --------------------------------------------------------------------------------------------
 
-cdef int give_back(bint idle_too) noexcept nogil:
+cdef int give_back(PinnedPool* at, bint idle_too) noexcept nogil:
     # The doomed segments, and those that are one free block where these shall go too.  To give back waits for the
     # device's work, which the driver refuses beside a capture; tidy tries again.
     cdef PinnedSegment* segments
     cdef int code
     if not enter_wait():
         return 0
-    spin_lock(&pool.lock)
-    segments = detach_idle(&pool) if idle_too else detach_doomed(&pool)
-    spin_unlock(&pool.lock)
-    code = give_memory(&pool, segments)
+    spin_lock(&at.lock)
+    segments = detach_idle(at) if idle_too else detach_doomed(at)
+    spin_unlock(&at.lock)
+    code = give_memory(at, segments)
     leave_wait()
     return code
 
 
-cdef int tidy_pinned() noexcept nogil:
+cdef int tidy_pool(PinnedPool* at) noexcept nogil:
     cdef int code
-    pthread_mutex_lock(&pool.order)
-    code = poll(&pool)
-    pthread_mutex_unlock(&pool.order)
-    return code if code else give_back(False)
+    pthread_mutex_lock(&at.order)
+    code = poll(at)
+    pthread_mutex_unlock(&at.order)
+    return code if code else give_back(at, at.holders == 0 and not at.common)
 
 
-cdef void hand_on_uses(int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
+cdef int tidy_pinned() noexcept nogil:
+    cdef long index
+    cdef int code = 0
+    for index in range(load_count(&pool_count)):
+        code = tidy_pool(pools[index]) if code == 0 else code
+    return code
+
+
+cdef void hand_on_uses(PinnedPool* at, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     # Under order.
-    cdef PinnedBlock** link = &pool.deferred
+    cdef PinnedBlock** link = &at.deferred
     cdef PinnedBlock* block
     cdef size_t index
-    spin_lock(&pool.lock)
-    for index in range(pool.live.capacity):
-        block = <PinnedBlock*>pool.live.slots[index].value
+    spin_lock(&at.lock)
+    for index in range(at.live.capacity):
+        block = <PinnedBlock*>at.live.slots[index].value
         if block != NULL:
-            hand_on(&pool.uses, &block.uses, device, stream, heir)
-    spin_unlock(&pool.lock)
+            hand_on(&at.uses, &block.uses, device, stream, heir)
+    spin_unlock(&at.lock)
     while link[0] != NULL:
         block = link[0]
         if block.uses != NULL:
@@ -814,36 +1046,51 @@ cdef void hand_on_uses(int device, uintptr_t stream, uintptr_t heir) noexcept no
             continue
         link[0] = block.right
         if block.events == 0:
-            finish(&pool, block)
+            finish(at, block)
 
 
 cdef void record_deferred_pinned() noexcept nogil:
-    pthread_mutex_lock(&pool.order)
-    record_all_events(&pool)
-    pthread_mutex_unlock(&pool.order)
+    cdef long index
+    for index in range(load_count(&pool_count)):
+        pthread_mutex_lock(&pools[index].order)
+        record_all_events(pools[index])
+        pthread_mutex_unlock(&pools[index].order)
 
 
 cdef void forget_stream_pinned(int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
-    pthread_mutex_lock(&pool.order)
-    record_all_events(&pool)
-    hand_on_uses(device, heap_stream(stream), heir)
-    pthread_mutex_unlock(&pool.order)
+    cdef long index
+    for index in range(load_count(&pool_count)):
+        pthread_mutex_lock(&pools[index].order)
+        record_all_events(pools[index])
+        hand_on_uses(pools[index], device, heap_stream(stream), heir)
+        pthread_mutex_unlock(&pools[index].order)
 
 
-cdef int poll_unless_watched() noexcept nogil:
+cdef int poll_unless_watched(PinnedPool* at) noexcept nogil:
     cdef int code = 0
-    pthread_mutex_lock(&pool.order)
-    if not watching():
-        code = poll(&pool)
-    pthread_mutex_unlock(&pool.order)
-    return code if code else give_back(False)
+    pthread_mutex_lock(&at.order)
+    if not watching(at):
+        code = poll(at)
+    pthread_mutex_unlock(&at.order)
+    return code if code else give_back(at, False)
 
 
-cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nogil:
+cdef bint reserve_growth(PinnedPool* at, size_t size) noexcept nogil:
+    # What another thread is taking counts already.
+    cdef bint fits
+    spin_lock(&at.lock)
+    fits = size <= at.limit and at.stats.segment_bytes.current + at.growing <= at.limit - size
+    if fits:
+        at.growing += size
+    spin_unlock(&at.lock)
+    return fits
+
+
+cdef int grow(PinnedPool* at, int device, size_t requested, uintptr_t* out_address) noexcept nogil:
     # The new segment's block is handed out in the same breath, before another thread finds it.  Device -1 is the calling
     # thread's current one, which is asked for first: where that initialises, the settings come with it.
     cdef PinnedSegment* segment = NULL
-    cdef size_t size
+    cdef size_t size, whole
     cdef bint uncached
     cdef int kind, code = 0
     if device < 0:
@@ -851,116 +1098,239 @@ cdef int grow(int device, size_t requested, uintptr_t* out_address) noexcept nog
         device = max(device, 0)
     if code:
         return code
-    spin_lock(&pool.lock)
-    size = block_size(requested)
-    uncached = not caches(requested)
-    spin_unlock(&pool.lock)
+    spin_lock(&at.lock)
+    size = block_size(at, requested)
+    uncached = not caches(at, requested)
+    spin_unlock(&at.lock)
     kind = LARGE if uncached else kind_of(size)
-    code = take_memory(
-        &pool, device, SMALL_SEGMENT if kind == SMALL else round_up(size, PAGE), kind, uncached, &segment)
+    whole = SMALL_SEGMENT if kind == SMALL else round_up(size, PAGE)
+    if not reserve_growth(at, whole):
+        return POOL_CAP_REACHED
+    code = take_memory(at, device, whole, kind, uncached, &segment)
+    spin_lock(&at.lock)
+    at.growing -= whole
     if code:
+        spin_unlock(&at.lock)
         return code
-    spin_lock(&pool.lock)
-    code = attach(&pool, segment)
+    code = attach(at, segment)
     if code == 0:
-        code = hand_out(&pool, segment.first, size)
+        code = hand_out(at, segment.first, size)
         if code == 0:
             out_address[0] = segment.address
-        spin_unlock(&pool.lock)
+        spin_unlock(&at.lock)
         return code
-    spin_unlock(&pool.lock)
-    give_unused(&pool, segment)
+    spin_unlock(&at.lock)
+    give_unused(at, segment)
     return code
 
 
-cdef int allocate_slow(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    # Every step that frees something is followed by a search.
+cdef int take_file(PinnedPool* at, int device, int file, size_t size, uintptr_t* out_address) noexcept nogil:
+    # The file is the segment's where this succeeds.
+    cdef PinnedSegment* segment
+    cdef uintptr_t address = 0
     cdef int code
+    if not reserve_growth(at, size):
+        return POOL_CAP_REACHED
+    segment = new_segment(0, size, LARGE)
+    code = NO_HOST_MEMORY if segment == NULL else registry.active().current_device(&device) if device < 0 else 0
+    device = max(device, 0)
+    if code == 0:
+        code = map_file(device, file, size, &address)
+    spin_lock(&at.lock)
+    at.growing -= size
+    if code == 0:
+        segment.address, segment.device = address, device
+        segment.registered = segment.uncached = True
+        code = attach(at, segment)
+        if code == 0:
+            code = hand_out(at, segment.first, size)
+            if code:
+                detach(at, segment)
+    spin_unlock(&at.lock)
+    if code and address:
+        unregister_and_unmap(device, address, size, False)
+    if code and segment != NULL:
+        drop_segment(segment)
+    elif code == 0:
+        segment.file = file
+        out_address[0] = address
+    return code
+
+
+cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef int file, code
+    out_address[0] = 0
+    if size == 0 or size >> HOST_ROUND_LIMIT:
+        return OUT_OF_MEMORY
+    size = round_up(size, PAGE)
+    file = make_file(size)
+    if file < 0:
+        return OUT_OF_MEMORY
+    code = take_file(pool_here(device), device, file, size, out_address)
+    if code:
+        close_file(file)
+    return code
+
+
+cdef int adopt_pinned(int device, int file, size_t* out_size, uintptr_t* out_address) noexcept nogil:
+    cdef int own, code
+    out_address[0] = 0
+    out_size[0] = size_of_file(file)
+    if out_size[0] == 0 or out_size[0] % PAGE:
+        return INVALID_VALUE
+    own = copy_file(file)
+    if own < 0:
+        return OPERATING_SYSTEM
+    code = take_file(pool_here(device), device, own, out_size[0], out_address)
+    if code:
+        close_file(own)
+    return code
+
+
+cdef int pinned_file(uintptr_t address) noexcept nogil:
+    cdef PinnedBlock* block
+    cdef long index
+    cdef int file = NO_FILE
+    for index in range(load_count(&pool_count)):
+        spin_lock(&pools[index].lock)
+        block = block_of(pools[index], address)
+        if block != NULL and block.segment.file != NO_FILE:
+            file = copy_file(block.segment.file)
+        spin_unlock(&pools[index].lock)
+        if block != NULL:
+            break
+    return file
+
+
+cdef int give_others_back(PinnedPool* at) noexcept nogil:
+    # What the driver refused one pool others may have idle.
+    cdef long index
+    cdef int code = 0
+    for index in range(load_count(&pool_count)):
+        if pools[index] != at and code == 0:
+            code = give_back(pools[index], True)
+    return code
+
+
+cdef int allocate_slow(PinnedPool* at, int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    # Every step that frees something is followed by a search.
+    cdef int code, refusal
     out_address[0] = 0
     if size == 0:
         return 0
     if size >> HOST_ROUND_LIMIT:
         return OUT_OF_MEMORY
-    code = poll_unless_watched()
+    code = poll_unless_watched(at)
     if code == 0:
-        code = try_allocate_pinned(size, out_address)
+        code = try_in(at, size, out_address)
     if code == NOT_READY:
-        code = grow(device, size, out_address)
-    if code != OUT_OF_MEMORY:
+        code = grow(at, device, size, out_address)
+    if code != OUT_OF_MEMORY and code != POOL_CAP_REACHED:
         return code
-    pthread_mutex_lock(&pool.order)
-    code = wait_all(&pool)
-    pthread_mutex_unlock(&pool.order)
+    refusal = code
+    pthread_mutex_lock(&at.order)
+    code = wait_all(at)
+    pthread_mutex_unlock(&at.order)
     if code == 0:
-        code = try_allocate_pinned(size, out_address)
+        code = try_in(at, size, out_address)
     if code == NOT_READY:
-        code = give_back(True)
+        code = give_back(at, True)
+        if code == 0 and refusal == OUT_OF_MEMORY:
+            code = give_others_back(at)
         if code == 0:
-            code = grow(device, size, out_address)
+            code = grow(at, device, size, out_address)
     return code
 
 
-cdef int release_slow(uintptr_t address) noexcept nogil:
+cdef int release_in(PinnedPool* at, uintptr_t address) noexcept nogil:
+    # NOT_ALLOCATED where the memory is not this pool's.
     cdef PinnedBlock* block
     cdef bint background
-    if address == 0:
-        return 0
-    spin_lock(&pool.lock)
-    block = <PinnedBlock*>map_find(&pool.live, address)
+    spin_lock(&at.lock)
+    block = <PinnedBlock*>map_find(&at.live, address)
     if block == NULL or block.state != LIVE:
-        spin_unlock(&pool.lock)
-        return FORKED if forked else NOT_ALLOCATED
+        spin_unlock(&at.lock)
+        return NOT_ALLOCATED
     if block.uses == NULL:  # another thread made it free of uses, or it is not cached
-        count_freed(&pool, block)
+        count_freed(at, block)
         if block.segment.uncached:
-            doom(&pool, block)
+            doom(at, block)
         else:
-            set_free(&pool, block)
-        spin_unlock(&pool.lock)
-        give_back(False)  # what the driver keeps is tried again
+            set_free(at, block)
+        spin_unlock(&at.lock)
+        give_back(at, False)  # what the driver keeps is tried again
         return 0
     block.state = PENDING
-    background = pool.settings.background
-    spin_unlock(&pool.lock)
-    pthread_mutex_lock(&pool.order)
-    defer(&pool, block)
+    background = at.settings.background
+    spin_unlock(&at.lock)
+    pthread_mutex_lock(&at.order)
+    defer(at, block)
     if background:
-        watch(&pool)
+        watch(at)
     else:
-        poll(&pool)  # a refusal is told to the next miss
-    pthread_mutex_unlock(&pool.order)
-    give_back(False)
+        poll(at)  # a refusal is told to the next miss
+    pthread_mutex_unlock(&at.order)
+    give_back(at, False)
     return 0
+
+
+cdef int release_slow(uintptr_t address) noexcept nogil:
+    cdef long index
+    cdef int code
+    if address == 0:
+        return 0
+    for index in range(load_count(&pool_count)):
+        code = release_in(pools[index], address)
+        if code != NOT_ALLOCATED:
+            return code
+    return FORKED if forked else NOT_ALLOCATED
 
 
 cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
     cdef PinnedBlock* block
-    cdef int code = FORKED if forked else NOT_ALLOCATED
+    cdef PinnedPool* at
+    cdef long index
+    cdef int code
     if device < 0 or device >= MAX_DEVICES:
         return INVALID_DEVICE
-    spin_lock(&pool.lock)
-    block = block_of(&pool, address)
-    if block != NULL:
-        code = add_use(&pool.uses, &block.uses, device, heap_stream(stream))
-    spin_unlock(&pool.lock)
-    return code
+    for index in range(load_count(&pool_count)):
+        at = pools[index]
+        spin_lock(&at.lock)
+        block = block_of(at, address)
+        code = add_use(&at.uses, &block.uses, device, heap_stream(stream)) if block != NULL else NOT_ALLOCATED
+        spin_unlock(&at.lock)
+        if block != NULL:
+            return code
+    return FORKED if forked else NOT_ALLOCATED
 
 
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
-    cdef bint answer
-    spin_lock(&pool.lock)
-    answer = block_of(&pool, address) != NULL
-    spin_unlock(&pool.lock)
+    cdef bint answer = False
+    cdef long index
+    for index in range(load_count(&pool_count)):
+        spin_lock(&pools[index].lock)
+        answer = block_of(pools[index], address) != NULL
+        spin_unlock(&pools[index].lock)
+        if answer:
+            break
     return answer
 
 
+cdef int empty_pinned_pool(PinnedPool* at) noexcept nogil:
+    cdef int code
+    pthread_mutex_lock(&at.order)
+    code = wait_all(at)
+    pthread_mutex_unlock(&at.order)
+    return code if code else give_back(at, True)
+
+
 cdef int empty_pinned() noexcept nogil:
-    cdef int code, device
-    pthread_mutex_lock(&pool.order)
-    code = wait_all(&pool)
-    pthread_mutex_unlock(&pool.order)
-    if code == 0:
-        code = give_back(True)
+    # What users hold keeps its idle memory.
+    cdef int code = 0, device
+    cdef long index
+    for index in range(load_count(&pool_count)):
+        if code == 0 and (pools[index].common or pools[index].holders == 0):
+            code = empty_pinned_pool(pools[index])
     if code == 0:
         for device in range(MAX_DEVICES):
             code = destroy_spare(registry.active(), device) if code == 0 else code
@@ -969,21 +1339,43 @@ cdef int empty_pinned() noexcept nogil:
 
 # --- figures and the process -----------------------------------------------------------------------------
 
-cdef PinnedStats read_pinned_stats() noexcept nogil:
+cdef PinnedStats read_pinned_pool(PinnedPool* at) noexcept nogil:
     cdef PinnedStats stats
-    spin_lock(&pool.lock)
-    stats = pool.stats
-    spin_unlock(&pool.lock)
+    spin_lock(&at.lock)
+    stats = at.stats
+    spin_unlock(&at.lock)
     return stats
 
 
+cdef PinnedPool* pinned_pool(long number) noexcept nogil:
+    return pools[number] if number < load_count(&pool_count) else NULL
+
+
+cdef PinnedStats read_pinned_stats() noexcept nogil:
+    return read_pinned_pool(&pool)
+
+
+cdef PinnedStats read_pinned_node(int node) noexcept nogil:
+    cdef PinnedStats nothing
+    memset(&nothing, 0, sizeof(PinnedStats))
+    return read_pinned_pool(of_nodes[node]) if of_nodes[node] != NULL else nothing
+
+
+cdef size_t pinned_limit_here() noexcept nogil:
+    return (<PinnedPool*>entered).limit if entered != NULL else SIZE_MAX
+
+
+cdef void reset_pinned_pool(PinnedPool* at) noexcept nogil:
+    spin_lock(&at.lock)
+    reset_peak(&at.stats.segments)
+    reset_peak(&at.stats.segment_bytes)
+    reset_peak(&at.stats.blocks)
+    reset_peak(&at.stats.block_bytes)
+    spin_unlock(&at.lock)
+
+
 cdef void reset_pinned_peaks() noexcept nogil:
-    spin_lock(&pool.lock)
-    reset_peak(&pool.stats.segments)
-    reset_peak(&pool.stats.segment_bytes)
-    reset_peak(&pool.stats.blocks)
-    reset_peak(&pool.stats.block_bytes)
-    spin_unlock(&pool.lock)
+    reset_pinned_pool(&pool)
 
 
 cdef void reset_pinned_sums() noexcept nogil:
@@ -997,25 +1389,51 @@ cdef void reset_pinned_sums() noexcept nogil:
     spin_unlock(&pool.lock)
 
 
+cdef void add_current(PinnedStats* sums, const PinnedStats* of_pool) noexcept nogil:
+    sums.segments.current += of_pool.segments.current
+    sums.segment_bytes.current += of_pool.segment_bytes.current
+    sums.blocks.current += of_pool.blocks.current
+    sums.block_bytes.current += of_pool.block_bytes.current
+
+
 cdef const char* pinned_audit_failure() noexcept nogil:
-    cdef const char* found
-    pthread_mutex_lock(&pool.order)
+    # All pools at one moment, the first one's lock taken last.
+    cdef PinnedStats nothing, others
+    cdef const char* found = NULL
+    cdef long index, count = load_count(&pool_count)
+    memset(&nothing, 0, sizeof(PinnedStats))
+    memset(&others, 0, sizeof(PinnedStats))
+    for index in range(count):
+        pthread_mutex_lock(&pools[index].order)
+    for index in range(1, count):
+        spin_lock(&pools[index].lock)
     spin_lock(&pool.lock)
-    found = audit_failure(&pool)
-    spin_unlock(&pool.lock)
-    pthread_mutex_unlock(&pool.order)
+    for index in range(1, count):
+        add_current(&others, &pools[index].stats)
+        if found == NULL:
+            found = find_pinned_failure(pools[index], &nothing)
+    if found == NULL:
+        found = find_pinned_failure(&pool, &others)
+    for index in range(count):
+        spin_unlock(&pools[index].lock)
+        pthread_mutex_unlock(&pools[index].order)
     return found
 
 
 cdef void forget_in_child() noexcept nogil:
-    # The parent's memory, and whatever locks its threads held, are not the child's; the settings are.
-    global forked
-    cdef PinnedSettings settings = pool.settings
-    forked = forked or pool.segment_count > 0
-    memset(&pool, 0, sizeof(PinnedPool))
-    pool.settings = settings
-    pthread_mutex_init(&pool.order, NULL)
-    forget_watch()
+    # The parent's memory, and whatever locks its threads held, are not the child's; the settings are, and the pools that
+    # objects name.
+    global forked, making
+    cdef PinnedPool kept
+    cdef long index
+    for index in range(pool_count):
+        forked = forked or pools[index].segment_count > 0
+        kept = pools[index][0]
+        memset(pools[index], 0, sizeof(PinnedPool))
+        pools[index].settings, pools[index].whole, pools[index].limit = kept.settings, kept.whole, kept.limit
+        pools[index].node, pools[index].common, pools[index].holders = kept.node, kept.common, kept.holders
+        pthread_mutex_init(&pools[index].order, NULL)
+    making = 0
 
 
 # --- settings ------------------------------------------------------------------------------------------------
@@ -1058,6 +1476,7 @@ def change_pinned(values: dict[str, object]) -> None:
     """Sets the settings of page-locked memory that a dict has under the names of configure_pinned; all are checked before
     any takes effect."""
     cdef PinnedSettings settings = read_settings()
+    cdef long index
     for name, value in values.items():
         if name == "pinned_use_cuda_host_register":
             settings.use_register = checked_switch(value, name)
@@ -1072,11 +1491,12 @@ def change_pinned(values: dict[str, object]) -> None:
         else:
             settings.background = checked_switch(value, name)
     with nogil:
-        spin_lock(&pool.lock)
-        pool.settings = settings
-        spin_unlock(&pool.lock)
-        if not settings.background:
-            stop_watch(&pool, False)
+        for index in range(load_count(&pool_count)):
+            spin_lock(&pools[index].lock)
+            pools[index].settings = settings
+            spin_unlock(&pools[index].lock)
+            if not settings.background:
+                stop_watch(pools[index], False)
 
 
 cdef object in_mib(size_t limit):
@@ -1098,162 +1518,20 @@ def pinned_settings() -> dict[str, int | None]:
 
 def close_pinned() -> None:
     """Before the driver is closed: ends the thread that polls for page-locked memory; none is started any more."""
+    cdef long index
     with nogil:
-        stop_watch(&pool, True)
+        for index in range(load_count(&pool_count)):
+            stop_watch(pools[index], True)
 
 
 pool.settings.round_limit = SIZE_MAX
 pool.settings.cache_limit = SIZE_MAX
 pool.settings.register_threads = 1
+pool.limit = SIZE_MAX
+pool.node = ANY_NODE
+pool.common = True
+pools[0] = &pool
+pool_count = 1
 pthread_mutex_init(&pool.order, NULL)
 at_fork("allocator.pinned.cache", FORK_POOLS, NULL, NULL, &forget_in_child)
 call_at_exit("allocator.pinned.cache", "pools", close_pinned)
-
-
-# --- the identities of the page-locked memory; memory/DESIGN.md lists them --------------------------------
-
-cdef struct Walk:      # what a walk over all segments counts
-    size_t bytes
-    size_t live        # live and pending blocks
-    size_t live_bytes
-    size_t free
-    size_t doomed
-    long events
-
-cdef extern from *:
-    int count_bits "__builtin_popcountll" (unsigned long long value) noexcept nogil
-
-
-cdef const char* check_block(PinnedPool* pool, PinnedBlock* block, Walk* walk) noexcept nogil:
-    cdef PinnedSegment* segment = block.segment
-    cdef size_t index = (block.address - segment.address) // segment.unit
-    if block.size == 0 or block.size % STEP or (block.address - segment.address) % segment.unit:
-        return "a pinned block is empty or not aligned"
-    if not segment.starts[index >> 6] >> (index & 63) & 1:
-        return "a pinned block's start has no bit"
-    if block.state == FREE:
-        walk.free += 1
-        if block.after != NULL and block.after.state == FREE:
-            return "two pinned neighbours are both free"
-        if segment.uncached:
-            return "a block of an uncached pinned segment is in a free list"
-    elif block.state == LEAVING:
-        walk.doomed += 1
-        if not segment.uncached or block.size != segment.size:
-            return "a pinned block is leaving that is no uncached segment"
-    else:
-        walk.live += 1
-        walk.live_bytes += block.size
-        walk.events += block.events
-        if map_find(&pool.live, block.address) != block:
-            return "a live pinned block is not in the address map"
-        if block.state == LIVE and block.events:
-            return "a live pinned block waits for events"
-    return NULL
-
-
-cdef const char* check_segment(PinnedPool* pool, PinnedSegment* segment, Walk* walk) noexcept nogil:
-    cdef PinnedBlock* block = segment.first
-    cdef PinnedBlock* before = NULL
-    cdef size_t offset = 0, blocks = 0, bits = 0, word
-    cdef const char* found
-    while block != NULL:
-        if block.segment != segment or block.before != before or block.address != segment.address + offset:
-            return "the blocks of a pinned segment do not follow each other"
-        found = check_block(pool, block, walk)
-        if found != NULL:
-            return found
-        offset += block.size
-        blocks += 1
-        before, block = block, block.after
-    for word in range((segment.size // segment.unit + 63) // 64):
-        bits += count_bits(segment.starts[word])
-    if offset != segment.size or segment.size % PAGE:
-        return "the blocks of a pinned segment do not add up to it"
-    if bits != blocks:
-        return "a pinned segment has bits where no block starts"
-    walk.bytes += segment.size
-    return NULL
-
-
-cdef const char* check_lists(PinnedPool* pool, size_t expected) noexcept nogil:
-    cdef PinnedBlock* block
-    cdef PinnedBlock* left
-    cdef size_t listed = 0
-    cdef int kind, place
-    for kind in range(2):
-        for place in range(CLASSES):
-            block, left = pool.free[kind][place], NULL
-            if (block != NULL) != (pool.filled[kind][place >> 6] >> (place & 63) & 1):
-                return "the bit of a pinned free list is wrong"
-            while block != NULL:
-                if block.state != FREE or block.left != left or block.segment.kind != kind:
-                    return "a pinned free list holds what is not its"
-                if class_below(block.size) != place:
-                    return "a free pinned block is in the list of another size"
-                listed += 1
-                left, block = block, block.right
-    if listed != expected:
-        return "a free pinned block is in no list, or in two"
-    return NULL
-
-
-cdef const char* check_queues(PinnedPool* pool, long events) noexcept nogil:
-    cdef Queue* queue = next_filled(&pool.queues, 0)
-    cdef const PooledEvent* event
-    cdef PinnedBlock* block = pool.deferred
-    cdef long entries = 0
-    while queue != NULL:
-        event = queue.head
-        while event != NULL:
-            entries += 1
-            if (<PinnedBlock*>event.block).state != PENDING:
-                return "a pinned block is waited for that is not pending"
-            event = event.next
-        queue = next_filled(&pool.queues, queue.number + 1)
-    while block != NULL:
-        if block.state != PENDING or block.uses == NULL:
-            return "a deferred pinned block has nothing to wait for"
-        block = block.right
-    if entries != pool.queues.pending or (pool.awaited == 0 and entries != events):
-        return "the pinned blocks' events are not those of the queues"
-    return NULL
-
-
-cdef const char* check_counts(PinnedPool* pool, Walk* walk) noexcept nogil:
-    cdef PinnedSegment* segment = pool.doomed
-    while segment != NULL and walk.doomed:
-        walk.doomed -= 1
-        segment = segment.next
-    if segment != NULL or walk.doomed:
-        return "the doomed pinned segments are not those in the list"
-    if walk.live != pool.live.count:
-        return "the pinned address map holds what is in no segment"
-    if pool.stats.segments.current != <long long>pool.segment_count \
-            or pool.stats.segment_bytes.current != <long long>walk.bytes:
-        return "the figures of pinned segments are wrong"
-    if pool.stats.blocks.current != <long long>walk.live or pool.stats.block_bytes.current != <long long>walk.live_bytes:
-        return "the figures of pinned blocks are wrong"
-    return NULL
-
-
-cdef const char* audit_failure(PinnedPool* pool) noexcept nogil:
-    # Under order and lock; NULL where all hold.
-    cdef Walk walk = Walk(0, 0, 0, 0, 0, 0)
-    cdef const char* found
-    cdef uintptr_t end = 0
-    cdef size_t index, carved = 0
-    for index in range(pool.segment_count):
-        carved += pool.segments[index].size * pool.segments[index].carved
-        if pool.segments[index].address < end:
-            return "pinned segments overlap or are out of order"
-        end = pool.segments[index].address + pool.segments[index].size
-        found = check_segment(pool, pool.segments[index], &walk)
-        if found != NULL:
-            return found
-    if carved > pool.reserve.used or pool.reserve.used > pool.reserve.size:
-        return "more was carved of the pinned reserve than it has"
-    found = check_lists(pool, walk.free)
-    if found == NULL:
-        found = check_queues(pool, walk.events)
-    return check_counts(pool, &walk) if found == NULL else found

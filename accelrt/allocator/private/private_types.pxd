@@ -52,9 +52,13 @@ cdef struct Moved:
     const char* row      # of the driver's table, that answered an error; NULL: none did
     bint down            # after a failed call: the pool is suspended
 
-# A library's functions that a private pool takes plain segments by, in place of the driver's; it lives as long as the
-# process.  They are called with the device current, in relaxed capture mode and outside the exclusive section.
+# Where a private pool takes plain segments from in place of the driver's plain memory: a library's functions, or managed
+# memory; it lives as long as the process.  The functions are called with the device current, in relaxed capture mode and
+# outside the exclusive section.
 cdef struct Source:
+    bint managed      # the driver's managed memory, in place of the two functions
+    bint prefetches   # of managed memory: each segment goes to the device when it comes
+    size_t headroom   # of managed memory: what does not leave so much of the device free stays on the host; SIZE_MAX: none
     void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
     void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
 

@@ -294,6 +294,26 @@ cdef int begin_pool_for_common(int device, uintptr_t stream, uint64_t first, uin
     return code
 
 
+cdef int begin_managed_pool(int device, uintptr_t stream, uint64_t second, const Source* source) noexcept nogil:
+    cdef Pool* pool
+    cdef PrivatePool* owner = NULL
+    cdef int code = pool_of(device, &pool)
+    if code:
+        return code
+    if pool.external != NULL:
+        return NOT_SUPPORTED
+    pthread_mutex_lock(&pool.lock)
+    code = pool_for(pool, stream, &owner)
+    if code == 0 and owner != NULL and owner.source != NULL and owner.source.managed:
+        code = NOT_READY
+    elif code == 0:
+        code = retain_and_route(pool, 0, second)
+        if code == 0:
+            find_private(pool, 0, second).source = source
+    pthread_mutex_unlock(&pool.lock)
+    return code
+
+
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil:
     # Ends the thread's latest route to the pool, then releases the pool.
     cdef int code = end_thread_route(device, first, second, thread)

@@ -25,9 +25,10 @@ from accelrt.driver.guard cimport (
     INTERRUPTED, enter_asking, go_relaxed, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
 )
 from accelrt.driver.cuda.types cimport (
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-    CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL,
-    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GRAPH_COND_ASSIGN_DEFAULT,
+    CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_JIT_ERROR_LOG_BUFFER,
+    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
     CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
@@ -37,13 +38,15 @@ from accelrt.driver.cuda.types cimport (
     CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
     CUgraphNode, CUgraphNodeParams, CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlaunchMemSyncDomain, CUmemAccessDesc,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemoryPool, CUmodule, CUpointer_attribute,
-    CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmem_advise,
+    CUmem_range_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport (
-    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
-    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table,
+    ACCESSED_BY, ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
+    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOCATION_DEVICE, LOG_BYTES, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE,
+    PREFETCHED_DEVICE, PREFETCHED_PLACE, Table, THE_HOST,
 )
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
@@ -68,6 +71,8 @@ cdef error_name_fn cuGetErrorName = NULL
 cdef proc_address_fn cuGetProcAddress = NULL
 cdef str reason = ""       # why open failed; "" while it did not
 cdef int device_total = 0  # written at open
+cdef int library_version = 0  # of the driver, as 13000 is 13.0; written at open
+cdef bint all_concurrent = False  # every device uses managed memory beside the host: so batches of it may be moved
 cdef uintptr_t[MOST_DEVICES] spares  # an event of each device, or 0; taken and put by exchange_event alone
 cdef Table table
 cdef Table blank           # all rows unfilled: what a row goes back to where its function is missing
@@ -219,8 +224,9 @@ def open_error() -> str:
 # devices
 
 cdef int count_devices() noexcept nogil:
-    global device_total
-    cdef int found = 0, index, code = cuDeviceGetCount(&found)
+    global all_concurrent, device_total, library_version
+    cdef int found = 0, index, concurrent = 0, code = cuDeviceGetCount(&found)
+    cdef bint all_are = True
     if code != SUCCESS:
         return code
     if found == 0:
@@ -231,8 +237,15 @@ cdef int count_devices() noexcept nogil:
         if code == SUCCESS:
             code = cuDeviceGetAttribute(
                 &devices[index].reads_pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, devices[index].handle)
+        if code == SUCCESS:
+            code = cuDeviceGetAttribute(
+                &concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
         if code != SUCCESS:
             return code
+        all_are = all_are and concurrent
+    if cuDriverGetVersion != NULL:
+        cuDriverGetVersion(&library_version)
+    all_concurrent = all_are
     device_total = found
     return SUCCESS
 
@@ -504,6 +517,115 @@ cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
     cdef int code = default_pool(device, &pool)
     if code == SUCCESS:
         code = cuMemPoolSetAttribute(pool, <CUmemPool_attribute>attribute, &value)
+    return code
+
+
+# memory: managed.  Of the versions of two functions the later one is called where the driver is as new as it: an older
+# driver answers a question for it with the earlier one.
+
+cdef enum:
+    WITH_NODES = 12020  # the version from which a place may be a NUMA node
+
+cdef int find_location(int kind, int place, CUmemLocation* out_location) noexcept nogil:
+    if kind == LOCATION_DEVICE and not 0 <= place < device_total:
+        return INVALID_DEVICE
+    out_location.type = kind
+    out_location.id = devices[place].handle if kind == LOCATION_DEVICE else place
+    return SUCCESS
+
+
+cdef int prefetch_one(CUstream stream, const ManagedRange* moved) noexcept nogil:
+    cdef CUmemLocation location
+    cdef int code = find_location(moved.kind, moved.place, &location)
+    if code != SUCCESS:
+        return code
+    if library_version >= WITH_NODES and cuMemPrefetchAsync != NULL:
+        return cuMemPrefetchAsync(moved.address, moved.size, location, 0, stream)
+    if cuMemPrefetchAsync_v8000 == NULL:
+        return NOT_SUPPORTED
+    return cuMemPrefetchAsync_v8000(
+        moved.address, moved.size, <CUdevice>(location.id if moved.kind == LOCATION_DEVICE else THE_HOST), stream)
+
+
+cdef int move_batch(CUstream stream, const ManagedRange* ranges, size_t count, bint discards, bint moves) noexcept nogil:
+    # One call for all of them; each has its own entry in the list of locations.
+    cdef size_t each = sizeof(CUdeviceptr) + 2 * sizeof(size_t) + sizeof(CUmemLocation), index
+    cdef CUdeviceptr* addresses = <CUdeviceptr*>calloc(count, each)
+    cdef size_t* sizes = <size_t*>(addresses + count)
+    cdef size_t* places = sizes + count
+    cdef CUmemLocation* locations = <CUmemLocation*>(places + count)
+    cdef int code = SUCCESS if addresses != NULL else NO_HOST_MEMORY
+    for index in range(count):
+        if code != SUCCESS:
+            break
+        addresses[index], sizes[index], places[index] = ranges[index].address, ranges[index].size, index
+        if moves:
+            code = find_location(ranges[index].kind, ranges[index].place, &locations[index])
+    if code == SUCCESS and not moves:
+        code = cuMemDiscardBatchAsync(addresses, sizes, count, 0, stream)
+    elif code == SUCCESS and discards:
+        code = cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, locations, places, count, 0, stream)
+    elif code == SUCCESS:
+        code = cuMemPrefetchBatchAsync(addresses, sizes, count, locations, places, count, 0, stream)
+    free(addresses)
+    return code
+
+
+cdef int managed_prefetch_entered(uintptr_t stream, void* ranges, size_t count) noexcept nogil:
+    # The legacy default stream takes no batch, and no driver does where a device cannot use the memory beside the host.
+    cdef const ManagedRange* moved = <const ManagedRange*>ranges
+    cdef size_t index
+    cdef int code = SUCCESS
+    if count > 1 and stream > 1 and all_concurrent and cuMemPrefetchBatchAsync != NULL:
+        return move_batch(<CUstream>stream, moved, count, False, True)
+    for index in range(count):
+        if code == SUCCESS:
+            code = prefetch_one(<CUstream>stream, &moved[index])
+    return code
+
+
+cdef int managed_discard_entered(uintptr_t stream, void* ranges, size_t count, bint prefetches) noexcept nogil:
+    if stream <= 1:
+        return INVALID_VALUE
+    return move_batch(<CUstream>stream, <const ManagedRange*>ranges, count, True, prefetches) if count else SUCCESS
+
+
+cdef int managed_advise_entered(uintptr_t address, size_t size, int advice, int kind, int place) noexcept nogil:
+    cdef CUmemLocation location
+    cdef int code = find_location(kind, place, &location)
+    if code != SUCCESS:
+        return code
+    if library_version >= WITH_NODES and cuMemAdvise != NULL:
+        return cuMemAdvise(address, size, <CUmem_advise>advice, location)
+    if cuMemAdvise_v8000 == NULL:
+        return NOT_SUPPORTED
+    return cuMemAdvise_v8000(
+        address, size, <CUmem_advise>advice, <CUdevice>(location.id if kind == LOCATION_DEVICE else THE_HOST))
+
+
+cdef int ordinal_of_handle(int handle) noexcept nogil:
+    cdef int index
+    for index in range(device_total):
+        if devices[index].handle == handle:
+            return index
+    return handle  # the host, or nowhere
+
+
+cdef int managed_attribute_entered(
+    uintptr_t address, size_t size, int attribute, void* values, size_t count
+) noexcept nogil:
+    cdef int* written = <int*>values
+    cdef size_t index
+    cdef int kind = LOCATION_DEVICE, code
+    if cuMemRangeGetAttribute == NULL:
+        return NOT_SUPPORTED
+    code = cuMemRangeGetAttribute(written, count * sizeof(int), <CUmem_range_attribute>attribute, address, size)
+    if code == SUCCESS and attribute in (PREFERRED_PLACE, PREFETCHED_PLACE):  # the number behind says of which kind it is
+        code = cuMemRangeGetAttribute(&kind, sizeof(int), <CUmem_range_attribute>(attribute - 1), address, size)
+    if code == SUCCESS and kind == LOCATION_DEVICE and attribute in (
+            ACCESSED_BY, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE):
+        for index in range(count):
+            written[index] = ordinal_of_handle(written[index])
     return code
 
 

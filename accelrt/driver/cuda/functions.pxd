@@ -11,8 +11,8 @@ from accelrt.driver.cuda.types cimport (
     CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle,
     CUipcMemHandle, CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemPool_attribute, CUmemoryPool, CUmodule, CUmoduleLoadingMode, CUoccupancyB2DSize, CUpointer_attribute, CUstream,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid, cuuint64_t,
+    CUmemLocation, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule, CUmoduleLoadingMode,
+    CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid, cuuint64_t,
 )
 
 cdef extern from "cudaTypedefs.h" nogil:
@@ -89,6 +89,17 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemHostRegister_v6050)(
         void*, size_t, unsigned int) noexcept nogil  # host_register(address, size, CU_MEMHOSTREGISTER_PORTABLE)
     ctypedef int (*PFN_cuMemHostUnregister_v4000)(void*) noexcept nogil  # host_unregister(address)
+
+    ctypedef int (*PFN_cuMemAllocManaged_v6000)(
+        CUdeviceptr*, size_t, unsigned int) noexcept nogil  # managed_alloc(out_address, size, flags)
+    ctypedef int (*PFN_cuMemPrefetchAsync_v12020)(
+        CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream) noexcept nogil  # not needed
+    ctypedef int (*PFN_cuMemPrefetchAsync_v8000)(CUdeviceptr, size_t, CUdevice, CUstream) noexcept nogil  # not needed
+    ctypedef int (*PFN_cuMemAdvise_v12020)(
+        CUdeviceptr, size_t, CUmem_advise, CUmemLocation) noexcept nogil  # not needed
+    ctypedef int (*PFN_cuMemAdvise_v8000)(CUdeviceptr, size_t, CUmem_advise, CUdevice) noexcept nogil  # not needed
+    ctypedef int (*PFN_cuMemRangeGetAttribute_v8000)(
+        void*, size_t, CUmem_range_attribute, CUdeviceptr, size_t) noexcept nogil  # managed_attribute
 
     # streams, events, copies and fills
 
@@ -216,7 +227,15 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
 
-# Typed by hand, for headers have had them only since 12.5 and 12.4.
+# Typed by hand, for headers have had them only since 13.0, 12.5 and 12.4.
+ctypedef int (*PFN_cuMemPrefetchBatchAsync_v13000)(
+    CUdeviceptr*, size_t*, size_t, CUmemLocation*, size_t*, size_t, unsigned long long,
+    CUstream) noexcept nogil  # not needed
+ctypedef int (*PFN_cuMemDiscardBatchAsync_v13000)(
+    CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) noexcept nogil  # managed_discard
+ctypedef int (*PFN_cuMemDiscardAndPrefetchBatchAsync_v13000)(
+    CUdeviceptr*, size_t*, size_t, CUmemLocation*, size_t*, size_t, unsigned long long,
+    CUstream) noexcept nogil  # managed_discard
 ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil  # not needed
 ctypedef int (*PFN_cuFuncGetParamInfo_v12040)(
     CUfunction, size_t, size_t*, size_t*) noexcept nogil  # function_parameter(function, index, out_offset, out_size)

@@ -31,6 +31,8 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUmemAllocationGranularity_flags
     ctypedef int CUmemAccess_flags
     ctypedef int CUmemLocationType
+    ctypedef int CUmem_advise
+    ctypedef int CUmem_range_attribute
     ctypedef int CUstreamCaptureMode
     ctypedef int CUstreamCaptureStatus
     ctypedef int CUgraphNodeType
@@ -49,6 +51,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_GET_PROC_ADDRESS_LEGACY_STREAM
     int CU_JIT_ERROR_LOG_BUFFER
     int CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
+    int CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
     int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
     int CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

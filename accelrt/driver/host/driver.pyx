@@ -160,6 +160,7 @@ cdef struct Exec:
     Ticket* last  # of the last launch
 
 cdef Table table
+cdef int node_count = 1  # of the host's memory; written at open
 
 # Guarded by the queue's lock.
 cdef AddressMap modules
@@ -178,7 +179,8 @@ def read_settings() -> dict[str, int]:
         dict: devices (ACCELRT_HOST_DEVICES, 2), memory in bytes of each (ACCELRT_HOST_MEMORY, 1GiB), delay_us in
         microseconds before each operation (ACCELRT_HOST_DELAY_US, 0), end_delay_us in microseconds within each end of a
         capture (ACCELRT_HOST_END_DELAY_US, 0), threads that a kernel runs on
-        (ACCELRT_HOST_THREADS, 0: as many as the process may use processors).
+        (ACCELRT_HOST_THREADS, 0: as many as the process may use processors), nodes of the host's memory that the devices
+        are nearest to by turns (ACCELRT_HOST_NODES, 1).
     Raises:
         ValueError: one is malformed; the text names it, its value and what is allowed.
     """
@@ -188,6 +190,7 @@ def read_settings() -> dict[str, int]:
         "delay_us": env.value("ACCELRT_HOST_DELAY_US"),
         "end_delay_us": env.value("ACCELRT_HOST_END_DELAY_US"),
         "threads": env.value("ACCELRT_HOST_THREADS"),
+        "nodes": env.value("ACCELRT_HOST_NODES"),
     }
 
 
@@ -206,10 +209,12 @@ cdef int open_with_settings() noexcept:
     cdef size_t memory
     cdef long delay_us, end_delay_us
     cdef int threads
+    global node_count
     try:  # an interruption too is the caller's to hear of, and nothing was opened
         settings = read_settings()
         devices, memory, delay_us = settings["devices"], settings["memory"], settings["delay_us"]
         end_delay_us, threads = settings["end_delay_us"], settings["threads"]
+        node_count = max(settings["nodes"], 1)
     except BaseException as error:
         keep_init_error(error)
         return INIT_FAILED
@@ -304,7 +309,7 @@ cdef int launch_limit(int attribute) noexcept nogil:
     return BLOCKS_AT_ONCE if attribute == 106 else 0  # MAX_BLOCKS_PER_MULTIPROCESSOR
 
 
-cdef int device_attribute_gated(int attribute, int* out_value) noexcept nogil:
+cdef int device_attribute_gated(int device, int attribute, int* out_value) noexcept nogil:
     # Numbers of CUdevice_attribute; what a CPU has no figure for is 0.
     if attribute < 1 or attribute > 147:  # the last one of CUDA 13.0
         return INVALID_VALUE
@@ -315,6 +320,10 @@ cdef int device_attribute_gated(int attribute, int* out_value) noexcept nogil:
     elif attribute in (41, 95, 102, 120, 126):
         # UNIFIED_ADDRESSING, COOPERATIVE_LAUNCH, VIRTUAL_MEMORY_..., CLUSTER_LAUNCH, MEM_SYNC_DOMAIN_COUNT
         out_value[0] = 1
+    elif attribute == 83 or attribute == 89:  # MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS
+        out_value[0] = 1
+    elif attribute == 134:  # HOST_NUMA_ID
+        out_value[0] = device % node_count
     else:
         out_value[0] = launch_limit(attribute)
     return 0

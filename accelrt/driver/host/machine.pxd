@@ -12,6 +12,7 @@ from accelrt.driver.host.work cimport (
 cdef enum:
     MAX_HOST_DEVICES = 64
     PAGE = 2 << 20     # granularity of physical memory
+    MANAGED_PAGE = 64 << 10  # managed memory is where it is by so many bytes
 
 cdef enum:  # what an address belongs to
     UNKNOWN_MEMORY = -2
@@ -37,7 +38,8 @@ cdef enum:  # Range.kind
     PINNED = 3
     REGISTERED = 4
     IMPORTED = 5    # another process's plain memory
-    KINDS = 6
+    MANAGED = 6
+    KINDS = 7
 
 # Bytes of a device's file, or of a file of their own that other processes may have too, held while the handle is alive or
 # mapped.
@@ -50,6 +52,19 @@ cdef struct Physical:
     int mappings
     bint alive
 
+# Where a page of managed memory is, and what was said of it.
+cdef struct ManagedPage:
+    int holder             # the device whose memory it takes, or HOST_MEMORY
+    ManagedPage* before    # of those that the device holds, by when they came
+    ManagedPage* after
+    bint read_mostly
+    bint used_by_host      # advised, as is
+    uint64_t used_by       # devices, a bit each
+    int preferred_kind     # LOCATION_ numbers; LOCATION_NONE: none was said
+    int preferred
+    int prefetched_kind
+    int prefetched
+
 cdef struct Range:
     uintptr_t start
     size_t size
@@ -60,6 +75,7 @@ cdef struct Range:
     int kind
     bint open            # readable and writable
     uint64_t open_to     # devices that memory_access named, a bit each (MAPPED)
+    ManagedPage* pages   # (MANAGED)
     uint32_t weight      # of the tree that it is in
     Range* left
     Range* right
@@ -80,6 +96,9 @@ cdef void uncharge(int device, size_t size) noexcept nogil  # bytes that are in 
 cdef void* find_room(size_t size, size_t alignment) noexcept nogil  # addresses without access
 cdef size_t rounded(size_t size, size_t unit) noexcept nogil
 cdef void* take_pages(size_t size) noexcept nogil    # of the host's, not of a device's file
+cdef void place_page(ManagedPage* page, int holder) noexcept nogil  # it makes room on the device, from what came first
+# What a MANAGE does; the memory may have gone.  Takes the lock.
+cdef void manage(const Work* work) noexcept nogil
 cdef void drop_room(void* address, size_t size) noexcept nogil
 cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil
 cdef void hide(void* address, size_t size) noexcept nogil

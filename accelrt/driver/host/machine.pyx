@@ -34,7 +34,7 @@ from accelrt.core.threads cimport (
     wait_on,
 )
 from accelrt.driver.host.work cimport (
-    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block, Capture,
+    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block, Capture,
     Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work, begin_work,
     clear_frontier,
 )
@@ -71,7 +71,9 @@ cdef extern from *:
     int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
+    int madvise(void* address, size_t size, int advice) noexcept nogil
     enum:
+        MADV_DONTNEED
         MFD_CLOEXEC
         PROT_NONE
         PROT_READ
@@ -88,6 +90,9 @@ cdef struct Device:
     size_t capacity
     size_t used
     long next_offset
+    size_t lent           # bytes that managed pages take, until something else needs them
+    ManagedPage* oldest   # of these
+    ManagedPage* latest
 
 cdef pthread_mutex_t memory_mutex
 cdef Device[MAX_HOST_DEVICES] devices
@@ -272,10 +277,10 @@ cdef bint is_reserved(uintptr_t address) noexcept nogil:
 cdef void memory_counts(size_t* counts) noexcept nogil:
     cdef int device
     lock_memory()
-    counts[0] = alive[PLAIN] + alive[IMPORTED]
+    counts[0] = alive[PLAIN] + alive[IMPORTED] + alive[MANAGED]
     counts[1] = 0
     for device in range(device_total):
-        counts[1] += devices[device].used
+        counts[1] += devices[device].used + devices[device].lent
     counts[2] = alive[RESERVED]
     counts[3] = alive[PINNED] + alive[REGISTERED]
     unlock_memory()
@@ -293,7 +298,7 @@ cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcep
     if device < 0 or device >= device_total:
         return INVALID_DEVICE
     lock_memory()
-    out_free[0] = devices[device].capacity - devices[device].used
+    out_free[0] = devices[device].capacity - devices[device].used - devices[device].lent
     out_total[0] = devices[device].capacity
     unlock_memory()
     return 0
@@ -308,6 +313,7 @@ cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
     if size > devices[device].capacity - devices[device].used:
         lacks_addresses = False
         return OUT_OF_MEMORY
+    make_room(device, size)
     devices[device].used += size
     out_offset[0] = devices[device].next_offset
     devices[device].next_offset += size
@@ -365,6 +371,68 @@ cdef void* take_pages(size_t size) noexcept nogil:
         lacks_addresses = True
         return NULL
     return taken
+
+
+cdef void unlink_page(ManagedPage* page) noexcept nogil:
+    cdef Device* holder = &devices[page.holder]
+    holder.lent -= MANAGED_PAGE
+    if page.before == NULL:
+        holder.oldest = page.after
+    else:
+        page.before.after = page.after
+    if page.after == NULL:
+        holder.latest = page.before
+    else:
+        page.after.before = page.before
+    page.before = page.after = NULL
+    page.holder = HOST_MEMORY
+
+
+cdef void make_room(int device, size_t size) noexcept nogil:
+    # Managed pages go to the host, those first that came first.  The size is at most what the rest of the memory leaves.
+    while devices[device].capacity - devices[device].used - devices[device].lent < size:
+        unlink_page(devices[device].oldest)
+
+
+cdef void place_page(ManagedPage* page, int holder) noexcept nogil:
+    # A page for which a device has no room is the host's.
+    cdef Device* taker
+    if page.holder != HOST_MEMORY:
+        unlink_page(page)
+    if holder == HOST_MEMORY or devices[holder].capacity - devices[holder].used < MANAGED_PAGE:
+        return
+    make_room(holder, MANAGED_PAGE)
+    taker = &devices[holder]
+    taker.lent += MANAGED_PAGE
+    page.holder = holder
+    page.before = taker.latest
+    if taker.latest == NULL:
+        taker.oldest = page
+    else:
+        taker.latest.after = page
+    taker.latest = page
+
+
+cdef void manage(const Work* work) noexcept nogil:
+    # Contents are let go of by whole pages of the system's within the range, a holder's memory by whole managed pages.
+    cdef Range* range_
+    cdef size_t first, last, index
+    cdef uintptr_t low = (work.dst + 4095) & ~<uintptr_t>4095, high = (work.dst + work.size) & ~<uintptr_t>4095
+    lock_memory()
+    range_ = containing(memory, work.dst)
+    if range_ != NULL and range_.kind == MANAGED:
+        first = (work.dst - range_.start) // MANAGED_PAGE
+        last = (min(work.dst + work.size, range_.start + range_.size) - 1 - range_.start) // MANAGED_PAGE
+        if work.discards and high > low:
+            madvise(<void*>low, high - low, MADV_DONTNEED)
+        for index in range(first, last + 1):
+            if work.moves:
+                place_page(&range_.pages[index], work.place)
+            elif range_.pages[index].holder != HOST_MEMORY \
+                    and range_.start + index * MANAGED_PAGE >= work.dst \
+                    and range_.start + (index + 1) * MANAGED_PAGE <= work.dst + work.size:
+                unlink_page(&range_.pages[index])
+    unlock_memory()
 
 
 pthread_mutex_init(&memory_mutex, NULL)
@@ -1247,6 +1315,8 @@ cdef void perform(const Work* work, const void* staged, int device) noexcept nog
         copy_rows(work)
     elif work.kind == FILL:
         fill_bytes(work)
+    elif work.kind == MANAGE:
+        manage(work)
     elif work.kind == CALL:
         callback_depth += 1
         work.fn(work.data)

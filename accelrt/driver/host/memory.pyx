@@ -13,16 +13,23 @@ from libc.string cimport memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
-    HOST_MEMORY, IMPORTED, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED, UNKNOWN_MEMORY, FileName,
-    Physical, Range, add_range, containing, device_of, drain_device, drop_range, drop_room, file_of, find_room,
-    give_bytes, hide, known_device, last_before, lock, lock_memory, lost_device, make_file, memory, name_file,
-    open_named, reservations, rounded, show, take_bytes, take_pages, uncharge, unlock, unlock_memory, working,
+    HOST_MEMORY, IMPORTED, MANAGED, MANAGED_PAGE, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED,
+    UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, device_of, drain_device, drop_range,
+    drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock, lock_memory, lost_device,
+    make_file, memory, name_file, open_named, place_page, reservations, rounded, show, take_bytes, take_pages, uncharge,
+    unlock, unlock_memory, working,
 )
-from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any
+from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, put_in
 from accelrt.driver.host.work cimport (
-    BRANCH, COPY, COPY_3D, FILL, KERNEL, REPLAY, SET, HostStream, Launch, Operation, Plan, Work,
+    BRANCH, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, REPLAY, SET, HostStream, Launch, Operation, Plan, Work,
+    begin_work,
 )
-from accelrt.driver.table cimport Table
+from accelrt.driver.table cimport (
+    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE,
+    MANAGED_GLOBAL, MANAGED_HOST, ManagedRange, NOWHERE, PREFERRED_DEVICE, PREFERRED_KIND, PREFERRED_PLACE,
+    PREFETCHED_DEVICE, PREFETCHED_KIND, PREFETCHED_PLACE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, Table,
+    UNSET_ACCESSED_BY, UNSET_PREFERRED, UNSET_READ_MOSTLY,
+)
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
     OPERATING_SYSTEM, OUT_OF_MEMORY,
@@ -115,6 +122,8 @@ cdef bint work_names(const Work* work, bint staged, uintptr_t start, size_t size
         return overlap(start, size, work.dst, work.to.span) or overlap(start, size, work.src, work.origin.span)
     if work.kind == FILL:
         return overlap(start, size, work.dst, work.size * work.width)
+    if work.kind == MANAGE:
+        return overlap(start, size, work.dst, work.size)
     if work.kind == SET:
         return overlap(start, size, work.src, sizeof(unsigned int))
     if work.kind == KERNEL:
@@ -185,6 +194,8 @@ cdef int take_away(uintptr_t start, int kind, int device) noexcept nogil:
             drop_room(<void*>start, range_.charged)
         if kind == PLAIN:
             give_bytes(device, range_.offset, range_.charged)
+        if kind == MANAGED:
+            drop_pages(range_)
         drop_range(&memory, range_)
     unlock_memory()
     return code
@@ -276,7 +287,11 @@ cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
 
 
 cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    return free_when_quiet(device, address, PLAIN, device)
+    cdef bint managed
+    lock_memory()
+    managed = whole_range(address, MANAGED, device) != NULL
+    unlock_memory()
+    return free_when_quiet(device, address, MANAGED if managed else PLAIN, device)
 
 
 # --- page-locked memory ------------------------------------------------------------------------------------
@@ -320,6 +335,246 @@ cdef int host_register(int device, uintptr_t address, size_t size) noexcept nogi
 
 cdef int host_unregister(int device, uintptr_t address) noexcept nogil:
     return close_under_work(device, address, REGISTERED, HOST_MEMORY)
+
+
+# --- managed memory ----------------------------------------------------------------------------------------
+# It is the host's memory, of any size.  What is counted is whose memory each page would take: the host's, until it is
+# prefetched to a device, which gives it up to whatever else needs the room.
+
+cdef inline size_t count_pages(size_t size) noexcept nogil:
+    return (size + MANAGED_PAGE - 1) // MANAGED_PAGE
+
+
+cdef void drop_pages(Range* range_) noexcept nogil:
+    cdef size_t index
+    for index in range(count_pages(range_.size)):
+        place_page(&range_.pages[index], HOST_MEMORY)
+    free(range_.pages)
+
+
+cdef int managed_alloc(int device, size_t size, unsigned int flags, uintptr_t* out_address) noexcept nogil:
+    cdef Range managed
+    cdef size_t index
+    cdef int code = permitted(device)
+    out_address[0] = 0
+    if code:
+        return code
+    if size == 0 or (flags != MANAGED_GLOBAL and flags != MANAGED_HOST):
+        return INVALID_VALUE
+    if size >> 60:
+        return OUT_OF_MEMORY
+    managed = range_of(MANAGED, device, 0, size)
+    managed.charged = rounded(size, 4096)
+    managed.pages = <ManagedPage*>calloc(count_pages(size), sizeof(ManagedPage))
+    if managed.pages == NULL:
+        return OUT_OF_MEMORY
+    for index in range(count_pages(size)):
+        managed.pages[index].holder = HOST_MEMORY
+    code = place_managed(&managed, out_address)
+    if code:
+        free(managed.pages)
+    return code
+
+
+cdef int place_managed(Range* managed, uintptr_t* out_address) noexcept nogil:
+    # Aligned to its pages, so that no two allocations share one.
+    cdef void* room = find_room(managed.charged, MANAGED_PAGE)
+    if room == NULL:
+        return OUT_OF_MEMORY
+    if mprotect(room, managed.charged, PROT_READ | PROT_WRITE):
+        drop_room(room, managed.charged)
+        return OUT_OF_MEMORY
+    managed.start = <uintptr_t>room
+    return place(&memory, managed, out_address)
+
+
+cdef Range* managed_range(uintptr_t address, size_t size) noexcept nogil:
+    # That holds all of [address, address + size); NULL where none does.
+    cdef Range* range_ = containing(memory, address)
+    if range_ == NULL or range_.kind != MANAGED or size == 0 or size > range_.start + range_.size - address:
+        return NULL
+    return range_
+
+
+cdef int check_location(int kind, int place) noexcept nogil:
+    if kind == LOCATION_DEVICE:
+        return 0 if known_device(place) else INVALID_DEVICE
+    return INVALID_VALUE if kind < LOCATION_HOST or kind > LOCATION_CURRENT_NODE or (
+        kind == LOCATION_NODE and place < 0) else 0
+
+
+cdef int note_prefetch(const ManagedRange* moved, bint moves) noexcept nogil:
+    # The last place that was asked for is known before the work is done.
+    cdef Range* range_
+    cdef size_t first, last, index
+    cdef int code = check_location(moved.kind, moved.place) if moves else 0
+    if code:
+        return code
+    lock_memory()
+    range_ = managed_range(moved.address, moved.size)
+    if range_ != NULL and moves:
+        first = (moved.address - range_.start) // MANAGED_PAGE
+        last = (moved.address + moved.size - 1 - range_.start) // MANAGED_PAGE
+        for index in range(first, last + 1):
+            range_.pages[index].prefetched_kind = moved.kind
+            range_.pages[index].prefetched = moved.place
+    unlock_memory()
+    return INVALID_VALUE if range_ == NULL else 0
+
+
+cdef int check_ranges(const ManagedRange* ranges, size_t count, bint moves) noexcept nogil:
+    cdef size_t index
+    cdef int code = 0
+    lock_memory()
+    for index in range(count):
+        if code == 0 and managed_range(ranges[index].address, ranges[index].size) == NULL:
+            code = INVALID_VALUE
+    unlock_memory()
+    for index in range(count):
+        if code == 0 and moves:
+            code = check_location(ranges[index].kind, ranges[index].place)
+    return code
+
+
+cdef int put_ranges(
+    int device, uintptr_t stream, const ManagedRange* ranges, size_t count, bint discards, bint moves
+) noexcept nogil:
+    # All of them are known good before any is put into the stream.
+    cdef HostStream* on
+    cdef Work work
+    cdef size_t index
+    cdef int code = check_ranges(ranges, count, moves)
+    if code or count == 0:
+        return code
+    lock()
+    on = find_stream(device, stream)
+    for index in range(count):
+        begin_work(&work, MANAGE)
+        work.dst, work.size = ranges[index].address, ranges[index].size
+        work.place = ranges[index].place if moves and ranges[index].kind == LOCATION_DEVICE else HOST_MEMORY
+        work.known = DST_KNOWN
+        work.across = True
+        work.discards, work.moves = discards, moves
+        if code == 0:
+            code = put_in(on, &work, NULL, NULL)
+        if code == 0:
+            code = note_prefetch(&ranges[index], moves)
+    unlock()
+    return code
+
+
+cdef int managed_prefetch_gated(int device, uintptr_t stream, void* ranges, size_t count) noexcept nogil:
+    return put_ranges(device, stream, <const ManagedRange*>ranges, count, False, True)
+
+
+cdef int managed_discard_gated(
+    int device, uintptr_t stream, void* ranges, size_t count, bint prefetches
+) noexcept nogil:
+    if stream <= 1:
+        return INVALID_VALUE
+    return put_ranges(device, stream, <const ManagedRange*>ranges, count, True, prefetches)
+
+
+cdef void advise_page(ManagedPage* page, int advice, int kind, int place) noexcept nogil:
+    cdef uint64_t user = <uint64_t>1 << place if kind == LOCATION_DEVICE else 0
+    if advice == SET_READ_MOSTLY or advice == UNSET_READ_MOSTLY:
+        page.read_mostly = advice == SET_READ_MOSTLY
+    elif advice == SET_PREFERRED or advice == UNSET_PREFERRED:
+        page.preferred_kind = kind if advice == SET_PREFERRED else LOCATION_NONE
+        page.preferred = place
+    elif advice == SET_ACCESSED_BY:
+        page.used_by |= user
+        page.used_by_host = page.used_by_host or not user
+    else:
+        page.used_by &= ~user
+        page.used_by_host = page.used_by_host and user != 0
+
+
+cdef int managed_advise_locked(
+    uintptr_t address, size_t size, int advice, int kind, int place
+) noexcept nogil:
+    cdef Range* range_ = managed_range(address, size)
+    cdef size_t index
+    cdef int code
+    if range_ == NULL or advice < SET_READ_MOSTLY or advice > UNSET_ACCESSED_BY:
+        return INVALID_VALUE
+    if advice in (SET_PREFERRED, SET_ACCESSED_BY, UNSET_ACCESSED_BY):
+        code = check_location(kind, place)
+        if code:
+            return code
+    if advice in (SET_ACCESSED_BY, UNSET_ACCESSED_BY) and kind != LOCATION_DEVICE and kind != LOCATION_HOST:
+        return INVALID_VALUE
+    for index in range((address - range_.start) // MANAGED_PAGE, (address + size - 1 - range_.start) // MANAGED_PAGE + 1):
+        advise_page(&range_.pages[index], advice, kind, place)
+    return 0
+
+
+cdef int device_number(int kind, int place) noexcept nogil:
+    # Of a location, as the older attributes have it.
+    return place if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
+
+
+cdef int one_number(const ManagedPage* page, int attribute) noexcept nogil:
+    if attribute == IS_READ_MOSTLY:
+        return page.read_mostly
+    if attribute == PREFERRED_DEVICE:
+        return device_number(page.preferred_kind, page.preferred)
+    if attribute == PREFETCHED_DEVICE:
+        return device_number(page.prefetched_kind, page.prefetched)
+    if attribute == PREFERRED_KIND:
+        return page.preferred_kind
+    if attribute == PREFERRED_PLACE:
+        return page.preferred
+    return page.prefetched_kind if attribute == PREFETCHED_KIND else page.prefetched
+
+
+cdef int number_of_none(int attribute) noexcept nogil:
+    # What is answered where the pages differ.
+    if attribute in (IS_READ_MOSTLY, PREFERRED_KIND, PREFETCHED_KIND):
+        return 0
+    return NOWHERE
+
+
+cdef void list_users(const ManagedPage* pages, size_t count, int* values, size_t room) noexcept nogil:
+    cdef uint64_t users = ~<uint64_t>0
+    cdef bint host_too = True
+    cdef size_t index, written = 0
+    cdef int device
+    for index in range(count):
+        users &= pages[index].used_by
+        host_too = host_too and pages[index].used_by_host
+    for device in range(64):
+        if users >> device & 1 and written < room:
+            values[written] = device
+            written += 1
+    if host_too and written < room:
+        values[written] = THE_HOST
+        written += 1
+    for index in range(written, room):
+        values[index] = NOWHERE
+
+
+cdef int managed_attribute_locked(
+    uintptr_t address, size_t size, int attribute, void* values, size_t count
+) noexcept nogil:
+    cdef Range* range_ = managed_range(address, size)
+    cdef int* numbers = <int*>values
+    cdef size_t first, last, index
+    if range_ == NULL or attribute < IS_READ_MOSTLY or attribute > PREFETCHED_PLACE or count == 0 or numbers == NULL:
+        return INVALID_VALUE
+    first = (address - range_.start) // MANAGED_PAGE
+    last = (address + size - 1 - range_.start) // MANAGED_PAGE
+    if attribute == ACCESSED_BY:
+        list_users(&range_.pages[first], last - first + 1, numbers, count)
+        return 0
+    if count != 1:
+        return INVALID_VALUE
+    numbers[0] = one_number(&range_.pages[first], attribute)
+    for index in range(first + 1, last + 1):
+        if one_number(&range_.pages[index], attribute) != numbers[0]:
+            numbers[0] = number_of_none(attribute)
+            break
+    return 0
 
 
 # --- virtual memory: reservations ---------------------------------------------------------------------------

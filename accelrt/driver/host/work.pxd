@@ -20,6 +20,7 @@ cdef enum:  # kinds of work
     BRANCH = 7    # runs a body if, or while, its condition is not 0
     COPY_3D = 8   # a copy of slices of rows
     KERNEL = 9
+    MANAGE = 10   # managed memory goes elsewhere, or loses its contents, or both; never a node
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -113,7 +114,10 @@ cdef struct Work:
     Launch* launch     # of a KERNEL, one of its holders
     bint repeats       # a BRANCH that runs while, not if
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
-    bint across        # a COPY of copy_peer or copy_across, which no capture takes
+    bint across        # a COPY of copy_peer or copy_across, or a MANAGE, which no capture takes
+    int place          # of a MANAGE: a device or HOST_MEMORY
+    bint discards      # a MANAGE that lets the contents go
+    bint moves         # a MANAGE that has the memory in its place
 
 cdef struct Operation:
     Work work

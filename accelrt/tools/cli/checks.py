@@ -260,7 +260,10 @@ def nodes(driver: dict[str, Any]) -> Iterator[Finding]:
         return
     near = {path.name: first_line(path / "numa_node") for path in cards_on_bus()}
     places = ", ".join(f"{name} at node {node}" for name, node in near.items() if node not in (None, "-1"))
-    advice = "keep a process's threads at its device's node: numactl --cpunodebind=N --membind=N"
+    advice = (
+        "keep a process's threads at its device's node: numactl --cpunodebind=N --membind=N; page-locked "
+        "memory of accelrt's lies there by itself"
+    )
     yield Finding("NUMA", "note", f"{count} nodes{'; ' + places if places else ''}", advice)
 
 

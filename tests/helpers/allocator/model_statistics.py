@@ -19,7 +19,10 @@ COUNTERS = (
     *("num_alloc_retries", "num_ooms", "num_oom_rejections"),
     *("num_sync_all_streams", "num_device_alloc", "num_device_free"),
 )
-PAGE_COUNTERS = ("virtual_memory_calls", "stitched_bytes", "reserved_addresses", "sleeping_bytes")
+PAGE_COUNTERS = (
+    *("virtual_memory_calls", "stitched_bytes", "reserved_addresses", "sleeping_bytes"),
+    "managed_bytes",  # of which the model has none
+)
 
 
 class Statistics:

@@ -44,7 +44,7 @@ static int version(int *out) { *out = setting("FAKE_VERSION") ? setting("FAKE_VE
 static int count(int *out) { *out = DEVICES; return 0; }
 static int device(int *out, int ordinal) { *out = ordinal; return 0; }
 static int attribute(int *out, int number, int of) {
-    *out = of >= 0 && number == 88 && setting("FAKE_PAGEABLE");
+    *out = of >= 0 && ((number == 88 && setting("FAKE_PAGEABLE")) || (number == 89 && setting("FAKE_CONCURRENT")));
     if (of >= 0 && (number == 108 || number == 109))  /* the persisting L2 cache and the largest window */
         *out = number == 108 ? 4 << 20 : 16 << 20;
     return number > 147 && !setting("FAKE_VERSION") ? refused++, INVALID_VALUE : 0;  /* the last of CUDA 13.0 */
@@ -217,6 +217,36 @@ static int loading_mode(int *out) {
 static int harmless(void) { return 0; }  /* for functions whose arguments do not matter here */
 static int exchange_mode(int *mode) { static __thread int kept; int before = kept; kept = *mode; *mode = before; return 0; }
 
+/* What moves of managed memory were asked for: calls, and the kind and number of the last place. */
+struct location { int kind, place; };
+static int moves[4];  /* single ones, by the older function, batches, the last place's number */
+EXPORT int fake_moves(int which) { return moves[which]; }
+static int prefetch(uint64_t address, size_t size, struct location where, unsigned flags, void *stream) {
+    moves[0]++;
+    moves[3] = where.place;
+    return wants_context();
+}
+static int prefetch_old(uint64_t address, size_t size, int device, void *stream) {
+    moves[1]++;
+    moves[3] = device;
+    return wants_context();
+}
+static int prefetch_advice(uint64_t address, size_t size, int advice, struct location where) { return wants_context(); }
+static int advice_old(uint64_t address, size_t size, int advice, int device) { moves[3] = device; return wants_context(); }
+static int move_batch(uint64_t *addresses, size_t *sizes, size_t count, struct location *places, size_t *firsts,
+                      size_t place_count, unsigned long long flags, void *stream) {
+    moves[2]++;
+    for (size_t i = 0; i < count; i++)
+        if (place_count != count || firsts[i] != i || !sizes[i])
+            return INVALID_VALUE;
+    moves[3] = places[count - 1].place;
+    return (uintptr_t)stream > 1 ? wants_context() : INVALID_VALUE;
+}
+static int discard_batch(uint64_t *addresses, size_t *sizes, size_t count, unsigned long long flags, void *stream) {
+    moves[2]++;
+    return (uintptr_t)stream > 1 ? wants_context() : INVALID_VALUE;
+}
+
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status);
 
 static const struct { const char *name; int since; void *function; } FUNCTIONS[] = {
@@ -247,6 +277,10 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuMemExportToShareableHandle", 10020, wants_context}, {"cuMemImportFromShareableHandle", 10020, wants_context},
     {"cuMemHostAlloc", 2020, wants_context}, {"cuMemFreeHost", 2000, wants_context},
     {"cuMemHostRegister", 6050, wants_context}, {"cuMemHostUnregister", 4000, wants_context},
+    {"cuMemAllocManaged", 6000, wants_context}, {"cuMemPrefetchAsync", 12020, prefetch}, {"cuMemPrefetchAsync", 8000, prefetch_old},
+    {"cuMemAdvise", 12020, prefetch_advice}, {"cuMemAdvise", 8000, advice_old}, {"cuMemRangeGetAttribute", 8000, wants_context},
+    {"cuMemPrefetchBatchAsync", 13000, move_batch}, {"cuMemDiscardBatchAsync", 13000, discard_batch},
+    {"cuMemDiscardAndPrefetchBatchAsync", 13000, move_batch},
     {"cuStreamGetCtx", 9020, stream_context}, {"cuStreamDestroy", 4000, wants_context}, {"cuStreamGetFlags", 5050, wants_context},
     {"cuStreamGetPriority", 5050, wants_context}, {"cuLaunchHostFunc", 10000, wants_context},
     {"cuEventRecordWithFlags", 11010, wants_context}, {"cuEventElapsedTime", 2000, wants_context},
