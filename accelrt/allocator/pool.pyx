@@ -891,6 +891,37 @@ cdef int device_at(uintptr_t address) noexcept nogil:
     return (<const Pool*>(<const char*>heap.settings - <size_t>&(<Pool*>NULL).settings)).device
 
 
+cdef const Block* find_around(const Segment* segment, const Heap* heap, uintptr_t address) noexcept nogil:
+    # The block that contains the address, in a list of segments; or NULL.  In the exclusive section.
+    cdef const Block* block
+    while segment != NULL and (segment.heap != heap or address - segment.address >= segment.size):
+        segment = segment.after
+    block = segment.first if segment != NULL else NULL
+    while block != NULL and address - block.address >= block.size:
+        block = block.after
+    return block
+
+
+cdef int block_around(int device, uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef const Heap* heap = heap_at(address)
+    cdef const Block* block
+    out_low[0] = out_high[0] = 0
+    if pool == NULL or pool.external != NULL or heap == NULL or heap.settings != &pool.settings:
+        return 0
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        block = find_around(pool.first, heap, address)
+    if block == NULL:
+        block = find_around(heap.first_stitched, heap, address)
+    if block != NULL and block.state == LIVE:
+        out_low[0] = block.address
+        out_high[0] = block.address + block.size
+    unlock_all(pool, NULL)
+    return 0 if block == NULL or out_high[0] else NOT_ALLOCATED
+
+
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     # Searches the pools that exist, from the hint's on; takes their exclusive sections one by one.
     cdef int step, device

@@ -57,7 +57,7 @@ LATER = {
     "memory.mempool": "MemPool use_mem_pool",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
-    "arrays.exchange": "RegisteredMemory register_host",
+    "arrays.exchange": "RegisteredMemory copy_many register_host",
     "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
     "kernels.kernel": "Kernel KernelAttributes Launcher Module host_kernel sleep",
@@ -108,7 +108,7 @@ UNLISTED = "comm gds green_contexts interop nccl nvml random readings sharing vi
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
-    "arrays.exchange": LATER["arrays.exchange"],
+    "arrays.exchange": "RegisteredMemory register_host",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """

@@ -13,13 +13,14 @@ from accelrt.driver.registry import Rows
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
 FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
 NOTHING = (1 << 64) - 1  # no call was made that wants a context
+A_COPY = (ctypes.c_size_t * 9)(0x1000, 64, 1, 0x2000, 64, 1, 8, 4, 1)  # of rows
 ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
 
 # Rows that make no call which wants a context, by the documentation of the functions that they call.
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "async_get", "async_set", "event_query",
+    "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
 }  # fmt: skip
 
@@ -48,6 +49,9 @@ def arguments(row):
         "index": 0,
         "limit": 0,
         "width": 4,
+        "access": 3,
+        "count": 1,
+        "copies": ctypes.addressof(A_COPY),
         "stream": stream,
     }
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
