@@ -1024,10 +1024,20 @@ cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t 
     return 0 if known else NOT_READY
 
 
+cdef Heap* fixed_at(const Pool* pool, uintptr_t address) noexcept nogil:
+    # The heap of the reservation that has the address; NULL: none.  A use of a reservation is one of all its memory, for
+    # who uses it names a part of any size.  In the exclusive section.
+    cdef Heap* heap = heap_at(address)
+    if heap == NULL or heap.settings != &pool.settings or heap.owner == NULL or not heap.owner.fixed:
+        return NULL
+    return heap
+
+
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     # A use of the block's own stream is not recorded, nor one that is recorded already.  The per-thread default stream is
     # never a block's own.
     cdef Pool* pool
+    cdef const Heap* fixed
     cdef Block* block
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
@@ -1038,8 +1048,12 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     if try_use_across(device, address, stream_on, stream) == 0:
         return 0
     lock_all(pool)
-    block = live_at(pool, address)
-    if block == NULL:
+    fixed = fixed_at(pool, address)
+    block = live_at(pool, address) if fixed == NULL else NULL
+    if fixed != NULL:
+        if fixed.stream != stream or stream_on != device:
+            code = add_use(&pool.uses, &fixed.owner.streams, stream_on, heap_stream(stream))
+    elif block == NULL:
         code = NOT_ALLOCATED
     elif block.heap.stream != stream or stream_on != device:
         code = add_use(&pool.uses, &block.uses, stream_on, heap_stream(stream))

@@ -40,6 +40,7 @@ from accelrt.driver.guard cimport (
     restore_mode,
 )
 cimport accelrt.driver.registry as registry
+from accelrt.memory.reserve import ReservedView, provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
     any_capture, dispose, drain, HOST_REGISTRATION, keep_until_passed, Record, record_on,
@@ -1441,6 +1442,18 @@ def copy_many(
         finish(worker, NULL, owners, views, None, None)
 
 
+def reserved_buffer(reservation: object, uintptr_t offset, size_t nbytes) -> Buffer:
+    # A Buffer on some of a Reservation's addresses, for its methods.
+    cdef Buffer view = Buffer.__new__(Buffer)
+    view.keeper = ReservedView(reservation)
+    view.device_index, view.stream = reservation.device_index, reservation.stream
+    view.ptr = <uintptr_t>reservation.ptr + offset
+    view.nbytes = nbytes
+    view.kept = True
+    view.live = True
+    return view
+
+
 # --- what an Array's methods do with memory ----------------------------------------------------------------------
 
 def copy_into(Array dst, src: object, bint non_blocking, stream: Stream | int | None) -> Array:
@@ -1476,3 +1489,4 @@ def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 
 
 provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])
+provide_views(reserved_buffer, Array)

@@ -55,6 +55,7 @@ LATER = {
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
     "memory.mempool": "MemPool use_mem_pool",
+    "memory.reserve": "reserve",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
     "arrays.exchange": "RegisteredMemory copy_many register_host",
@@ -124,6 +125,7 @@ MEMORY = {
         PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state set_checkpoint_state sleep
         sleepable tag_pool wake
     """,
+    "memory.reserve": "Reservation",
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings set_allocator_settings",
     "devices.device": "mem_get_info",

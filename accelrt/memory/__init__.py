@@ -3,6 +3,7 @@
 caching        raw pointers of device memory and of page-locked memory; limits; which backend the process
                chose; functions that are asked for memory; memory_stats, peaks, snapshot, audit
 mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
+reserve        addresses that are given memory page by page: reserve, Reservation
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at
                the end
 explain        why a request was refused and what helps, found in those fields; the text that says so

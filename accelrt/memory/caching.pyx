@@ -49,8 +49,8 @@ from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, HOST_BYTES, any_waits, dispose, drain
 from accelrt.status cimport (
-    CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED,
-    raise_status, refuse_copy, refuse_unmade,
+    CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy,
+    refuse_unmade,
 )
 from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
@@ -204,10 +204,6 @@ cdef int raise_kept() except -1:
 cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
     if address and try_release(ordinal, address) == NOT_READY:
         dispose(DEVICE_BYTES, ordinal, address)
-
-
-cdef inline bint is_lack(int code) noexcept:
-    return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
 
 
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:

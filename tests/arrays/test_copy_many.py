@@ -83,7 +83,8 @@ def test_arrays_of_any_strides_are_copied_in_one_batch():
     accelrt.copy_many([*targets, wide[:, 2:6]], [*views, accelrt.full((4, 4), 3, "i4")])
     for model, target in zip(models, targets, strict=True):
         assert (target.numpy() == (model.T if model.ndim > 1 else model[::-1])).all()
-    assert wide.numpy().sum() == 48 and (wide.numpy()[:, 2:6] == 3).all()
+    assert wide.numpy().sum() == 48
+    assert (wide.numpy()[:, 2:6] == 3).all()
 
 
 def test_one_source_may_be_read_by_many():

@@ -73,7 +73,8 @@ def test_a_batch_runs_in_its_streams_order(rows, device, pinned, stream):
     assert (bytes_[:PIECE] == before).all()
     gate.set()
     rows.ok("stream_synchronize", 0, stream)
-    assert (bytes_[:PIECE] == 7).all() and (rows.read(device + PIECE, PIECE) == 7).all()
+    assert (bytes_[:PIECE] == 7).all()
+    assert (rows.read(device + PIECE, PIECE) == 7).all()
 
 
 def test_a_captured_batch_has_a_node_for_each_copy_and_reads_anew(rows, device, pinned, stream):
@@ -118,7 +119,7 @@ def test_a_batch_of_nothing_is_none(rows, device, stream):
 
 
 def test_what_is_no_memory_is_refused_before_anything_is_put_in(rows, on_host, device, pinned, stream):
-    address, bytes_ = pinned
+    address, _ = pinned
     ordinary = np.zeros(PIECE, np.uint8)
     before = rows.read(device, PIECE)
     for wrong in (ordinary.ctypes.data, 0, device + (1 << 20) - 1):
@@ -138,7 +139,7 @@ def test_a_thread_without_a_context_puts_a_batch_in(rows, device, pinned, stream
     rows.ok("stream_synchronize", 0, stream)
 
 
-# --- access to mapped memory -------------------------------------------------------------------------------------
+# --- access to mapped memory ---------------------------------------------
 
 
 @pytest.fixture
@@ -186,16 +187,17 @@ def test_a_part_of_a_page_an_access_and_a_device_that_are_none_are_refused(rows,
     assert rows.memory_protect(address, size, 64, READ) == INVALID_DEVICE
 
 
-# --- what an address is ------------------------------------------------------------------------------------------
+# --- what an address is ---------------------------------------------
 
 
 def test_an_address_is_told_with_its_range(rows, device, pinned, mapped):
-    address, size = mapped
+    address, _ = mapped
     assert rows.ok("pointer_range", device + 100)[:3] == (DEVICE, 0, device)
     assert rows.ok("pointer_range", device + 100)[3] >= 1 << 20
     assert rows.ok("pointer_range", pinned[0] + 100)[:2] == (HOST, -1)
     kind, on, start, length = rows.ok("pointer_range", address + 100)
-    assert (kind, on) == (DEVICE, 0) and start <= address + 100 < start + length
+    assert (kind, on) == (DEVICE, 0)
+    assert start <= address + 100 < start + length
     ordinary = np.zeros(64, np.uint8)
     assert rows.ok("pointer_range", ordinary.ctypes.data) == (NONE, -1, 0, 0)
 

@@ -20,7 +20,8 @@ ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set", "event_query",
+    "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set",
+    "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
 }  # fmt: skip
 

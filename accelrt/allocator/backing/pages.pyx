@@ -316,23 +316,22 @@ cdef int ensure_slots(Segment* segment) noexcept nogil:
     return 0
 
 
-cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
-    # Appends a slot for the page, and the hole over it.
+cdef int append_slot(Segment* segment, size_t size) noexcept nogil:
+    # Without a page, and the hole over it.
     cdef Slot* slot
     cdef int code = ensure_slots(segment)
     if code == 0:
         code = ensure_blocks(segment.heap, 1)
     if code == 0:
-        code = claim_addresses(segment.heap, segment.address + segment.size, page.size)
+        code = claim_addresses(segment.heap, segment.address + segment.size, size)
     if code:
         return code
     slot = <Slot*>calloc(1, sizeof(Slot))
     if slot == NULL:
         return NO_HOST_MEMORY
     slot.address = segment.address + segment.size
-    slot.size = page.size
+    slot.size = size
     slot.segment = segment
-    link_slot(slot, page)
     segment.slots[segment.slot_count] = slot
     segment.least_slot = slot.size if segment.slot_count == 0 else min(segment.least_slot, slot.size)
     segment.slot_count += 1
@@ -340,6 +339,20 @@ cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     slot.hole.epoch = segment.heap.quiescent_epoch  # new memory: no work uses it yet
     segment.size += slot.size
     return 0
+
+
+cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
+    # Appends a slot for the page.
+    cdef int code = append_slot(segment, page.size)
+    if code == 0:
+        link_slot(segment.slots[segment.slot_count - 1], page)
+    return code
+
+
+cdef int add_gap(Segment* expandable, size_t size) noexcept nogil:
+    cdef int code = append_slot(expandable, size)
+    expandable.heap.gaps += code == 0
+    return code
 
 
 cdef void link_slot(Slot* slot, Page* page) noexcept nogil:
@@ -977,7 +990,9 @@ cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
         expandable.slot_count -= 1
         expandable.size -= slot.size
         free(slot)
-    return drop_expandable(pool, expandable) if expandable.size == 0 else 0
+    if expandable.size or (expandable.heap.owner != NULL and expandable.heap.owner.fixed):
+        return 0
+    return drop_expandable(pool, expandable)
 
 
 cdef int trim_all_expandable(Pool* pool) noexcept nogil:
@@ -1046,28 +1061,35 @@ cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t
     return min(size, need)
 
 
-cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil:
-    # Makes and maps a page for a slot that lost its page.  The page must be as large as the slot: one that the device
-    # halved is released again, OUT_OF_MEMORY.
-    cdef Slot* slot = expandable.slots[index]
+cdef int make_page_for(Pool* pool, Slot* slot) noexcept nogil:
+    # As large as the slot: what the device refuses whole, it has no room for.
     cdef Page* page
     cdef int code = make_page(pool, slot.size, &page)
     if code:
         return code
     link_slot(slot, page)
     page.primary = slot
-    expandable.heap.gaps -= 1
-    count_owner(pool, expandable.heap, page.size)
-    if page.size != slot.size:  # refused whole, so there is no room for it
-        code = release_page(pool, page)
-        return code if code else OUT_OF_MEMORY
-    code = map_run(pool, expandable, index, 1)
-    if code:
-        release_page(pool, page)
-        return code
-    slot.hole.epoch = expandable.heap.quiescent_epoch
-    make_resident(pool, slot)
-    return 0
+    slot.segment.heap.gaps -= 1
+    count_owner(pool, slot.segment.heap, page.size)
+    if page.size == slot.size:
+        return 0
+    code = release_page(pool, page)
+    return code if code else OUT_OF_MEMORY
+
+
+cdef int open_slots(Pool* pool, Segment* expandable, size_t first, size_t count, int code) noexcept nogil:
+    cdef size_t index
+    cdef Slot* slot
+    if code == 0:
+        code = map_run(pool, expandable, first, count)
+    for index in range(first, first + count):
+        slot = expandable.slots[index]
+        if code:
+            release_page(pool, slot.page)
+            continue
+        slot.hole.epoch = expandable.heap.quiescent_epoch
+        make_resident(pool, slot)
+    return code
 
 
 cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
@@ -1079,7 +1101,9 @@ cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
         if expandable.heap == heap and expandable.shape == EXPANDABLE:
             for index in range(expandable.slot_count):
                 if expandable.slots[index].page == NULL and expandable.slots[index].size <= need[0]:
-                    code = fill_slot(pool, expandable, index)
+                    code = make_page_for(pool, expandable.slots[index])
+                    if code == 0:
+                        code = open_slots(pool, expandable, index, 1, 0)
                     if code:
                         return code
                     need[0] -= expandable.slots[index].size
