@@ -79,6 +79,8 @@ cdef int export_page(uintptr_t handle, int* out_file, bint* out_kept) noexcept n
 
 # Opens what was mapped of a device for it, and for those that use each other's pages; the driver's code.
 cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil
+# The device of what contains an address, and its addresses; -1: none does.
+cdef int imported_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil
 cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef void drop_imported(uintptr_t address) noexcept nogil
 # Adds the recorded uses to a list of the caller's; 0 or NO_HOST_MEMORY, with some of them.

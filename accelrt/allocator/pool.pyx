@@ -513,6 +513,17 @@ cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil
     return 0
 
 
+cdef int imported_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
+    cdef const Imported* found
+    cdef int device = -1
+    spin_lock(&lock)
+    found = around(address)
+    if found != NULL:
+        out_low[0], out_high[0], device = found.address, found.address + found.size, found.device
+    spin_unlock(&lock)
+    return device
+
+
 cdef void drop_imported(uintptr_t address) noexcept nogil:
     cdef Imported** link
     cdef Imported* found

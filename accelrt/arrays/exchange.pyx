@@ -40,7 +40,7 @@ from accelrt.driver.guard cimport (
     restore_mode,
 )
 cimport accelrt.driver.registry as registry
-from accelrt.memory.reserve import ReservedView, provide_views
+from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
     any_capture, dispose, drain, HOST_REGISTRATION, keep_until_passed, Record, record_on,
@@ -1380,8 +1380,8 @@ cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint6
 
 
 def copy_many(
-    dsts: Sequence[Memory] | NDArray[np.integer[Any]], srcs: Sequence[Memory] | NDArray[np.integer[Any]],
-    sizes: int | Sequence[int] | NDArray[np.integer[Any]] | None = None, *, memory: Sequence[Memory] = (),
+    dsts: Sequence[Memory] | NDArray[Any], srcs: Sequence[Memory] | NDArray[Any],
+    sizes: int | Sequence[int] | NDArray[Any] | None = None, *, memory: Sequence[Memory] = (),
     stream: Stream | int | None = None, bint blocking=False,
     dst_location: DeviceArgument | tuple[str, int] | None = None,
     src_location: DeviceArgument | tuple[str, int] | None = None, bint overlap=False,
@@ -1442,15 +1442,12 @@ def copy_many(
         finish(worker, NULL, owners, views, None, None)
 
 
-def reserved_buffer(reservation: object, uintptr_t offset, size_t nbytes) -> Buffer:
-    # A Buffer on some of a Reservation's addresses, for its methods.
+def buffer_over(keeper: object, int device, Stream stream, uintptr_t address, size_t nbytes) -> Buffer:
+    """A Buffer over memory that its keeper holds, and that is not freed with it."""
     cdef Buffer view = Buffer.__new__(Buffer)
-    view.keeper = ReservedView(reservation)
-    view.device_index, view.stream = reservation.device_index, reservation.stream
-    view.ptr = <uintptr_t>reservation.ptr + offset
-    view.nbytes = nbytes
-    view.kept = True
-    view.live = True
+    view.keeper, view.device_index, view.stream = keeper, device, stream
+    view.ptr, view.nbytes = address, nbytes
+    view.kept = view.live = True
     return view
 
 
@@ -1489,4 +1486,4 @@ def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 
 
 provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])
-provide_views(reserved_buffer, Array)
+provide_views(buffer_over, Array)

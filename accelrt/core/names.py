@@ -55,7 +55,7 @@ LATER = {
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
     "memory.mempool": "MemPool use_mem_pool",
-    "memory.reserve": "reserve",
+    "memory.reservation": "reserve",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
     "arrays.exchange": "RegisteredMemory copy_many register_host",
@@ -113,9 +113,11 @@ MEMORY = {
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """
-        FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
+        AllocationHooks FreeMemoryCallback audit enable_peer_access free_after host_audit memory_stat
         register_free_memory_callback select_backend sleeping
     """,
+    "memory.addresses": "AddressInfo address_info",
+    "memory.driver_pool": "DriverPool",
     "memory.growth": "Mark compare_snapshots mark",
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
@@ -125,7 +127,7 @@ MEMORY = {
         PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state set_checkpoint_state sleep
         sleepable tag_pool wake
     """,
-    "memory.reserve": "Reservation",
+    "memory.reservation": "Reservation",
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings set_allocator_settings",
     "devices.device": "mem_get_info",

@@ -2,6 +2,7 @@
 # released during driver calls.
 from libc.stdint cimport int64_t, uintptr_t
 
+from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.stats cimport RESERVED_BYTES
 from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
 from accelrt.driver.table cimport Table
@@ -48,8 +49,10 @@ cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOL
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
 
 # Other devices than a pool's own; outside of the exclusive section.
-# Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.
-cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil
+# Opens mapped addresses of a heap for the pool's device and for those that may use its pages.  Under the growth lock.
+cdef int open_range(Pool* pool, const Heap* heap, uintptr_t address, size_t size, long* calls) noexcept nogil
+# Says what another device may do with the pages of a private pool (driver/table.pxd, MEMORY_).  Under the growth lock.
+cdef int open_private(Pool* pool, PrivatePool* owner, int device, int access) noexcept nogil
 # Mapped pages of another process, of a device: for that one and for those that have pools, once connect_peers was called;
 # and for one whose pool was made later.
 cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) noexcept nogil

@@ -10,6 +10,7 @@ from accelrt.allocator.heaps cimport (
 )
 from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.allocator.inline.block_ops cimport recycle, split_off
+from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport LARGE, UNIT, round_up
 from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, SEGMENT, current_of
 from accelrt.allocator.types cimport (
@@ -21,6 +22,7 @@ from accelrt.core.locks cimport (
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport go_relaxed, restore_mode
+from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.status cimport (
     CAP_REACHED, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED,
     POOL_CAP_REACHED,
@@ -561,7 +563,7 @@ cdef int map_slots(Pool* pool, void* about) noexcept nogil:
         if code:
             return code
         slot.mapped = True
-    return open_range(pool, first.address, slot.address + slot.size - first.address, &run.calls)
+    return open_range(pool, first.segment.heap, first.address, slot.address + slot.size - first.address, &run.calls)
 
 
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
@@ -706,15 +708,46 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
 # can reach them.  A device without a pool would get a context by it, and is left out until its pool is made.  What
 # connect_two opened is the pool's own again with its last page: each open device makes growth dearer by a call.
 
-cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil:
+cdef int access_of(const Pool* pool, const PrivatePool* owner, int device) noexcept nogil:
+    # What another device may do with the pages of a private pool, or with common ones.
+    cdef bint is_writer = pool.peers >> device & 1
+    if owner != NULL and not is_writer:
+        is_writer = owner.writers >> device & 1
+        if not is_writer and owner.readers >> device & 1:
+            return MEMORY_READ
+    return MEMORY_WRITTEN if is_writer else MEMORY_CLOSED
+
+
+cdef int open_range(Pool* pool, const Heap* heap, uintptr_t address, size_t size, long* calls) noexcept nogil:
     # calls is raised by the driver's calls.
+    cdef uint64_t others = pool.peers | (heap.owner.readers if heap.owner != NULL else 0)
     cdef int device
     cdef int code = pool.table.memory_access(address, size, pool.device)
     calls[0] += 1
-    for device in range(DEVICES if pool.peers else 0):
-        if code == 0 and pool.peers >> device & 1:
-            code = pool.table.memory_access(address, size, device)
+    for device in range(DEVICES if others else 0):
+        if code == 0 and others >> device & 1:
+            code = pool.table.memory_protect(address, size, device, access_of(pool, heap.owner, device))
             calls[0] += 1
+    return code
+
+
+cdef int open_private(Pool* pool, PrivatePool* owner, int device, int access) noexcept nogil:
+    # The pages that there are and those to come.  A device that may use all of the pool's may use these in any case.  Where
+    # the driver refuses, some of them may be open.
+    cdef uint64_t bit = <uint64_t>1 << device
+    cdef const Page* page = pool.first_page
+    cdef const Slot* slot
+    cdef int code = 0
+    owner.readers = owner.readers | bit if access else owner.readers & ~bit
+    owner.writers = owner.writers | bit if access == MEMORY_WRITTEN else owner.writers & ~bit
+    access = access_of(pool, owner, device)
+    while page != NULL and code == 0:
+        slot = page.slots if page.primary.segment.heap.owner == owner else NULL
+        while slot != NULL and code == 0:
+            if slot.mapped:
+                code = pool.table.memory_protect(slot.address, slot.size, device, access)
+            slot = slot.after
+        page = page.after
     return code
 
 

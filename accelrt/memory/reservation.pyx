@@ -7,8 +7,7 @@ order of the Reservation's stream they are ready to be committed again without a
 pool they go back to the device where a request would be refused otherwise.  So pages made ahead are free blocks too.
 """
 cimport cython
-import queue
-import threading
+from _thread import allocate_lock
 import weakref
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
@@ -42,6 +41,7 @@ from accelrt.driver.guard cimport begin_wait, end_wait
 from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
+from accelrt.memory.caching import views_of_memory
 from accelrt.memory.mempool cimport MemPool
 from accelrt.runtime.lifetimes cimport any_capture, record_on
 from accelrt.status cimport (
@@ -506,7 +506,7 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
 
 cdef object errands = None  # a queue of (a weak reference to a Reservation, first page, pages), or None: the end
 cdef object maker = None    # the thread
-cdef object making = threading.Lock()  # of the two
+cdef object making = allocate_lock()  # of the two
 
 
 def make_ahead() -> None:
@@ -529,6 +529,9 @@ def make_ahead() -> None:
 
 def ask_ahead(errand: tuple[object, int, int]) -> None:
     global errands, maker
+    import queue
+    import threading
+
     with making:
         if maker is None or not maker.is_alive():
             errands = queue.SimpleQueue()
@@ -547,11 +550,11 @@ def stop_making() -> None:
 def forget_in_child() -> None:
     global errands, maker, making
     errands = maker = None
-    making = threading.Lock()
+    making = allocate_lock()
 
 
-call_at_exit("memory.reserve", "pools", stop_making)
-call_at_fork("memory.reserve", "tools", child=forget_in_child)
+call_at_exit("memory.reservation", "pools", stop_making)
+call_at_fork("memory.reservation", "tools", child=forget_in_child)
 
 
 # --- Reservation -------------------------------------------------------------------------------------------------
@@ -561,19 +564,11 @@ cdef enum:
 
 cdef dict ACCESS = {"none": MEMORY_CLOSED, "r": MEMORY_READ, "rw": MEMORY_WRITTEN}
 
-# From a Reservation, an offset and bytes to a Buffer; and Array: set by arrays/exchange.pyx, which is above this package.
-cdef object buffer_of = None
-cdef object array_class = None
-
-
-def provide_views(function: Callable[[Reservation, int, int], object], cls: type) -> None:
-    global buffer_of, array_class
-    buffer_of, array_class = function, cls
-
 
 @cython.no_gc_clear  # __dealloc__ needs the pool
 cdef class Reservation:
-    """Addresses on a device that are given memory page by page; made by accelrt.reserve().
+    """Reservation()\n--\n\n\
+    Addresses on a device that are given memory page by page; made by accelrt.reserve().
 
         cache = accelrt.reserve(1 << 36)
         cache.commit(0, 2 << 20)                # the first page
@@ -866,7 +861,7 @@ cdef class Reservation:
             raise ValueError("the Reservation is closed")
         if start < 0 or size < 0 or start + size > self.nbytes:
             raise ValueError(f"offset {start} and nbytes {size} are not within the {self.nbytes} bytes that are reserved")
-        return buffer_of(self, start, size)
+        return views_of_memory()[0](ReservedView(self), self.device_index, self.stream, self.ptr + start, size)
 
     def array(self, shape: Shape, dtype: DTypeLike = "u1", offset: int = 0) -> Array:
         """An Array on some of the addresses, committed or not: torch.from_dlpack(reservation.array(shape, "f2")).
@@ -880,7 +875,7 @@ cdef class Reservation:
         Raises:
             ValueError: it does not fit, or the Reservation is closed.
         """
-        return array_class(self.buffer(offset), shape, dtype)
+        return views_of_memory()[1](self.buffer(offset), shape, dtype)
 
     def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
         """Gives the memory back to the device until wake(); see MemPool.sleep."""
