@@ -11,6 +11,22 @@ from suite import run
 ROWS = [
     Row("h2d_1kib", "host to device, 1 KiB, pinned, the call", Goal(120, plus="raw C"), batch=100),
     Row("fill_1kib", "fill of 1 KiB, the call", batch=100),
+    Row(
+        "many_16kib",
+        "4,096 copies of 16 KiB, pinned to device, by addresses: each",
+        Goal(30, plus="raw C"),
+        batch=1,
+    ),
+    Row(
+        "many_16kib_rate",
+        "4,096 copies of 16 KiB, pinned to device",
+        Goal(0.95, ">=", times="raw C"),
+        unit="GB/s",
+        batch=4,
+    ),
+    Row("many_loop", "4,096 copies of 16 KiB, one call each: each", batch=1),
+    Row("many_objects", "256 copies of 16 KiB, sequences of Buffers: each", batch=4),
+    Row("commit_2mib", "commit and decommit of a page that is ready", Goal(10_000), batch=100),
     Row("h2d_rate", "host to device, 64 MiB, pinned", unit="GB/s", batch=10),
     Row("d2d_rate", "within the device, 256 MiB", unit="GB/s", batch=10),
     Row(

@@ -39,6 +39,8 @@ cdef void set_capture(Capture function) noexcept nogil
 
 # The calling thread's tag, which what it allocates gets.
 cdef uint32_t exchange_tag(uint32_t tag) noexcept nogil  # the tag before
+# Has a number stand for a tag within another one, which may stand for several itself: memory of it counts for each.
+cdef void nest_tag(uint32_t number, uint32_t inner, uint32_t outer) noexcept nogil
 
 # Who is told of events as they happen, of pools whose history is followed: under the locks of the event, on its thread.
 ctypedef void (*Follower)(const Event* event) noexcept nogil

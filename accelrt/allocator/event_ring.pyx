@@ -50,6 +50,11 @@ cdef Capture capture = NULL
 cdef Follower follower = NULL
 
 
+# A tag within others counts for each: these are the numbers of the innermost and of the rest; 0 and 0 of a tag by itself.
+cdef uint32_t[MAX_TAGS] inner_tags
+cdef uint32_t[MAX_TAGS] outer_tags
+
+
 # --- the stack and the tag of the calling thread -----------------------------------------------------------------
 
 cdef void set_capture(Capture function) noexcept nogil:
@@ -150,10 +155,18 @@ cdef void record_event(
     tell(history, &event, action)
 
 
+cdef void nest_tag(uint32_t number, uint32_t inner, uint32_t outer) noexcept nogil:
+    # Before the number is any thread's.
+    inner_tags[number] = inner
+    outer_tags[number] = outer
+
+
 cdef inline void add_tagged(History* history, uint32_t number, int64_t size, int64_t requested) noexcept nogil:
     # Under the history's lock.  Both below 0: the block is freed.
     add_to(&history.tags[0], size, requested)
-    add_to(&history.tags[number], size, requested)
+    while number:
+        add_to(&history.tags[inner_tags[number] if inner_tags[number] else number], size, requested)
+        number = outer_tags[number]
 
 
 cdef inline void add_to(TagFigures* figures, int64_t size, int64_t requested) noexcept nogil:

@@ -155,6 +155,8 @@ cdef int64_t reserved(const Pool* pool) noexcept nogil
 
 # What the fast path does too, counted for the pool.  In the exclusive section.
 cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint splits) noexcept nogil
+# A block in no free list, whole.  The caller has ensured a place in the heap's map.
+cdef void hand_out_unlisted(Pool* pool, Block* block, size_t requested, int kind) noexcept nogil
 cdef void hand_over(Pool* pool, Block* block, size_t requested) noexcept nogil  # makes a PENDING block LIVE, whole
 cdef void count_freed(Pool* pool, Block* block) noexcept nogil  # counts a block as no longer LIVE
 cdef Block* set_free(Pool* pool, Block* block) noexcept nogil  # makes a LIVE or PENDING block FREE; the merged block

@@ -1151,6 +1151,11 @@ cdef void hand_out(Pool* pool, Block* block, size_t size, size_t requested, bint
         insert(heap, block.after)
     if not heap.awake:
         file_heap(pool, heap)
+    hand_out_unlisted(pool, block, requested, kind)
+
+
+cdef void hand_out_unlisted(Pool* pool, Block* block, size_t requested, int kind) noexcept nogil:
+    cdef Heap* heap = block.heap
     make_live(block, requested, kind)
     count(pool, heap, ALLOCATION, kind, 1)
     count(pool, heap, ALLOCATED_BYTES, kind, block.size)

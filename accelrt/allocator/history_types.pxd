@@ -75,4 +75,4 @@ cdef struct History:
     uint64_t first     # the number of the oldest that is kept
     uint64_t begin     # the number of the first since the history was cleared: those from there to first were dropped
     Event* events      # a ring; NULL: none yet
-    TagFigures* tags   # MAX_TAGS of them; the first is the sum of the others
+    TagFigures* tags   # MAX_TAGS of them; the first is of all tagged memory

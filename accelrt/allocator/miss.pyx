@@ -256,6 +256,7 @@ cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir)
     # later stream of the same handle may not.
     cdef Block** link = &pool.deferred
     cdef Heap* heap = pool.heaps
+    cdef PrivatePool* owner = pool.privates
     cdef Offer* found = pool.offers if device == pool.device else NULL
     cdef Use** claimant
     cdef Block* block
@@ -277,6 +278,9 @@ cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir)
         link[0] = block.left
         if block.events == 0:
             complete(pool, block)
+    while owner != NULL:
+        hand_on(&pool.uses, &owner.streams, device, stream, heir)
+        owner = owner.next
     while heap != NULL and pool.uses.count:
         for index in range(heap.blocks.capacity):
             block = <Block*>heap.blocks.slots[index].value

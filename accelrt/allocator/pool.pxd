@@ -82,6 +82,8 @@ cdef int let_device_reach(int device) noexcept nogil
 cdef int let_devices_reach() noexcept nogil  # devices use each other's memory from now on
 # Opens what was mapped of a device for it, and for those that use each other's pages; the driver's code.
 cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogil
+# The device of what contains an address, and its addresses; -1: none does.
+cdef int imported_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil
 cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef void drop_imported(uintptr_t address) noexcept nogil
 # Adds the recorded uses to a list of the caller's; 0 or NO_HOST_MEMORY, with some of them.
@@ -105,6 +107,9 @@ cdef int try_release(int device, uintptr_t address) noexcept nogil
 
 cdef int device_at(uintptr_t address) noexcept nogil  # of its heap, without a lock or a driver call; -1: no pool has it
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # hint: tried first; or NOT_ALLOCATED
+# The addresses of the live block that contains one; NOT_ALLOCATED where the address is the pool's and in none, and 0 to 0 where
+# it is not the pool's, or the pool's memory is another allocator's.
+cdef int block_around(int device, uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil
 # Whether it is live memory of a private pool, and which one's.
 cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil
 cdef int empty_named(int device, const uint64_t* name) noexcept nogil  # the same of one private pool, unless graphs use it

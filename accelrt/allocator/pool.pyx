@@ -543,6 +543,17 @@ cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil
     return 0
 
 
+cdef int imported_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
+    cdef const Imported* found
+    cdef int device = -1
+    spin_lock(&lock)
+    found = around(address)
+    if found != NULL:
+        out_low[0], out_high[0], device = found.address, found.address + found.size, found.device
+    spin_unlock(&lock)
+    return device
+
+
 cdef void drop_imported(uintptr_t address) noexcept nogil:
     cdef Imported** link
     cdef Imported* found
@@ -921,6 +932,37 @@ cdef int device_at(uintptr_t address) noexcept nogil:
     return (<const Pool*>(<const char*>heap.settings - <size_t>&(<Pool*>NULL).settings)).device
 
 
+cdef const Block* find_around(const Segment* segment, const Heap* heap, uintptr_t address) noexcept nogil:
+    # The block that contains the address, in a list of segments; or NULL.  In the exclusive section.
+    cdef const Block* block
+    while segment != NULL and (segment.heap != heap or address - segment.address >= segment.size):
+        segment = segment.after
+    block = segment.first if segment != NULL else NULL
+    while block != NULL and address - block.address >= block.size:
+        block = block.after
+    return block
+
+
+cdef int block_around(int device, uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef const Heap* heap = heap_at(address)
+    cdef const Block* block
+    out_low[0] = out_high[0] = 0
+    if pool == NULL or pool.external != NULL or heap == NULL or heap.settings != &pool.settings:
+        return 0
+    lock_all(pool)
+    block = live_at(pool, address)
+    if block == NULL:
+        block = find_around(pool.first, heap, address)
+    if block == NULL:
+        block = find_around(heap.first_stitched, heap, address)
+    if block != NULL and block.state == LIVE:
+        out_low[0] = block.address
+        out_high[0] = block.address + block.size
+    unlock_all(pool, NULL)
+    return 0 if block == NULL or out_high[0] else NOT_ALLOCATED
+
+
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
     # Searches the pools that exist, from the hint's on; takes their exclusive sections one by one.
     cdef int step, device
@@ -1023,10 +1065,20 @@ cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t 
     return 0 if known else NOT_READY
 
 
+cdef Heap* fixed_at(const Pool* pool, uintptr_t address) noexcept nogil:
+    # The heap of the reservation that has the address; NULL: none.  A use of a reservation is one of all its memory, for
+    # who uses it names a part of any size.  In the exclusive section.
+    cdef Heap* heap = heap_at(address)
+    if heap == NULL or heap.settings != &pool.settings or heap.owner == NULL or not heap.owner.fixed:
+        return NULL
+    return heap
+
+
 cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stream) noexcept nogil:
     # A use of the block's own stream is not recorded, nor one that is recorded already.  The per-thread default stream is
     # never a block's own.
     cdef Pool* pool
+    cdef const Heap* fixed
     cdef Block* block
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
@@ -1037,8 +1089,12 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     if try_use_across(device, address, stream_on, stream) == 0:
         return 0
     lock_all(pool)
-    block = live_at(pool, address)
-    if block == NULL:
+    fixed = fixed_at(pool, address)
+    block = live_at(pool, address) if fixed == NULL else NULL
+    if fixed != NULL:
+        if fixed.stream != stream or stream_on != device:
+            code = add_use(&pool.uses, &fixed.owner.streams, stream_on, heap_stream(stream))
+    elif block == NULL:
         code = NOT_ALLOCATED
     elif block.heap.stream != stream or stream_on != device:
         code = add_use(&pool.uses, &block.uses, stream_on, heap_stream(stream))

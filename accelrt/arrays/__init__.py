@@ -4,7 +4,7 @@ array       Buffer and PinnedBuffer, which own memory; Array and its views
 copy        copies and fills of bytes and of elements of any strides; their sides, as callers give them;
             use(), by which the race detector is told of others' work
 exchange    arrays with memory of their own, or of others; DLPack both ways; the user's own memory,
-            page-locked
+            page-locked; many copies at once
 creation    arrays of ones and of ranges
 managed     managed memory: moved, discarded, advised on
 elements    elements as Python's numbers and in repr(); what operators that Arrays do not have say

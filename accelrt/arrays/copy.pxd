@@ -5,9 +5,24 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
 from accelrt.core.locks cimport WITHOUT_GIL
+from accelrt.driver.table cimport PitchedCopy
 from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
 from accelrt.streams.stream cimport Stream
 from accelrt.runtime.access cimport Access, any_sleeps, begin_use_of, end_use_of
+
+cdef struct Pieces:       # of copies of elements that lie apart; freed by who made it
+    PitchedCopy* copies
+    size_t count
+    size_t room
+
+cdef struct Span:         # of addresses
+    uintptr_t low
+    uintptr_t high
+
+cdef struct Spans:        # in ascending order, none of which share bytes; freed by who made them
+    Span* at
+    size_t count
+    size_t room
 
 cdef struct Operand:      # one side of a copy
     uintptr_t address
@@ -37,6 +52,17 @@ cdef int follow_producer(Operand* side, Stream worker) except -1
 cdef int note_pinned(Operand* side, Stream stream) except -1
 cdef int note_elsewhere(Operand* side, Stream stream) except -1
 cdef bint is_asynchronous(Operand* side) except -1
+# Waits for the stream.  host: the side in host memory, or NULL; the rest is what the work uses.
+cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1
+# Where addresses are that nothing else is known of.  Each has to lie with its bytes in one of the spans, in a live block of
+# the allocators', on which the stream's use is recorded, or in other memory that the driver knows.  What answers beside codes
+# of the driver is of the address at out_index.
+cdef enum:
+    PAST_END = -1    # its bytes pass the end of its memory
+    NOT_LOCKED = -2  # host memory that is not page-locked, or no memory
+cdef int insert_span(Spans* spans, uintptr_t low, uintptr_t high) noexcept nogil  # 0 or NO_HOST_MEMORY
+cdef int find_spans(Spans* spans, const uintptr_t* addresses, const size_t* sizes, size_t count, int device,
+                    uintptr_t stream, size_t* out_index) noexcept nogil
 # Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
 # what was given as dst and src has the memory that was read, and refuses memory that sleeps.  end_use_of ends it.
 cdef int look_again_slow(Operand* side, object source, str name) except -1
@@ -129,5 +155,7 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
 # As Array.copy_, from an Array of the same type whose shape can be broadcast.
 cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -1
 cdef int fill_array(Array dst, object value, object stream) except -1  # as Array.fill_
+# Appends the copies of rows and slices that such a copy within a device or to page-locked memory is made of, in any order.
+cdef int add_pieces(Array dst, Array src, Pieces* pieces) except -1
 # A C-contiguous Array of another one's shape and type with memory of its own; the rest as of allocate_array.
 cdef Array packed(Array like, object device, object stream, bint pinned)

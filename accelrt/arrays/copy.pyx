@@ -9,10 +9,11 @@ from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport memcpy, strchr
+from libc.stdlib cimport realloc
+from libc.string cimport memcpy, memmove, strchr
 
-from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
-from accelrt.allocator.pool cimport pool_if_made, try_use_across, use_across
+from accelrt.allocator.pinned.cache cimport is_cached_pinned, pinned_around, use_pinned_on
+from accelrt.allocator.pool cimport block_around, device_at, pool_if_made, try_use_across, use_across
 from accelrt.arrays.array cimport (
     address_in, allocate_array, Array, base_of, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array,
     MAX_NDIM, new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
@@ -22,11 +23,13 @@ from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_NONE, MAX_PITCH
+from accelrt.driver.table cimport CAPTURE_NONE, MAX_PITCH, PitchedCopy
 from accelrt.memory.caching cimport allocate_host_bytes, checked_size, connect_devices, release_host_bytes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
-from accelrt.status cimport NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy
+from accelrt.status cimport (
+    INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy,
+)
 from accelrt.streams.stream cimport current_of, judge_handle, mark_used, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, refuse_sleeping
 cimport accelrt.runtime.access as watch
@@ -362,6 +365,82 @@ cdef int finish(Stream stream, Operand* host, object dst, object src, View view_
         raise_status(code, "stream_synchronize", ("stream", stream.handle))
     watch.note_reached(stream.device_index, stream.handle)
     raise_callback_errors()
+    return 0
+
+
+# --- the memory behind addresses ---------------------------------------------------------------------------------
+
+cdef size_t span_at(const Spans* spans, uintptr_t address) noexcept nogil:
+    # The first that ends behind the address.
+    cdef size_t low = 0, high = spans.count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if spans.at[middle].high <= address:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef int insert_span(Spans* spans, uintptr_t low, uintptr_t high) noexcept nogil:
+    # With all that share bytes with it.
+    cdef size_t first = span_at(spans, low), end = first
+    cdef Span* larger
+    while end < spans.count and spans.at[end].low < high:
+        low, high = min(low, spans.at[end].low), max(high, spans.at[end].high)
+        end += 1
+    if end == first and spans.count == spans.room:
+        larger = <Span*>realloc(spans.at, (2 * spans.room + 16) * sizeof(Span))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        spans.at = larger
+        spans.room = 2 * spans.room + 16
+    memmove(spans.at + first + 1, spans.at + end, (spans.count - end) * sizeof(Span))
+    spans.count = spans.count + 1 - (end - first)
+    spans.at[first].low = low
+    spans.at[first].high = high
+    return 0
+
+
+cdef int find_span(Spans* spans, uintptr_t address, size_t size, int device, uintptr_t stream) noexcept nogil:
+    # What was not met before is looked up: a live block of the allocators', on which the stream is then recorded, or memory
+    # that the driver at least knows, of which the end is not.
+    cdef uintptr_t low = 0, high = 0
+    cdef size_t place = span_at(spans, address)
+    cdef int owner, code
+    if place < spans.count and address >= spans.at[place].low:
+        return PAST_END if size > spans.at[place].high - address else 0
+    owner = device_at(address)
+    if owner >= 0:
+        code = block_around(owner, address, &low, &high)
+        if code == 0 and high:
+            code = use_across(owner, low, device, stream)
+    else:
+        code = use_pinned_on(address, device, stream) if pinned_around(address, &low, &high) else 0
+    if code == 0 and high == 0:
+        code = registry.active().pointer_device(address, &owner)
+        return NOT_LOCKED if code == INVALID_VALUE else code
+    if code == 0:
+        code = insert_span(spans, low, high)
+    return code if code else PAST_END if size > high - address else 0
+
+
+cdef int find_spans(Spans* spans, const uintptr_t* addresses, const size_t* sizes, size_t count, int device,
+                    uintptr_t stream, size_t* out_index) noexcept nogil:
+    # Copies that follow each other mostly lie in one span.
+    cdef uintptr_t low = 0, size = 0
+    cdef size_t index, place
+    cdef int code
+    for index in range(count):
+        if sizes[index] == 0 or addresses[index] - low < size and sizes[index] <= size - (addresses[index] - low):
+            continue
+        out_index[0] = index
+        code = find_span(spans, addresses[index], sizes[index], device, stream)
+        if code:
+            return code
+        place = span_at(spans, addresses[index])
+        if place < spans.count and spans.at[place].low <= addresses[index]:
+            low, size = spans.at[place].low, spans.at[place].high - spans.at[place].low
     return 0
 
 
@@ -1060,6 +1139,61 @@ cdef int put_piece_in(Piece* piece, Stream worker, uintptr_t dst, uintptr_t src)
     with nogil:
         code = copy_axis(piece, 0, worker, dst, src)
     return code
+
+
+# --- the same, listed ---------------------------------------------------------------------------------------------
+
+cdef int add_copy(Pieces* pieces, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch,
+                  size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
+    cdef PitchedCopy* larger
+    cdef PitchedCopy* one
+    if pieces.count == pieces.room:
+        larger = <PitchedCopy*>realloc(pieces.copies, (2 * pieces.room + 16) * sizeof(PitchedCopy))
+        if larger == NULL:
+            return NO_HOST_MEMORY
+        pieces.copies = larger
+        pieces.room = 2 * pieces.room + 16
+    one = &pieces.copies[pieces.count]
+    one.dst, one.dst_pitch, one.dst_lines = dst, dst_pitch, dst_lines
+    one.src, one.src_pitch, one.src_lines = src, src_pitch, src_lines
+    one.width, one.height, one.depth = width, height, depth
+    pieces.count += 1
+    return 0
+
+
+cdef int list_axis(const Piece* piece, Py_ssize_t axis, uintptr_t dst, uintptr_t src, Pieces* pieces) noexcept nogil:
+    # As copy_axis, but that elements which are read again and again are read each time: no copy comes after another.
+    cdef Py_ssize_t left = piece.ndim - axis, rows = piece.ndim - 1, step
+    cdef int code = 0
+    if left == 0:
+        return add_copy(pieces, dst, piece.itemsize, 1, src, piece.itemsize, 1, piece.itemsize, 1, 1)
+    if left == 1 and is_pitch(piece.to[rows], piece.itemsize) and is_pitch(piece.origin[rows], piece.itemsize):
+        return add_copy(pieces, dst, piece.to[rows], piece.lengths[rows], src, piece.origin[rows], piece.lengths[rows],
+                        piece.itemsize, piece.lengths[rows], 1)
+    if left == 2 and are_slices(piece):
+        return add_copy(pieces, dst, piece.to[rows], piece.to[axis] // piece.to[rows], src, piece.origin[rows],
+                        piece.origin[axis] // piece.origin[rows], piece.itemsize, piece.lengths[rows], piece.lengths[axis])
+    for step in range(piece.lengths[axis]):
+        code = code or list_axis(
+            piece, axis + 1, dst + step * piece.to[axis], src + step * piece.origin[axis], pieces)
+    return code
+
+
+cdef int add_pieces(Array dst, Array src, Pieces* pieces) except -1:
+    cdef Piece piece
+    cdef uintptr_t to, origin
+    check_sides(dst, src)
+    to, origin = dst.ptr, src.ptr
+    broadcast(&piece, dst, src)
+    if dst.size == 0:
+        return 0
+    check_overlap(dst)
+    if may_share(dst, src):
+        raise ValueError("dst and src share bytes, and copies of a batch come in any order; copy them with copy_()")
+    merge_axes(&piece, &to, &origin)
+    if list_axis(&piece, 0, to, origin, pieces):
+        raise MemoryError("no host memory for the parts of a copy")
+    return 0
 
 
 # --- whole copies --------------------------------------------------------------------------------------------------

@@ -2,35 +2,38 @@
 cimport cython
 import sys
 from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.pyport cimport PY_SSIZE_T_MAX
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset, strchr
 
 from accelrt.allocator.backing.pages cimport is_managed
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
-from accelrt.allocator.pool cimport use_across
+from accelrt.allocator.pool cimport device_at, use_across
 from accelrt.arrays.array cimport (
     allocate_array, Array, Buffer, check_live, count_elements, DEVICE_BUFFER, dtype_of, Extents, find_bounds,
-    finish_array, is_c_contiguous, is_live, MAX_NDIM, new_array, numpy_module, PINNED_BUFFER, PinnedBuffer, read_shape,
-    read_strides, set_contiguous, wrap_numpy,
+    finish_array, is_c_contiguous, is_live, MAX_NDIM, new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer,
+    raise_lost, read_shape, read_strides, set_contiguous, still_has, wrap_numpy,
 )
 from accelrt.arrays.array import provide_methods
 cimport accelrt.arrays.array as arrays
 from accelrt.arrays.copy import copy as copy_bytes, fill as fill_bytes
 from accelrt.arrays.copy cimport (
-    captures_apart, copy_array, device_of_pointer, fill_array, follow_producer, Operand, packed,
+    add_pieces, captures_apart, copy_array, device_of_pointer, fill_array, find_spans, finish, follow_producer,
+    insert_span, is_asynchronous, keep, NOT_LOCKED, note_use, Operand, packed, PAST_END, Pieces, read_array, read_operand,
+    record_for, Spans, uses_owner,
 )
 from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
     DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
 )
-from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check
+from accelrt.core.integers cimport checked_address_int, checked_int
+from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check, PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.devices.device cimport count_devices, ordinal_of
 from accelrt.driver.guard cimport (
@@ -38,11 +41,17 @@ from accelrt.driver.guard cimport (
     restore_mode,
 )
 cimport accelrt.driver.registry as registry
+from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
-from accelrt.runtime.lifetimes cimport any_capture, dispose, drain, HOST_REGISTRATION, keep_until_passed, record_on
+from accelrt.runtime.lifetimes cimport (
+    any_capture, dispose, drain, HOST_REGISTRATION, keep_until_passed, Record, record_on,
+)
+from accelrt.driver.table cimport PitchedCopy
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
-from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, wrap
-from accelrt.runtime.access cimport link_export, refuse_sleeping, unlink_export
+from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_of, wrap
+from accelrt.runtime.access cimport (
+    Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export,
+)
 cimport accelrt.runtime.access as watch
 
 
@@ -1037,6 +1046,414 @@ def register_host(memory: Memory, device: DeviceArgument | None = None) -> Regis
     return RegisteredMemory(memory, device)
 
 
+# --- many copies at once -------------------------------------------------------------------------------------------
+# What is given is read into plain arrays.  Of memory that is given as objects all is known as for one copy; addresses are
+# looked up (find_spans), which also records the use.  Then come one or two calls of the driver for all.
+
+cdef enum:  # locations of CUmemLocation
+    AT_DEVICE = 1
+    AT_HOST = 2
+    AT_NODE = 3
+    OVERLAPS = 1     # a flag of CUmemcpyFlags
+
+cdef struct Batch:
+    uintptr_t* dsts
+    uintptr_t* srcs
+    size_t* sizes
+    size_t count
+    Operand* sides        # one of each object
+    size_t side_count
+    bint checks_dsts      # they are addresses, of which nothing is known; and so the next
+    bint checks_srcs
+    Pieces pieces
+    Spans spans           # of the memory named
+    int device            # of the memory; -1: not known
+
+
+cdef void free_batch(Batch* batch) noexcept:
+    free(batch.dsts)
+    free(batch.srcs)
+    free(batch.sizes)
+    free(batch.sides)
+    free(batch.pieces.copies)
+    free(batch.spans.at)
+
+
+cdef void* room_for(size_t count, size_t size) except NULL:
+    cdef void* room = calloc(count + 1, size)
+    if room == NULL:
+        raise MemoryError(f"no host memory for a batch of {count} copies")
+    return room
+
+
+cdef uint64_t location_of(object location, str name) except? 1:
+    if location is None:
+        return 0
+    if isinstance(location, str) and location == "cpu":
+        return <uint64_t>AT_HOST << 32
+    if isinstance(location, tuple) and len(location) == 2 and location[0] == "numa":
+        return <uint64_t>AT_NODE << 32 | <uint64_t>checked_int(
+            location[1], f"the node of {name}", 0, 1 << 30, "a node's number")
+    return <uint64_t>AT_DEVICE << 32 | <uint64_t>ordinal_of(location)
+
+
+cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
+    # Of an array of 8-byte ints, or a sequence of ints; NULL where it is neither.
+    cdef Py_buffer view
+    cdef size_t* numbers
+    cdef bint alike
+    if PyObject_CheckBuffer(given) and not isinstance(given, (Buffer, PinnedBuffer, Array)):
+        PyObject_GetBuffer(given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+        alike = view.itemsize == 8 and view.ndim == 1 and view.format != NULL and strchr(b"lLqQnNP", (
+            view.format[0] if view.format[1] == 0 else view.format[1])) != NULL
+        numbers = <size_t*>malloc(view.len + 8) if alike else NULL
+        if numbers != NULL:
+            memcpy(numbers, view.buf, view.len)
+            out_count[0] = view.len // 8
+        PyBuffer_Release(&view)
+        if not alike:
+            raise TypeError(f"{name} is an array of another type; pass 8-byte ints (uint64), in one axis, or a sequence of "
+                            "Buffers and Arrays")
+        if numbers == NULL:
+            raise MemoryError(f"no host memory for {name}")
+        return numbers
+    if not isinstance(given, (list, tuple)) or not given or type(given[0]) is not int:
+        return NULL
+    numbers = <size_t*>room_for(len(given), sizeof(size_t))
+    try:
+        for index, number in enumerate(given):
+            numbers[index] = checked_address_int(number, f"{name}[{index}]")
+    except BaseException:
+        free(numbers)
+        raise
+    out_count[0] = len(given)
+    return numbers
+
+
+cdef tuple objects_of(object given, str name):
+    if isinstance(given, (Buffer, PinnedBuffer, Array)) or not hasattr(given, "__iter__"):
+        raise TypeError(f"{name} is of type {type(given).__name__}; pass a sequence of Buffers and Arrays, or an array of "
+                        "addresses")
+    return tuple(given)
+
+
+cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -1:
+    # Of pairs of objects with elements that lie apart the size stays 0, and so of those that copy nothing.
+    cdef size_t count = batch.count, given = 0, index
+    if sizes is None and dsts is None and srcs is None:
+        raise TypeError("sizes is None, and dsts and srcs are addresses, which have none; pass an int or an array of ints")
+    if sizes is None or (isinstance(sizes, int) and not isinstance(sizes, bool)):
+        batch.sizes = <size_t*>room_for(count, sizeof(size_t))
+        for index in range(count if sizes is not None else 0):
+            batch.sizes[index] = checked_address_int(sizes, "sizes")
+        return 0
+    batch.sizes = numbers_of(sizes, "sizes", &given)
+    if batch.sizes == NULL:
+        if len(tuple(sizes)):
+            raise TypeError(f"sizes is of type {type(sizes).__name__}; pass an int, or an array of ints, in bytes")
+        batch.sizes = <size_t*>room_for(0, sizeof(size_t))
+    if given != count:
+        raise ValueError(f"there are {given} sizes and {count} copies")
+    return 0
+
+
+cdef int read_object(Operand* side, object source, str name, bint writable, list views) except -1:
+    # An Array of any strides too.  Only what is used in a stream's order goes into a batch.
+    if isinstance(source, Array):
+        read_array(side, source, name, writable)
+        side.source = <PyObject*>source
+        views.append(None)
+    else:
+        views.append(read_operand(side, source, name, writable))
+    if not side.ordered and not is_asynchronous(side):
+        raise ValueError(f"{name} is host memory that is not page-locked, which is not copied in a batch; use page-locked "
+                         "memory (empty_pinned, register_host), or copy() for each")
+    return 0
+
+
+cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uintptr_t* addresses, list views) except -1:
+    cdef Operand* side
+    cdef size_t index
+    for index in range(len(objects)):
+        side = &batch.sides[batch.side_count]
+        read_object(side, objects[index], f"{name}[{index}]", writable, views)
+        batch.side_count += 1
+        if addresses != NULL:
+            addresses[index] = side.address
+        if side.ordinal < 0 or side.ordinal == batch.device:
+            continue
+        if batch.device >= 0:
+            raise ValueError(f"{name}[{index}] is on device {side.ordinal}, and others on {batch.device}; a batch has one "
+                             "device: copy those between two with copy()")
+        batch.device = side.ordinal
+    return 0
+
+
+cdef int add_pair(Batch* batch, size_t index, Array dst, Array src) except -1:
+    # Elements that lie together are one copy, others become pieces.
+    cdef const PitchedCopy* last
+    cdef size_t before = batch.pieces.count
+    add_pieces(dst, src, &batch.pieces)
+    last = &batch.pieces.copies[before]
+    if batch.pieces.count == before + 1 and last.height * last.depth == 1:
+        batch.dsts[index], batch.srcs[index], batch.sizes[index] = last.dst, last.src, last.width
+        batch.pieces.count = before
+    return 0
+
+
+cdef int check_pair(Batch* batch, size_t index, tuple dsts, tuple srcs, object sizes, const Operand* to,
+                    const Operand* origin) except -1:
+    # The size of a copy, of which one side at least is an object.
+    cdef size_t room = to.nbytes if origin == NULL else origin.nbytes if to == NULL else min(to.nbytes, origin.nbytes)
+    cdef object dst = None if dsts is None else dsts[index], src = None if srcs is None else srcs[index]
+    if sizes is None and isinstance(dst, Array) and isinstance(src, Array):
+        return add_pair(batch, index, dst, src)
+    for side in (dst, src):
+        if isinstance(side, Array) and not (<Array>side).dense():
+            raise ValueError(f"copy {index} is of elements that lie apart; pass Arrays on both sides, and sizes=None")
+    if sizes is None:
+        batch.sizes[index] = origin.nbytes if origin != NULL else to.nbytes
+    if batch.sizes[index] > room:
+        raise ValueError(f"copy {index} is of {batch.sizes[index]} bytes, and its memory has {room}")
+    return 0
+
+
+cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple memory, list owners, list views) except -1:
+    # All of the caller's code.
+    cdef size_t dst_count = 0, src_count = 0, index
+    cdef tuple to = None, origin = None
+    batch.device = -1
+    batch.dsts = numbers_of(dsts, "dsts", &dst_count)
+    batch.srcs = numbers_of(srcs, "srcs", &src_count)
+    batch.checks_dsts, batch.checks_srcs = batch.dsts != NULL, batch.srcs != NULL
+    if batch.dsts == NULL:
+        to = objects_of(dsts, "dsts")
+        dst_count = len(to)
+        batch.dsts = <uintptr_t*>room_for(dst_count, sizeof(uintptr_t))
+    if batch.srcs == NULL:
+        origin = objects_of(srcs, "srcs")
+        src_count = len(origin)
+        batch.srcs = <uintptr_t*>room_for(src_count, sizeof(uintptr_t))
+    if dst_count != src_count:
+        raise ValueError(f"there are {dst_count} dsts and {src_count} srcs; each copy has one of both")
+    batch.count = dst_count
+    read_sizes(batch, sizes, to, origin)
+    batch.sides = <Operand*>room_for(2 * batch.count + len(memory), sizeof(Operand))
+    owners.extend((to or ()) + (origin or ()) + memory)
+    if to is not None:
+        read_objects(batch, to, "dsts", True, batch.dsts, views)
+    if origin is not None:
+        read_objects(batch, origin, "srcs", False, batch.srcs, views)
+    for index in range(batch.count if batch.side_count else 0):
+        check_pair(batch, index, to, origin, sizes, NULL if to is None else &batch.sides[index],
+                   NULL if origin is None else &batch.sides[index + (0 if to is None else batch.count)])
+    index = batch.side_count
+    read_objects(batch, memory, "memory", False, NULL, views)
+    while index < batch.side_count:
+        add_span(batch, &batch.sides[index], memory[len(memory) - (batch.side_count - index)])
+        index += 1
+    return 0
+
+
+cdef int add_span(Batch* batch, const Operand* side, object owner) except -1:
+    # All of what owns the memory, of whatever part the object is.
+    cdef uintptr_t low = side.address, size = side.nbytes
+    cdef Py_ssize_t below, above
+    if isinstance(owner, Array) and (<Array>owner).owner != OTHERS:
+        owner = (<Array>owner).base
+        low, size = owner.ptr, owner.nbytes
+    elif isinstance(owner, Array):
+        find_bounds((<Array>owner).ndim, (<Array>owner).extents, (<Array>owner).itemsize, &below, &above)
+        low, size = side.address + below, above - below
+    if size and insert_span(&batch.spans, low, low + size):
+        raise MemoryError("no host memory for a batch of copies")
+    return 0
+
+
+cdef int find_all(Batch* batch, Stream worker) except -1:
+    cdef int device = worker.device_index, code = 0
+    cdef uintptr_t stream = worker.handle
+    cdef bint of_dsts = False
+    cdef size_t index = 0
+    with nogil:
+        if batch.checks_dsts:
+            of_dsts = True
+            code = find_spans(&batch.spans, batch.dsts, batch.sizes, batch.count, device, stream, &index)
+        if code == 0 and batch.checks_srcs:
+            of_dsts = False
+            code = find_spans(&batch.spans, batch.srcs, batch.sizes, batch.count, device, stream, &index)
+    if code == 0:
+        return 0
+    name, address = ("dsts", batch.dsts[index]) if of_dsts else ("srcs", batch.srcs[index])
+    where = f"{name}[{index}] is {address:#x}"
+    if code == PAST_END:
+        raise ValueError(f"{where}, and the {batch.sizes[index]} bytes from there on pass the end of its memory")
+    if code == NOT_ALLOCATED:
+        raise ValueError(f"{where}, which is memory of the allocator that is not allocated: it was freed")
+    if code == NOT_LOCKED:
+        raise ValueError(f"{where}, which is host memory that is not page-locked, or no memory; use page-locked memory "
+                         "(empty_pinned, register_host)")
+    return raise_status(code, "copy_many", ("address", address, "size", batch.sizes[index]))
+
+
+cdef int refuse_asleep(Batch* batch) except -1:
+    # Inside the use: what sleeps, or is about to.
+    cdef size_t index
+    if not any_sleeps():
+        return 0
+    for index in range(batch.side_count):
+        refuse_sleeping(batch.sides[index].address, "memory of a batch of copies")
+    for index in range(batch.spans.count):
+        refuse_sleeping(batch.spans.at[index].low, "memory of a batch of copies")
+    return 0
+
+
+# --- putting a batch in ------------------------------------------------------------------------------------------
+
+cdef int announce_batch(Batch* batch, Stream worker) except -1:
+    cdef const PitchedCopy* piece
+    cdef size_t index
+    cdef list uses = []
+    for index in range(batch.count):
+        if batch.sizes[index]:
+            uses += [(batch.srcs[index], batch.sizes[index], "r"), (batch.dsts[index], batch.sizes[index], "w")]
+    for index in range(batch.pieces.count):
+        piece = &batch.pieces.copies[index]
+        slices, rows = piece.depth - 1, piece.height - 1
+        uses += [(piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"),
+                 (piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w")]
+    return watch.note_work(worker.device_index, worker.handle, "copy_many", uses)
+
+
+cdef void drop_empty(Batch* batch) noexcept nogil:
+    # The driver takes no copy of 0 bytes.
+    cdef size_t index, kept = 0
+    for index in range(batch.count):
+        if batch.sizes[index]:
+            batch.dsts[kept] = batch.dsts[index]
+            batch.srcs[kept] = batch.srcs[index]
+            batch.sizes[kept] = batch.sizes[index]
+            kept += 1
+    batch.count = kept
+
+
+cdef int put_batch_in(Batch* batch, Stream worker, uint64_t dst_location, uint64_t src_location, unsigned int flags,
+                      size_t* out_done) noexcept nogil:
+    # Without the GIL: a full queue may wait for a function of Python's, and a driver's lock for who wants the GIL.
+    cdef int code = 0
+    drop_empty(batch)
+    if batch.count:
+        code = registry.active().copy_batch(
+            worker.device_index, worker.handle, batch.dsts, batch.srcs, batch.sizes, batch.count, dst_location, src_location,
+            flags, out_done)
+    if code == 0 and batch.pieces.count:
+        code = registry.active().copy_batch_3d(
+            worker.device_index, worker.handle, batch.pieces.copies, batch.pieces.count, dst_location, src_location, flags,
+            out_done)
+    return code
+
+
+cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint64_t dst_location, uint64_t src_location,
+                    unsigned int flags) except -1:
+    cdef Record record
+    cdef Access access
+    cdef size_t index, done = 0
+    cdef int code
+    begin_use(&access, uses_owner, <PyObject*>owners)
+    access.thread = PyThread_get_thread_ident()
+    try:
+        for index in range(batch.side_count):
+            if not still_has(owners[index], batch.sides[index].address):
+                raise_lost(owners[index], "memory of a batch of copies")
+        find_all(batch, worker)
+        refuse_asleep(batch)
+        record = record_for(worker)
+        for index in range(batch.side_count):
+            keep(&batch.sides[index], views[index], record)
+        with nogil:
+            code = put_batch_in(batch, worker, dst_location, src_location, flags, &done)
+        for index in range(batch.side_count):
+            note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
+    finally:
+        end_use(&access)
+    if code:
+        raise_status(code, "copy_many", ("device", worker.device_index, "stream", worker.handle, "copies",
+                                         batch.count + batch.pieces.count, "put in", done))
+    return 0
+
+
+def copy_many(
+    dsts: Sequence[Memory] | NDArray[Any], srcs: Sequence[Memory] | NDArray[Any],
+    sizes: int | Sequence[int] | NDArray[Any] | None = None, *, memory: Sequence[Memory] = (),
+    stream: Stream | int | None = None, bint blocking=False,
+    dst_location: DeviceArgument | tuple[str, int] | None = None,
+    src_location: DeviceArgument | tuple[str, int] | None = None, bint overlap=False,
+) -> None:
+    """Copies many pieces of memory in one call (cuMemcpyBatchAsync, or a loop where the driver or the stream takes none).
+
+        cuda.copy_many(pages, staged, 16384)                     # sequences of Buffers, PinnedBuffers and Arrays
+        cuda.copy_many(base + table * 16384, addresses, 16384, memory=[cache, pinned])  # NumPy arrays of addresses
+
+    The copies come after the stream's earlier work and before its later work, and among themselves in any order: none may
+    write what another one reads or writes.
+
+    Arguments:
+        dsts: a sequence of Buffers, PinnedBuffers, Arrays and objects with __cuda_array_interface__; or addresses, as an
+            array of 8-byte ints (NumPy's uint64, say) or a list of ints.  Arrays of one device may have any strides.
+        srcs: the same, as many.
+        sizes: int, bytes of each copy; an array or list of them; or None, all of each source, or of each destination
+            where the sources are addresses.
+        memory: what owns the memory that addresses are in: it is kept alive until the copies are put in, and by a
+            graph that captures them, and their streams are told.  Memory of accelrt's allocators that is not named
+            here is found by its address, checked and told as well, but nothing keeps it alive.
+        stream: Stream, handle as int, or None: the current stream of the memory's device.
+        blocking: bool, wait until all are complete.
+        dst_location, src_location: where managed memory of the side is better looked for: a device, "cpu" or
+            ("numa", node); a hint, which drivers may ignore.
+        overlap: bool, a hint that the copies had better not wait for kernels' multiprocessors.
+    Raises:
+        ValueError: lengths differ or do not fit; memory was freed, is of two devices, or is host memory that is not
+            page-locked; an address is in no memory, or its copy passes the end.
+        TypeError: an argument is no memory and no address.
+        SleepingMemoryError: some of it sleeps.
+        CudaError: the driver refused; the text says how many copies had been put in.
+    """
+    cdef Batch batch
+    cdef list owners = [], views = []
+    cdef Stream worker
+    cdef uint64_t to = location_of(dst_location, "dst_location"), origin = location_of(src_location, "src_location")
+    cdef size_t index
+    memset(&batch, 0, sizeof(Batch))
+    try:
+        read_batch(&batch, dsts, srcs, sizes, tuple(memory), owners, views)
+        if batch.device < 0 and batch.count:  # addresses alone
+            batch.device = max(device_at(batch.dsts[0]), device_at(batch.srcs[0]))
+        worker = stream_of(stream, batch.device if batch.device >= 0 else ordinal_of(None))
+        if batch.device >= 0 and batch.side_count and worker.device_index != batch.device:
+            raise ValueError(f"stream is on device {worker.device_index}, and the memory on {batch.device}; a batch has one "
+                             "device")
+        if blocking:
+            watch.before_wait("copy_many with blocking=True")
+        for index in range(batch.side_count):
+            follow_producer(&batch.sides[index], worker)
+        if watch.detects_races():
+            announce_batch(&batch, worker)
+        copy_batch(&batch, worker, tuple(owners), views, to, origin, OVERLAPS if overlap else 0)
+    finally:
+        free_batch(&batch)
+    if blocking:
+        finish(worker, NULL, owners, views, None, None)
+
+
+def buffer_over(keeper: object, int device, Stream stream, uintptr_t address, size_t nbytes) -> Buffer:
+    """A Buffer over memory that its keeper holds, and that is not freed with it."""
+    cdef Buffer view = Buffer.__new__(Buffer)
+    view.keeper, view.device_index, view.stream = keeper, device, stream
+    view.ptr, view.nbytes = address, nbytes
+    view.kept = view.live = True
+    return view
+
+
 # --- what an Array's methods do with memory ----------------------------------------------------------------------
 
 def copy_into(Array dst, src: object, bint non_blocking, stream: Stream | int | None) -> Array:
@@ -1072,3 +1489,4 @@ def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 
 
 provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])
+provide_views(buffer_over, Array)

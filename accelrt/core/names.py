@@ -57,9 +57,10 @@ LATER = {
     "kernels.tensor_map": "TensorMap",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
     "memory.mempool": "MemPool PinnedMemPool use_mem_pool",
+    "memory.reservation": "reserve",
     "arrays.array": "is_pinned pinned_empty record_host_stream",
     "arrays.creation": "arange ones ones_like",
-    "arrays.exchange": "RegisteredMemory register_host",
+    "arrays.exchange": "RegisteredMemory copy_many register_host",
     "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
     "kernels.kernel": "Kernel KernelAttributes Launcher Module host_kernel sleep",
@@ -110,14 +111,17 @@ UNLISTED = "checkpoint comm gds green_contexts interop nccl nvml random readings
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
-    "arrays.exchange": LATER["arrays.exchange"],
+    "arrays.exchange": "RegisteredMemory register_host",
     "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """
-        FreeMemoryCallback audit enable_peer_access free_after host_audit host_memory_snapshot memory_stat
+        AllocationHooks FreeMemoryCallback audit enable_peer_access free_after host_audit host_memory_snapshot
+        memory_stat
         register_free_memory_callback select_backend sleeping
     """,
+    "memory.addresses": "AddressInfo address_info",
+    "memory.driver_pool": "DriverPool",
     "memory.growth": "Mark compare_snapshots mark",
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
@@ -127,6 +131,7 @@ MEMORY = {
         PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state set_checkpoint_state sleep
         sleepable tag_pool wake
     """,
+    "memory.reservation": "Reservation",
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings set_allocator_settings settings_in_force",
     "allocator.settings.typed": "AllocatorSettings",

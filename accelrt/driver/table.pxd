@@ -32,6 +32,17 @@ cdef enum:
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
+cdef struct PitchedCopy:  # of copy_batch_3d: what copy_3d takes
+    uintptr_t dst
+    size_t dst_pitch
+    size_t dst_lines
+    uintptr_t src
+    size_t src_pitch
+    size_t src_lines
+    size_t width
+    size_t height
+    size_t depth
+
 cdef struct Table:
     unsigned int version  # TABLE_VERSION it was built for
     unsigned int size     # sizeof(Table)
@@ -149,6 +160,20 @@ cdef struct Table:
     int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil  # no-cython-lint
     int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
 
+    # batches of copies: of arrays of addresses and bytes, or of PitchedCopy, none of which copies 0 bytes or uses what
+    # another one writes, all in device memory or page-locked memory.  A location is a hint where a side of them all is
+    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags.  Where the row refuses, out_done of
+    # them were put in; a capture has a node for each
+    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, size_t* out_done) noexcept nogil  # no-cython-lint
+    # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
+    # is MEMORY_WRITTEN), and of the driver's own pool of a device for another one
+    int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings
+    int (*async_access_set)(int device, int peer, int access) noexcept nogil
+    int (*async_access_get)(int device, int peer, int* out_access) noexcept nogil
+    # KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
+    int (*pointer_range)(uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size) noexcept nogil  # no-cython-lint
+
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil
     int (*capture_end)(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil  # 0 where broken
@@ -253,6 +278,17 @@ cdef enum:  # CUmem_range_attribute numbers
     PREFERRED_PLACE = 6
     PREFETCHED_KIND = 7
     PREFETCHED_PLACE = 8
+
+cdef enum:  # memory_protect, async_access
+    MEMORY_CLOSED = 0
+    MEMORY_READ = 1
+    MEMORY_WRITTEN = 3  # and read
+
+cdef enum:  # pointer_range
+    KIND_NONE = 0     # the driver knows nothing of it
+    KIND_HOST = 1     # page-locked
+    KIND_DEVICE = 2
+    KIND_MANAGED = 3
 
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0

@@ -3,6 +3,9 @@
 caching        raw pointers of device memory and of page-locked memory; limits; which backend the process
                chose; functions that are asked for memory; memory_stats, peaks, snapshot, audit
 mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
+reservation    addresses that are given memory page by page: reserve, Reservation
+addresses      address_info: what an address is
+driver_pool    DriverPool: the driver's own pool of a device
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at
                the end
 explain        why a request was refused and what helps, found in those fields; the text that says so

@@ -2,8 +2,15 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.block cimport PinnedStats
+from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1  # raises OutOfMemoryError
+
+cdef inline bint is_lack(int code) noexcept nogil:  # of room, on the device or within a limit
+    return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
+
+
+cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1  # of a request that was not served
 cdef size_t checked_request(object size, str name, object device) except? <size_t>-1  # of an allocation there
 cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef int empty_pool(int ordinal, const uint64_t* name, str call) except -1  # gives back a private pool's idle memory

@@ -16,13 +16,14 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder
 from accelrt.allocator.pinned.block cimport HOST_ROUND_LIMIT, PinnedStats, Tally, Timing
 from accelrt.allocator.pinned.cache cimport (
-    allocate_pinned_on, empty_pinned, pinned_audit_failure, pinned_limit_here, read_pinned_node,
+    allocate_pinned_on, empty_pinned, pinned_around, pinned_audit_failure, pinned_limit_here, read_pinned_node,
     read_pinned_stats, release_pinned, reset_pinned_peaks, reset_pinned_sums, share_pinned, try_allocate_pinned,
     try_release_pinned,
 )
 from accelrt.allocator.pool cimport (
-    MAX_DEVICES, allocate_interruptibly, device_at, empty_named, knows_stream, let_devices_reach, locate, pool_if_made,
-    pool_of, release, release_after, set_limit, try_allocate, try_release, use_across, use_on,
+    MAX_DEVICES, allocate_interruptibly, block_around, device_at, empty_named, imported_around, knows_stream,
+    let_devices_reach, locate, pool_if_made, pool_of, release, release_after, set_limit, try_allocate, try_release,
+    use_across, use_on,
 )
 from accelrt.allocator.pool_settings cimport limit_of_fraction
 from accelrt.allocator.private.sleep cimport sweep_suspended
@@ -51,8 +52,8 @@ from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, HOST_BYTES, any_waits, dispose, drain
 from accelrt.status cimport (
-    CAP_REACHED, CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED,
-    raise_status, refuse_copy, refuse_unmade,
+    CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy,
+    refuse_unmade,
 )
 from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
@@ -133,6 +134,10 @@ cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
 
 
 cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
+    return allocate_hooked(ordinal, size, stream) if hooked and not is_hooking() else allocate_now(ordinal, size, stream)
+
+
+cdef inline uintptr_t allocate_now(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
     cdef uintptr_t address = 0
     cdef int code = try_allocate(ordinal, size, stream, &address)
     if code == NOT_READY:
@@ -255,10 +260,6 @@ cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
         dispose(DEVICE_BYTES, ordinal, address)
 
 
-cdef inline bint is_lack(int code) noexcept:
-    return code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED
-
-
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
     if not is_lack(code):
         arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
@@ -323,8 +324,13 @@ cdef object unexplained(int ordinal, object size, int code, str cause, object fa
 
 
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept:
+    cdef bint tells = hooked and address and not is_hooking()
+    if tells:
+        tell_freeing(ordinal, address, False)
     watch.note_freed(address)
     give_back(ordinal, address)
+    if tells:
+        tell_freeing(ordinal, address, True)
 
 
 cdef inline bint is_known(int ordinal, object stream, uintptr_t* out_handle) noexcept:
@@ -378,6 +384,9 @@ def caching_allocator_delete(mem_ptr: int) -> None:
     cdef uintptr_t address = checked_address(mem_ptr)
     cdef int ordinal = 0 if device_total == 1 else device_at(address)
     cdef int code = NOT_READY
+    if hooked and address and not is_hooking():
+        free_hooked(ordinal, address)
+        return
     watch.note_freed(address)
     if address == 0:
         return
@@ -647,6 +656,182 @@ def get_per_process_memory_fraction(device: DeviceArgument | None = None) -> flo
     if code:
         raise_status(code, "get_per_process_memory_fraction", ("device", ordinal))
     return 1.0 if limit >= total else limit / <double>total
+
+
+# --- hooks: Python functions before and after each allocation and free of Python code's ------------------------------
+
+cdef extern from *:
+    """
+    static __thread int accelrt_hooking;  /* this thread is inside a hook */
+    #define is_hooking() accelrt_hooking
+    #define set_hooking(state) (accelrt_hooking = (state))
+    """
+    bint is_hooking() noexcept nogil
+    void set_hooking(bint state) noexcept nogil
+
+cdef bint hooked = False            # whether there are any; read by each allocation
+cdef tuple hooks_in_force = ()      # of AllocationHooks, in order; read and replaced as `registered` is
+
+
+cdef tuple hooks_now():
+    with cython.critical_section(turn):
+        return hooks_in_force
+
+
+cdef int call_hook(object function, tuple arguments) except -1:
+    # What it allocates and frees calls no hook.
+    if function is None:
+        return 0
+    set_hooking(True)
+    try:
+        function(*arguments)
+    finally:
+        set_hooking(False)
+    return 0
+
+
+cdef uintptr_t allocate_hooked(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1:
+    cdef tuple hooks = hooks_now()
+    cdef uintptr_t address
+    for hook in hooks:
+        call_hook((<AllocationHooks>hook).before_allocate, (ordinal, size, stream))
+    address = allocate_now(ordinal, size, stream)
+    try:
+        for hook in hooks:
+            call_hook((<AllocationHooks>hook).after_allocate, (ordinal, address, size, stream))
+    except BaseException:
+        watch.note_freed(address)
+        give_back(ordinal, address)
+        raise
+    return address
+
+
+cdef void tell_freeing(int ordinal, uintptr_t address, bint after) noexcept:
+    # The memory goes, whatever they raise: a destructor may be at work.
+    if is_over():
+        return
+    for hook in hooks_now():
+        function = (<AllocationHooks>hook).after_free if after else (<AllocationHooks>hook).before_free
+        try:
+            call_hook(function, (ordinal, address))
+        except BaseException as error:
+            PyErr_SetObject(type(error), error)
+            PyErr_WriteUnraisable(function)
+
+
+cdef int free_hooked(int ordinal, uintptr_t address) except -1:
+    # caching_allocator_delete, between the hooks.
+    tell_freeing(ordinal, address, False)
+    set_hooking(True)
+    try:
+        caching_allocator_delete(address)
+    finally:
+        set_hooking(False)
+    tell_freeing(ordinal, address, True)
+    return 0
+
+
+cdef class AllocationHooks:
+    """AllocationHooks(*, before_allocate=None, after_allocate=None, before_free=None, after_free=None)\n--\n\n\
+    Functions that are called before and after each allocation and free of device memory by Python code.
+
+        with accelrt.memory.AllocationHooks(after_allocate=lambda device, address, size, stream: print(size)):
+            buffer = accelrt.Buffer(4096)
+
+    Arguments:
+        before_allocate: callable(device, size, stream): an ordinal, bytes, and a stream's handle as int.
+        after_allocate: callable(device, address, size, stream).
+        before_free, after_free: callable(device, address).
+    Raises:
+        TypeError: one of them cannot be called.
+
+    They are in force inside the context, or from register() to remove(), on all threads, and are called on the thread that
+    allocates or frees, with the GIL and under no lock, in the order in which they came into force.  What before_allocate
+    raises, the allocation raises, and nothing is allocated; what after_allocate raises too, and the memory goes back.  What
+    the others raise goes to sys.unraisablehook.  Memory that a hook itself allocates or frees calls none.  Allocations of
+    nogil code, of Reservations and of other libraries that accelrt's allocator serves have none.
+    """
+
+    cdef readonly object before_allocate
+    cdef readonly object after_allocate
+    cdef readonly object before_free
+    cdef readonly object after_free
+    cdef object __weakref__
+
+    def __init__(
+        self, *, before_allocate: Callable[[int, int, int], object] | None = None,
+        after_allocate: Callable[[int, int, int, int], object] | None = None,
+        before_free: Callable[[int, int], object] | None = None, after_free: Callable[[int, int], object] | None = None,
+    ) -> None:
+        for name, function in (("before_allocate", before_allocate), ("after_allocate", after_allocate),
+                               ("before_free", before_free), ("after_free", after_free)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is {function!r} of type {type(function).__name__}; pass a callable, or None")
+        self.before_allocate, self.after_allocate = before_allocate, after_allocate
+        self.before_free, self.after_free = before_free, after_free
+
+    def register(self) -> Self:
+        """Brings them into force, until remove(); again, it does nothing."""
+        global hooked, hooks_in_force
+        with cython.critical_section(turn):
+            if self not in hooks_in_force:
+                hooks_in_force = (*hooks_in_force, self)
+            hooked = True
+        return self
+
+    def remove(self) -> None:
+        """Ends it; again, it does nothing.  A call that is under way goes on."""
+        global hooked, hooks_in_force
+        with cython.critical_section(turn):
+            hooks_in_force = tuple([other for other in hooks_in_force if other is not self])
+            hooked = len(hooks_in_force) > 0
+
+    def __enter__(self) -> Self:
+        return self.register()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.remove()
+        return False
+
+    def __reduce__(self):
+        refuse_copy(self, "it is in force in this process; make another one of the same functions")
+
+    def __repr__(self):
+        return f"<accelrt.memory.AllocationHooks{'' if self in hooks_now() else ', not in force'}>"
+
+
+cdef tuple memory_views = ()
+
+
+def provide_views(buffer_over: Callable[..., object], array: type) -> None:
+    """Sets what makes a Buffer over memory that something else keeps, and Array, which are above this package."""
+    global memory_views
+    memory_views = buffer_over, array
+
+
+def views_of_memory() -> tuple[Any, ...]:
+    return memory_views
+
+
+def find_memory(address: int) -> tuple[str, int, int, int] | None:
+    """The allocators' memory that contains an address: (kind, ordinal, first address, bytes), or None.
+
+    The kind is "device", of a live block, "idle", of the pool's memory that is in none, with 0 and 0, "pinned" or
+    "imported"; the ordinal of page-locked memory is -1.
+    """
+    cdef uintptr_t at = checked_address_int(address, "address"), low = 0, high = 0
+    cdef int ordinal = device_at(at), code = 0
+    if ordinal >= 0:
+        with nogil:
+            code = block_around(ordinal, at, &low, &high)
+        if code == NOT_ALLOCATED:
+            return "idle", ordinal, 0, 0
+        if high:
+            return "device", ordinal, low, high - low
+    ordinal = imported_around(at, &low, &high)
+    if ordinal >= 0:
+        return "imported", ordinal, low, high - low
+    return ("pinned", -1, low, high - low) if pinned_around(at, &low, &high) else None
 
 
 # Python functions that are asked for memory before a request is refused

@@ -31,4 +31,5 @@ cdef class MemPool:
     cdef object __weakref__
 
     cdef int hold_on(self, int ordinal) except -1  # once on each device
+    cdef int open_to(self, object peer, int access, str call) except -1
     cdef PrivateStats read(self, object device, bint reset) except *

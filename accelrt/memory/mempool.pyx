@@ -20,7 +20,8 @@ from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.private.private_types cimport Moved
 from accelrt.allocator.private.routes cimport (
     CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_managed_pool, begin_pool, end_pool, forget_saved,
-    forget_turned, read_private, release_pool, restore_pool, retain_pool, save_pool, Saved, SavedBlock, SavedSegment,
+    forget_turned, open_pool_to, read_peers, read_private, release_pool, restore_pool, retain_pool, save_pool, Saved,
+    SavedBlock, SavedSegment,
     set_up_pool, Turned,
 )
 from accelrt.allocator.private.sleep cimport (
@@ -38,6 +39,7 @@ from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal, opened_name
+from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.caching cimport (
     allocate_bytes, allocate_host_bytes, empty_pool, out_of_memory_to_wake, pinned_figures, require_native,
@@ -516,6 +518,65 @@ cdef class MemPool:
         if self.number == 0:
             refuse_unmade(self)
         empty_pool(self.device if device is None else ordinal_of(device), name, "MemPool.empty_cache")
+
+    @property
+    def peer_access(self) -> dict[int, Literal["r", "rw"]]:
+        """Which other devices may use the pool's memory on its own device: "r" or "rw", by their ordinals.
+
+        Those that enable_peer_access() opened the device's memory to are among them.
+        """
+        cdef uint64_t readers, writers
+        cdef int peer
+        if self.number == 0:
+            refuse_unmade(self)
+        with nogil:
+            read_peers(self.device, 0, self.number, &readers, &writers)
+        return {peer: "rw" if writers >> peer & 1 else "r" for peer in range(64) if readers >> peer & 1}
+
+    def grant_access(self, peer: DeviceArgument, access: Literal["r", "rw"] = "rw") -> None:
+        """Lets another device use the pool's memory on its own device, what there is and what is to come (cuMemSetAccess).
+
+        Arguments:
+            peer: int, "cuda:1", ...: the other device.
+            access: "r" or "rw".
+        Raises:
+            ValueError: access is neither, or peer is the pool's own device.
+            CudaError: the devices cannot reach each other (PEER_ACCESS_UNSUPPORTED), or the driver refused.
+            NotSupportedError: the pool's memory is in plain segments.
+        """
+        if access not in ("r", "rw"):
+            raise ValueError(f"access is {access!r}; it may be 'r' or 'rw'; revoke_access() takes it away")
+        self.open_to(peer, MEMORY_WRITTEN if access == "rw" else MEMORY_READ, "grant_access")
+
+    def revoke_access(self, peer: DeviceArgument) -> None:
+        """Takes away what grant_access() gave.  Work of that device on the memory has to be over.
+
+        What enable_peer_access() opened for the whole device stays open.
+
+        Arguments:
+            peer: int, "cuda:1", ...: the other device.
+        Raises:
+            CudaError: the driver refused.
+        """
+        self.open_to(peer, MEMORY_CLOSED, "revoke_access")
+
+    cdef int open_to(self, object peer, int access, str call) except -1:
+        cdef int other = ordinal_of(peer)
+        cdef int code
+        if self.number == 0:
+            refuse_unmade(self)
+        if other == self.device:
+            raise ArgumentError(f"peer is device {other}, whose own pool this is, and which may use it in any case")
+        with nogil:
+            code = open_pool_to(self.device, 0, self.number, other, access)
+        if code == NOT_SUPPORTED:
+            raise NotSupportedError(
+                f"{call}: the memory of pool {(0, self.number)} is in plain segments, which are opened to a device all "
+                "together (enable_peer_access); it takes virtual memory, and a MemPool without allocator and no_split",
+                NOT_SUPPORTED, "NOT_SUPPORTED", call)
+        if code:
+            raise_status(code, call, ("pool", (0, self.number), "device", self.device, "peer", other))
+        return 0
 
     def sleep(self, keep: str = "host", device: DeviceArgument | None = None, *, exports: str = "refuse") -> SleepResult:
         """Gives the pool's memory back to its device, until wake(); addresses stay, so that pointers, Buffers, Arrays and

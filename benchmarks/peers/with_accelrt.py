@@ -219,6 +219,51 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         buffer, fill, stream = accelrt.Buffer(1024, stream=self.stream), accelrt.fill, self.stream
         return lambda: fill(buffer, stream=stream)
 
+    def many(self, count=4096, piece=16384):
+        import numpy as np
+
+        device = accelrt.Buffer(count * piece, stream=self.stream)
+        host = accelrt.PinnedBuffer(count * piece)
+        offsets = np.arange(count, dtype=np.uint64) * np.uint64(piece)
+        return device, host, device.ptr + offsets, host.ptr + offsets, piece
+
+    def many_16kib(self):
+        device, host, dsts, srcs, piece = self.many()
+        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
+        return Work(lambda: copy_many(dsts, srcs, piece, memory=memory, stream=stream), per=len(dsts))
+
+    def many_16kib_rate(self):
+        device, host, dsts, srcs, piece = self.many()
+        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
+        return Work(lambda: copy_many(dsts, srcs, piece, memory=memory, stream=stream), nbytes=device.nbytes)
+
+    def many_loop(self):
+        device, host, dsts, _, piece = self.many()
+        copy, stream, places = accelrt.copy, self.stream, range(0, len(dsts) * piece, piece)
+
+        def work():
+            for place in places:
+                copy(device, host, piece, dst_offset=place, src_offset=place, stream=stream, blocking=False)
+
+        return Work(work, per=len(dsts))
+
+    def many_objects(self):
+        dsts = [accelrt.Buffer(16384, stream=self.stream) for _ in range(256)]
+        srcs = [accelrt.PinnedBuffer(16384) for _ in range(256)]
+        copy_many, stream = accelrt.copy_many, self.stream
+        return Work(lambda: copy_many(dsts, srcs, stream=stream), per=len(dsts))
+
+    def commit_2mib(self):
+        cache = self.kept = accelrt.reserve(1 << 28, stream=self.stream)
+        page = cache.page_bytes
+        cache.prepare(0, 4 * page)
+
+        def work():
+            cache.commit(page, page)
+            cache.decommit(page, page)
+
+        return work
+
     def h2d_rate(self):
         device, host = accelrt.Buffer(self.large, stream=self.stream), accelrt.PinnedBuffer(self.large)
         copy, stream = accelrt.copy, self.stream

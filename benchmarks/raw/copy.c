@@ -15,6 +15,35 @@ static void h2d_1kib(void) { DO(cuMemcpyHtoDAsync(to, host, 1024, stream)); }
 
 static void fill_1kib(void) { DO(cuMemsetD8Async(to, 0, 1024, stream)); }
 
+/* 4,096 copies of 16 KiB: a batch where the driver has them (the form of CUDA 12.8), else none; and a loop. */
+enum { PIECES = 4096, PIECE = 16384 };
+static CUdeviceptr dsts[PIECES], srcs[PIECES];
+static size_t sizes[PIECES];
+static CUresult (*batch)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, void *, size_t *, size_t, size_t *, CUstream);
+
+static void list_pieces(void) {
+    CUdriverProcAddressQueryResult found;
+    for (size_t i = 0; i < PIECES; i++) {
+        dsts[i] = to + i * PIECE % (4 * large - PIECE + 1);
+        srcs[i] = (CUdeviceptr)host + i * PIECE % (large - PIECE + 1);
+        sizes[i] = PIECE;
+    }
+    DO(cuGetProcAddress("cuMemcpyBatchAsync", (void **)&batch, 12080, CU_GET_PROC_ADDRESS_DEFAULT, &found));
+    if (batch == NULL)
+        refuse("cuGetProcAddress", CUDA_ERROR_NOT_FOUND);
+}
+
+static void many_16kib(void) {
+    struct { int order; CUmemLocation src, dst; unsigned flags; } attributes = {1, {0}, {0}, 0};  /* CUmemcpyAttributes */
+    size_t first = 0, failed;
+    DO(batch(dsts, srcs, sizes, PIECES, &attributes, &first, 1, &failed, stream));
+}
+
+static void many_loop(void) {
+    for (int i = 0; i < PIECES; i++)
+        DO(cuMemcpyAsync(dsts[i], srcs[i], PIECE, stream));
+}
+
 static void h2d_large(void) { DO(cuMemcpyHtoDAsync(to, host, large, stream)); }
 
 static void d2d_large(void) { DO(cuMemcpyDtoDAsync(to, origin, 4 * large, stream)); }
@@ -35,6 +64,11 @@ int main(int argc, char **argv) {
         return 1;
     row("h2d_1kib", h2d_1kib, 100, 1);
     row("fill_1kib", fill_1kib, 100, 1);
+    if (ready("many_16kib", list_pieces)) {
+        row("many_16kib", many_16kib, 1, PIECES);
+        rate("many_16kib_rate", many_16kib, 4, (double)PIECES * PIECE);
+    }
+    row("many_loop", many_loop, 1, PIECES);
     rate("h2d_rate", h2d_large, 10, (double)large);
     rate("d2d_rate", d2d_large, 10, 8.0 * (double)large);
     if (!ready("elementwise_rate", prepare_1gib))

@@ -13,6 +13,7 @@ from accelrt.driver.registry import Rows
 FIRST, SECOND = 0xC000, 0xC001  # the stand-in's primary contexts
 FOREIGN, OTHER = 0xF001, 0xE000  # contexts of other libraries, of the second device and of the first
 NOTHING = (1 << 64) - 1  # no call was made that wants a context
+A_COPY = (ctypes.c_size_t * 9)(0x1000, 64, 1, 0x2000, 64, 1, 8, 4, 1)  # of rows
 ADDRESS, CREATED, CAPTURING, PER_THREAD = 0x1000, 0x300, 0x777, 2
 RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's, node 0
 
@@ -20,7 +21,8 @@ RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "async_get", "context_active", "async_set", "event_query",
+    "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set",
+    "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
 }  # fmt: skip
 
@@ -49,11 +51,13 @@ def arguments(row):
         "index": 0,
         "limit": 0,
         "width": 4,
+        "access": 3,
+        "count": 1,
+        "copies": ctypes.addressof(A_COPY),
         "stream": stream,
         "first": 1,
         "second": 0,
         "ranges": ctypes.addressof(RANGE),
-        "count": 1,
     }
     if row.name.startswith("stream_attribute"):
         values["attribute"] = 9  # memory synchronisation domains

@@ -214,3 +214,90 @@ def no_discards():
 def test_a_driver_that_cannot_discard_says_so(library):
     in_child(discards, LD_LIBRARY_PATH=str(library))
     in_child(no_discards, LD_LIBRARY_PATH=str(library), FAKE_MISSING="cuMemDiscardBatchAsync")
+
+
+def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0):
+    """The calls that a batch of two copies takes, and what the row answers."""
+    text = ctypes.create_string_buffer(1 << 16)
+    numbers = (ctypes.c_size_t * 2)(DEVICE, DEVICE + 64)
+    rows_of = (ctypes.c_size_t * 18)(*(DEVICE, 32, 5, DEVICE + 64, 16, 4, 8, 3, 2) * 2)
+    fake.fake_calls(text)
+    if pitched:
+        answer = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags)
+    else:
+        answer = rows.copy_batch(0, stream, *[ctypes.addressof(numbers)] * 3, 2, *locations, flags)
+    fake.fake_calls(text)
+    return answer, text.value.decode().splitlines()
+
+
+def batches(form, one_by_one):
+    rows, fake = opened()
+    plain = "on 0x300: order 1, src 0 0, dst 0 0, flags 0"
+    assert copied(rows, fake, 0x300) == ((0, 2), [f"{form} 2 {plain}"] if form else [])
+    hinted = copied(rows, fake, 0x300, locations=(1 << 32 | 1, 3 << 32 | 5), flags=1)
+    assert hinted[0] == (0, 2)
+    assert not form or hinted[1] == [f"{form} 2 on 0x300: order 1, src 3 5, dst 1 1, flags 1"]
+    sides = "on 0x300: src 0x1040 16 4, dst 0x1000 32 5, 8 3 2, order 1"
+    assert copied(rows, fake, 0x300, pitched=True) == ((0, 2), [f"{form} 3d 2 {sides}"] if form else [])
+    for stream in (0, 1, 0x777):  # the legacy default stream, and the stand-in's stream that captures
+        assert copied(rows, fake, stream) == ((0, 2), [])
+        assert copied(rows, fake, stream, pitched=True) == ((0, 2), [])
+        answer, calls = copied(rows, fake, stream, locations=(2 << 32, 0))
+        assert answer == (0, 2)
+        assert (
+            calls
+            == [f"13.2 1 on {stream:#x}: order 1, src 0 0, dst 2 0, flags 0".replace("0x0:", "0:")]
+            * one_by_one
+        )
+    if form:
+        assert copied(rows, fake, 0x888)[0] == (INVALID_VALUE, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "missing", "form", "one_by_one"),
+    [
+        ("13020", "", "13.0", 2),
+        ("13000", "", "13.0", 0),
+        ("12080", "", "12.8", 0),
+        ("13020", "cuMemcpyWithAttributesAsync", "13.0", 0),
+    ],
+)
+def test_batches_take_the_drivers_form_and_what_takes_none_goes_one_by_one(
+    library, version, missing, form, one_by_one
+):
+    in_child(batches, form, one_by_one, LD_LIBRARY_PATH=library, FAKE_VERSION=version, FAKE_MISSING=missing)
+
+
+def loops():
+    rows, fake = opened()
+    assert copied(rows, fake, 0x300) == ((0, 2), [])
+    assert copied(rows, fake, 0x300, pitched=True)[1][0].startswith("13.0 3d 2 on 0x300: src 0x1040 16 4")
+
+
+def test_a_driver_without_batches_is_called_for_each_copy(library):
+    in_child(loops, LD_LIBRARY_PATH=library, FAKE_VERSION="13010", FAKE_MISSING="cuMemcpyBatchAsync")
+
+
+def pool_access():
+    rows, _ = opened()
+    assert rows.async_access_get(0, 0) == (0, 3)
+    assert rows.async_access_get(0, 1) == (0, 0)
+    assert rows.async_access_set(0, 1, 1) == 0
+    assert rows.async_access_get(0, 1) == (0, 1)
+    assert rows.async_access_set(0, 2, 1) == rows.async_access_get(0, 2)[0] == INVALID_DEVICE
+
+
+def test_who_may_use_the_drivers_pool_is_asked_and_set(library):
+    in_child(pool_access, LD_LIBRARY_PATH=library)
+
+
+def ranges():
+    rows, _ = opened()
+    assert rows.memory_info(0)[0] == 0
+    assert rows.pointer_range(DEVICE)[:3] == (0, 2, 0)
+    assert rows.pointer_range(PINNED)[:3] == (0, 1, -1)
+    assert rows.pointer_range(PAGEABLE) == (0, 0, -1, 0, 0)
+
+
+def test_what_an_address_is_is_asked_in_one_call(library):
+    in_child(ranges, LD_LIBRARY_PATH=library)

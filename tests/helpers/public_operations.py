@@ -160,6 +160,10 @@ PARTS = {
 }
 # Argument -> the role of the object, or what makes it; "Class.method.argument" goes before "argument".
 ARGUMENTS = {
+    "copy_many.dsts": lambda scene: [scene.buffer],
+    "copy_many.srcs": lambda scene: [scene.pinned],
+    "MemPool.grant_access.peer": lambda scene: 1,
+    "MemPool.revoke_access.peer": lambda scene: 1,
     "dst": lambda scene: np.zeros(NBYTES, np.uint8),
     "src": lambda scene: HOST,
     "Array.copy_.src": lambda scene: np.full(NBYTES // 4, 7, np.float32),
@@ -292,6 +296,7 @@ LEFT_OUT = {
     "memory.record_history": "ADDED has it, with its end",
     "memory.set_allocator_settings": "ADDED has it, with its end",
     "memory.tag_pool": "within use_mem_pool",
+    "reserve": "ADDED has it, with its end",
     "caching_allocator_alloc": "ADDED has it, with its end",
     "caching_host_allocator_alloc": "ADDED has it, with its end",
     "check_error": "a number",
@@ -352,6 +357,13 @@ def raw_memory(scene):
     accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(NBYTES, stream=scene.stream))
 
 
+def reserved(scene):
+    with accelrt.reserve(1 << 22) as cache:
+        cache.commit(0, cache.page_bytes)
+        accelrt.copy_many([cache.buffer(0, NBYTES)], [scene.buffer], stream=scene.stream)
+        cache.decommit(0, cache.page_bytes, stream=scene.stream)
+
+
 def raw_pinned(scene):
     accelrt.caching_host_allocator_delete(accelrt.caching_host_allocator_alloc(NBYTES))
 
@@ -381,6 +393,7 @@ ADDED = {
     "callbacks": ({"allocator"}, observed),
     "caching_allocator_alloc, delete": ({"allocator", "stream"}, raw_memory),
     "caching_host_allocator_alloc, delete": ({"pinned"}, raw_pinned),
+    "reserve, commit, close": ({"allocator", "buffer", "stream"}, reserved),
     "settings": ({"settings", "allocator"}, set_and_reset),
     "Buffer()": ({"allocator"}, lambda scene: accelrt.Buffer(3 << 20)),
     "PinnedBuffer()": ({"pinned"}, lambda scene: accelrt.PinnedBuffer(1 << 20)),

@@ -254,8 +254,15 @@ ASKED_BY_ACCESS = re.compile(r"\b(sanitizing|has_suspended_pools|is_suspended|re
 OWN_THEM = {"accelrt.runtime.access", "accelrt.allocator.private.sleep"}
 # Who has to find out first what it tells the detector, and who looks through a list; they ask access.
 PREDICATES = {
-    "detects_races": {"arrays.copy", "graphs.graph", "graphs.nodes", "kernels.kernel", "nccl.operands"},
-    "any_sleeps": {"arrays.copy", "graphs.graph", "kernels.kernel"},
+    "detects_races": {
+        "arrays.copy",
+        "arrays.exchange",
+        "graphs.graph",
+        "graphs.nodes",
+        "kernels.kernel",
+        "nccl.operands",
+    },
+    "any_sleeps": {"arrays.copy", "arrays.exchange", "graphs.graph", "kernels.kernel"},
 }
 
 

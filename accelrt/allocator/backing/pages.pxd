@@ -2,6 +2,7 @@
 # released during driver calls.
 from libc.stdint cimport int64_t, uintptr_t
 
+from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.stats cimport RESERVED_BYTES
 from accelrt.allocator.types cimport Heap, Page, Pool, Segment, Slot
 from accelrt.driver.table cimport Table
@@ -35,6 +36,14 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil  # one that is resi
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil  # slots that have pages
 cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil
 cdef int add_slot(Segment* segment, Page* page) noexcept nogil  # at its end, over a HOLE
+cdef int add_gap(Segment* expandable, size_t size) noexcept nogil  # the same without a page
+cdef int make_page_for(Pool* pool, Slot* slot) noexcept nogil  # that has none, as large as the slot; not mapped yet
+cdef void link_slot(Slot* slot, Page* page) noexcept nogil  # into its page's list
+# Maps the pages of slots in a row, which are resident nowhere, and makes them free here; or, where code is an error or the
+# driver refuses, releases them.  Answers that error.
+cdef int open_slots(Pool* pool, Segment* expandable, size_t first, size_t count, int code) noexcept nogil
+cdef int within_limits(Pool* pool, Heap* heap, size_t size) noexcept nogil  # 0, or which limit growth by size would pass
+cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil  # numbers, lists and counts it
 cdef void drop_slot(Slot* slot) noexcept nogil  # out of its page's list
 cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil  # first at or after it; slot_count: none
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
@@ -44,8 +53,10 @@ cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOL
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
 
 # Other devices than a pool's own; outside of the exclusive section.
-# Opens mapped addresses for the pool's device and for those that may use its pages.  Under the growth lock.
-cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil
+# Opens mapped addresses of a heap for the pool's device and for those that may use its pages.  Under the growth lock.
+cdef int open_range(Pool* pool, const Heap* heap, uintptr_t address, size_t size, long* calls) noexcept nogil
+# Says what another device may do with the pages of a private pool (driver/table.pxd, MEMORY_).  Under the growth lock.
+cdef int open_private(Pool* pool, PrivatePool* owner, int device, int access) noexcept nogil
 # Mapped pages of another process, of a device: for that one and for those that are in use, once connect_peers was called;
 # and for one that came to be in use later.
 cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) noexcept nogil

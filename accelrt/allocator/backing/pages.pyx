@@ -11,6 +11,7 @@ from accelrt.allocator.heaps cimport (
 )
 from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.allocator.inline.block_ops cimport recycle, split_off
+from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport LARGE, UNIT, round_up
 from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, SEGMENT, current_of, note_news
 from accelrt.allocator.types cimport (
@@ -23,7 +24,8 @@ from accelrt.core.locks cimport (
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport go_relaxed, is_capturing, restore_mode
 from accelrt.driver.table cimport (
-    LOCATION_DEVICE, LOCATION_HOST, MANAGED_GLOBAL, ManagedRange, SET_ACCESSED_BY, SET_PREFERRED,
+    LOCATION_DEVICE, LOCATION_HOST, MANAGED_GLOBAL, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN, ManagedRange,
+    SET_ACCESSED_BY, SET_PREFERRED,
 )
 from accelrt.status cimport (
     CAP_REACHED, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED,
@@ -455,23 +457,22 @@ cdef int ensure_slots(Segment* segment) noexcept nogil:
     return 0
 
 
-cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
-    # Appends a slot for the page, and the hole over it.
+cdef int append_slot(Segment* segment, size_t size) noexcept nogil:
+    # Without a page, and the hole over it.
     cdef Slot* slot
     cdef int code = ensure_slots(segment)
     if code == 0:
         code = ensure_blocks(segment.heap, 1)
     if code == 0:
-        code = claim_addresses(segment.heap, segment.address + segment.size, page.size)
+        code = claim_addresses(segment.heap, segment.address + segment.size, size)
     if code:
         return code
     slot = <Slot*>calloc(1, sizeof(Slot))
     if slot == NULL:
         return NO_HOST_MEMORY
     slot.address = segment.address + segment.size
-    slot.size = page.size
+    slot.size = size
     slot.segment = segment
-    link_slot(slot, page)
     segment.slots[segment.slot_count] = slot
     segment.least_slot = slot.size if segment.slot_count == 0 else min(segment.least_slot, slot.size)
     segment.slot_count += 1
@@ -479,6 +480,20 @@ cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
     slot.hole.epoch = segment.heap.quiescent_epoch  # new memory: no work uses it yet
     segment.size += slot.size
     return 0
+
+
+cdef int add_slot(Segment* segment, Page* page) noexcept nogil:
+    # Appends a slot for the page.
+    cdef int code = append_slot(segment, page.size)
+    if code == 0:
+        link_slot(segment.slots[segment.slot_count - 1], page)
+    return code
+
+
+cdef int add_gap(Segment* expandable, size_t size) noexcept nogil:
+    cdef int code = append_slot(expandable, size)
+    expandable.heap.gaps += code == 0
+    return code
 
 
 cdef void link_slot(Slot* slot, Page* page) noexcept nogil:
@@ -687,7 +702,7 @@ cdef int map_slots(Pool* pool, void* about) noexcept nogil:
         if code:
             return code
         slot.mapped = True
-    return open_range(pool, first.address, slot.address + slot.size - first.address, &run.calls)
+    return open_range(pool, first.segment.heap, first.address, slot.address + slot.size - first.address, &run.calls)
 
 
 cdef int map_run(Pool* pool, Segment* segment, size_t first, size_t count) noexcept nogil:
@@ -834,15 +849,46 @@ cdef int release_page(Pool* pool, Page* page) noexcept nogil:
 # it, and is left out.  What connect_two opened is the pool's own again with its last page: each open device makes growth
 # dearer by a call.
 
-cdef int open_range(Pool* pool, uintptr_t address, size_t size, long* calls) noexcept nogil:
+cdef int access_of(const Pool* pool, const PrivatePool* owner, int device) noexcept nogil:
+    # What another device may do with the pages of a private pool, or with common ones.
+    cdef bint is_writer = pool.peers >> device & 1
+    if owner != NULL and not is_writer:
+        is_writer = owner.writers >> device & 1
+        if not is_writer and owner.readers >> device & 1:
+            return MEMORY_READ
+    return MEMORY_WRITTEN if is_writer else MEMORY_CLOSED
+
+
+cdef int open_range(Pool* pool, const Heap* heap, uintptr_t address, size_t size, long* calls) noexcept nogil:
     # calls is raised by the driver's calls.
+    cdef uint64_t others = pool.peers | (heap.owner.readers if heap.owner != NULL else 0)
     cdef int device
     cdef int code = pool.table.memory_access(address, size, pool.device)
     calls[0] += 1
-    for device in range(DEVICES if pool.peers else 0):
-        if code == 0 and pool.peers >> device & 1:
-            code = pool.table.memory_access(address, size, device)
+    for device in range(DEVICES if others else 0):
+        if code == 0 and others >> device & 1:
+            code = pool.table.memory_protect(address, size, device, access_of(pool, heap.owner, device))
             calls[0] += 1
+    return code
+
+
+cdef int open_private(Pool* pool, PrivatePool* owner, int device, int access) noexcept nogil:
+    # The pages that there are and those to come.  A device that may use all of the pool's may use these in any case.  Where
+    # the driver refuses, some of them may be open.
+    cdef uint64_t bit = <uint64_t>1 << device
+    cdef const Page* page = pool.first_page
+    cdef const Slot* slot
+    cdef int code = 0
+    owner.readers = owner.readers | bit if access else owner.readers & ~bit
+    owner.writers = owner.writers | bit if access == MEMORY_WRITTEN else owner.writers & ~bit
+    access = access_of(pool, owner, device)
+    while page != NULL and code == 0:
+        slot = page.slots if page.primary.segment.heap.owner == owner else NULL
+        while slot != NULL and code == 0:
+            if slot.mapped:
+                code = pool.table.memory_protect(slot.address, slot.size, device, access)
+            slot = slot.after
+        page = page.after
     return code
 
 
@@ -1147,7 +1193,9 @@ cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
         expandable.slot_count -= 1
         expandable.size -= slot.size
         free(slot)
-    return drop_expandable(pool, expandable) if expandable.size == 0 else 0
+    if expandable.size or (expandable.heap.owner != NULL and expandable.heap.owner.fixed):
+        return 0
+    return drop_expandable(pool, expandable)
 
 
 cdef int trim_all_expandable(Pool* pool) noexcept nogil:
@@ -1216,28 +1264,35 @@ cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t
     return min(size, need)
 
 
-cdef int fill_slot(Pool* pool, Segment* expandable, size_t index) noexcept nogil:
-    # Makes and maps a page for a slot that lost its page.  The page must be as large as the slot: one that the device
-    # halved is released again, OUT_OF_MEMORY.
-    cdef Slot* slot = expandable.slots[index]
+cdef int make_page_for(Pool* pool, Slot* slot) noexcept nogil:
+    # As large as the slot: what the device refuses whole, it has no room for.
     cdef Page* page
     cdef int code = make_page(pool, slot.size, &page)
     if code:
         return code
     link_slot(slot, page)
     page.primary = slot
-    expandable.heap.gaps -= 1
-    count_owner(pool, expandable.heap, page.size)
-    if page.size != slot.size:  # refused whole, so there is no room for it
-        code = release_page(pool, page)
-        return code if code else OUT_OF_MEMORY
-    code = map_run(pool, expandable, index, 1)
-    if code:
-        release_page(pool, page)
-        return code
-    slot.hole.epoch = expandable.heap.quiescent_epoch
-    make_resident(pool, slot)
-    return 0
+    slot.segment.heap.gaps -= 1
+    count_owner(pool, slot.segment.heap, page.size)
+    if page.size == slot.size:
+        return 0
+    code = release_page(pool, page)
+    return code if code else OUT_OF_MEMORY
+
+
+cdef int open_slots(Pool* pool, Segment* expandable, size_t first, size_t count, int code) noexcept nogil:
+    cdef size_t index
+    cdef Slot* slot
+    if code == 0:
+        code = map_run(pool, expandable, first, count)
+    for index in range(first, first + count):
+        slot = expandable.slots[index]
+        if code:
+            release_page(pool, slot.page)
+            continue
+        slot.hole.epoch = expandable.heap.quiescent_epoch
+        make_resident(pool, slot)
+    return code
 
 
 cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
@@ -1249,7 +1304,9 @@ cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
         if expandable.heap == heap and expandable.shape == EXPANDABLE:
             for index in range(expandable.slot_count):
                 if expandable.slots[index].page == NULL and expandable.slots[index].size <= need[0]:
-                    code = fill_slot(pool, expandable, index)
+                    code = make_page_for(pool, expandable.slots[index])
+                    if code == 0:
+                        code = open_slots(pool, expandable, index, 1, 0)
                     if code:
                         return code
                     need[0] -= expandable.slots[index].size

@@ -144,6 +144,8 @@ cdef int pinned_file(uintptr_t address) noexcept nogil  # a descriptor, which th
 # work is done.  NOT_ALLOCATED where no live memory of the cache contains it.
 cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil  # whether live memory of the cache contains it
+# The addresses of the live block that contains it.
+cdef bint pinned_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil
 cdef int empty_pinned() noexcept nogil  # waits for what is pending, then gives idle segments back
 # After the end of a capture, while its streams live; and before a stream is destroyed that others own
 # (allocator/pool.pxd).

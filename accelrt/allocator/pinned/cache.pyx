@@ -1304,6 +1304,19 @@ cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept
     return FORKED if forked else NOT_ALLOCATED
 
 
+cdef bint pinned_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
+    cdef const PinnedBlock* block
+    cdef bint known
+    spin_lock(&pool.lock)
+    block = block_of(&pool, address)
+    known = block != NULL
+    if known:
+        out_low[0] = block.address
+        out_high[0] = block.address + block.size
+    spin_unlock(&pool.lock)
+    return known
+
+
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
     cdef bint answer = False
     cdef long index

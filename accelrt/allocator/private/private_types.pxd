@@ -6,7 +6,7 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.allocator.stats cimport STATS
-from accelrt.uses.events cimport PooledEvent
+from accelrt.uses.events cimport PooledEvent, Use
 
 # A stream on which graphs were replayed that are destroyed now: their last replay may still be running.
 cdef struct Replay:
@@ -72,6 +72,10 @@ cdef struct PrivatePool:
     size_t limit           # most bytes to reserve
     const Source* source   # where its segments come from; NULL: the driver
     bint whole             # its segments are never split
+    bint fixed             # its one segment is a reservation (memory/reservation.pyx): whoever made it says where pages go
+    Use* streams           # of a fixed one: others than its heap's that may use any of its memory
+    uint64_t readers       # other devices that may read its pages, a bit each; under the growth lock, as the next
+    uint64_t writers       # those of them that may write them too
     bint lends             # its free blocks may serve requests of the common pool that would be refused otherwise
     size_t reserved
     size_t sleeping        # bytes of its suspended pages

@@ -4,6 +4,7 @@ from libc.stdlib cimport calloc, malloc
 from libc.string cimport memset
 
 from accelrt.allocator.audit cimport inspected
+from accelrt.allocator.backing.pages cimport open_private
 from accelrt.allocator.backing.stitching cimport poll_all
 from accelrt.allocator.event_ring cimport record_allocation, record_event, record_free_completed, record_free_requested
 from accelrt.allocator.external.external_pool cimport external_begin_capture, external_end_capture
@@ -23,7 +24,9 @@ from accelrt.allocator.types cimport EXPANDABLE, FREE, HOLE, LIVE, PLAIN, STITCH
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
-from accelrt.status cimport CAPTURE_INVALID, FORKED, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, SLEEPING
+from accelrt.status cimport (
+    CAPTURE_INVALID, FORKED, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, PEER_ACCESS_UNSUPPORTED, SLEEPING,
+)
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -70,6 +73,49 @@ cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* 
     owner.whole = whole
     owner.lends = lends
     pthread_mutex_unlock(&pool.lock)
+    return 0
+
+
+cdef int open_pool_to(int device, uint64_t first, uint64_t second, int peer, int access) noexcept nogil:
+    # Takes the growth lock, under which private pools with pages neither come nor go.
+    cdef Pool* pool
+    cdef PrivatePool* owner
+    cdef int can = 0
+    cdef int code = pool_of(device, &pool)
+    if code == 0 and (pool.external != NULL or not pool.settings.virtual_memory):
+        code = NOT_SUPPORTED
+    if code == 0 and access:
+        code = pool.table.can_access_peer(peer, device, &can)
+        code = PEER_ACCESS_UNSUPPORTED if code == 0 and not can else code
+    if code:
+        return code
+    pthread_mutex_lock(&pool.growth)
+    pthread_mutex_lock(&pool.lock)
+    owner = find_private(pool, first, second)
+    pthread_mutex_unlock(&pool.lock)
+    if owner == NULL or owner.source != NULL or owner.whole:
+        code = NOT_SUPPORTED
+    else:
+        code = open_private(pool, owner, peer, access)
+    pthread_mutex_unlock(&pool.growth)
+    return code
+
+
+cdef int read_peers(int device, uint64_t first, uint64_t second, uint64_t* out_readers,
+                    uint64_t* out_writers) noexcept nogil:
+    # With those that may use all of the device's pool.
+    cdef Pool* pool = pool_if_made(device)
+    cdef const PrivatePool* owner
+    out_readers[0] = out_writers[0] = 0
+    if pool == NULL:
+        return FORKED
+    pthread_mutex_lock(&pool.growth)
+    pthread_mutex_lock(&pool.lock)
+    owner = find_private(pool, first, second)
+    out_readers[0] = pool.peers | (owner.readers if owner != NULL else 0)
+    out_writers[0] = pool.peers | (owner.writers if owner != NULL else 0)
+    pthread_mutex_unlock(&pool.lock)
+    pthread_mutex_unlock(&pool.growth)
     return 0
 
 

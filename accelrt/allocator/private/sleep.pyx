@@ -707,7 +707,7 @@ cdef uintptr_t handle_of(const Work* work, const Page* page) noexcept nogil:
 
 cdef int open_run(Pool* pool, Work* work, size_t first, size_t end) noexcept nogil:
     return open_range(
-        pool, work.slots[first].address,
+        pool, work.slots[first].segment.heap, work.slots[first].address,
         work.slots[end - 1].address + work.slots[end - 1].size - work.slots[first].address, &work.calls)
 
 

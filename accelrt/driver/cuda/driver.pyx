@@ -33,20 +33,21 @@ from accelrt.driver.cuda.types cimport (
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE,
-    CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUaccessProperty, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
-    CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
+    CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE,
+    CU_STREAM_SET_CAPTURE_DEPENDENCIES, CUaccessProperty, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr,
+    CUevent, CUfunction, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
     CUgraphNode, CUgraphNodeParams, CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttribute,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlaunchMemSyncDomain, CUmemAccessDesc,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmem_advise,
-    CUmem_range_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
+    CUmemAccess_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport (
     ACCESSED_BY, ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
-    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOCATION_DEVICE, LOG_BYTES, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE,
-    PREFETCHED_DEVICE, PREFETCHED_PLACE, Table, THE_HOST,
+    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOCATION_DEVICE, LOG_BYTES,
+    ManagedRange, PitchedCopy, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE, Table, THE_HOST,
 )
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
@@ -404,6 +405,37 @@ cdef int describe_pointer(uintptr_t address, unsigned int* out_kind, int* out_or
     return cuPointerGetAttributes(2, wanted, answers, address)
 
 
+cdef int pointer_range(
+    uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size
+) noexcept nogil:
+    # What an attribute does not apply to is left 0.
+    cdef CUpointer_attribute[5] wanted
+    cdef void* answers[5]
+    cdef unsigned int kind = 0
+    cdef uint64_t managed = 0
+    cdef CUdeviceptr begin = 0
+    cdef size_t size = 0
+    cdef int ordinal = -1
+    cdef bint pushed = False
+    cdef int code
+    if cuPointerGetAttributes == NULL:
+        return NOT_SUPPORTED
+    wanted[0], answers[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
+    wanted[1], answers[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal
+    wanted[2], answers[2] = CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
+    wanted[3], answers[3] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &begin
+    wanted[4], answers[4] = CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
+    code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuPointerGetAttributes(5, wanted, answers, address)
+    out_kind[0], out_device[0], out_start[0], out_size[0] = KIND_NONE, -1, 0, 0
+    if code == SUCCESS and kind:
+        out_kind[0] = KIND_MANAGED if managed & 0xFF else KIND_HOST if kind == CU_MEMORYTYPE_HOST else KIND_DEVICE
+        out_device[0] = -1 if out_kind[0] == KIND_HOST else ordinal
+        out_start[0], out_size[0] = begin, size
+    return leave(pushed, code)
+
+
 cdef int memory_kind(uintptr_t address) noexcept nogil:
     # The caller has entered a device.
     cdef unsigned int kind = 0
@@ -463,13 +495,22 @@ cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
     return leave(pushed, code)
 
 
+cdef CUmemAccessDesc access_of(int device, int access) noexcept nogil:
+    cdef CUmemAccessDesc wanted
+    memset(&wanted, 0, sizeof(wanted))
+    wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location.id = devices[device].handle
+    wanted.flags = <CUmemAccess_flags>access
+    return wanted
+
+
 cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexcept nogil:
-    cdef CUmemAccessDesc access
-    memset(&access, 0, sizeof(access))
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-    access.location.id = devices[device].handle
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    return cuMemSetAccess(address, size, &access, 1)
+    return memory_protect_entered(address, size, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+
+
+cdef int memory_protect_entered(uintptr_t address, size_t size, int device, int access) noexcept nogil:
+    cdef CUmemAccessDesc wanted = access_of(device, access)
+    return cuMemSetAccess(address, size, &wanted, 1)
 
 
 # memory: stream-ordered, always the device's default pool, so that it is shared with other users of that
@@ -517,6 +558,32 @@ cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
     cdef int code = default_pool(device, &pool)
     if code == SUCCESS:
         code = cuMemPoolSetAttribute(pool, <CUmemPool_attribute>attribute, &value)
+    return code
+
+
+cdef int async_access_set(int device, int peer, int access) noexcept nogil:
+    cdef CUmemAccessDesc wanted
+    cdef CUmemoryPool pool = NULL
+    cdef int code = default_pool(device, &pool)
+    if code == SUCCESS and not 0 <= peer < device_total:
+        code = INVALID_DEVICE
+    if code == SUCCESS:
+        wanted = access_of(peer, access)
+        code = cuMemPoolSetAccess(pool, &wanted, 1)
+    return code
+
+
+cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
+    cdef CUmemLocation location
+    cdef CUmemAccess_flags flags = <CUmemAccess_flags>0
+    cdef CUmemoryPool pool = NULL
+    cdef int code = default_pool(device, &pool)
+    if code == SUCCESS and not 0 <= peer < device_total:
+        code = INVALID_DEVICE
+    if code == SUCCESS:
+        location = access_of(peer, 0).location
+        code = cuMemPoolGetAccess(&flags, pool, &location)
+    out_access[0] = <int>flags if code == SUCCESS else 0
     return code
 
 
@@ -779,6 +846,185 @@ cdef int copy_3d_entered(
     params.Height = height
     params.Depth = depth
     return cuMemcpy3DAsync(&params, <CUstream>stream)
+
+
+# batches of copies.  Headers have these structs since 12.8, so they are declared here.
+
+cdef extern from *:
+    """
+    typedef struct {
+        int srcAccessOrder;
+        CUmemLocation srcLocHint;
+        CUmemLocation dstLocHint;
+        unsigned int flags;
+    } accelrt_copy_attributes;
+    typedef struct {
+        int type;
+        union {
+            struct { CUdeviceptr ptr; size_t rowLength; size_t layerHeight; CUmemLocation locHint; } ptr;
+            struct { void* array; size_t x; size_t y; size_t z; } array;
+        } op;
+    } accelrt_copy_operand;
+    typedef struct { size_t width; size_t height; size_t depth; } accelrt_copy_extent;
+    typedef struct {
+        accelrt_copy_operand src;
+        accelrt_copy_operand dst;
+        accelrt_copy_extent extent;
+        int srcAccessOrder;
+        unsigned int flags;
+    } accelrt_copy_3d;
+    static void accelrt_set_operand(accelrt_copy_operand* to, CUdeviceptr address, size_t pitch, size_t lines,
+                                    CUmemLocation hint) {
+        to->type = 1;  /* CU_MEMCPY_OPERAND_TYPE_POINTER */
+        to->op.ptr.ptr = address;
+        to->op.ptr.rowLength = pitch;
+        to->op.ptr.layerHeight = lines;
+        to->op.ptr.locHint = hint;
+    }
+    """
+    ctypedef struct CopyAttributes "accelrt_copy_attributes":
+        int srcAccessOrder
+        CUmemLocation srcLocHint
+        CUmemLocation dstLocHint
+        unsigned int flags
+    ctypedef struct CopyOperand "accelrt_copy_operand":
+        pass
+    ctypedef struct CopyExtent "accelrt_copy_extent":
+        size_t width
+        size_t height
+        size_t depth
+    ctypedef struct Copy3D "accelrt_copy_3d":
+        CopyOperand src
+        CopyOperand dst
+        CopyExtent extent
+        int srcAccessOrder
+        unsigned int flags
+    void set_operand "accelrt_set_operand"(CopyOperand* to, CUdeviceptr address, size_t pitch, size_t lines,
+                                           CUmemLocation hint) noexcept nogil
+
+cdef enum:
+    IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    LEGACY_STREAM = 1    # as 0 is
+    FROM_13_0 = 13000    # the library's version
+    FROM_13_2 = 13020
+
+
+cdef CUmemLocation hint_of(uint64_t location) noexcept nogil:
+    cdef CUmemLocation hint
+    cdef int number = <int>location  # its low half
+    memset(&hint, 0, sizeof(hint))
+    hint.type = <CUmemLocationType>(location >> 32)
+    hint.id = devices[number].handle if (hint.type == CU_MEM_LOCATION_TYPE_DEVICE and 0 <= number < device_total) else number
+    return hint
+
+
+cdef CopyAttributes attributes_of(uint64_t dst_location, uint64_t src_location, unsigned int flags) noexcept nogil:
+    cdef CopyAttributes attributes
+    memset(&attributes, 0, sizeof(attributes))
+    attributes.srcAccessOrder = IN_STREAM_ORDER
+    attributes.srcLocHint = hint_of(src_location)
+    attributes.dstLocHint = hint_of(dst_location)
+    attributes.flags = flags
+    return attributes
+
+
+cdef int takes_batches(uintptr_t stream, bint* out_takes) noexcept nogil:
+    # The legacy default stream takes none ("Must not be legacy NULL stream", cuMemcpyBatchAsync), nor do captures of all
+    # drivers.
+    cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
+    cdef int code = SUCCESS
+    if stream > LEGACY_STREAM:
+        code = cuStreamIsCapturing(<CUstream>stream, &status)
+    out_takes[0] = stream > LEGACY_STREAM and status == CU_STREAM_CAPTURE_STATUS_NONE
+    return code
+
+
+cdef int copy_together(
+    uintptr_t stream, CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CopyAttributes* attributes
+) noexcept nogil:
+    cdef size_t first = 0, failed = 0
+    if cuMemcpyBatchAsync_v13000 != NULL and library_version >= FROM_13_0:
+        return cuMemcpyBatchAsync_v13000(dsts, srcs, sizes, count, attributes, &first, 1, <CUstream>stream)
+    if cuMemcpyBatchAsync != NULL:
+        return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attributes, &first, 1, &failed, <CUstream>stream)
+    return NOT_SUPPORTED
+
+
+cdef int copy_batch_entered(
+    uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location,
+    unsigned int flags, size_t* out_done
+) noexcept nogil:
+    # Copies that go one by one have their hints too, where the driver takes them.
+    cdef CopyAttributes attributes = attributes_of(dst_location, src_location, flags)
+    cdef CUdeviceptr* to = <CUdeviceptr*>dsts
+    cdef CUdeviceptr* origin = <CUdeviceptr*>srcs
+    cdef size_t* bytes_ = <size_t*>sizes
+    cdef bint hinted = (dst_location != 0 or src_location != 0 or flags != 0) and library_version >= FROM_13_2
+    cdef bint batches = False
+    cdef int code = takes_batches(stream, &batches)
+    if code == SUCCESS and batches:
+        code = copy_together(stream, to, origin, bytes_, count, &attributes)
+        if code != NOT_SUPPORTED:
+            out_done[0] = count if code == SUCCESS else 0
+            return code
+        code = SUCCESS
+    hinted = hinted and cuMemcpyWithAttributesAsync != NULL
+    while code == SUCCESS and out_done[0] < count:
+        if hinted:
+            code = cuMemcpyWithAttributesAsync(
+                to[out_done[0]], origin[out_done[0]], bytes_[out_done[0]], &attributes, <CUstream>stream)
+        else:
+            code = cuMemcpyAsync(to[out_done[0]], origin[out_done[0]], bytes_[out_done[0]], <CUstream>stream)
+        out_done[0] += code == SUCCESS
+    return code
+
+
+cdef int copy_together_3d(uintptr_t stream, Copy3D* operations, size_t count) noexcept nogil:
+    cdef size_t failed = 0
+    if cuMemcpy3DBatchAsync_v13000 != NULL and library_version >= FROM_13_0:
+        return cuMemcpy3DBatchAsync_v13000(count, operations, 0, <CUstream>stream)
+    if cuMemcpy3DBatchAsync != NULL:
+        return cuMemcpy3DBatchAsync(count, operations, &failed, 0, <CUstream>stream)
+    return NOT_SUPPORTED
+
+
+cdef int copy_batch_3d_entered(
+    uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags,
+    size_t* out_done
+) noexcept nogil:
+    cdef const PitchedCopy* wanted = <const PitchedCopy*>copies
+    cdef const PitchedCopy* one
+    cdef Copy3D* operations = NULL
+    cdef bint batches = False
+    cdef size_t index
+    cdef int code = takes_batches(stream, &batches)
+    if code == SUCCESS and batches and count:
+        operations = <Copy3D*>calloc(count, sizeof(Copy3D))
+        if operations == NULL:
+            return NO_HOST_MEMORY
+        for index in range(count):
+            one = &wanted[index]
+            set_operand(&operations[index].src, one.src, one.src_pitch, one.src_lines if one.depth > 1 else 0,
+                        hint_of(src_location))
+            set_operand(&operations[index].dst, one.dst, one.dst_pitch, one.dst_lines if one.depth > 1 else 0,
+                        hint_of(dst_location))
+            operations[index].extent.width = one.width
+            operations[index].extent.height = one.height
+            operations[index].extent.depth = one.depth
+            operations[index].srcAccessOrder = IN_STREAM_ORDER
+            operations[index].flags = flags
+        code = copy_together_3d(stream, operations, count)
+        free(operations)
+        if code != NOT_SUPPORTED:
+            out_done[0] = count if code == SUCCESS else 0
+            return code
+        code = SUCCESS
+    while code == SUCCESS and out_done[0] < count:
+        one = &wanted[out_done[0]]
+        code = copy_3d_entered(stream, one.dst, one.dst_pitch, one.dst_lines, one.src, one.src_pitch, one.src_lines,
+                               one.width, one.height, one.depth)
+        out_done[0] += code == SUCCESS
+    return code
 
 
 cdef int fill_entered(uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:

@@ -11,8 +11,9 @@ from accelrt.driver.cuda.types cimport (
     CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle,
     CUipcMemHandle, CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule, CUmoduleLoadingMode,
-    CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid, cuuint64_t,
+    CUmemLocation, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule,
+    CUmoduleLoadingMode, CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid, cuuint64_t, CUmemAccess_flags,
 )
 
 cdef extern from "cudaTypedefs.h" nogil:
@@ -72,7 +73,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long
     ) noexcept nogil  # memory_map(address, size, 0, handle, 0)
     ctypedef int (*PFN_cuMemSetAccess_v10020)(
-        CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access
+        CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access, memory_protect
     ctypedef int (*PFN_cuMemUnmap_v10020)(CUdeviceptr, size_t) noexcept nogil  # memory_unmap(address, size)
     ctypedef int (*PFN_cuMemAllocFromPoolAsync_v11020)(
         CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc
@@ -239,3 +240,20 @@ ctypedef int (*PFN_cuMemDiscardAndPrefetchBatchAsync_v13000)(
 ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil  # not needed
 ctypedef int (*PFN_cuFuncGetParamInfo_v12040)(
     CUfunction, size_t, size_t*, size_t*) noexcept nogil  # function_parameter(function, index, out_offset, out_size)
+# Batches of copies: two forms of which the driver has the newer one, if any, and single copies with the same attributes.
+ctypedef int (*PFN_cuMemcpyBatchAsync_v12080)(
+    CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t, size_t*, CUstream) noexcept nogil  # not needed
+ctypedef int (*PFN_cuMemcpyBatchAsync_v13000)(
+    CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t, CUstream) noexcept nogil  # not needed
+ctypedef int (*PFN_cuMemcpy3DBatchAsync_v12080)(
+    size_t, void*, size_t*, unsigned long long, CUstream) noexcept nogil  # not needed
+ctypedef int (*PFN_cuMemcpy3DBatchAsync_v13000)(
+    size_t, void*, unsigned long long, CUstream) noexcept nogil  # not needed
+ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
+    CUdeviceptr, CUdeviceptr, size_t, void*, CUstream) noexcept nogil  # not needed
+
+# Who may use a device's pool of the driver's.
+ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(
+    CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # async_access_set
+ctypedef int (*PFN_cuMemPoolGetAccess_v11020)(
+    CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # async_access_get

@@ -27,6 +27,7 @@ cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcep
 # Which memory [address, address + size) lies in, whole and readable; UNKNOWN_MEMORY where it does not.
 cdef int owner_of(uintptr_t address, size_t size) noexcept nogil
 cdef bint is_open_to(uintptr_t address, size_t size, int device) noexcept nogil  # mapped pages, as memory_access said
+cdef int owner_to_write(uintptr_t address, size_t size) noexcept nogil  # the same, but for memory that is read-only
 cdef int device_of(uintptr_t address) noexcept nogil  # of known memory, with access or not; else UNKNOWN_MEMORY
 cdef bint is_reserved(uintptr_t address) noexcept nogil
 cdef void memory_counts(size_t* counts) noexcept nogil  # allocations, bytes, reservations, host allocations
@@ -73,7 +74,8 @@ cdef struct Range:
     Physical* physical   # (MAPPED)
     int device           # whose memory; -1 for host memory
     int kind
-    bint open            # readable and writable
+    bint open            # readable
+    bint writable        # open, and not for reading alone
     uint64_t open_to     # devices that memory_access named, a bit each (MAPPED)
     ManagedPage* pages   # (MANAGED)
     uint32_t weight      # of the tree that it is in

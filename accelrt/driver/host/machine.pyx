@@ -223,6 +223,14 @@ cdef void drop_range(Range** ranges, Range* dropped) noexcept nogil:
 
 
 cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
+    return owner_with_access(address, size, False)
+
+
+cdef int owner_to_write(uintptr_t address, size_t size) noexcept nogil:
+    return owner_with_access(address, size, True)
+
+
+cdef int owner_with_access(uintptr_t address, size_t size, bint written) noexcept nogil:
     cdef Range* part
     cdef uintptr_t end = address + size
     cdef int owner = UNKNOWN_MEMORY
@@ -231,7 +239,7 @@ cdef int owner_of(uintptr_t address, size_t size) noexcept nogil:
     if part != NULL:
         owner = part.device
     while part != NULL and owner != UNKNOWN_MEMORY:
-        if not part.open or part.device != owner:
+        if not part.open or part.device != owner or (written and not part.writable):
             owner = UNKNOWN_MEMORY
         elif part.start + part.size >= end:
             break
@@ -1300,7 +1308,7 @@ cdef bint touches_nothing(const Work* work) noexcept nogil:
     # A replay may come when the memory that was captured is gone.
     cdef size_t size = work.size * work.width if work.kind == FILL else work.size
     cdef bint pitched = work.kind == COPY_3D
-    if work.known & DST_KNOWN and owner_of(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
+    if work.known & DST_KNOWN and owner_to_write(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
         return True
     return work.known & SRC_KNOWN and owner_of(work.src, work.origin.span if pitched else size) == UNKNOWN_MEMORY
 

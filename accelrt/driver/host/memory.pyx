@@ -25,8 +25,9 @@ from accelrt.driver.host.work cimport (
     begin_work,
 )
 from accelrt.driver.table cimport (
-    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE,
-    MANAGED_GLOBAL, MANAGED_HOST, ManagedRange, NOWHERE, PREFERRED_DEVICE, PREFERRED_KIND, PREFERRED_PLACE,
+    ACCESSED_BY, IS_READ_MOSTLY, KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, LOCATION_CURRENT_NODE, LOCATION_DEVICE,
+    LOCATION_HOST, LOCATION_NODE, LOCATION_NONE, MANAGED_GLOBAL, MANAGED_HOST, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN,
+    ManagedRange, NOWHERE, PREFERRED_DEVICE, PREFERRED_KIND, PREFERRED_PLACE,
     PREFETCHED_DEVICE, PREFETCHED_KIND, PREFETCHED_PLACE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, Table,
     UNSET_ACCESSED_BY, UNSET_PREFERRED, UNSET_READ_MOSTLY,
 )
@@ -225,7 +226,7 @@ cdef Range range_of(int kind, int device, uintptr_t start, size_t size) noexcept
     range_.device = device
     range_.start = start
     range_.size = range_.charged = size
-    range_.open = kind != RESERVED and kind != MAPPED
+    range_.open = range_.writable = kind != RESERVED and kind != MAPPED
     return range_
 
 
@@ -246,6 +247,21 @@ cdef int pointer_device_gated(uintptr_t address, int* out_device) noexcept nogil
     cdef int owner = device_of(address)
     out_device[0] = owner if owner >= 0 else -1
     return INVALID_VALUE if owner == UNKNOWN_MEMORY else 0
+
+
+cdef int pointer_range_gated(
+    uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size
+) noexcept nogil:
+    cdef const Range* range_
+    out_device[0] = -1
+    lock_memory()
+    range_ = containing(memory, address)
+    if range_ != NULL:
+        out_kind[0] = KIND_HOST if range_.device < 0 else KIND_DEVICE
+        out_device[0] = range_.device if range_.device >= 0 else -1
+        out_start[0], out_size[0] = range_.start, range_.size
+    unlock_memory()
+    return 0
 
 
 # --- plain memory ------------------------------------------------------------------------------------------
@@ -761,6 +777,11 @@ cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
 
 
 cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
+    return memory_protect(address, size, device, MEMORY_WRITTEN)
+
+
+cdef int memory_protect(uintptr_t address, size_t size, int device, int access) noexcept nogil:
+    # Another device than the memory's own is noted; what this process may do with the bytes is as for its own.
     cdef uintptr_t at = address
     cdef Range* mapping
     cdef int code = gate_any()
@@ -768,18 +789,29 @@ cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogi
         return code
     if not known_device(device):
         return INVALID_DEVICE
+    if access != MEMORY_CLOSED and access != MEMORY_READ and access != MEMORY_WRITTEN:
+        return INVALID_VALUE
     lock_memory()
     if not is_mapped(address, size):
         code = INVALID_VALUE
     while code == 0 and at < address + size:
         mapping = containing(memory, at)
-        if mprotect(<void*>at, mapping.size, PROT_READ | PROT_WRITE):
-            code = OUT_OF_MEMORY
-        mapping.open = True
-        mapping.open_to |= <uint64_t>1 << device
+        code = open_mapping(mapping, device, access)
         at += mapping.size
     unlock_memory()
     return code
+
+
+cdef int open_mapping(Range* mapping, int device, int access) noexcept nogil:
+    cdef uint64_t bit = <uint64_t>1 << device
+    cdef int wanted = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
+    if device == mapping.device or not mapping.open and access:
+        if mprotect(<void*>mapping.start, mapping.size, wanted):
+            return OUT_OF_MEMORY
+        mapping.open = access != MEMORY_CLOSED
+        mapping.writable = access == MEMORY_WRITTEN
+    mapping.open_to = mapping.open_to | bit if access else mapping.open_to & ~bit
+    return 0
 
 
 cdef uint64_t devices_with_access(uintptr_t address) noexcept nogil:

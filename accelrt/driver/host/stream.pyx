@@ -21,8 +21,9 @@ from accelrt.driver.host.machine cimport (
     EVENT_FILE, HOST_MEMORY, MAX_HOST_DEVICES, UNKNOWN_MEMORY, add_stream, begin_record, complete_record, device_of,
     drain_device, drop_condition, drop_launch, drop_plan, drop_shared_event, drop_stream, drop_ticket, drop_tickets,
     enqueue, enqueue_point, find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket,
-    in_callback, is_legacy, is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device,
-    make_shared_event, mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, unlock,
+    in_callback, is_legacy, is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code,
+    lost_device, make_shared_event, mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of,
+    owner_to_write, unlock,
     unlock_memory, wait_for,
 )
 from accelrt.driver.host.work cimport (
@@ -32,7 +33,7 @@ from accelrt.driver.host.work cimport (
 )
 from accelrt.driver.table cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, CAPTURE_GLOBAL, CAPTURE_RELAXED,
-    EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
+    EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, PitchedCopy, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
 )
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED,
@@ -134,7 +135,7 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
     cdef int code = enter(device)
     if code or size == 0:
         return code
-    to, origin = owner_of(dst, size), owner_of(src, size)
+    to, origin = owner_to_write(dst, size), owner_of(src, size)
     if reaches_out(dst, to) or reaches_out(src, origin) or dst == 0 or src == 0:
         return INVALID_VALUE
     if not across and (is_closed(dst, size, to, device) or is_closed(src, size, origin, device)):
@@ -171,7 +172,7 @@ cdef int copy_across(int on_device, uintptr_t stream, int dst_on, uintptr_t dst,
     cdef int code = enter(dst_on)
     if code == 0:
         code = gate(src_on)
-    if code == 0 and size and (owner_of(dst, size) != dst_on or owner_of(src, size) != src_on):
+    if code == 0 and size and (owner_to_write(dst, size) != dst_on or owner_of(src, size) != src_on):
         code = INVALID_VALUE
     if on_device != dst_on and on_device != src_on:
         code = code if code else INVALID_VALUE
@@ -190,37 +191,107 @@ cdef int measure(Side* side, size_t pitch, size_t lines, size_t width, size_t he
     return INVALID_VALUE if add(side.span, width, &side.span) else 0
 
 
+cdef int read_pitched(Work* work, const PitchedCopy* wanted) noexcept nogil:
+    cdef int code, to, origin
+    if wanted.width == 0 or wanted.height == 0 or wanted.depth == 0:
+        return INVALID_VALUE
+    begin_work(work, COPY_3D)
+    code = measure(&work.to, wanted.dst_pitch, wanted.dst_lines, wanted.width, wanted.height, wanted.depth)
+    if code == 0:
+        code = measure(&work.origin, wanted.src_pitch, wanted.src_lines, wanted.width, wanted.height, wanted.depth)
+    if code:
+        return code
+    to, origin = owner_to_write(wanted.dst, work.to.span), owner_of(wanted.src, work.origin.span)
+    if to == UNKNOWN_MEMORY or origin == UNKNOWN_MEMORY or (to >= 0 and origin >= 0 and to != origin):
+        return INVALID_VALUE
+    work.dst = wanted.dst
+    work.src = wanted.src
+    work.size = wanted.width
+    work.height = wanted.height
+    work.depth = wanted.depth
+    work.known = DST_KNOWN | SRC_KNOWN
+    return 0
+
+
 cdef int copy_3d_gated(
     int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch,
     size_t src_lines, size_t width, size_t height, size_t depth
 ) noexcept nogil:
+    cdef PitchedCopy wanted
     cdef Work work
-    cdef int code, to, origin
+    cdef int code
     if width == 0 or height == 0 or depth == 0:
         return 0
-    begin_work(&work, COPY_3D)
-    code = measure(&work.to, dst_pitch, dst_lines, width, height, depth)
+    wanted.dst, wanted.dst_pitch, wanted.dst_lines = dst, dst_pitch, dst_lines
+    wanted.src, wanted.src_pitch, wanted.src_lines = src, src_pitch, src_lines
+    wanted.width, wanted.height, wanted.depth = width, height, depth
+    code = read_pitched(&work, &wanted)
+    return code if code else put(device, stream, &work)
+
+
+cdef int put_all_in(int device, uintptr_t stream, const Work* works, size_t count, size_t* out_done) noexcept nogil:
+    # Under one lock, so that no other thread's work comes between.
+    cdef HostStream* on
+    cdef int code = 0
+    lock()
+    on = find_stream(device, stream)
+    while code == 0 and out_done[0] < count:
+        code = put_in(on, &works[out_done[0]], NULL, NULL)
+        out_done[0] += code == 0
+    unlock()
+    return code
+
+
+cdef int copy_batch_gated(
+    int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, size_t* out_done
+) noexcept nogil:
+    # All are looked at before one is put in.  There is one place to look for each, so that hints say nothing.
+    cdef const uintptr_t* to = <const uintptr_t*>dsts
+    cdef const uintptr_t* origin = <const uintptr_t*>srcs
+    cdef const size_t* bytes_ = <const size_t*>sizes
+    cdef Work* works = <Work*>malloc((count + 1) * sizeof(Work))
+    cdef size_t index
+    cdef int code = 0
+    if works == NULL:
+        return NO_HOST_MEMORY
+    for index in range(count):
+        if bytes_[index] == 0 or owner_to_write(to[index], bytes_[index]) == UNKNOWN_MEMORY or (
+                owner_of(origin[index], bytes_[index]) == UNKNOWN_MEMORY):
+            code = INVALID_VALUE
+            break
+        begin_work(&works[index], COPY)
+        works[index].dst = to[index]
+        works[index].src = origin[index]
+        works[index].size = bytes_[index]
+        works[index].known = DST_KNOWN | SRC_KNOWN
     if code == 0:
-        code = measure(&work.origin, src_pitch, src_lines, width, height, depth)
-    if code:
-        return code
-    to, origin = owner_of(dst, work.to.span), owner_of(src, work.origin.span)
-    if to == UNKNOWN_MEMORY or origin == UNKNOWN_MEMORY or (to >= 0 and origin >= 0 and to != origin):
-        return INVALID_VALUE
-    work.dst = dst
-    work.src = src
-    work.size = width
-    work.height = height
-    work.depth = depth
-    work.known = DST_KNOWN | SRC_KNOWN
-    return put(device, stream, &work)
+        code = put_all_in(device, stream, works, count, out_done)
+    free(works)
+    return code
+
+
+cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t count, size_t* out_done) noexcept nogil:
+    cdef const PitchedCopy* wanted = <const PitchedCopy*>copies
+    cdef Work* works = <Work*>malloc((count + 1) * sizeof(Work))
+    cdef size_t index
+    cdef int code = 0
+    if works == NULL:
+        return NO_HOST_MEMORY
+    for index in range(count):
+        code = read_pitched(&works[index], &wanted[index])
+        if code:
+            break
+    if code == 0:
+        code = put_all_in(device, stream, works, count, out_done)
+    free(works)
+    return code
 
 
 cdef int fill_gated(
     int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count
 ) noexcept nogil:
     cdef Work work
-    if width not in (1, 2, 4) or dst % width or (count and owner_of(dst, count * width) == UNKNOWN_MEMORY):
+    if width not in (1, 2, 4) or dst % width or (count and owner_to_write(dst, count * width) == UNKNOWN_MEMORY):
         return INVALID_VALUE
     if count == 0:
         return 0

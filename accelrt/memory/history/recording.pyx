@@ -19,7 +19,7 @@ from accelrt.devices.device cimport current_ordinal
 from accelrt.errors import ArgumentError
 from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made, set_history
 from accelrt.allocator.event_ring cimport (
-    clear_ring, copy_some, exchange_tag, first_event, read_tag, record_annotation, set_capture,
+    clear_ring, copy_some, exchange_tag, first_event, nest_tag, read_tag, record_annotation, set_capture,
 )
 from accelrt.allocator.history_types cimport (
     ANNOTATION_BEGIN, ANNOTATION_END, CONTEXT_NONE, MAX_TAGS, Event, History, HistorySettings, TagFigures,
@@ -103,6 +103,9 @@ cdef object turn = allocate_lock()
 cdef dict cached_frames = {}  # number of a stack -> its list of dicts
 cdef list tag_names = [""]
 cdef dict tag_numbers = {}
+cdef dict nested_numbers = {}  # (number of a tag, number of what it is within) -> number of both
+cdef dict inner_of = {}        # such a number -> that of the tag, and of what it is within
+cdef dict outer_of = {}
 cdef list annotation_names = [""]
 cdef dict annotation_numbers = {}
 
@@ -218,8 +221,29 @@ cdef uint32_t number_of(str name, list names, dict numbers, object most, str wha
     return number
 
 
+cdef uint32_t nested(uint32_t inner, uint32_t outer) except 0:
+    # The number of a tag within another one, and so on.  One that is within itself counts once.
+    cdef uint32_t number, around = outer
+    while around:
+        if inner == inner_of.get(around, around):
+            return outer
+        around = outer_of.get(around, 0)
+    with turn:
+        number = nested_numbers.get((inner, outer), 0)
+        if number == 0:
+            if len(tag_names) >= MAX_TAGS:
+                raise ValueError(f"{tag_names[inner]!r} would be tag number {len(tag_names)}; {MAX_TAGS - 1} different "
+                                 "ones, with those within others, are the most")
+            number = len(tag_names)
+            nest_tag(number, inner, outer)
+            tag_names.append(tag_names[inner])
+            inner_of[number], outer_of[number] = inner, outer
+            nested_numbers[inner, outer] = number
+    return number
+
+
 cdef class tag:
-    """tag(name)\n--\n\n\
+    """tag(name, *, nested=False)\n--\n\n\
     Gives what the thread allocates inside a name, whose bytes memory_stats, snapshots and errors tell.
 
         with accelrt.memory.tag("kv cache"):
@@ -228,6 +252,8 @@ cdef class tag:
     Arguments:
         name: str, not empty; memory keeps it until it is freed, wherever that happens.  Of tags inside tags the innermost
             counts.  A process may use 4,095 different names.
+        nested: bool, whether memory counts for the tags that this one is entered in as well, so that an outer tag has
+            the sum of what is in it.  The innermost is what blocks, snapshots and errors name.
     Raises:
         TypeError, ValueError: name is no str, is empty, or is one too many.
         MemoryError: the host has no memory for the figures.
@@ -236,10 +262,11 @@ cdef class tag:
     """
 
     cdef readonly str name
+    cdef readonly bint nested
     cdef uint32_t number
     cdef list before
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, bint nested=False) -> None:
         global wanted
         cdef HistorySettings settings
         if not isinstance(name, str):
@@ -247,6 +274,7 @@ cdef class tag:
         if not name:
             raise ValueError("name is empty; pass the tag's name")
         self.name = str(name)
+        self.nested = nested
         self.before = []
         with turn:
             self.number = number_of(self.name, tag_names, tag_numbers, MAX_TAGS, "tag")
@@ -256,7 +284,15 @@ cdef class tag:
                 put_into_force(settings)
 
     def __enter__(self) -> tag:
-        self.before.append((get_ident(), exchange_tag(self.number)))
+        cdef uint32_t before = exchange_tag(self.number)
+        self.before.append((get_ident(), before))
+        if self.nested and before:
+            try:
+                exchange_tag(nested(self.number, before))
+            except BaseException:
+                self.before.pop()
+                exchange_tag(before)
+                raise
         return self
 
     def __exit__(self, *exception) -> None:

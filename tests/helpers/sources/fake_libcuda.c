@@ -85,8 +85,8 @@ static int stream_synchronize(void) { synchronized++; return await(wants_context
 static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x777; return 0; }
 static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? wants_memory() : INVALID_VALUE; }
 static int pointer(unsigned count, const int *numbers, void **out, uintptr_t at) {
-    for (unsigned i = 0; i < count; i++)  /* 2 is the kind of memory, and 9 the device's ordinal */
-        *(int *)out[i] = numbers[i] == 2 ? (at < 0x10000 ? 2 : at < 0x20000 ? 1 : 0) : at < 0x10000 ? 0 : -2;
+    for (unsigned i = 0; i < count; i++)  /* 2 is the kind of memory, 9 the device's ordinal, others are of the range */
+        *(int *)out[i] = numbers[i] == 2 ? (at < 0x10000 ? 2 : at < 0x20000 ? 1 : 0) : numbers[i] != 9 || at < 0x10000 ? 0 : -2;
     return wants_context();
 }
 
@@ -137,6 +137,37 @@ static int pool_set(uintptr_t pool, int number, uint64_t *value) {
     note("set %d to %lu\n", number, (unsigned long)*value);
     return pool ? 0 : INVALID_VALUE;
 }
+static int access_by_peer[0x10];
+static int pool_set_access(uintptr_t pool, const int *wanted, size_t count) {  /* CUmemAccessDesc: location type and id, flags */
+    access_by_peer[wanted[1] & 0xF] = wanted[2];
+    return pool && count == 1 && wanted[0] == 1 ? 0 : INVALID_VALUE;
+}
+static int pool_get_access(int *out, uintptr_t pool, const int *location) {
+    *out = pool == 0xA000u + location[1] ? 3 : access_by_peer[location[1] & 0xF];
+    return location[0] == 1 ? 0 : INVALID_VALUE;
+}
+/* Batches of copies, in the forms of 12.8, 13.0 and 13.2; attributes: order, two locations of type and id, flags. */
+static int batch(const char *form, size_t count, const int *with, uintptr_t stream) {
+    note("%s %zu on %#lx: order %d, src %d %d, dst %d %d, flags %d\n", form, count, (unsigned long)stream, with[0], with[1], with[2], with[3], with[4], with[5]);
+    return stream == 0x888 ? INVALID_VALUE : wants_memory();
+}
+static int batch_12_8(void *dsts, void *srcs, void *sizes, size_t count, const int *with, size_t *first, size_t kinds, size_t *failed, uintptr_t stream) {
+    return dsts && srcs && sizes && *first == 0 && kinds == 1 && failed ? batch("12.8", count, with, stream) : INVALID_VALUE;
+}
+static int batch_13_0(void *dsts, void *srcs, void *sizes, size_t count, const int *with, size_t *first, size_t kinds, uintptr_t stream) {
+    return dsts && srcs && sizes && *first == 0 && kinds == 1 ? batch("13.0", count, with, stream) : INVALID_VALUE;
+}
+static int copy_with(uintptr_t dst, uintptr_t src, size_t size, const int *with, uintptr_t stream) {
+    return dst && src && size ? batch("13.2", 1, with, stream) : INVALID_VALUE;
+}
+/* An operation: two operands of a type, an address, a pitch, lines and a location; width, height and depth; order, flags. */
+static int batch_3d(const char *form, size_t count, const char *operations, unsigned long long flags, uintptr_t stream) {
+    const size_t *words = (const size_t *)operations;
+    note("%s 3d %zu on %#lx: src %#zx %zu %zu, dst %#zx %zu %zu, %zu %zu %zu, order %d\n", form, count, (unsigned long)stream, words[1], words[2], words[3], words[6], words[7], words[8], words[10], words[11], words[12], *(const int *)(words + 13));
+    return *(const int *)words == 1 && *(const int *)(words + 5) == 1 && !flags ? wants_memory() : INVALID_VALUE;
+}
+static int batch_3d_12_8(size_t count, const char *operations, size_t *failed, unsigned long long flags, uintptr_t stream) { return failed ? batch_3d("12.8", count, operations, flags, stream) : INVALID_VALUE; }
+static int batch_3d_13_0(size_t count, const char *operations, unsigned long long flags, uintptr_t stream) { return batch_3d("13.0", count, operations, flags, stream); }
 static int event_create(uintptr_t *out, unsigned flags) { static int made; *out = 0x500 + ++made + flags * 0; return wants_context(); }
 static int event_destroy(uintptr_t event) { return event ? wants_context() : INVALID_VALUE; }
 static int event_record(uintptr_t event, uintptr_t stream) {
@@ -306,6 +337,10 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamSetAttribute", 11000, set_attribute}, {"cuStreamGetAttribute", 11000, get_attribute},
     {"cuCtxGetLimit", 3010, get_limit}, {"cuCtxSetLimit", 3010, set_limit},
     {"cuCtxResetPersistingL2Cache", 11000, wants_context}, {"cuModuleGetLoadingMode", 11070, loading_mode},
+    {"cuMemcpyBatchAsync", 12080, batch_12_8}, {"cuMemcpyBatchAsync", 13000, batch_13_0},
+    {"cuMemcpy3DBatchAsync", 12080, batch_3d_12_8}, {"cuMemcpy3DBatchAsync", 13000, batch_3d_13_0},
+    {"cuMemcpyWithAttributesAsync", 13020, copy_with},
+    {"cuMemPoolSetAccess", 11020, pool_set_access}, {"cuMemPoolGetAccess", 11020, pool_get_access},
     {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };
 

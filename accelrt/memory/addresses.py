@@ -1,0 +1,82 @@
+"""address_info: what an address is, and of which memory."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from accelrt.allocator.readers import segments
+from accelrt.devices.device import current_device
+from accelrt.driver.registry import Rows
+from accelrt.memory.caching import find_memory
+from accelrt.memory.history.recording import name_all
+from accelrt.status import status_error
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+KINDS = ("none", "pinned", "device", "managed")  # the driver's KIND_ numbers (driver/table.pxd)
+
+
+class AddressInfo(NamedTuple):
+    """What address_info() found."""
+
+    address: int
+    kind: Literal["device", "pinned", "managed", "imported", "none"]  # "none": the driver knows nothing of it
+    device: int | None  # the ordinal of the device that has it; None of host memory
+    start: int | None  # where the memory that it is in begins, and
+    nbytes: int | None  # its bytes: a block, or what the driver made in one call; None where neither is known
+    state: str | None  # of accelrt's memory: "active_allocated", "active_pending_free" or "inactive"
+    block: dict[str, Any] | None  # as in memory_snapshot(), with "frames" and "tag"; None of others' memory
+    segment: dict[str, Any] | None  # likewise, without its blocks
+
+
+def address_info(address: int) -> AddressInfo:
+    """What an address is: device memory, page-locked, managed, another process's, or nothing known.
+
+    Arguments:
+        address: int.
+    Returns:
+        AddressInfo: kind, device, start, nbytes; of memory of the caching allocator its block as
+        memory_snapshot() gives it, with its tag and the stack of its allocation where record_history() took
+        one, and the segment, with the stream and the pool's id.
+    Raises:
+        TypeError, ValueError: address is no int from 0 to 2**64 - 1.
+        CudaError: the driver refused to say.
+    """
+    known = find_memory(address)
+    current_device()  # initialises
+    address = int(address)
+    if known is not None and known[0] in ("device", "idle"):
+        found = block_at(known[1], address)
+        if found is not None:
+            block, segment = found
+            return AddressInfo(
+                address, "device", known[1], block["address"], block["size"], block["state"], block, segment
+            )
+    if known is not None and known[0] in ("pinned", "imported"):
+        kind, device, start, nbytes = known
+        return AddressInfo(address, kind, device if device >= 0 else None, start, nbytes, None, None, None)
+    return driver_info(address)
+
+
+def driver_info(address: int) -> AddressInfo:
+    code, number, device, start, nbytes = Rows().pointer_range(address)
+    if code:
+        raise status_error(code, "pointer_range", ("address", address))
+    kind = KINDS[number]
+    place = device if number and device >= 0 else None
+    return AddressInfo(address, kind, place, start or None, nbytes or None, None, None, None)
+
+
+def block_at(device: int, address: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The block of a device's pool that contains an address, and its segment; None where it has gone."""
+    for segment in segments(device)[0]:
+        if not segment["address"] <= address < segment["address"] + segment["total_size"]:
+            continue
+        for block in segment["blocks"]:
+            if block["address"] <= address < block["address"] + block["size"]:
+                segment["blocks"] = [block]
+                (segment,) = name_all([segment])
+                return block, {name: value for name, value in segment.items() if name != "blocks"}
+    return None

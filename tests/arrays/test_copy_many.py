@@ -1,0 +1,288 @@
+"""copy_many: many copies in one call, of objects and of addresses."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+from beside import Gate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import accelrt
+
+PIECE, COUNT = 4096, 48
+
+
+def filled(count=COUNT, piece=PIECE):
+    """A Buffer of so many pieces, each with its own value, and page-locked memory of as many."""
+    pinned = accelrt.PinnedBuffer(count * piece)
+    np.frombuffer(pinned, np.uint8).reshape(count, piece)[:] = np.arange(count, dtype=np.uint8)[:, None]
+    return accelrt.Buffer(count * piece), pinned
+
+
+def places(memory, order):
+    return np.uint64(memory.ptr) + np.asarray(order, np.uint64) * np.uint64(PIECE)
+
+
+def contents(buffer, dtype=np.uint8):
+    out = np.empty(buffer.nbytes, np.uint8)
+    buffer.copy_to(out)
+    return out.view(dtype)
+
+
+def test_sequences_of_objects_are_copied_in_pairs():
+    sources = [accelrt.full(100, n, "u1") for n in range(20)]
+    targets = [accelrt.Buffer(100 + n) for n in range(20)]
+    accelrt.copy_many(targets, sources)
+    assert [contents(target)[:100].tolist() for target in targets] == [[n] * 100 for n in range(20)]
+
+
+@pytest.mark.parametrize("stream", [None, "own", "legacy"])
+def test_arrays_of_addresses_are_copied_in_pairs(stream):
+    on = {None: None, "own": accelrt.Stream(), "legacy": 0}[stream]
+    buffer, pinned = filled()
+    order = np.random.default_rng(1).permutation(COUNT)
+    accelrt.copy_many(
+        places(buffer, order), places(pinned, range(COUNT)), PIECE, memory=[buffer, pinned], stream=on
+    )
+    accelrt.synchronize()
+    assert (contents(buffer).reshape(COUNT, PIECE)[order, 0] == np.arange(COUNT)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_sizes_are_one_or_one_for_each(data):
+    buffer, pinned = filled()
+    expected = np.zeros((COUNT, PIECE), np.uint8)
+    buffer.fill(0)
+    chosen = data.draw(st.lists(st.integers(0, COUNT - 1), unique=True))
+    sizes = np.array([data.draw(st.integers(0, PIECE)) for _ in chosen], np.int64)
+    named = data.draw(st.sampled_from([(), (buffer,), (buffer, pinned)]))
+    accelrt.copy_many(places(buffer, chosen), places(pinned, chosen), sizes, memory=named)
+    for place, size in zip(chosen, sizes, strict=True):
+        expected[place, :size] = place
+    assert (contents(buffer) == expected.ravel()).all()
+
+
+def test_one_side_may_be_addresses_and_lists_of_ints_do():
+    buffer, pinned = filled()
+    targets = [accelrt.Buffer(PIECE) for _ in range(4)]
+    accelrt.copy_many([target.ptr for target in targets], places(pinned, range(4)), [PIECE] * 4)
+    accelrt.copy_many(places(buffer, range(4)), targets)
+    assert (contents(buffer).reshape(COUNT, PIECE)[:4, 7] == np.arange(4)).all()
+
+
+def test_arrays_of_any_strides_are_copied_in_one_batch():
+    rng = np.random.default_rng(2)
+    models = [rng.integers(0, 1000, shape, dtype=np.int32) for shape in ((6, 8), (4, 5, 6), (9,), (3, 4))]
+    sources = [accelrt.asarray(model) for model in models]
+    views = [source.T if source.ndim > 1 else source[::-1] for source in sources]
+    targets = [accelrt.zeros(view.shape, "i4") for view in views]
+    wide = accelrt.zeros((4, 10), "i4")
+    accelrt.copy_many([*targets, wide[:, 2:6]], [*views, accelrt.full((4, 4), 3, "i4")])
+    for model, target in zip(models, targets, strict=True):
+        assert (target.numpy() == (model.T if model.ndim > 1 else model[::-1])).all()
+    assert wide.numpy().sum() == 48
+    assert (wide.numpy()[:, 2:6] == 3).all()
+
+
+def test_one_source_may_be_read_by_many():
+    targets = [accelrt.zeros((4, 6), "f4") for _ in range(5)]
+    row = accelrt.asarray(np.arange(6, dtype=np.float32))
+    accelrt.copy_many(targets, [row] * 5)
+    assert all((target.numpy() == np.arange(6)).all() for target in targets)
+
+
+def test_a_graph_captures_a_batch_and_reads_anew_and_keeps_its_memory():
+    buffer, pinned = filled()
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        accelrt.copy_many(
+            places(buffer, range(COUNT)), places(pinned, range(COUNT)), PIECE, memory=[buffer, pinned]
+        )
+    view = np.frombuffer(pinned, np.uint8)
+    for value in (5, 6):
+        view[:] = value
+        graph.replay()
+        assert (contents(buffer) == value).all()
+    del view
+    held = accelrt.memory_allocated()
+    kept = accelrt.Array(buffer)
+    del buffer, pinned
+    gc.collect()
+    assert accelrt.memory_allocated() == held
+    others = accelrt.PinnedBuffer(COUNT * PIECE)
+    graph.replay()
+    assert (kept.numpy() == 6).all()
+    del graph, others
+
+
+def test_a_graph_keeps_the_objects_of_a_batch():
+    source, target = accelrt.full((6, 8), 3, "i4"), accelrt.zeros((8, 6), "i4")
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        accelrt.copy_many([target], [source.T])
+    held = accelrt.memory_allocated()
+    del source
+    gc.collect()
+    assert accelrt.memory_allocated() == held
+    graph.replay()
+    assert (target.numpy() == 3).all()
+
+
+def test_memory_that_is_freed_behind_a_batch_is_not_reused_before_it_is_done():
+    stream = accelrt.Stream()
+    gate = Gate(stream)
+    buffer, pinned = filled()
+    source = accelrt.Buffer(COUNT * PIECE)
+    source.fill(9)
+    stream.wait_stream(accelrt.current_stream())
+    accelrt.copy_many(places(buffer, range(COUNT)), places(source, range(COUNT)), PIECE, stream=stream)
+    accelrt.copy_many(places(pinned, range(COUNT)), places(buffer, range(COUNT)), PIECE, stream=stream)
+    address = source.ptr
+    source.free()
+    again = accelrt.Buffer(COUNT * PIECE)
+    assert again.ptr != address
+    again.fill(1)
+    accelrt.current_stream().synchronize()
+    gate.open.set()
+    stream.synchronize()
+    assert (np.frombuffer(pinned, np.uint8) == 9).all()
+
+
+def test_page_locked_memory_that_is_dropped_behind_a_batch_is_not_reused_before_it_is_done():
+    stream = accelrt.Stream()
+    gate = Gate(stream)
+    buffer, pinned = filled()
+    address = pinned.ptr
+    accelrt.copy_many(places(buffer, range(COUNT)), places(pinned, range(COUNT)), PIECE, stream=stream)
+    del pinned
+    gc.collect()
+    again = accelrt.PinnedBuffer(COUNT * PIECE)
+    assert again.ptr != address
+    gate.open.set()
+    stream.synchronize()
+    assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()
+
+
+def test_a_blocking_batch_is_complete():
+    buffer, pinned = filled()
+    back = accelrt.PinnedBuffer(COUNT * PIECE)
+    stream = accelrt.Stream()
+    accelrt.copy_many([buffer], [pinned], stream=stream)
+    accelrt.copy_many([back], [buffer], stream=stream, blocking=True)
+    assert (np.frombuffer(back, np.uint8) == np.frombuffer(pinned, np.uint8)).all()
+
+
+def test_hints_are_taken():
+    buffer, pinned = filled()
+    for where in ("cpu", 0, ("numa", 0), None):
+        accelrt.copy_many([buffer], [pinned], dst_location=where, src_location=where, overlap=True)
+    accelrt.synchronize()
+    assert (contents(buffer) == np.frombuffer(pinned, np.uint8)).all()
+
+
+def test_nothing_is_copied_by_an_empty_batch():
+    accelrt.copy_many([], [])
+    accelrt.copy_many(np.empty(0, np.uint64), np.empty(0, np.uint64), 16)
+    accelrt.copy_many([accelrt.Buffer(0)], [accelrt.Buffer(0)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (lambda b, p: ([b], [p, p]), ValueError, "1 dsts and 2 srcs"),
+        (lambda b, p: (b, p), TypeError, "dsts is of type Buffer; pass a sequence"),
+        (lambda b, p: ([b.ptr], [p.ptr]), TypeError, "sizes is None"),
+        (lambda b, p: ([b], [p], [1, 2]), ValueError, "2 sizes and 1 copies"),
+        (lambda b, p: ([b], [p], p.nbytes + 1), ValueError, "its memory has"),
+        (lambda b, p: ([b], [p], "many"), TypeError, "sizes is of type str"),
+        (lambda b, p: ([b.ptr + b.nbytes - 1], [p.ptr], 1 << 30), ValueError, "pass the end of its memory"),
+        (lambda b, p: (np.array([1.5]), [p], 1), TypeError, "8-byte ints"),
+        (lambda b, p: ([b], [np.zeros(8, np.uint8)], 8), ValueError, "not page-locked"),
+        (lambda b, p: ([b.ptr], [np.zeros(8, np.uint8).ctypes.data], 8), ValueError, "not page-locked"),
+        (lambda b, p: ([b], [accelrt.Buffer(8, device=1)], 8), ValueError, "a batch has one device"),
+        (lambda b, p: ([accelrt.zeros((4, 4)).T], [p], 4), ValueError, "elements that lie apart"),
+        (lambda b, p: ([b], [object()], 8), TypeError, "cannot be used"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_copied_is_refused_with_why(arguments, error, words):
+    if "one device" in words and accelrt.device_count() < 2:
+        pytest.skip("takes two devices")
+    buffer, pinned = filled()
+    with pytest.raises(error, match=words):
+        accelrt.copy_many(*arguments(buffer, pinned))
+
+
+def test_freed_memory_is_refused_by_object_and_by_address():
+    buffer, pinned = filled()
+    keep = accelrt.Buffer(1 << 20)
+    target = accelrt.Buffer(1 << 20)
+    address = target.ptr
+    target.free()
+    with pytest.raises(ValueError, match="freed"):
+        accelrt.copy_many([target], [pinned], 8)
+    with pytest.raises(ValueError, match=r"dsts\[1\] is 0x.*not allocated"):
+        accelrt.copy_many([buffer.ptr, address], [pinned.ptr, pinned.ptr], 8)
+    del keep
+
+
+def test_an_array_that_shares_bytes_with_itself_is_refused():
+    array = accelrt.zeros((8, 8), "i4")
+    with pytest.raises(ValueError, match="share bytes"):
+        accelrt.copy_many([array], [array.T])
+
+
+def test_memory_that_sleeps_is_refused():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(4096)
+    pinned = accelrt.PinnedBuffer(4096)
+    try:
+        pool.sleep()
+    except accelrt.errors.NotSupportedError:
+        pytest.skip("takes virtual memory")
+    for dsts in ([buffer], [buffer.ptr]):
+        with pytest.raises(accelrt.errors.SleepingMemoryError):
+            accelrt.copy_many(dsts, [pinned], 16)
+    with pytest.raises(accelrt.errors.SleepingMemoryError):
+        accelrt.copy_many([buffer.ptr], [pinned.ptr], 16, memory=[buffer, pinned])
+    pool.wake()
+    accelrt.copy_many([buffer.ptr], [pinned.ptr], 16)
+
+
+def test_addresses_are_read_before_the_call_returns():
+    buffer, pinned = filled()
+    stream = accelrt.Stream()
+    gate = Gate(stream)
+    dsts, srcs = places(buffer, range(COUNT)), places(pinned, range(COUNT))
+    accelrt.copy_many(dsts, srcs, PIECE, stream=stream, memory=[buffer, pinned])
+    dsts[:] = 0
+    srcs[:] = 0
+    gate.open.set()
+    stream.synchronize()
+    assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()
+
+
+def test_batches_of_several_threads_are_each_whole():
+    buffer, pinned = filled()
+    errors = []
+
+    def work(place):
+        stream = accelrt.Stream()
+        mine = np.arange(place, COUNT, 4)
+        try:
+            for _ in range(20):
+                accelrt.copy_many(places(buffer, mine), places(pinned, mine), PIECE, stream=stream)
+            stream.synchronize()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()

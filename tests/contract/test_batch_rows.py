@@ -1,0 +1,218 @@
+"""The rows for batches of copies, for access to mapped memory, and for what an address is."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from beside import on_a_thread
+from capturing import captured, instantiated, run
+
+INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE = 1, 101, 400
+NOT_SUPPORTED = 801
+CLOSED, READ, WRITTEN = 0, 1, 3
+NONE, HOST, DEVICE = 0, 1, 2
+PIECE, COUNT = 512, 64
+SIZE = 1 << 16
+
+
+@pytest.fixture
+def pinned(rows):
+    address, bytes_ = rows.pinned(SIZE)
+    bytes_[:] = np.random.default_rng(0).integers(1, 256, SIZE, np.uint8)
+    yield address, bytes_
+    rows.ok("host_free", 0, address)
+
+
+def addresses(values):
+    return np.asarray(values, np.uint64)
+
+
+def batch(rows, stream, dsts, srcs, sizes, locations=(0, 0), flags=0):
+    """What the row answers: its status and how many copies were put in."""
+    arrays = [addresses(values) for values in (dsts, srcs, sizes)]
+    pointers = [array.ctypes.data for array in arrays]
+    return rows.copy_batch(0, stream, *pointers, len(arrays[0]), *locations, flags)
+
+
+def pitched(*copies):
+    """PitchedCopy of dst, its pitch and lines, src, its pitch and lines, and width, height and depth."""
+    return (ctypes.c_size_t * (9 * len(copies)))(*(number for copy in copies for number in copy))
+
+
+def turned(device, pinned):
+    """Pieces of page-locked memory that go to the device in reverse: dsts, srcs, sizes."""
+    places = np.arange(COUNT, dtype=np.uint64) * PIECE
+    return device + places[::-1], pinned + places, np.full(COUNT, PIECE)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_batch_copies_each_piece(rows, device, pinned, stream, legacy, flags):
+    address, bytes_ = pinned
+    on = 0 if legacy else stream
+    assert batch(rows, on, *turned(device, address), flags=flags) == (0, COUNT)
+    rows.ok("stream_synchronize", 0, on)
+    expected = bytes_[: COUNT * PIECE].reshape(COUNT, PIECE)[::-1].ravel()
+    assert (rows.read(device, COUNT * PIECE) == expected).all()
+
+
+def test_hints_of_location_change_nothing_for_memory_that_has_a_place(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    hints = (1 << 32, 2 << 32)
+    assert batch(rows, stream, [device], [address], [SIZE], hints) == (0, 1)
+    rows.ok("stream_synchronize", 0, stream)
+    assert (rows.read(device, SIZE) == bytes_).all()
+
+
+def test_a_batch_runs_in_its_streams_order(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    gate = rows.gate(stream)
+    rows.ok("fill", 0, stream, device, 7, 1, PIECE)
+    assert batch(rows, stream, [device + PIECE, address], [device, device], [PIECE, PIECE])[0] == 0
+    before = bytes_[:PIECE].copy()
+    assert (bytes_[:PIECE] == before).all()
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    assert (bytes_[:PIECE] == 7).all()
+    assert (rows.read(device + PIECE, PIECE) == 7).all()
+
+
+def test_a_captured_batch_has_a_node_for_each_copy_and_reads_anew(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    graph = captured(rows, stream, lambda: batch(rows, stream, *turned(device, address)))
+    assert rows.ok("graph_node_count", graph) == COUNT
+    exec_ = instantiated(rows, graph)
+    for value in (3, 4):
+        bytes_[:] = value
+        run(rows, exec_, stream)
+        assert (rows.read(device, COUNT * PIECE) == value).all()
+
+
+def test_a_captured_batch_of_rows_has_a_node_for_each_copy(rows, device, stream):
+    copies = pitched(*[(device + 8192 * n, 64, 16, device + 4096, 128, 16, 32, 8, 1) for n in range(1, 4)])
+    graph = captured(
+        rows, stream, lambda: rows.ok("copy_batch_3d", 0, stream, ctypes.addressof(copies), 3, 0, 0, 0)
+    )
+    assert rows.ok("graph_node_count", graph) == 3
+    rows.ok("graph_destroy", graph)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_batch_of_rows_and_slices_copies_each(rows, device, pinned, stream, legacy):
+    address, bytes_ = pinned
+    on = 0 if legacy else stream
+    rows.ok("fill", 0, on, device, 0, 1, SIZE)
+    copies = pitched(
+        (device, 16, 4, address, 32, 5, 8, 4, 3), (device + 4096, 100, 1, address + 512, 64, 1, 60, 9, 1)
+    )
+    assert rows.copy_batch_3d(0, on, ctypes.addressof(copies), 2, 0, 0, 0) == (0, 2)
+    rows.ok("stream_synchronize", 0, on)
+    expected = np.zeros(SIZE, np.uint8)
+    view = np.lib.stride_tricks.as_strided
+    view(expected, (3, 4, 8), (64, 16, 1))[:] = view(bytes_, (3, 4, 8), (160, 32, 1))
+    view(expected[4096:], (9, 60), (100, 1))[:] = view(bytes_[512:], (9, 60), (64, 1))
+    assert (rows.read(device, SIZE) == expected).all()
+
+
+def test_a_batch_of_nothing_is_none(rows, device, stream):
+    assert batch(rows, stream, [], [], [])[0] == 0
+
+
+def test_what_is_no_memory_is_refused_before_anything_is_put_in(rows, on_host, device, pinned, stream):
+    address, _ = pinned
+    ordinary = np.zeros(PIECE, np.uint8)
+    before = rows.read(device, PIECE)
+    for wrong in (ordinary.ctypes.data, 0, device + (1 << 20) - 1):
+        assert batch(rows, stream, [device, wrong], [address, device], [PIECE, PIECE]) == (INVALID_VALUE, 0)
+    assert batch(rows, stream, [device, device], [address, address], [PIECE, 0]) == (INVALID_VALUE, 0)
+    assert (rows.read(device, PIECE) == before).all()
+
+
+def test_a_stream_and_a_device_that_are_none_are_refused(rows, on_host, device, pinned, stream):
+    assert batch(rows, 0xDEAD0, [device], [pinned[0]], [PIECE]) == (INVALID_HANDLE, 0)
+    assert rows.copy_batch(64, stream, 0, 0, 0, 0, 0, 0, 0)[0] == INVALID_DEVICE
+
+
+def test_a_thread_without_a_context_puts_a_batch_in(rows, device, pinned, stream):
+    address, _ = pinned
+    assert on_a_thread(lambda: batch(rows, stream, *turned(device, address))) == (0, COUNT)
+    rows.ok("stream_synchronize", 0, stream)
+
+
+# --- access to mapped memory ---------------------------------------------
+
+
+@pytest.fixture
+def mapped(rows):
+    """A page, mapped and open; its address and size."""
+    size = rows.ok("granularity", 0)
+    address = rows.kept("address_reserve", size, 0)
+    handle = rows.ok("physical_create", 0, size)
+    rows.ok("memory_map", address, size, handle)
+    rows.ok("physical_release", handle)
+    rows.ok("memory_access", address, size, 0)
+    yield address, size
+    rows.ok("memory_unmap", address, size)
+
+
+def test_memory_is_protected_and_opened_again(rows, mapped, stream):
+    address, size = mapped
+    rows.ok("fill", 0, stream, address, 5, 1, 4096)
+    rows.ok("stream_synchronize", 0, stream)
+    rows.ok("memory_protect", address, size, 0, READ)
+    assert (rows.read(address, 4096) == 5).all()
+    rows.ok("memory_protect", address, size, 0, WRITTEN)
+    rows.ok("fill", 0, stream, address, 6, 1, 4096)
+    rows.ok("stream_synchronize", 0, stream)
+    rows.ok("memory_protect", address, size, 0, CLOSED)
+    rows.ok("memory_protect", address, size, 0, WRITTEN)
+    assert (rows.read(address, 4096) == 6).all()
+
+
+def test_what_is_read_only_is_not_written(rows, on_host, mapped, device, stream):
+    address, size = mapped
+    rows.ok("memory_protect", address, size, 0, READ)
+    assert rows.fill(0, stream, address, 1, 1, 64) == INVALID_VALUE
+    assert rows.copy_async(0, stream, address, device, 64) == INVALID_VALUE
+    rows.ok("copy_async", 0, stream, device, address, 64)
+    rows.ok("stream_synchronize", 0, stream)
+    rows.ok("memory_protect", address, size, 0, CLOSED)
+    assert rows.copy_async(0, stream, device, address, 64) == INVALID_VALUE
+
+
+def test_a_part_of_a_page_an_access_and_a_device_that_are_none_are_refused(rows, on_host, mapped):
+    address, size = mapped
+    assert rows.memory_protect(address, size, 0, 2) == INVALID_VALUE
+    assert rows.memory_protect(address, size // 2, 0, READ) == INVALID_VALUE
+    assert rows.memory_protect(address, size, 64, READ) == INVALID_DEVICE
+
+
+# --- what an address is ---------------------------------------------
+
+
+def test_an_address_is_told_with_its_range(rows, device, pinned, mapped):
+    address, _ = mapped
+    assert rows.ok("pointer_range", device + 100)[:3] == (DEVICE, 0, device)
+    assert rows.ok("pointer_range", device + 100)[3] >= 1 << 20
+    assert rows.ok("pointer_range", pinned[0] + 100)[:2] == (HOST, -1)
+    kind, on, start, length = rows.ok("pointer_range", address + 100)
+    assert (kind, on) == (DEVICE, 0)
+    assert start <= address + 100 < start + length
+    ordinary = np.zeros(64, np.uint8)
+    assert rows.ok("pointer_range", ordinary.ctypes.data) == (NONE, -1, 0, 0)
+
+
+def test_who_may_use_the_drivers_own_pool(rows):
+    code, access = rows.async_access_get(0, 0)
+    assert (code, access) in [(0, WRITTEN), (NOT_SUPPORTED, 0)]
+    if code == 0:
+        assert rows.async_access_get(0, 64)[0] == INVALID_DEVICE
+        assert rows.async_access_set(0, 64, READ) == INVALID_DEVICE
+        count = rows.ok("device_count")
+        for peer in range(1, count):
+            if rows.ok("can_access_peer", peer, 0):
+                for wanted in (WRITTEN, CLOSED):
+                    rows.ok("async_access_set", 0, peer, wanted)
+                    assert rows.ok("async_access_get", 0, peer) == wanted
+    else:
+        assert rows.async_access_set(0, 0, READ) == NOT_SUPPORTED

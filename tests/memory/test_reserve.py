@@ -1,0 +1,506 @@
+"""Reservations: addresses that are given memory page by page, in a stream's order."""
+
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+from beside import Gate
+from child import in_own_process
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import accelrt
+from accelrt import memory
+
+PAGES = 12
+
+
+@pytest.fixture
+def cache():
+    with accelrt.reserve(PAGES * page_bytes()) as made:
+        yield made
+
+
+def page_bytes():
+    with accelrt.reserve(1) as made:
+        return made.page_bytes
+
+
+def value_at(cache, page):
+    out = np.empty(cache.page_bytes, np.uint8)
+    cache.buffer(page * cache.page_bytes, cache.page_bytes).copy_to(out)
+    assert (out == out[0]).all()
+    return int(out[0])
+
+
+def fill(cache, page, value, stream=None):
+    cache.buffer(page * cache.page_bytes, cache.page_bytes).fill(value, stream=stream)
+
+
+def test_addresses_cost_no_memory_and_a_commit_is_an_allocation(cache):
+    page = cache.page_bytes
+    before, reserved = accelrt.memory_allocated(), accelrt.memory_reserved()
+    assert (cache.nbytes, len(cache), cache.committed()) == (PAGES * page, PAGES * page, [])
+    cache.commit(3 * page, 2 * page)
+    assert accelrt.memory_allocated() == before + 2 * page
+    assert accelrt.memory_reserved() == reserved + 2 * page
+    assert (cache.committed(), cache.committed_bytes) == ([(3 * page, 2 * page)], 2 * page)
+    assert cache.stats()["allocation.current"] == 2
+    cache.decommit(3 * page, page)
+    assert accelrt.memory_allocated() == before + page
+    assert (cache.committed(), cache.ready_bytes) == ([(4 * page, page)], page)
+    cache.empty_cache()
+    assert (cache.ready_bytes, accelrt.memory_reserved()) == (0, reserved + page)
+    cache.decommit(4 * page, page)
+    memory.audit()
+
+
+def test_more_addresses_than_memory_are_reserved():
+    total = accelrt.mem_get_info()[1]
+    with accelrt.reserve(8 * total) as cache:
+        cache.commit(cache.nbytes - cache.page_bytes, cache.page_bytes)
+        fill(cache, cache.nbytes // cache.page_bytes - 1, 3)
+        assert value_at(cache, cache.nbytes // cache.page_bytes - 1) == 3
+        with pytest.raises(accelrt.OutOfMemoryError):
+            cache.commit(0, 2 * total // cache.page_bytes * cache.page_bytes)
+        assert cache.committed_bytes == cache.page_bytes
+        memory.audit()
+
+
+def test_what_is_decommitted_and_committed_again_takes_no_call_of_the_driver(cache):
+    cache.commit(0, 4 * cache.page_bytes)
+    calls = accelrt.memory_stats()["virtual_memory_calls"]
+    made = accelrt.memory_stats()["num_device_alloc"]
+    for _ in range(5):
+        cache.decommit(cache.page_bytes, 2 * cache.page_bytes)
+        cache.commit(cache.page_bytes, cache.page_bytes)
+        cache.commit(2 * cache.page_bytes, cache.page_bytes)
+    assert accelrt.memory_stats()["virtual_memory_calls"] == calls
+    assert accelrt.memory_stats()["num_device_alloc"] == made
+    cache.decommit(0, 4 * cache.page_bytes)
+
+
+def test_prepared_pages_are_committed_without_a_call_of_the_driver(cache):
+    cache.prepare(0, 6 * cache.page_bytes)
+    assert (cache.ready_bytes, cache.committed()) == (6 * cache.page_bytes, [])
+    calls = accelrt.memory_stats()["virtual_memory_calls"]
+    for page in (2, 0, 5, 1, 3, 4):
+        cache.commit(page * cache.page_bytes, cache.page_bytes)
+    assert accelrt.memory_stats()["virtual_memory_calls"] == calls
+    assert cache.ready_bytes == 0
+    cache.decommit(0, 6 * cache.page_bytes)
+
+
+def test_a_thread_makes_pages_ahead():
+    page = page_bytes()
+    with accelrt.reserve(PAGES * page, ahead=3 * page) as cache:
+        cache.commit(0, page)
+        for _ in range(2000):
+            if cache.ready_bytes == 3 * page:
+                break
+            threading.Event().wait(0.01)
+        assert cache.ready_bytes == 3 * page
+        calls = accelrt.memory_stats()["virtual_memory_calls"]
+        with accelrt.reserve(page):  # of another one
+            cache.commit(page, page)
+        assert accelrt.memory_stats()["virtual_memory_calls"] - calls <= 3 * 4
+
+
+def test_idle_pages_move_to_where_they_are_committed():
+    page = page_bytes()
+    with accelrt.reserve(64 * page) as cache:
+        reserved = accelrt.memory_reserved()
+        for start in range(0, 64, 4):
+            cache.commit(start * page, 4 * page)
+            fill(cache, start, 1)
+            cache.decommit(start * page, 4 * page)
+            cache.stream.synchronize()
+        assert accelrt.memory_reserved() - reserved <= 12 * page
+        assert cache.committed() == []
+        memory.audit()
+
+
+def test_commits_and_decommits_follow_the_order_of_another_stream(cache):
+    page, other = cache.page_bytes, accelrt.Stream()
+    cache.commit(0, page, stream=other)
+    gate = Gate(other)
+    fill(cache, 0, 7, other)
+    kept = accelrt.Buffer(page)
+    kept.copy_from(cache.buffer(0, page), stream=other, blocking=False)
+    cache.decommit(0, page, stream=other)
+    calls = []
+    thread = threading.Thread(target=lambda: (cache.commit(0, page), calls.append(gate.open.is_set())))
+    thread.start()
+    threading.Timer(0.2, gate.open.set).start()
+    thread.join(30)
+    assert calls == [True]  # the page waits for the work that uses it
+    other.synchronize()
+    out = np.empty(page, np.uint8)
+    kept.copy_to(out)
+    assert (out == 7).all()
+    cache.decommit(0, page)
+
+
+def test_streams_that_copies_named_are_waited_for_as_well(cache):
+    page, other = cache.page_bytes, accelrt.Stream()
+    cache.commit(0, 2 * page)
+    fill(cache, 1, 5)
+    accelrt.current_stream().synchronize()
+    kept = accelrt.Buffer(page)
+    gate = Gate(other)
+    kept.copy_from(cache.buffer(page + 256, page - 256), stream=other, blocking=False)
+    cache.decommit(0, 2 * page)
+    assert cache.ready_bytes == 0  # both pages wait
+    assert accelrt.memory_stats()["active_bytes.all.current"] >= 2 * page
+    gate.open.set()
+    other.synchronize()
+    cache.commit(0, 2 * page)
+    cache.decommit(0, 2 * page)
+
+
+def test_a_stream_that_goes_is_waited_for_no_more(cache):
+    cache.commit(0, cache.page_bytes)
+    stream = accelrt.Stream()
+    cache.record_stream(stream)
+    stream.synchronize()
+    del stream
+    gc.collect()
+    cache.decommit(0, cache.page_bytes)
+    accelrt.synchronize()
+    cache.commit(0, cache.page_bytes)
+    cache.decommit(0, cache.page_bytes)
+
+
+def test_it_is_a_buffer_an_array_and_a_tensor_of_other_libraries(cache):
+    page = cache.page_bytes
+    cache.commit(0, 2 * page)
+    whole = cache.array((PAGES, page // 4), "f4")
+    whole[1] = 2.5
+    assert (np.from_dlpack(whole[1]) == 2.5).all() if whole.device.type == "host" else True
+    part = cache.array(16, "f4", offset=page + 64)
+    assert part.ptr == cache.ptr + page + 64
+    assert (part.numpy() == 2.5).all()
+    assert cache.buffer(page + 3, 5).nbytes == 5
+    assert accelrt.asarray(cache.buffer()).ptr == cache.ptr
+    with pytest.raises(BufferError, match="Buffers on the Reservation are alive"):
+        cache.close()
+    del whole, part
+    gc.collect()
+
+
+def test_many_copies_go_between_pages(cache):
+    page = cache.page_bytes
+    cache.commit(0, 4 * page)
+    for n in range(2):
+        fill(cache, n, n + 1)
+    at = cache.ptr + np.array([2, 3], np.uint64) * np.uint64(page)
+    of = cache.ptr + np.array([1, 0], np.uint64) * np.uint64(page)
+    accelrt.copy_many(at, of, page)
+    assert [value_at(cache, n) for n in range(4)] == [1, 2, 2, 1]
+    cache.decommit(3 * page, page)
+    with pytest.raises(ValueError, match="not allocated"):
+        accelrt.copy_many([cache.ptr + 3 * page], [cache.ptr], 16)
+    with pytest.raises(ValueError, match="no memory"):
+        accelrt.copy_many([cache.ptr + 5 * page], [cache.ptr], 16)
+    cache.decommit(0, 3 * page)
+
+
+def test_a_graph_replays_over_pages(cache):
+    page = cache.page_bytes
+    cache.commit(0, 2 * page)
+    view = cache.array((2, page))
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        view[1].copy_(view[0])
+    for value in (3, 4):
+        fill(cache, 0, value)
+        graph.replay()
+        assert value_at(cache, 1) == value
+    del graph, view
+    gc.collect()
+
+
+def test_it_is_recorded_with_its_tag():
+    memory.record_history("all")
+    try:
+        with accelrt.reserve(4 * page_bytes()) as cache:
+            with memory.tag("keys"):
+                cache.commit(0, cache.page_bytes)
+            live = [block for segment in accelrt.memory_snapshot() for block in segment["blocks"]
+                    if block["address"] == cache.ptr]  # fmt: skip
+            assert [(block["size"], block["tag"]) for block in live] == [(cache.page_bytes, "keys")]
+            cache.decommit(0, cache.page_bytes)
+            actions = [event["action"] for trace in memory.snapshot()["device_traces"] for event in trace
+                       if event["addr"] == cache.ptr]  # fmt: skip
+            assert {"segment_map", "alloc", "free_requested", "free_completed"} <= set(actions)
+    finally:
+        memory.record_history(None)
+
+
+def test_it_sleeps_and_wakes_with_its_contents_and_its_protection(cache):
+    page = cache.page_bytes
+    cache.commit(0, page)
+    cache.commit(4 * page, page)
+    fill(cache, 0, 3)
+    fill(cache, 4, 4)
+    cache.protect(4 * page, page, "r")
+    moved = cache.sleep()
+    assert moved.copied == 2 * page
+    assert cache.is_asleep()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        fill(cache, 0, 1)
+    with pytest.raises(accelrt.SleepingMemoryError):
+        cache.commit(page, page)
+    cache.wake()
+    assert [value_at(cache, 0), value_at(cache, 4)] == [3, 4]
+    assert (cache.access(0), cache.access(4 * page)) == ("rw", "r")
+    cache.decommit(4 * page, page)
+    cache.commit(4 * page, page)
+    fill(cache, 4, 5)  # its protection went with the memory
+    cache.decommit(0, page)
+    cache.decommit(4 * page, page)
+
+
+def test_what_is_protected_is_read_and_not_written(cache):
+    cache.commit(0, 2 * cache.page_bytes)
+    fill(cache, 0, 6)
+    cache.protect(0, cache.page_bytes, "r")
+    assert value_at(cache, 0) == 6
+    if cache.buffer().device.type == "host":  # a GPU may lose its context by it
+        with pytest.raises(accelrt.CudaError):
+            fill(cache, 0, 1)
+    cache.protect(0, cache.page_bytes, "rw")
+    fill(cache, 0, 1)
+    with pytest.raises(ValueError, match="access is 'x'"):
+        cache.protect(0, cache.page_bytes, "x")
+    with pytest.raises(ValueError, match="not committed"):
+        cache.protect(cache.page_bytes, 2 * cache.page_bytes, "r")
+    cache.decommit(0, 2 * cache.page_bytes)
+
+
+def test_protecting_less_waits_for_the_streams_work(cache):
+    cache.commit(0, cache.page_bytes)
+    gate = Gate(cache.stream)
+    fill(cache, 0, 9)
+    threading.Timer(0.1, gate.open.set).start()
+    cache.protect(0, cache.page_bytes, "r")
+    assert gate.open.is_set()
+    assert value_at(cache, 0) == 9
+    cache.decommit(0, cache.page_bytes)
+
+
+def test_a_limit_holds_and_idle_pages_serve_within_it():
+    page = page_bytes()
+    with accelrt.reserve(8 * page, limit=3 * page) as cache:
+        cache.commit(0, 3 * page)
+        with pytest.raises(accelrt.OutOfMemoryError):
+            cache.commit(4 * page, page)
+        assert cache.committed() == [(0, 3 * page)]
+        cache.decommit(page, page)
+        cache.stream.synchronize()
+        cache.commit(5 * page, page)
+        assert cache.committed_bytes == 3 * page
+        memory.audit()
+
+
+def test_idle_pages_go_back_where_a_request_would_be_refused():
+    total = accelrt.mem_get_info()[0]
+    with accelrt.reserve(total) as cache:
+        half = total // 2 // cache.page_bytes * cache.page_bytes
+        cache.commit(0, half)
+        cache.decommit(0, half)
+        other = accelrt.Buffer(total - total // 8)
+        assert cache.ready_bytes < half
+        del other
+
+
+def test_commits_may_come_in_a_capture(cache):
+    stream = accelrt.Stream()
+    graph = accelrt.CUDAGraph()
+    target = accelrt.Buffer(256)
+    with accelrt.graph(graph, stream=stream):
+        cache.commit(0, cache.page_bytes)
+        target.fill(4, stream=stream)
+    graph.replay()
+    cache.decommit(0, cache.page_bytes)
+    del graph
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda c: c.commit(1), ValueError, "multiples of page_bytes"),
+        (lambda c: c.commit(0, c.page_bytes + 1), ValueError, "multiples of page_bytes"),
+        (lambda c: c.commit(-c.page_bytes), ValueError, "not within"),
+        (lambda c: c.commit(0, c.nbytes + c.page_bytes), ValueError, "not within"),
+        (lambda c: c.commit("0"), TypeError, "offset"),
+        (lambda c: c.decommit(0, c.page_bytes), ValueError, "offset 0 is not committed"),
+        (lambda c: (c.commit(0, c.page_bytes), c.commit()), ValueError, "offset 0 is committed already"),
+        (lambda c: c.buffer(0, c.nbytes + 1), ValueError, "not within"),
+        (lambda c: c.array((c.nbytes,), "f4"), ValueError, "bytes"),
+        (lambda c: accelrt.reserve(0), ValueError, "nbytes is from 1"),
+        (lambda c: accelrt.reserve(8, page_bytes=16), ValueError, "page_bytes"),
+        (lambda c: accelrt.reserve(True), TypeError, "nbytes"),
+        (lambda c: memory.Reservation(), TypeError, "made by accelrt.reserve"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_with_why(cache, call, error, words):
+    with pytest.raises(error, match=words):
+        call(cache)
+    memory.audit()
+
+
+def test_what_is_closed_says_so():
+    cache = accelrt.reserve(1)
+    cache.commit()
+    cache.close()
+    cache.close()
+    assert "closed" in repr(cache)
+    for call in (cache.commit, cache.decommit, cache.buffer, cache.stats, cache.sleep, cache.empty_cache):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    accelrt.empty_cache()
+    memory.audit()
+
+
+def test_what_is_dropped_gives_its_memory_back():
+    before = accelrt.memory_allocated()
+    cache = accelrt.reserve(4 * page_bytes())
+    cache.commit()
+    view = cache.array((4,))
+    del cache
+    gc.collect()
+    assert accelrt.memory_allocated() > before
+    del view
+    gc.collect()
+    assert accelrt.memory_allocated() == before
+    accelrt.empty_cache()
+    memory.audit()
+
+
+@in_own_process(ACCELRT_ALLOC_CONF="expandable_segments:False")
+def test_plain_segments_have_none():
+    with pytest.raises(accelrt.NotSupportedError, match="virtual memory"):
+        accelrt.reserve(1 << 20)
+
+
+def test_threads_commit_and_decommit_side_by_side():
+    page = page_bytes()
+    errors = []
+
+    def work(place):
+        chosen = random.Random(place)
+        try:
+            for _ in range(60):
+                first = place * 8 + chosen.randrange(8)
+                count = chosen.randint(1, place * 8 + 8 - first)
+                cache.commit(first * page, count * page)
+                fill(cache, first, place)
+                cache.decommit(first * page, count * page)
+                if chosen.random() < 0.1:
+                    cache.empty_cache()
+        except BaseException as error:
+            errors.append(error)
+
+    with accelrt.reserve(32 * page) as cache:
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors, errors
+        assert cache.committed() == []
+        memory.audit()
+
+
+class Model(RuleBasedStateMachine):
+    """A Reservation beside a dict from committed pages to the byte that fills them."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = accelrt.memory_allocated()
+        self.cache = accelrt.reserve(PAGES * page_bytes())
+        self.page = self.cache.page_bytes
+        self.model, self.number, self.asleep = {}, 0, False
+
+    ranges = st.tuples(st.integers(0, PAGES - 1), st.integers(1, 5)).map(
+        lambda pair: range(pair[0], min(PAGES, sum(pair)))
+    )
+
+    @precondition(lambda self: not self.asleep)
+    @rule(chosen=ranges)
+    def commit(self, chosen):
+        if any(page in self.model for page in chosen):
+            with pytest.raises(ValueError, match="committed already"):
+                self.cache.commit(chosen.start * self.page, len(chosen) * self.page)
+            return
+        self.cache.commit(chosen.start * self.page, len(chosen) * self.page)
+        for page in chosen:
+            self.number = self.number % 255 + 1
+            self.model[page] = self.number
+            fill(self.cache, page, self.number)
+
+    @precondition(lambda self: not self.asleep)
+    @rule(chosen=ranges)
+    def decommit(self, chosen):
+        if all(page in self.model for page in chosen):
+            self.cache.decommit(chosen.start * self.page, len(chosen) * self.page)
+            for page in chosen:
+                del self.model[page]
+        else:
+            with pytest.raises(ValueError, match="not committed"):
+                self.cache.decommit(chosen.start * self.page, len(chosen) * self.page)
+
+    @precondition(lambda self: not self.asleep)
+    @rule(chosen=ranges)
+    def prepare(self, chosen):
+        self.cache.prepare(chosen.start * self.page, len(chosen) * self.page)
+
+    @precondition(lambda self: self.model and not self.asleep)
+    @rule(data=st.data(), access=st.sampled_from(["r", "none", "rw"]))
+    def protect(self, data, access):
+        page = data.draw(st.sampled_from(sorted(self.model)))
+        self.cache.protect(page * self.page, self.page, access)
+        assert self.cache.access(page * self.page) == access
+        self.cache.protect(page * self.page, self.page, "rw")
+
+    @precondition(lambda self: not self.asleep)
+    @rule()
+    def release_idle(self):
+        self.cache.empty_cache()
+        assert self.cache.ready_bytes == 0
+
+    @rule()
+    def release_all(self):
+        accelrt.empty_cache()
+
+    @rule()
+    def sleep_or_wake(self):
+        if self.asleep:
+            self.cache.wake()
+        elif self.model:
+            self.cache.sleep()
+        self.asleep = not self.asleep and bool(self.model)
+
+    @invariant()
+    def is_as_the_model(self):
+        memory.audit()
+        committed = [page for start, size in self.cache.committed()
+                     for page in range(start // self.page, (start + size) // self.page)]  # fmt: skip
+        assert committed == sorted(self.model)
+        assert accelrt.memory_allocated() == self.before + len(self.model) * self.page
+        if not self.asleep:
+            assert {page: value_at(self.cache, page) for page in self.model} == self.model
+
+    def teardown(self):
+        self.cache.close()
+        accelrt.empty_cache()
+        memory.audit()
+        assert accelrt.memory_allocated() == self.before
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
