@@ -600,13 +600,17 @@ cdef class Reservation:
             with nogil:
                 close_reserved(self.device_index, self.number, self.ptr)
 
+    cdef int check_open(self) except -1:
+        if self.ptr == 0:
+            refuse_unmade(self)
+        if self.pool is None:
+            raise ValueError("the Reservation is closed")
+        return 0
+
     cdef int check_range(self, object offset, object nbytes, size_t* out_first, size_t* out_end) except -1:
         cdef object start = exact_int(offset, "offset", "bytes as int")
         cdef object size
-        if self.pool is None:
-            if self.ptr == 0:
-                refuse_unmade(self)
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         size = self.nbytes - start if nbytes is None else exact_int(nbytes, "nbytes", "bytes as int")
         if start < 0 or size < 0 or start + size > self.nbytes:
             raise ValueError(f"offset {start} and nbytes {size} are not within the {self.nbytes} bytes that are reserved")
@@ -779,6 +783,7 @@ cdef class Reservation:
 
     def access(self, offset: int = 0) -> Literal["none", "r", "rw"]:
         """What the device may do with the page at an offset, where it is committed: "none", "r" or "rw"."""
+        self.check_open()
         return self.accesses.get(exact_int(offset, "offset", "bytes as int") // self.page_bytes, "rw")
 
     def record_stream(self, stream: Stream | int) -> None:
@@ -794,8 +799,7 @@ cdef class Reservation:
         cdef Stream worker = stream_for(stream, self.device_index, "the reservation")
         cdef uintptr_t handle = worker.handle
         cdef int code
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         with nogil:
             code = use_across(self.device_index, self.ptr, worker.device_index, handle)
         if code and code != NOT_ALLOCATED:  # without a page there is nothing to use
@@ -803,6 +807,7 @@ cdef class Reservation:
 
     cdef Figures read(self) except *:
         cdef Figures figures
+        self.check_open()
         with nogil:
             read_states(self.device_index, self.number, self.ptr, 0, self.nbytes // self.page_bytes, NULL, &figures)
         return figures
@@ -819,11 +824,15 @@ cdef class Reservation:
 
     def committed(self) -> list[tuple[int, int]]:
         """The ranges that are committed, as a list of (offset, bytes), in ascending order."""
-        cdef size_t count = self.nbytes // self.page_bytes, page, begin = 0
+        cdef size_t count, page, begin = 0
         cdef Figures figures
-        cdef bytearray states = bytearray(count)
-        cdef char* bytes_ = states
+        cdef bytearray states
+        cdef char* bytes_
         cdef list ranges = []
+        self.check_open()
+        count = self.nbytes // self.page_bytes
+        states = bytearray(count)
+        bytes_ = states
         with nogil:
             read_states(self.device_index, self.number, self.ptr, 0, count, bytes_, &figures)
         for page in range(count):
@@ -835,14 +844,12 @@ cdef class Reservation:
 
     def stats(self) -> dict[str, int]:
         """The figures of its memory, as MemPool.stats gives them; a committed page is one allocation."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         return self.pool.stats()
 
     def empty_cache(self) -> None:
         """Gives the pages that are not committed back to the device, after waiting for what still uses them."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         self.pool.empty_cache()
 
     def buffer(self, offset: int = 0, nbytes: int | None = None) -> Buffer:
@@ -857,8 +864,7 @@ cdef class Reservation:
         """
         start = exact_int(offset, "offset", "bytes as int")
         size = self.nbytes - start if nbytes is None else exact_int(nbytes, "nbytes", "bytes as int")
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         if start < 0 or size < 0 or start + size > self.nbytes:
             raise ValueError(f"offset {start} and nbytes {size} are not within the {self.nbytes} bytes that are reserved")
         return views_of_memory()[0](ReservedView(self), self.device_index, self.stream, self.ptr + start, size)
@@ -879,14 +885,12 @@ cdef class Reservation:
 
     def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
         """Gives the memory back to the device until wake(); see MemPool.sleep."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         return self.pool.sleep(keep, exports=exports)
 
     def wake(self) -> SleepResult:
         """Takes memory for what is committed again, at the same addresses; see MemPool.wake."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         woken = self.pool.wake()
         for page, access in list(self.accesses.items()):
             self.set_access(page, page + 1, ACCESS[access])
