@@ -29,14 +29,15 @@ ACCESS = {"none": 0, "r": 1, "rw": 3}
 NAMES = {number: name for name, number in ACCESS.items()}
 
 
-def attribute(name: str, doc: str) -> property:
-    """A property that reads and sets one attribute of the driver's, but for what only the driver counts."""
+def read(pool: DriverPool, name: str) -> int:
+    code, value = Rows().async_get(pool.device_index, ATTRIBUTES[name])
+    if code:
+        raise pool.error(code, "async_get", name)
+    return bool(value) if name.startswith("reuse_") else int(value)
 
-    def read(pool: DriverPool) -> int | bool:
-        code, value = Rows().async_get(pool.device_index, ATTRIBUTES[name])
-        if code:
-            raise pool.error(code, "async_get", name)
-        return bool(value) if name.startswith("reuse_") else int(value)
+
+def attribute(name: str, doc: str) -> property:
+    """A property that reads and sets one attribute of the driver's."""
 
     def write(pool: DriverPool, value: int) -> None:
         if not isinstance(value, int) or value < 0 or value >> 64:
@@ -47,7 +48,7 @@ def attribute(name: str, doc: str) -> property:
         if code:
             raise pool.error(code, "async_set", name)
 
-    return property(read, None if name.endswith("_current") else write, doc=doc)
+    return property(lambda pool: read(pool, name), write, doc=doc)
 
 
 @dataclass(init=False)
@@ -81,13 +82,21 @@ class DriverPool:
         "release_threshold",
         "The bytes that the pool keeps when a stream, an event or a device is waited for.",
     )
-    reserved_mem_current = attribute("reserved_mem_current", "The bytes that the pool has of the device.")
-    reserved_mem_high = attribute("reserved_mem_high", "Their peak; 0 sets it to what there is.")
-    used_mem_current = attribute("used_mem_current", "The bytes that are allocated.")
-    used_mem_high = attribute("used_mem_high", "Their peak; 0 sets it to what there is.")
+    reserved_mem_high = attribute("reserved_mem_high", "The peak of reserved bytes; 0 begins it anew.")
+    used_mem_high = attribute("used_mem_high", "The peak of allocated bytes; 0 begins it anew.")
 
     def __init__(self, device: DeviceArgument | None = None) -> None:
         self.device_index = ordinal_of(device)
+
+    @property
+    def reserved_mem_current(self) -> int:
+        """The bytes that the pool has of the device."""
+        return read(self, "reserved_mem_current")
+
+    @property
+    def used_mem_current(self) -> int:
+        """The bytes that are allocated."""
+        return read(self, "used_mem_current")
 
     def attributes(self) -> dict[str, int]:
         """All attributes, by their names (CUmemPool_attribute in lower case)."""
