@@ -56,10 +56,10 @@ cdef bint is_asynchronous(Operand* side) except -1
 cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1
 # Where addresses are that nothing else is known of.  Each has to lie with its bytes in one of the spans, in a live block of
 # the allocators', on which the stream's use is recorded, or in other memory that the driver knows.  What answers beside codes
-# of the driver is of the address at out_index.
+# of the driver and of status.pxd is of the address at out_index.
 cdef enum:
-    PAST_END = -1    # its bytes pass the end of its memory
-    NOT_LOCKED = -2  # host memory that is not page-locked, or no memory
+    PAST_END = -101    # its bytes pass the end of its memory
+    NOT_LOCKED = -102  # host memory that is not page-locked, or no memory
 cdef int insert_span(Spans* spans, uintptr_t low, uintptr_t high) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef int find_spans(Spans* spans, const uintptr_t* addresses, const size_t* sizes, size_t count, int device,
                     uintptr_t stream, size_t* out_index) noexcept nogil

@@ -1139,13 +1139,14 @@ cdef tuple objects_of(object given, str name):
 
 cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -1:
     # Of pairs of objects with elements that lie apart the size stays 0, and so of those that copy nothing.
-    cdef size_t count = batch.count, given = 0, index
+    cdef size_t count = batch.count, given = 0, each, index
     if sizes is None and dsts is None and srcs is None:
         raise TypeError("sizes is None, and dsts and srcs are addresses, which have none; pass an int or an array of ints")
     if sizes is None or (isinstance(sizes, int) and not isinstance(sizes, bool)):
         batch.sizes = <size_t*>room_for(count, sizeof(size_t))
-        for index in range(count if sizes is not None else 0):
-            batch.sizes[index] = checked_address_int(sizes, "sizes")
+        each = 0 if sizes is None else checked_address_int(sizes, "sizes")
+        for index in range(count):
+            batch.sizes[index] = each
         return 0
     batch.sizes = numbers_of(sizes, "sizes", &given)
     if batch.sizes == NULL:

@@ -13,7 +13,7 @@ from accelrt.status import status_error
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Any
 
 KINDS = ("none", "pinned", "device", "managed")  # the driver's KIND_ numbers (driver/table.pxd)
 
@@ -22,7 +22,7 @@ class AddressInfo(NamedTuple):
     """What address_info() found."""
 
     address: int
-    kind: Literal["device", "pinned", "managed", "imported", "none"]  # "none": the driver knows nothing of it
+    kind: str  # "device", "pinned", "managed", "imported", or "none": the driver knows nothing of it
     device: int | None  # the ordinal of the device that has it; None of host memory
     start: int | None  # where the memory that it is in begins, and
     nbytes: int | None  # its bytes: a block, or what the driver made in one call; None where neither is known

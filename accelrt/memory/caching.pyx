@@ -809,7 +809,7 @@ def provide_views(buffer_over: Callable[..., object], array: type) -> None:
     memory_views = buffer_over, array
 
 
-def views_of_memory() -> tuple[Any, ...]:
+def views_of_memory() -> tuple[Callable[..., object], type]:
     return memory_views
 
 

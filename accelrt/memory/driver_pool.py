@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Literal
 
     from accelrt.annotations import DeviceArgument
 
@@ -23,12 +25,33 @@ ATTRIBUTES = {
     "used_mem_current": 7,
     "used_mem_high": 8,
 }
-SWITCHES = tuple(ATTRIBUTES)[:3]
-READ_ONLY = ("reserved_mem_current", "used_mem_current")
 ACCESS = {"none": 0, "r": 1, "rw": 3}
 NAMES = {number: name for name, number in ACCESS.items()}
 
 
+def read(pool: DriverPool, name: str) -> int:
+    code, value = Rows().async_get(pool.device_index, ATTRIBUTES[name])
+    if code:
+        raise pool.error(code, "async_get", name)
+    return bool(value) if name.startswith("reuse_") else int(value)
+
+
+def attribute(name: str, doc: str) -> property:
+    """A property that reads and sets one attribute of the driver's."""
+
+    def write(pool: DriverPool, value: int) -> None:
+        if not isinstance(value, int) or value < 0 or value >> 64:
+            raise ValueError(f"{name} is {value!r}; pass an int from 0 to 2**64 - 1, or a bool")
+        if name.endswith("_high") and value:
+            raise ValueError(f"{name} is {value}; it is set to 0, which begins it anew at what there is")
+        code = Rows().async_set(pool.device_index, ATTRIBUTES[name], int(value))
+        if code:
+            raise pool.error(code, "async_set", name)
+
+    return property(lambda pool: read(pool, name), write, doc=doc)
+
+
+@dataclass(init=False)
 class DriverPool:
     """The pool of a device that cuMemAllocAsync allocates from, as the backend "cudaMallocAsync" does.
 
@@ -46,31 +69,36 @@ class DriverPool:
 
     device_index: int
 
+    reuse_follow_event_dependencies = attribute(
+        "reuse_follow_event_dependencies", "Whether a stream that waits for another's event reuses its frees."
+    )
+    reuse_allow_opportunistic = attribute(
+        "reuse_allow_opportunistic", "Whether frees are reused whose stream is seen to be past them."
+    )
+    reuse_allow_internal_dependencies = attribute(
+        "reuse_allow_internal_dependencies", "Whether the driver may make a stream wait for another's free."
+    )
+    release_threshold = attribute(
+        "release_threshold",
+        "The bytes that the pool keeps when a stream, an event or a device is waited for.",
+    )
+    reserved_mem_high = attribute("reserved_mem_high", "The peak of reserved bytes; 0 begins it anew.")
+    used_mem_high = attribute("used_mem_high", "The peak of allocated bytes; 0 begins it anew.")
+
     def __init__(self, device: DeviceArgument | None = None) -> None:
-        object.__setattr__(self, "device_index", ordinal_of(device))
+        self.device_index = ordinal_of(device)
 
-    def __getattr__(self, name: str) -> int | bool:
-        if name not in ATTRIBUTES:
-            raise AttributeError(f"a DriverPool has no {name!r}; its attributes are {', '.join(ATTRIBUTES)}")
-        code, value = Rows().async_get(self.device_index, ATTRIBUTES[name])
-        if code:
-            raise self.error(code, "async_get", name)
-        return bool(value) if name in SWITCHES else int(value)
+    @property
+    def reserved_mem_current(self) -> int:
+        """The bytes that the pool has of the device."""
+        return read(self, "reserved_mem_current")
 
-    def __setattr__(self, name: str, value: int) -> None:
-        if name not in ATTRIBUTES or name in READ_ONLY:
-            raise AttributeError(
-                f"{name!r} of a DriverPool cannot be set; these can: {', '.join(settable())}"
-            )
-        if not isinstance(value, int) or value < 0 or value >> 64:
-            raise ValueError(f"{name} is {value!r}; pass an int from 0 to 2**64 - 1, or a bool")
-        if name.endswith("_high") and value:
-            raise ValueError(f"{name} is {value}; it is set to 0, which begins it anew at what there is")
-        code = Rows().async_set(self.device_index, ATTRIBUTES[name], int(value))
-        if code:
-            raise self.error(code, "async_set", name)
+    @property
+    def used_mem_current(self) -> int:
+        """The bytes that are allocated."""
+        return read(self, "used_mem_current")
 
-    def attributes(self) -> dict[str, int | bool]:
+    def attributes(self) -> dict[str, int]:
         """All attributes, by their names (CUmemPool_attribute in lower case)."""
         return {name: getattr(self, name) for name in ATTRIBUTES}
 
@@ -81,6 +109,9 @@ class DriverPool:
 
         Arguments:
             nbytes: int, what the pool may keep.
+        Raises:
+            ValueError: nbytes is no int from 0 on.
+            CudaError: the driver refused.
         """
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 63:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 0 or more")
@@ -88,12 +119,12 @@ class DriverPool:
         if code:
             raise self.error(code, "async_trim", "trim_to")
 
-    def access(self, peer: DeviceArgument) -> Literal["none", "r", "rw"]:
+    def access(self, peer: DeviceArgument) -> str:
         """What a device may do with the pool's memory (cuMemPoolGetAccess): "none", "r" or "rw"."""
         code, number = Rows().async_access_get(self.device_index, ordinal_of(peer))
         if code:
             raise self.error(code, "async_access_get", "access")
-        return NAMES.get(number, "none")  # type: ignore[return-value]
+        return NAMES.get(number, "none")
 
     def set_access(self, peer: DeviceArgument, access: Literal["none", "r", "rw"]) -> None:
         """Grants or revokes it (cuMemPoolSetAccess); drivers may take no "r".
@@ -114,13 +145,3 @@ class DriverPool:
     def error(self, code: int, row: str, name: str) -> Exception:
         """The error of what the driver answered."""
         return status_error(code, row, ("device", self.device_index, "attribute", name))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DriverPool, (self.device_index,)
-
-    def __repr__(self) -> str:
-        return f"<accelrt.memory.DriverPool of device {self.device_index}>"
-
-
-def settable() -> list[str]:
-    return [name for name in ATTRIBUTES if name not in READ_ONLY]

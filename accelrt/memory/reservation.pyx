@@ -48,7 +48,7 @@ from accelrt.status cimport (
     FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING,
     raise_status, refuse_copy, refuse_unmade,
 )
-from accelrt.streams.stream cimport Stream, stream_for
+from accelrt.streams.stream cimport Stream, stream_for, stream_of
 from accelrt.uses.events cimport Use, add_use, drop_use
 cimport accelrt.runtime.access as watch
 
@@ -57,10 +57,11 @@ cimport accelrt.runtime.access as watch
 # Nogil code, under the pool's locks.  A reservation is named by the number of its private pool: its segment is there while
 # that pool is fixed.
 
-cdef enum:  # answered beside codes of the driver
-    COMMITTED = -1    # the page at out_index is committed already
-    UNCOMMITTED = -2  # it is not committed
-    IN_CAPTURE = -3   # its last use waits for the end of a capture
+cdef enum:  # answered beside codes of the driver and of status.pxd
+    COMMITTED = -101    # the page at out_index is committed already
+    UNCOMMITTED = -102  # it is not committed
+    IN_CAPTURE = -103   # its last use waits for the end of a capture
+    SHARED = -104       # other processes have it
 
 cdef struct Figures:
     size_t committed  # bytes of pages
@@ -402,10 +403,13 @@ cdef int decommit_pages(int device, uint64_t number, uintptr_t address, size_t f
             out_index[0] = index
             code = UNCOMMITTED
             break
-        if stream != segment.heap.stream or stream_on != device:
-            code = add_use(&pool.uses, &block.uses, stream_on, stream)
-            if code:
-                break
+        if segment.slots[index].page.exports:
+            out_index[0] = index
+            code = SHARED
+            break
+    for index in range(first, end if code == 0 and (stream != segment.heap.stream or stream_on != device) else first):
+        block = block_at(pool, segment.slots[index].address)
+        code = code or add_use(&pool.uses, &block.uses, stream_on, stream)
     if code == 0:
         for index in range(first, end):
             if code == 0:
@@ -600,13 +604,17 @@ cdef class Reservation:
             with nogil:
                 close_reserved(self.device_index, self.number, self.ptr)
 
+    cdef int check_open(self) except -1:
+        if self.ptr == 0:
+            refuse_unmade(self)
+        if self.pool is None:
+            raise ValueError("the Reservation is closed")
+        return 0
+
     cdef int check_range(self, object offset, object nbytes, size_t* out_first, size_t* out_end) except -1:
         cdef object start = exact_int(offset, "offset", "bytes as int")
         cdef object size
-        if self.pool is None:
-            if self.ptr == 0:
-                refuse_unmade(self)
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         size = self.nbytes - start if nbytes is None else exact_int(nbytes, "nbytes", "bytes as int")
         if start < 0 or size < 0 or start + size > self.nbytes:
             raise ValueError(f"offset {start} and nbytes {size} are not within the {self.nbytes} bytes that are reserved")
@@ -634,6 +642,9 @@ cdef class Reservation:
             raise ValueError(f"{call}: the page at offset {at} is not committed")
         if code == NOT_ALLOCATED:
             raise ValueError(f"{call}: the Reservation is closed")
+        if code == SHARED:
+            raise RuntimeError(f"{call}: other processes have the page at offset {at} (accelrt.sharing); it can be "
+                               "decommitted once they have let go of it")
         if code == IN_CAPTURE:
             raise RuntimeError(f"{call}: the page at offset {at} was decommitted beside a capture that used it; end that "
                                "first")
@@ -653,6 +664,7 @@ cdef class Reservation:
         Raises:
             OutOfMemoryError: the device has no room, even after idle memory went back; nothing is committed then.
             ValueError: some of it is committed already, or the range is none.
+            RuntimeError: the stream captures, and is not the Reservation's own.
             SleepingMemoryError: the Reservation sleeps.
             CudaError: the driver refused.
         """
@@ -664,9 +676,12 @@ cdef class Reservation:
         if first == end:
             return
         if not self.is_own(worker):
+            if any_capture() and record_on(worker.device_index, worker.handle) is not None:
+                raise RuntimeError("commit: the stream captures, and cannot wait for the Reservation's; commit before the "
+                                   "capture begins")
             worker.wait_stream(self.stream)
         keep = self.kept()
-        take_stack(pool_if_made(self.device_index), CONTEXT_STATE, NULL)
+        take_stack_for(self.device_index, CONTEXT_STATE)
         begin_wait(False)
         with nogil:
             code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other, handle,
@@ -694,6 +709,7 @@ cdef class Reservation:
                 that copies, fills, exports and record_stream() named before are waited for as well.
         Raises:
             ValueError: some of it is not committed, and nothing is changed; or the range is none.
+            RuntimeError: other processes have some of it.
             CudaError: the driver refused.
         """
         cdef size_t first = 0, end = 0, index = 0, page
@@ -706,7 +722,7 @@ cdef class Reservation:
                 if page in self.accesses:
                     self.set_access(page, page + 1, MEMORY_WRITTEN)
                     self.accesses.pop(page, None)
-        take_stack(pool_if_made(self.device_index), CONTEXT_ALL, NULL)
+        take_stack_for(self.device_index, CONTEXT_ALL)
         with nogil:
             code = decommit_pages(self.device_index, self.number, self.ptr, first, end, other, handle, &index)
         if code:
@@ -727,7 +743,7 @@ cdef class Reservation:
         if first == end:
             return
         keep = self.kept() + (end - first) * self.page_bytes
-        take_stack(pool_if_made(self.device_index), CONTEXT_ALL, NULL)
+        take_stack_for(self.device_index, CONTEXT_ALL)
         begin_wait(False)
         with nogil:
             code = make_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep)
@@ -779,6 +795,7 @@ cdef class Reservation:
 
     def access(self, offset: int = 0) -> Literal["none", "r", "rw"]:
         """What the device may do with the page at an offset, where it is committed: "none", "r" or "rw"."""
+        self.check_open()
         return self.accesses.get(exact_int(offset, "offset", "bytes as int") // self.page_bytes, "rw")
 
     def record_stream(self, stream: Stream | int) -> None:
@@ -791,11 +808,10 @@ cdef class Reservation:
         Raises:
             ValueError: the driver knows no such stream, or the Reservation is closed.
         """
-        cdef Stream worker = stream_for(stream, self.device_index, "the reservation")
+        cdef Stream worker = stream_of(stream, self.device_index)
         cdef uintptr_t handle = worker.handle
         cdef int code
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         with nogil:
             code = use_across(self.device_index, self.ptr, worker.device_index, handle)
         if code and code != NOT_ALLOCATED:  # without a page there is nothing to use
@@ -803,6 +819,7 @@ cdef class Reservation:
 
     cdef Figures read(self) except *:
         cdef Figures figures
+        self.check_open()
         with nogil:
             read_states(self.device_index, self.number, self.ptr, 0, self.nbytes // self.page_bytes, NULL, &figures)
         return figures
@@ -819,11 +836,15 @@ cdef class Reservation:
 
     def committed(self) -> list[tuple[int, int]]:
         """The ranges that are committed, as a list of (offset, bytes), in ascending order."""
-        cdef size_t count = self.nbytes // self.page_bytes, page, begin = 0
+        cdef size_t count, page, begin = 0
         cdef Figures figures
-        cdef bytearray states = bytearray(count)
-        cdef char* bytes_ = states
+        cdef bytearray states
+        cdef char* bytes_
         cdef list ranges = []
+        self.check_open()
+        count = self.nbytes // self.page_bytes
+        states = bytearray(count)
+        bytes_ = states
         with nogil:
             read_states(self.device_index, self.number, self.ptr, 0, count, bytes_, &figures)
         for page in range(count):
@@ -835,14 +856,28 @@ cdef class Reservation:
 
     def stats(self) -> dict[str, int]:
         """The figures of its memory, as MemPool.stats gives them; a committed page is one allocation."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         return self.pool.stats()
+
+    @property
+    def peer_access(self) -> dict[int, Literal["r", "rw"]]:
+        """Which other devices may use the memory, see MemPool.peer_access."""
+        self.check_open()
+        return self.pool.peer_access
+
+    def grant_access(self, peer: DeviceArgument, access: Literal["r", "rw"] = "rw") -> None:
+        """Lets another device use the memory, what is committed and what will be; see MemPool.grant_access."""
+        self.check_open()
+        self.pool.grant_access(peer, access)
+
+    def revoke_access(self, peer: DeviceArgument) -> None:
+        """Takes away what grant_access() gave; see MemPool.revoke_access."""
+        self.check_open()
+        self.pool.revoke_access(peer)
 
     def empty_cache(self) -> None:
         """Gives the pages that are not committed back to the device, after waiting for what still uses them."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         self.pool.empty_cache()
 
     def buffer(self, offset: int = 0, nbytes: int | None = None) -> Buffer:
@@ -857,8 +892,7 @@ cdef class Reservation:
         """
         start = exact_int(offset, "offset", "bytes as int")
         size = self.nbytes - start if nbytes is None else exact_int(nbytes, "nbytes", "bytes as int")
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         if start < 0 or size < 0 or start + size > self.nbytes:
             raise ValueError(f"offset {start} and nbytes {size} are not within the {self.nbytes} bytes that are reserved")
         return views_of_memory()[0](ReservedView(self), self.device_index, self.stream, self.ptr + start, size)
@@ -875,22 +909,35 @@ cdef class Reservation:
         Raises:
             ValueError: it does not fit, or the Reservation is closed.
         """
-        return views_of_memory()[1](self.buffer(offset), shape, dtype)
+        array = views_of_memory()[1]
+        nbytes = array(self.buffer(offset), shape, dtype).nbytes  # refuses what does not fit
+        return array(self.buffer(offset, nbytes), shape, dtype)
 
     def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
         """Gives the memory back to the device until wake(); see MemPool.sleep."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
-        return self.pool.sleep(keep, exports=exports)
+        cdef size_t page
+        self.check_open()
+        for page, access in list(self.accesses.items()):  # the contents of what may not be read are kept too
+            if access == "none":
+                self.set_access(page, page + 1, MEMORY_READ)
+        try:
+            return self.pool.sleep(keep, exports=exports)
+        except BaseException:
+            self.protect_again()
+            raise
 
     def wake(self) -> SleepResult:
         """Takes memory for what is committed again, at the same addresses; see MemPool.wake."""
-        if self.pool is None:
-            raise ValueError("the Reservation is closed")
+        self.check_open()
         woken = self.pool.wake()
+        self.protect_again()
+        return woken
+
+    cdef int protect_again(self) except -1:
+        cdef size_t page
         for page, access in list(self.accesses.items()):
             self.set_access(page, page + 1, ACCESS[access])
-        return woken
+        return 0
 
     def is_asleep(self) -> bool:
         """Whether it sleeps."""
@@ -937,6 +984,13 @@ cdef class Reservation:
             return "<accelrt.memory.Reservation, closed>"
         return (f"<accelrt.memory.Reservation {self.committed_bytes} of {self.nbytes} bytes at {self.ptr:#x} on device "
                 f"{self.device_index}, pages of {self.page_bytes}{', asleep' if self.is_asleep() else ''}>")
+
+
+cdef void take_stack_for(int device, int level) noexcept:
+    # For the history, with the GIL; the nogil functions drop it.
+    cdef const Pool* pool = pool_if_made(device)
+    if pool != NULL:
+        take_stack(pool, level, NULL)
 
 
 cdef int count_view(Reservation reservation, int change) except -1:

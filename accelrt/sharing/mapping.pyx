@@ -498,6 +498,8 @@ cdef class SharedBytes:
     cdef readonly object serial    # of a plain segment; None for pages
     cdef readonly tuple pages      # (serial, size) of each
     cdef list handles
+    cdef object view               # of memory of a Reservation, what keeps that; or None
+    cdef list exports              # its pages that the allocator counts as exported
     cdef bint exported             # the allocator counts it as such
     cdef bint is_torchs
     cdef object __weakref__
@@ -511,6 +513,11 @@ cdef class SharedBytes:
         if self.is_torchs:
             with nogil:
                 let_go_of_share(address)
+        elif self.view is not None:
+            for page in self.exports:
+                address = page
+                with nogil:
+                    end_export(device, address)
         elif address:
             if self.exported:
                 with nogil:
@@ -590,6 +597,8 @@ def share_bytes(Buffer buffer) -> SharedBytes:
             f"{buffer!r} is managed memory, of which no driver gives another process a part; copy it into a Buffer without "
             "managed=True, and share that", NOT_SUPPORTED, "NOT_SUPPORTED", "share",
         )
+    if buffer.kept and getattr(buffer.keeper, "reservation", None) is not None:
+        return share_reserved(buffer)
     if buffer.kept:
         if not isinstance(buffer.keeper, SharedBytes):
             raise ValueError(
@@ -617,6 +626,34 @@ def share_bytes(Buffer buffer) -> SharedBytes:
         raise
     finally:
         free(export.pages)
+    return shared
+
+
+cdef SharedBytes share_reserved(Buffer buffer):
+    # The committed pages of a Reservation that a Buffer lies on, which are not decommitted meanwhile.
+    cdef SharedBytes shared = SharedBytes.__new__(SharedBytes)
+    cdef object reservation = buffer.keeper.reservation
+    cdef size_t page = reservation.page_bytes
+    cdef uintptr_t start = buffer.ptr - (buffer.ptr - <uintptr_t>reservation.ptr) % page, at = start
+    cdef Exported export
+    cdef int device = buffer.device_index, code
+    cdef list pages = []
+    shared.device_index, shared.ptr, shared.nbytes, shared.base = device, buffer.ptr, buffer.nbytes, start
+    shared.view, shared.exports, shared.handles = buffer.keeper, [], []
+    while at < buffer.ptr + buffer.nbytes:
+        with nogil:
+            code = begin_export(device, at, &export)
+        if code == NOT_ALLOCATED:
+            raise ValueError(f"the page at offset {at - <uintptr_t>reservation.ptr} of the Reservation is not committed, so "
+                             "it cannot be shared; share a part that is")
+        if code == 0 and export.refused == 0:
+            shared.exports.append(at)
+            pages.append((export.pages[0].serial, export.pages[0].size))
+            shared.handles.append(export.pages[0].handle)
+        free(export.pages)
+        refuse_export(code, buffer, &export)
+        at += page
+    shared.pages, shared.size = tuple(pages), at - start
     return shared
 
 

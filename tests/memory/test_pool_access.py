@@ -162,10 +162,8 @@ def test_the_drivers_own_pool_is_read_and_trimmed():
 
 def test_the_drivers_own_pool_refuses_what_is_none():
     pool = memory.DriverPool()
-    assert "device 0" in repr(pool)
-    with pytest.raises(AttributeError, match="its attributes are"):
-        pool.size  # noqa: B018
-    with pytest.raises(AttributeError, match="cannot be set"):
+    assert pool == memory.DriverPool(0)
+    with pytest.raises(AttributeError):
         pool.used_mem_current = 0
     with pytest.raises(ValueError, match="set to 0"):
         pool.used_mem_high = 1

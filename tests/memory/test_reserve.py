@@ -1,6 +1,7 @@
 """Reservations: addresses that are given memory page by page, in a stream's order."""
 
 import gc
+import os
 import random
 import threading
 
@@ -264,6 +265,63 @@ def test_it_sleeps_and_wakes_with_its_contents_and_its_protection(cache):
     cache.decommit(4 * page, page)
 
 
+def test_what_may_not_be_read_sleeps_with_its_contents(cache):
+    cache.commit(0, cache.page_bytes)
+    fill(cache, 0, 8)
+    cache.protect(0, cache.page_bytes, "none")
+    cache.sleep()
+    cache.wake()
+    assert cache.access(0) == "none"
+    cache.protect(0, cache.page_bytes, "rw")
+    assert value_at(cache, 0) == 8
+    cache.decommit(0, cache.page_bytes)
+
+
+@in_own_process(ACCELRT_HOST_DEVICES="2")
+def test_other_devices_are_granted_access():
+    with accelrt.reserve(1 << 23) as made:
+        made.grant_access(1, "r")
+        made.commit(0, made.page_bytes)
+        assert made.peer_access == {1: "r"}
+        made.revoke_access(1)
+        assert made.peer_access == {}
+        stream = accelrt.Stream(device=1)
+        made.record_stream(stream)
+        made.decommit(0, made.page_bytes)
+
+
+def test_another_stream_that_captures_commits_nothing(cache):
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=stream), pytest.raises(RuntimeError, match="the stream captures"):
+        cache.commit(0, cache.page_bytes, stream=stream)
+    assert cache.committed() == []
+
+
+def test_a_forked_child_is_refused(cache):
+    cache.commit(0, cache.page_bytes)
+    calls = [
+        lambda: cache.commit(cache.page_bytes, cache.page_bytes),
+        lambda: cache.decommit(0, cache.page_bytes),
+        cache.prepare,
+        cache.sleep,
+        lambda: cache.protect(0, cache.page_bytes, "r"),
+        lambda: accelrt.copy_many([cache.ptr], [cache.ptr], 5),
+    ]
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in calls:
+            try:
+                call()
+            except accelrt.ForkedError:
+                refused += 1
+            except BaseException:
+                break
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
+    cache.decommit(0, cache.page_bytes)
+
+
 def test_what_is_protected_is_read_and_not_written(cache):
     cache.commit(0, 2 * cache.page_bytes)
     fill(cache, 0, 6)
@@ -304,6 +362,17 @@ def test_a_limit_holds_and_idle_pages_serve_within_it():
         cache.commit(5 * page, page)
         assert cache.committed_bytes == 3 * page
         memory.audit()
+
+
+def test_the_devices_limit_holds(cache):
+    accelrt.set_per_process_memory_fraction(2 * cache.page_bytes / accelrt.mem_get_info()[1])
+    try:
+        cache.commit(0, 2 * cache.page_bytes)
+        with pytest.raises(accelrt.OutOfMemoryError):
+            cache.commit(2 * cache.page_bytes, cache.page_bytes)
+    finally:
+        accelrt.set_per_process_memory_fraction(1.0)
+    cache.decommit(0, 2 * cache.page_bytes)
 
 
 def test_idle_pages_go_back_where_a_request_would_be_refused():

@@ -60,6 +60,26 @@ def test_memory_of_no_bytes_is_shared_too(other):
         assert handle.nbytes == len(other.call(opened, handle)) == 0
 
 
+def test_pages_of_a_reservation_are_shared_and_not_taken_back_meanwhile(other):
+    with accelrt.reserve(1 << 24) as cache:
+        page = cache.page_bytes
+        cache.commit(page, 3 * page)
+        elements = cache.array(page // 2, "f4", offset=page + 4096)  # reaches over two pages and into a third
+        elements.fill_(3)
+        assert (other.call(read_and_fill, elements, 7) == 3).all()
+        assert (elements.numpy() == 7).all()
+        handle = cache.buffer(page, page).share()
+        with pytest.raises(RuntimeError, match="other processes have the page"):
+            cache.decommit(page, page)
+        with pytest.raises(ValueError, match="offset 0 of the Reservation is not committed"):
+            cache.buffer(0, 16).share()
+        handle.close()
+        del elements, handle
+        gc.collect()
+        wait_until(lambda: accelrt.sharing.statistics()["lent"] == 0)
+        cache.decommit(page, 3 * page)
+
+
 def test_what_another_process_made_comes_here(other):
     array = other.call(make, "made", 3 * MIB, 5)
     assert (array.numpy() == 5).all()
