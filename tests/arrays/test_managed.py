@@ -78,6 +78,15 @@ def test_dlpack_says_what_it_is():
     assert accelrt.from_dlpack(Handed(capsule, kind)).ptr == buffer.ptr
 
 
+@pytest.mark.gpu
+def test_dlpack_may_call_it_a_devices():
+    array = accelrt.Array(accelrt.Buffer(MIB, managed=True))
+    capsule = array.__dlpack__(stream=-1, max_version=(1, 0), dl_device=(2, 0))
+    assert accelrt.from_dlpack(Handed(capsule, 2)).ptr == array.ptr
+    with pytest.raises(BufferError):
+        accelrt.empty(8).__dlpack__(max_version=(1, 0), dl_device=(13, 0))
+
+
 def test_figures_count_it_apart():
     before = accelrt.memory_stats()
     buffer = accelrt.Buffer(24 * MIB, managed=True)
