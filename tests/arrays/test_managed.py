@@ -100,6 +100,24 @@ def test_figures_count_it_apart():
     assert accelrt.memory_stats()["managed_bytes"] == 0
 
 
+def test_snapshots_reports_and_files_say_which_memory_is_managed(tmp_path):
+    pool = accelrt.MemPool(managed=True)
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(MIB)
+    other = accelrt.Buffer(MIB)
+    managed = {each["segment_pool_id"]: each["managed"] for each in accelrt.memory_snapshot()}
+    assert managed == {pool.id: True, (0, 0): False}
+    for name in ("held.accelrt", "held.pickle"):
+        memory.dump_snapshot(tmp_path / name)
+        segments = memory.load_snapshot(tmp_path / name)["segments"]
+        assert {each["segment_pool_id"]: each["managed"] for each in segments} == managed
+    data = memory.report_data()
+    assert data["managed"] == pool.stats()["reserved_bytes.current"]
+    assert {each["id"]: each["managed"] for each in data["pools"]} == managed
+    assert str(memory.report()).count("managed") == 2
+    assert buffer.nbytes == other.nbytes
+
+
 def test_the_processs_limit_does_not_count_it():
     total = accelrt.mem_get_info()[1]
     accelrt.set_per_process_memory_fraction(8 * MIB / total)
