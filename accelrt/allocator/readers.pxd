@@ -52,6 +52,7 @@ cdef struct View:  # a copy of a block's fields, with those of its segment
     int kind
     int shape
     bint asleep         # its pool is suspended
+    bint managed        # the segment is of managed memory
     uintptr_t stream
     uint64_t[2] owner
     uint32_t stack

@@ -296,6 +296,7 @@ cdef void view_block(View* view, const Segment* segment, const Block* block) noe
     view.stack = block.stack
     view.tag = block.tag
     view.segment_stack = segment.stack
+    view.managed = segment.source != NULL and segment.source.managed
     view.asleep = segment.heap.owner != NULL and segment.heap.owner.suspension != NULL
     view.owner[0] = view.owner[1] = 0
     if segment.heap.owner != NULL:
@@ -366,6 +367,7 @@ cdef dict segment_dict(int device, const View* view):
         "segment_pool_id": (view.owner[0], view.owner[1]),
         "is_expandable": view.shape != PLAIN,
         "asleep": bool(view.asleep),
+        "managed": bool(view.managed),
         "serial": view.serial,
         "frames": view.segment_stack,
         "blocks": [],
@@ -410,8 +412,8 @@ def segments(int device) -> tuple[list[dict[str, Any]], int]:
     Arguments:
         device: int, an ordinal.
     Returns:
-        A list of dicts with torch's keys (torch.cuda.memory_snapshot) "serial" and "asleep", and the number of the first
-        event that came later; [] and 0 where the device's pool was never used.  "frames" and "tag" are numbers
+        A list of dicts with torch's keys (torch.cuda.memory_snapshot), "serial", "asleep" and "managed", and the number of
+        the first event that came later; [] and 0 where the device's pool was never used.  "frames" and "tag" are numbers
         (memory/history/recording.pyx, name_all).
     Raises:
         MemoryError: the host has no memory for the copy.
@@ -492,8 +494,7 @@ cdef list pinned_states = ["inactive", "active_allocated", "active_pending_free"
 
 
 def pinned_segments() -> list[dict[str, Any]]:
-    """The segments of page-locked memory of every pool, each pool at one moment; memory.host_memory_snapshot() hands them
-    out.
+    """Lists the segments of page-locked memory of every pool, each pool at one moment (memory.host_memory_snapshot()).
 
     Raises:
         MemoryError: the host has no memory for the copy.
@@ -933,8 +934,8 @@ def holdings(int device) -> dict[str, Any] | None:
         dict, sizes in bytes: reserved, live, pending, idle, largest_free; limit, None without one; granule, page_size (0:
         chosen), largest_page; virtual_memory, stitching, splits, capturing; deferred, of the pending bytes those that wait
         for a capture to end; stitched; sleeping; managed, of the reserved bytes; pools, streams and events, lists of dicts;
-        stacks, list of (number, bytes, blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.  What is live in a
-        pool that is asleep counts as live, and is not on the device.  external: memory comes from
+        stacks, list of (number, bytes, blocks) of live memory, the most bytes first.  The pool (0, 0) is the common one.
+        What is live in a pool that is asleep counts as live, and is not on the device.  external: memory comes from
         another backend, and there are totals alone.  None before the first use.
     """
     cdef Pool* pool = pool_if_made(device)

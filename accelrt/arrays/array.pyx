@@ -1277,7 +1277,8 @@ cdef class Array:
                 Of host memory, and on the host device, whose memory the CPU reads: None, which waits for the Array's
                 stream, or -1.
             max_version: tuple (major, minor) of the consumer's DLPack; None asks for an unversioned capsule.
-            dl_device: tuple (type, id); None is the Array's own.  (1, 0) copies memory of a GPU to the host.
+            dl_device: tuple (type, id); None is the Array's own.  (1, 0) copies memory of a GPU to the host; (2, id) calls
+                managed memory of that GPU a GPU's, for consumers that do not know it.
             copy: bool; True always copies, False never does.
         Raises:
             BufferError: DLPack has no such dtype or strides, the Array is read-only and the capsule unversioned, the
@@ -1288,7 +1289,8 @@ cdef class Array:
         return export_dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(type, id) of the device, by DLPack's numbers: 2 is a GPU, 3 page-locked memory there, 1 any other host memory.
+        """(type, id) of the device, by DLPack's numbers: 2 is a GPU, 13 managed memory and 3 page-locked memory there, 1 any
+        other host memory.
         The host device's memory is that of the CPU."""
         check_live(self, "this")
         return find_dlpack_device(self)

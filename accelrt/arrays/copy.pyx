@@ -728,13 +728,14 @@ def copy(
         dst_offset, src_offset: int, bytes to skip at either side.
         stream: Stream, handle as int, or None: the current stream of dst's device, or of src's where dst is on
             the host.  Between two devices it is one of either, where 0, 1 and 2 name default streams of src's, and None
-            is src's current stream, which waits for dst's current one and is waited for by it.
+            is src's current stream, which waits for dst's current one and is waited for by it.  Between two places of
+            page-locked memory it has to be given; there a driver may wait for the stream.
         blocking: bool, wait until the copy is complete.  If False, page-locked host memory has to stay as it is
             until the stream is past the copy, but accelrt's own may be dropped; other host memory is staged by the
             driver.
     Raises:
-        ValueError: a length or offset does not fit, both sides are host memory, a Buffer was freed, or the stream is
-            none or on another device.
+        ValueError: a length or offset does not fit, both sides are host memory and not page-locked, or without a stream, a
+            Buffer was freed, or the stream is none or on another device.
         TypeError: a side is no memory, or holds Python objects, or the sides' types differ.
         CudaError: the driver refused; or the copy is between two devices that do not reach each other's memory, and its
             stream is capturing (PEER_ACCESS_UNSUPPORTED), which leaves the capture as it was.
@@ -750,8 +751,10 @@ def copy(
     view_to = read_operand(&to, dst, "dst", True)
     view_origin = read_operand(&origin, src, "src", False)
     size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
-    if to.ordinal < 0 and origin.ordinal < 0:
-        raise ValueError("both sides are host memory; copy those with numpy or a slice")
+    if to.ordinal < 0 and origin.ordinal < 0 and (
+            stream is None or not (is_asynchronous(&to) and is_asynchronous(&origin))):
+        raise ValueError("both sides are host memory; copy those with numpy or a slice, or in a stream's order, stream=, "
+                         "where both are page-locked")
     copy_operands(&to, dst_address, &origin, src_address, size, stream, blocking, dst, src, view_to, view_origin)
 
 
@@ -760,10 +763,11 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
     cdef Stream worker
     cdef Record record
     cdef Access access
-    cdef bint kept_to = False, kept_origin = False
+    cdef bint kept_to = False, kept_origin = False, on_host
     if to.ordinal != origin.ordinal and to.ordinal >= 0 and origin.ordinal >= 0:
         return copy_between(to, dst_address, origin, src_address, size, stream, blocking, dst, src)
-    worker = worker_for(stream, max(to.ordinal, origin.ordinal))
+    on_host = to.ordinal < 0 and origin.ordinal < 0
+    worker = host_worker(stream) if on_host else worker_for(stream, max(to.ordinal, origin.ordinal))
     if watch.sync_mode:
         await_slow(to, blocking)
     if to.producer or origin.producer:
@@ -776,12 +780,12 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
         record = record_for(worker)
         if record is not None:
             kept_to, kept_origin = keep(to, view_to, record), keep(origin, view_origin, record)
-        if to.ordered and origin.ordered:
+        if to.ordered and origin.ordered and not on_host:
             put_in(worker, dst_address, src_address, size)
         else:
             put_in_slow(to, origin, worker, dst_address, src_address, size, blocking)
-        note_use(to, worker, kept_to, blocking)
-        note_use(origin, worker, kept_origin, blocking)
+        note_use(to, worker, kept_to, blocking and not on_host)
+        note_use(origin, worker, kept_origin, blocking and not on_host)
         if blocking:  # until then page-locked memory is this copy's alone, of which its cache was not told
             access.enqueued = True
             finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL,
@@ -798,6 +802,11 @@ cdef inline int checked_width(object width) except -1:
     if bytes_ != 1 and bytes_ != 2 and bytes_ != 4:
         raise ValueError(f"width is {width}; an element has 1, 2 or 4 bytes")
     return <int>bytes_
+
+
+cdef Stream host_worker(object stream):
+    # For work on page-locked memory alone, which every device can do.
+    return stream_of(stream, ordinal_of(None))
 
 
 cdef Stream worker_for(object stream, int ordinal):
@@ -833,20 +842,22 @@ def fill(
     dst: Memory, value: int = 0, count: int | None = None, *, width: int = 1, offset: int = 0,
     stream: Stream | int | None = None, bint blocking=False,
 ) -> None:
-    """Sets elements of device memory to one value (cuMemsetD8Async and its kin).
+    """Sets elements of device memory, or of page-locked memory, to one value (cuMemsetD8Async and its kin).
 
     Arguments:
-        dst: Buffer, contiguous Array, or an object with __cuda_array_interface__.
+        dst: Buffer, contiguous Array, an object with __cuda_array_interface__, or page-locked memory: a PinnedBuffer, or
+            an array on one.
         value: int from 0 to 2**(8 * width) - 1.
         count: int, elements; None is all from offset on, which has to be a whole number of them.
         width: int, bytes of an element: 1, 2 or 4.
         offset: int, bytes to skip, a multiple of width.
-        stream: Stream, handle as int, or None for the current stream of dst's device.
+        stream: Stream, handle as int, or None for the current stream of dst's device, or of the current one where dst is
+            page-locked memory.
         blocking: bool, wait until the fill is complete.
     Raises:
         ValueError: a value, length or offset does not fit, dst is a Buffer that was freed, or the stream is none or on
             another device.
-        TypeError: dst is no device memory.
+        TypeError: dst is host memory that is not page-locked.
         CudaError: the driver refused.
         KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised; work
             that was put in goes on, and what it uses is kept alive until it is done.
@@ -858,8 +869,9 @@ def fill(
     cdef unsigned int element
     cdef Access access
     cdef int bytes_
-    if to.ordinal < 0:
-        raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array")
+    if to.ordinal < 0 and not is_asynchronous(&to):
+        raise TypeError(f"dst of type {type(dst).__name__} is host memory; fill takes a Buffer or a CUDA array, or "
+                        "page-locked memory")
     bytes_ = checked_width(width)
     element = checked_element(value, bytes_)
     if offset is not 0:
@@ -869,7 +881,7 @@ def fill(
     elements = (to.nbytes - skip) // bytes_
     if count is not None:
         elements = checked_span(count, "count", elements)
-    worker = worker_for(stream, to.ordinal)
+    worker = worker_for(stream, to.ordinal) if to.ordinal >= 0 else host_worker(stream)
     if blocking:
         watch.before_wait("fill with blocking=True")
     if to.producer:
@@ -883,7 +895,7 @@ def fill(
     finally:
         end_use_of(&access)
     if blocking:
-        finish(worker, NULL, dst, None, view, None)
+        finish(worker, &to if to.ordinal < 0 else NULL, dst, None, view, None)
 
 
 # --- work of others on memory, as the race detector is told of it --------------------------------------------

@@ -330,8 +330,13 @@ cdef DLManagedTensor* make_unversioned(Array array) except NULL:
 
 cdef object export(Array array, object stream, object max_version, object dl_device, object copy):
     cdef bint copied = copy is not None and copy
+    cdef bint as_device = False  # managed memory for a consumer that knows a device's alone
     cdef Array exported = array
-    if dl_device is not None and tuple(dl_device) != device_pair(array):
+    cdef DLManagedTensorVersioned* versioned
+    cdef DLManagedTensor* unversioned
+    if dl_device is not None and tuple(dl_device) == (DL_CUDA, array.device_index) and is_managed(array.ptr):
+        as_device = not on_host_driver()
+    if dl_device is not None and not as_device and tuple(dl_device) != device_pair(array):
         if tuple(dl_device) != (DL_CPU, 0) or (copy is not None and not copy):
             raise BufferError(f"dl_device is {dl_device} and copy {copy}; the Array is on {device_pair(array)}, and is "
                               f"exported there, or copied to ({DL_CPU}, 0)")
@@ -340,8 +345,14 @@ cdef object export(Array array, object stream, object max_version, object dl_dev
         exported = array.copy(stream=array.stream)
     order_consumer(exported, stream)
     if max_version is not None and max_version[0] >= 1:
-        return PyCapsule_New(make_versioned(exported, copied), VERSIONED, drop_versioned)
-    return PyCapsule_New(make_unversioned(exported), UNVERSIONED, drop_unversioned)
+        versioned = make_versioned(exported, copied)
+        if as_device:
+            versioned.dl_tensor.device.device_type = DL_CUDA
+        return PyCapsule_New(versioned, VERSIONED, drop_versioned)
+    unversioned = make_unversioned(exported)
+    if as_device:
+        unversioned.dl_tensor.device.device_type = DL_CUDA
+    return PyCapsule_New(unversioned, UNVERSIONED, drop_unversioned)
 
 
 cdef Array copied_to_host(Array array):

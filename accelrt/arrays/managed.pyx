@@ -46,7 +46,7 @@ cdef dict ADVICE = {
 class ManagedAttributes(namedtuple(
     "ManagedAttributes", ("read_mostly", "preferred_location", "accessed_by", "last_prefetch_location"),
 )):
-    """What the driver was told of managed memory; each holds for all of it.
+    """Advice and prefetches of managed memory, as the driver has them; each holds for all of it.
 
     Attributes:
         read_mostly: bool, whether devices get copies of their own when they read it.
@@ -367,7 +367,7 @@ cdef object read_place(const Operand* side, int attribute):
 
 
 def managed_attributes(memory: Memory) -> ManagedAttributes:
-    """What the driver was told of managed memory by advise() and prefetch() (cuMemRangeGetAttribute).
+    """Reads what the driver was told of managed memory by advise() and prefetch() (cuMemRangeGetAttribute).
 
     Arguments:
         memory: Buffer, contiguous Array, or object with __cuda_array_interface__, of managed memory.
@@ -399,7 +399,7 @@ def managed_attributes(memory: Memory) -> ManagedAttributes:
 
 
 def is_managed(memory: Memory) -> bool:
-    """Whether memory of accelrt's is managed: the host and every device use it at its address.
+    """Says whether memory of accelrt's is managed: the host and every device use it at its address.
 
     Arguments:
         memory: Buffer, Array, or other memory that accelrt.copy takes.

@@ -1254,7 +1254,7 @@ cdef dict pinned_figures(PinnedStats stats):
 
 
 def host_memory_snapshot() -> list[dict[str, Any]]:
-    """The segments and blocks of page-locked memory.
+    """Lists the segments and blocks of page-locked memory.
 
     Returns:
         list of dicts, one a segment: "address", "total_size" in bytes, "device" whose driver locked it, "pool", 0 for the
@@ -1555,7 +1555,8 @@ def memory_snapshot(
         mempool_id: (int, int), as MemPool.id: only the segments of that pool.
     Returns:
         list of dicts, one a segment, with torch's keys (torch.cuda.memory_snapshot) and "serial", the number
-        of the segment in the order in which its device's were taken, and "asleep", whether its pool sleeps.
+        of the segment in the order in which its device's were taken, "asleep", whether its pool sleeps, and "managed",
+        whether its memory is.
     Raises:
         NotSupportedError: the backend is not accelrt's own pool.
     """

@@ -33,11 +33,11 @@ def report_data(
         since: Mark of mark(), for what changed since that moment.
     Returns:
         dict, sizes in bytes: device; capacity, free; reserved, live, pending, idle, largest_free,
-        fragmentation (the part of the idle bytes outside that block), stitched, sleeping; limit, None
-        without one; pools, streams and events, lists of dicts, each the largest first; tags, name -> bytes;
-        stacks, list of (frames, bytes, blocks); blocks, list of dicts; page_locked, dict; recording, bool;
-        settings, str.  A backend that is not accelrt's own gives totals alone.  {} before the first use of
-        a device, which this is not.
+        fragmentation (the part of the idle bytes outside that block), stitched, sleeping, managed; limit,
+        None without one; pools, streams and events, lists of dicts, each the largest first; tags, name ->
+        bytes; stacks, list of (frames, bytes, blocks); blocks, list of dicts; page_locked, dict; recording,
+        bool; settings, str.  A backend that is not accelrt's own gives totals alone.  {} before the first
+        use of a device, which this is not.
 
         With since: device; seconds; reserved, live and live_blocks, (then, now); tags, streams and stacks,
         lists of (tag, stream or frames, bytes, blocks), by how much each changed, what grew most first;
@@ -58,7 +58,7 @@ def report_data(
     free, capacity = mem_get_info(ordinal)
     data: dict[str, Any] = {"device": ordinal, "capacity": capacity, "free": free}
     data |= holdings(ordinal) or dict.fromkeys(
-        ("reserved", "live", "pending", "idle", "largest_free", "stitched", "sleeping"), 0
+        ("reserved", "live", "pending", "idle", "largest_free", "stitched", "sleeping", "managed"), 0
     )
     for name in ("pools", "streams", "events"):
         data.setdefault(name, [])
@@ -112,7 +112,7 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         sizes("largest free block", data, "largest_free"),
         row("fragmentation", f"{data['fragmentation']:.1%}"),
         *([sizes("limit", data, "limit")] if limited else []),
-        *(sizes(name, data, name) for name in ("stitched", "sleeping") if data[name]),
+        *(sizes(name, data, name) for name in ("stitched", "sleeping", "managed") if data[name]),
     ]
 
 
@@ -125,7 +125,8 @@ def pool_lines(data: dict[str, Any], top: int) -> list[str]:
         use = "  graphs" if pool["graphs"] else "  no use" if unused else ""
         asleep = f"  asleep {size_text(pool['sleeping'])}" if pool["asleep"] else ""
         figures = sizes(pool_text(pool["id"]), pool, "reserved", "live", "idle", "largest_free")
-        lines.append(figures + use + asleep)
+        managed = "  managed" if pool.get("managed") else ""
+        lines.append(figures + use + asleep + managed)
     return lines + more(len(data["pools"]), top)
 
 

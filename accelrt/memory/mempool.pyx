@@ -731,7 +731,7 @@ cdef class PinnedMemPool:
         return self.node
 
     def stats(self) -> dict[str, int]:
-        """What the pool holds, with the keys of host_memory_stats, whose figures have these in them, and "limit"."""
+        """Returns what the pool holds, with the keys of host_memory_stats, whose figures have these in them, and "limit"."""
         cdef PinnedPool* pinned = self.held()
         return {**pinned_figures(read_pinned_pool(pinned)), "limit": self.most}
 

@@ -447,7 +447,8 @@ def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
 
 
 def offer_pinned(file: PinnedFile) -> tuple[str, int]:
-    """The name of this process's socket, and the number by which it hands the file out while that lives."""
+    """Returns the name of this process's socket, and the number by which it hands the file out while that
+    lives."""
     number = next(_pinned_numbers)
     with _lock:
         _pinned[number] = file
@@ -455,7 +456,7 @@ def offer_pinned(file: PinnedFile) -> tuple[str, int]:
 
 
 def own_pinned(name: str, number: int) -> tuple[bool, PinnedFile | None]:
-    """Whether that is this process's socket, and the file."""
+    """Says whether that is this process's socket, and finds the file."""
     with _lock:
         if _offer is None or name != _offer.name:
             return False, None

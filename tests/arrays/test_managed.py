@@ -78,6 +78,15 @@ def test_dlpack_says_what_it_is():
     assert accelrt.from_dlpack(Handed(capsule, kind)).ptr == buffer.ptr
 
 
+@pytest.mark.gpu
+def test_dlpack_may_call_it_a_devices():
+    array = accelrt.Array(accelrt.Buffer(MIB, managed=True))
+    capsule = array.__dlpack__(stream=-1, max_version=(1, 0), dl_device=(2, 0))
+    assert accelrt.from_dlpack(Handed(capsule, 2)).ptr == array.ptr
+    with pytest.raises(BufferError):
+        accelrt.empty(8).__dlpack__(max_version=(1, 0), dl_device=(13, 0))
+
+
 def test_figures_count_it_apart():
     before = accelrt.memory_stats()
     buffer = accelrt.Buffer(24 * MIB, managed=True)
@@ -89,6 +98,24 @@ def test_figures_count_it_apart():
     del buffer
     accelrt.empty_cache()
     assert accelrt.memory_stats()["managed_bytes"] == 0
+
+
+def test_snapshots_reports_and_files_say_which_memory_is_managed(tmp_path):
+    pool = accelrt.MemPool(managed=True)
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(MIB)
+    other = accelrt.Buffer(MIB)
+    managed = {each["segment_pool_id"]: each["managed"] for each in accelrt.memory_snapshot()}
+    assert managed == {pool.id: True, (0, 0): False}
+    for name in ("held.accelrt", "held.pickle"):
+        memory.dump_snapshot(tmp_path / name)
+        segments = memory.load_snapshot(tmp_path / name)["segments"]
+        assert {each["segment_pool_id"]: each["managed"] for each in segments} == managed
+    data = memory.report_data()
+    assert data["managed"] == pool.stats()["reserved_bytes.current"]
+    assert {each["id"]: each["managed"] for each in data["pools"]} == managed
+    assert str(memory.report()).count("managed") == 2
+    assert buffer.nbytes == other.nbytes
 
 
 def test_the_processs_limit_does_not_count_it():

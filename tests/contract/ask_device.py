@@ -4,6 +4,7 @@ Prints a line a situation: the status code of the call, and whether a capture un
 a GPU and the host device differ, the GPU is right.
 """
 
+import ctypes
 import sys
 import threading
 import time
@@ -103,6 +104,23 @@ def calls(asked):
         "memory_map and unmap": lambda: map_and_unmap(rows, room),
         "capture_status of the legacy stream": lambda: rows.capture_status(0, 0),
         "wait for an event recorded outside": lambda: rows.stream_wait_event(0, asked.stream, asked.event),
+        "managed_alloc": lambda: rows.managed_alloc(0, 2 << 20, 1),
+        **moves(asked),
+    }
+
+
+def moves(asked):
+    """The same about managed memory: on the capturing stream itself, and on another."""
+    rows = asked.rows
+    managed = asked.made("managed_alloc", 0, 2 << 20, 1)
+    asked.moved = (ctypes.c_size_t * 3)(managed, 2 << 20, 1)  # to device 0; the row reads it during the call
+    place = ctypes.addressof(asked.moved)
+    return {
+        "managed_prefetch": lambda: rows.managed_prefetch(0, asked.stream, place, 1),
+        "managed_prefetch on another stream": lambda: rows.managed_prefetch(0, asked.other, place, 1),
+        "managed_discard": lambda: rows.managed_discard(0, asked.stream, place, 1, False),
+        "managed_discard on another stream": lambda: rows.managed_discard(0, asked.other, place, 1, False),
+        "managed_advise": lambda: rows.managed_advise(0, managed, 2 << 20, 1, 1, 0),
     }
 
 

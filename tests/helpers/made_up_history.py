@@ -56,6 +56,7 @@ def made_segments(history, device=0, blocks=3):
             "is_expandable": number % 2 == 0,
             "serial": number,
             "asleep": number == 3,
+            "managed": number == 2,
             "frames": history.frames[number],
             "blocks": [
                 {

@@ -231,3 +231,63 @@ def test_a_fork_leaves_the_childs_pools_empty():
     assert os.waitpid(child, 0)[1] == 0
     assert pool.stats()["active_bytes.current"] == 3 * MIB
     assert pinned.nbytes
+
+
+def test_page_locked_memory_is_filled_and_copied_in_a_streams_order():
+    stream = accelrt.Stream()
+    first, second = accelrt.PinnedBuffer(MIB), accelrt.PinnedBuffer(MIB)
+    array = accelrt.pinned_empty(1000, "uint16")
+    array[:] = 0
+    accelrt.fill(first, 3, stream=stream, blocking=True)
+    with Gate(stream) as gate:
+        accelrt.fill(first, 7, stream=stream)
+        accelrt.fill(array, 513, 500, width=2, offset=1000, stream=stream)
+        assert (np.frombuffer(first, np.uint8) == 3).all()
+        assert (array == 0).all()
+        gate.open.set()
+        accelrt.copy(second, first, stream=stream)  # behind the fill, and waited for
+    assert (np.frombuffer(second, np.uint8) == 7).all()
+    assert (array[:500] == 0).all()
+    assert (array[500:] == 513).all()
+    accelrt.fill(second, 1)
+    accelrt.synchronize()
+    assert (np.frombuffer(second, np.uint8) == 1).all()
+
+
+def test_memory_that_is_filled_is_not_handed_out_before():
+    stream, pinned = accelrt.Stream(), accelrt.PinnedBuffer(3 * MIB)
+    with Gate(stream):
+        accelrt.fill(pinned, 7, stream=stream)
+        pinned.free()
+        assert accelrt.host_memory_stats()["active_requests.current"] == 1
+    stream.synchronize()
+
+
+def test_a_replay_fills_and_copies_page_locked_memory():
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+    first, second = accelrt.PinnedBuffer(MIB), accelrt.PinnedBuffer(MIB)
+    with accelrt.graph(graph, stream=stream):
+        accelrt.fill(first, 9, stream=stream)
+        accelrt.copy(second, first, stream=stream, blocking=False)
+    view = np.frombuffer(second, np.uint8)
+    view[:] = 0
+    del first  # the graph keeps it
+    with accelrt.stream(stream):
+        graph.replay()
+    stream.synchronize()
+    assert (view == 9).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, b: accelrt.copy(a, b),
+        lambda a, b: accelrt.copy(np.zeros(64, np.uint8), a, stream=0),
+        lambda a, b: accelrt.copy(a, bytes(64), stream=0),
+    ],
+)
+def test_copies_of_host_memory_want_a_stream_and_page_locked_sides(call):
+    with pytest.raises(ValueError, match="both sides are host memory"):
+        call(accelrt.PinnedBuffer(64), accelrt.PinnedBuffer(64))
+    with pytest.raises(TypeError, match="is host memory"):
+        accelrt.fill(np.zeros(8, np.uint8), 1)

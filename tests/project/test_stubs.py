@@ -31,6 +31,7 @@ accelrt\.arrays\.array\.Array\.__(add|sub|mul|floordiv|mod|matmul|and|or|xor|lsh
 accelrt\.allocator\.settings\.settings\.Settings\.([a-z]\w+|__getattr__)
 .*\.process\.PythonFunctions
 .*\.copy\.Operand
+.*\.managed\.Ranges
 .*\.array\.HostMemory
 .*\.mapping\.(Connection|Mapping|SharedBytes)\.__init__
 .*\.graphs\.nodes\.(Handles|TYPES|RESULTS)

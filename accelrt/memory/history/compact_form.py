@@ -52,7 +52,7 @@ SIZES = ("address", "total_size", "allocated_size", "active_size", "requested_si
 SEGMENT = np.dtype(
     [
         ("device", "<u2"),
-        ("flags", "<u2"),  # LARGE, EXPANDABLE, ASLEEP
+        ("flags", "<u2"),  # LARGE, EXPANDABLE, ASLEEP, MANAGED
         ("stack", "<u4"),
         *((name, "<u8") for name in SIZES),
         ("segment_pool_id", "<u8", (2,)),
@@ -70,7 +70,7 @@ BLOCK = np.dtype(
         ("reserved", "<u4"),  # 0
     ]
 )
-LARGE, EXPANDABLE, ASLEEP = 1, 2, 4
+LARGE, EXPANDABLE, ASLEEP, MANAGED = 1, 2, 4, 8
 STATES = ("inactive", "active_allocated", "active_pending_free")
 
 
@@ -160,7 +160,8 @@ class Tables:
                 segment["device"],
                 LARGE * (segment["segment_type"] == "large")
                 | EXPANDABLE * segment["is_expandable"]
-                | ASLEEP * segment.get("asleep", False),
+                | ASLEEP * segment.get("asleep", False)
+                | MANAGED * segment.get("managed", False),
                 self.stack(segment["frames"]),
                 *(segment[key] for key in SIZES),
                 *(segment["segment_pool_id"], segment.get("serial", 0), len(segment["blocks"]), 0),
@@ -428,6 +429,7 @@ class Reader:
             "frames": self.history.frames[stack],
             "blocks": blocks,
             "asleep": bool(flags & ASLEEP),
+            "managed": bool(flags & MANAGED),
         }
 
     def read_last(self) -> None:

@@ -328,6 +328,7 @@ class Mirror(Offers):
             "segment_type": segment.heap.kind,
             "segment_pool_id": segment.heap.pool or (0, 0),
             "asleep": segment.heap.pool in self.models[device].suspended,
+            "managed": False,
             "is_expandable": segment.shape is not PLAIN,
             "allocated_size": sum(block.size for block in states[LIVE]),
             "active_size": sum(block.size for block in active),
