@@ -32,6 +32,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.random.graph_states.GraphStates",
     "accelrt.gds.GdsFile",
     "accelrt.green_contexts.GreenContext",
+    "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.nccl.communicator.Communicator",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
