@@ -450,6 +450,7 @@ cdef class Stream:
             self.note_changed(attribute, first, second)
         attributes.write(self.device_index, handle, wanted, before)
 
+    @cython.critical_section
     cdef int note_changed(self, int attribute, int first, int second) except -1:
         # What an attribute of a driver stream of the pool was before this Stream changed it first.
         cdef Attribute* entry

@@ -47,6 +47,7 @@ PARTS = {
     "accelrt.tools.cli.sample.Sampler",
     "accelrt.tools.cli.commands.top.keys.Keys",
     "accelrt.tools.cli.commands.top.state.State",
+    "accelrt.checkpoint_listener.Listener",
     "accelrt.core.stubgen.Source",
     "accelrt.env.Variable",
     "accelrt.gds.Description",
