@@ -45,7 +45,9 @@ def test_an_example_runs(command):
     assert SAYS.get(command, "") in said
 
 
-@pytest.mark.parametrize("command", ["pipeline.py", "saxpy.py", "block_sums.py", "training_step.py"])
+@pytest.mark.parametrize(
+    "command", ["pipeline.py", "saxpy.py", "block_sums.py", "divided_device.py", "training_step.py"]
+)
 def test_no_streams_of_an_example_race(command):
     run(command, ACCELRT_SANITIZE="raise")
 
@@ -55,4 +57,4 @@ def test_the_table_lists_every_example():
     sources = {path for path in sources if not path.endswith((".pyc", "README.md", "setup.py"))}
     text = (EXAMPLES / "README.md").read_text()
     assert [path for path in sources if path not in text] == []
-    assert len(STARTED) == 10
+    assert len(STARTED) == 11
