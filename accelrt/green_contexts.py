@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from accelrt.core import process
 from accelrt.devices.device import get_device_properties, mem_get_info
 from accelrt.devices.sm_resources import IN_LOCALITY, SCOPES, ContextResources, SplitPlan, described
-from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError, not_supported
+from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, NotSupportedError, not_supported
 from accelrt.runtime import cuda_bindings
 from accelrt.streams.stream import ExternalStream, Stream, StreamContext, current_stream
 
@@ -47,7 +47,8 @@ __all__ = [
 MOST_STREAMS = 32  # of one part of a device; more requests share them in turn
 SM, WORKQUEUE_CONFIG = "CU_DEV_RESOURCE_TYPE_SM", "CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG"
 BACKFILL = 1  # CUdevSmResourceGroup_flags
-INVALID_CONFIGURATION = 915
+INVALID_VALUE, INVALID_TYPE, INVALID_CONFIGURATION = 1, 914, 915
+NO_QUEUES = "this driver knows no such resource; work queues need CUDA 13.1 or later"
 REFUSED_SPLIT = (
     "the device has no such groups: ask in multiples of the alignment that device_resources() shows, "
     "in groups of at least its minimum, or pass backfill=True"
@@ -132,7 +133,7 @@ def ask(name: str, *given: Any, **told: Any) -> Any:
         needs = "what a stream has is told by CUDA 13.1 and later"
     if name == "cuDevSmResourceSplit":
         needs = "groups of several sizes, of locality domains or with backfill need CUDA 13.1 or later"
-    meanings = {INVALID_CONFIGURATION: REFUSED_SPLIT}
+    meanings = {INVALID_CONFIGURATION: REFUSED_SPLIT, INVALID_TYPE: NO_QUEUES}
     return cuda_bindings.ask(driver(), needs, name, given, told, meanings)
 
 
@@ -285,8 +286,10 @@ def told_queues(name: str, of: Any, device: int) -> Any:
     """The work queues of a device or a context; None where the driver does not tell."""
     try:
         return ask(name, of, type_of(WORKQUEUE_CONFIG), device=device)
-    except NotSupportedError:
-        return None
+    except CudaError as error:
+        if isinstance(error, NotSupportedError) or error.code in (INVALID_VALUE, INVALID_TYPE):
+            return None
+        raise
 
 
 # --- what is asked for ------------------------------------------------------------------------------------

@@ -404,6 +404,21 @@ def test_memory_inside_comes_from_the_contexts_own_pool(newer):
         buffer.free()
 
 
+def test_bindings_that_are_newer_than_the_driver_are_no_trouble(newer):
+    sms = newer.cuDeviceGetDevResource
+
+    def ask(device, kind):
+        return sms(device, kind) if kind is Kind.CU_DEV_RESOURCE_TYPE_SM else (914, None)
+
+    newer.cuDeviceGetDevResource = ask
+    assert device_resources(0) == (132, 8, 8, None, None, None)
+    with pytest.raises(accelrt.CudaError, match=r"work queues need CUDA 13\.1"):
+        GreenContext.create(8, workqueue_scope="balanced")
+    newer.cuDeviceGetDevResource = lambda device, kind: (999, None)
+    with pytest.raises(accelrt.CudaError, match="999"):
+        device_resources(0)
+
+
 def test_an_older_driver_says_what_it_lacks(stand_in):
     with pytest.raises(accelrt.NotSupportedError, match=r"groups of several sizes need CUDA 13\.1"):
         split([8, 16], 0)
