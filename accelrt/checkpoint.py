@@ -4,8 +4,9 @@
     accelrt.checkpoint.resume(pid)                # copies it back; the process goes on where it was
     accelrt.checkpoint.resume(pid, {0: 1})        # what it had on device 0 comes back on device 1
 
+    accelrt.checkpoint.listen(discard=[activations])  # in the process itself: suspend has these sleep before
     with accelrt.checkpoint.prepared(discard=[activations], keep=[weights]):
-        ...                                       # in the process itself: less is left to copy meanwhile
+        ...                                       # or it does so itself: less is left to copy meanwhile
 
 They are of the CUDA driver API, section "CUDA Checkpointing": CUDA 12.8 or later, to another GPU 13.0.  While
 it is locked, a process's calls of CUDA wait; while it is checkpointed, it holds no GPU, and a tool such as
@@ -20,6 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from accelrt import checkpoint_listener
 from accelrt.core import procfs
 from accelrt.devices.device import device_count, get_device_properties
 from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, not_supported
@@ -31,10 +33,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-__all__ = ["checkpoint", "lock", "prepared", "restore", "resume", "state", "suspend", "unlock"]
+__all__ = [
+    "checkpoint",
+    "listen",
+    "lock",
+    "prepared",
+    "restore",
+    "resume",
+    "state",
+    "stop_listening",
+    "suspend",
+    "unlock",
+]
 
 STATES = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")  # CUprocessState
 LONGEST = (1 << 32) - 1  # milliseconds
+PREPARATION = 60.0  # seconds that a process may take to prepare itself, and to wake
 NEEDS = "process checkpoints need a driver and cuda-bindings of CUDA 12.8 or later"
 GPU_UUID = re.compile("(?:GPU-)?([0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})", re.IGNORECASE)
 MEANINGS = {
@@ -204,25 +218,28 @@ def made_uuid(digits: bytes) -> Any:
     return made
 
 
-def suspend(pid: int, timeout: float | None = None) -> None:
+def suspend(pid: int, timeout: float | None = None, *, prepare: bool = True) -> None:
     """Locks a running process and checkpoints it; where it cannot, the process runs on.
 
     Arguments:
         pid, timeout: as for lock.
+        prepare: bool, whether a process that listens first lets pools sleep; it has 60 seconds for that.
     Raises:
-        as lock and checkpoint.
-
-    A process that holds memory which it could let go had better be `prepared()` before.
+        as lock and checkpoint; TimeoutError, RuntimeError: it listens, and does not answer or cannot prepare.
     """
     before = state(pid)
     try:
+        if prepare and before == "running":
+            checkpoint_listener.tell(pid, "prepare", PREPARATION)
         if before != "locked":
             lock(pid, timeout)
         checkpoint(pid)
     except BaseException:
-        with suppress(CudaError, ValueError):
+        with suppress(CudaError, ValueError, OSError, RuntimeError):
             if before != "locked" and state(pid) == "locked":
                 unlock(pid)
+            if before == "running" and state(pid) == before:
+                checkpoint_listener.tell(pid, "wake", PREPARATION)
         raise
 
 
@@ -233,10 +250,32 @@ def resume(pid: int, devices: Mapping[int | str, int | str] | None = None) -> No
         pid, devices: as for restore.
     Raises:
         as restore and unlock.  A process that could not be restored stays checkpointed; try again.
+        TimeoutError, RuntimeError: it runs, but pools that slept for the checkpoint did not wake.
     """
     if state(pid) != "locked":
         restore(pid, devices)
     unlock(pid)
+    checkpoint_listener.tell(pid, "wake", PREPARATION)
+
+
+def listen(discard: Iterable[object] = (), keep: Iterable[object] = ()) -> None:
+    """Has this process prepare itself when another one suspends it, and wake when it is resumed.
+
+    Arguments:
+        discard, keep: as of prepared, which a thread of accelrt's enters then.
+    Raises:
+        OSError: it cannot listen.
+
+    Only processes of the same user, and root, are heard.  It replaces what an earlier call said.  Pools that
+    cannot sleep at that moment, in a capture say, refuse: suspend() then raises, and the process runs on.
+    """
+    pools = list(discard), list(keep)
+    checkpoint_listener.start(lambda: prepared(*pools))
+
+
+def stop_listening() -> None:
+    """Ends what listen() began; pools that sleep because of it wake."""
+    checkpoint_listener.stop()
 
 
 @contextmanager

@@ -21,27 +21,34 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import process
 from accelrt.devices.device import get_device_properties, mem_get_info
-from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError, not_supported
+from accelrt.devices.sm_resources import IN_LOCALITY, SCOPES, ContextResources, SplitPlan, described
+from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, NotSupportedError, not_supported
 from accelrt.runtime import cuda_bindings
 from accelrt.streams.stream import ExternalStream, Stream, StreamContext, current_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
     from accelrt.memory.mempool import MemPool
 
-__all__ = ["ContextResources", "GreenContext", "device_resources", "partition", "split"]
+__all__ = [
+    "ContextResources",
+    "GreenContext",
+    "SplitPlan",
+    "device_resources",
+    "partition",
+    "plan",
+    "split",
+    "stream_resources",
+]
 
 MOST_STREAMS = 32  # of one part of a device; more requests share them in turn
 SM, WORKQUEUE_CONFIG = "CU_DEV_RESOURCE_TYPE_SM", "CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG"
-SCOPES = {
-    "device_ctx": "CU_WORKQUEUE_SCOPE_DEVICE_CTX",
-    "balanced": "CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED",
-}
-BACKFILL, IN_LOCALITY = 1, 2  # CUdevSmResourceGroup_flags
-INVALID_CONFIGURATION = 915
+BACKFILL = 1  # CUdevSmResourceGroup_flags
+INVALID_VALUE, INVALID_TYPE, INVALID_CONFIGURATION = 1, 914, 915
+NO_QUEUES = "this driver knows no such resource; work queues need CUDA 13.1 or later"
 REFUSED_SPLIT = (
     "the device has no such groups: ask in multiples of the alignment that device_resources() shows, "
     "in groups of at least its minimum, or pass backfill=True"
@@ -87,27 +94,6 @@ class Part:
         self.handed_out = 0
 
 
-class ContextResources(NamedTuple):
-    """What a green context, or a device, has.
-
-    Attributes:
-        num_sms: int, multiprocessors.
-        min_sm_partition: int, the fewest that a part of them can have; None where cuda-bindings do not tell.
-        sm_alignment: int, how many of them are scheduled together; parts have multiples.  None likewise.
-        locality_domain_id: int, the locality domain that they are of; None where they are of no certain one.
-        workqueue_scope: "device_ctx", work queues are shared with all contexts, or "balanced", with no other
-            balanced one; None where the driver does not tell (before CUDA 13.1).
-        workqueue_concurrency_limit: int, streams whose work is expected to run at a time; None likewise.
-    """
-
-    num_sms: int
-    min_sm_partition: int | None
-    sm_alignment: int | None
-    locality_domain_id: int | None
-    workqueue_scope: str | None
-    workqueue_concurrency_limit: int | None
-
-
 _parts: dict[Key, Part] = {}
 _making = threading.Lock()
 
@@ -143,9 +129,11 @@ def ask(name: str, *given: Any, **told: Any) -> Any:
         told: what an error says it was asked for.
     """
     needs = "green contexts need a driver of branch 555 or later"
+    if name == "cuStreamGetDevResource":
+        needs = "what a stream has is told by CUDA 13.1 and later"
     if name == "cuDevSmResourceSplit":
         needs = "groups of several sizes, of locality domains or with backfill need CUDA 13.1 or later"
-    meanings = {INVALID_CONFIGURATION: REFUSED_SPLIT}
+    meanings = {INVALID_CONFIGURATION: REFUSED_SPLIT, INVALID_TYPE: NO_QUEUES}
     return cuda_bindings.ask(driver(), needs, name, given, told, meanings)
 
 
@@ -226,12 +214,16 @@ def split_unevenly(device: int, whole: Any, groups: tuple[Group, ...]) -> list[A
     return list(made)
 
 
-def resources_of(key: Key) -> list[Any]:
-    """The driver's resources of all that the split of a key makes.  The part that it splits is there."""
+def source_of(key: Key) -> Any:
+    """The driver's resource that the split of a key begins with.  A part that is split further is there."""
     if key.within is None:
-        whole = whole_of(key.device)
-    else:
-        whole = ask("cuGreenCtxGetDevResource", _parts[key.within].handle, type_of(SM), device=key.device)
+        return whole_of(key.device)
+    return ask("cuGreenCtxGetDevResource", _parts[key.within].handle, type_of(SM), device=key.device)
+
+
+def resources_of(key: Key) -> list[Any]:
+    """The driver's resources of all that the split of a key makes."""
+    whole = source_of(key)
     if not key.groups:
         return [whole]
     if key.even:
@@ -290,37 +282,14 @@ def stream_of(part: Part, device: int) -> int:
         return part.streams[number]
 
 
-def told_number(of: Any, name: str) -> int | None:
-    """A figure of the driver's; None where cuda-bindings before 13.1 do not have it."""
-    value = getattr(of, name, None)
-    return None if value is None else int(value)
-
-
-def described(sms: Any, queues: Any) -> ContextResources:
-    """What resources of the driver say, the second being None where it does not tell."""
-    sm = sms.sm
-    located = int(getattr(sm, "flags", 0)) & IN_LOCALITY
-    scope = limit = None
-    if queues is not None:
-        number = int(queues.wqConfig.sharingScope)
-        scope = next((name for index, name in enumerate(SCOPES) if index == number), str(number))
-        limit = int(queues.wqConfig.wqConcurrencyLimit)
-    return ContextResources(
-        int(sm.smCount),
-        told_number(sm, "minSmPartitionSize"),
-        told_number(sm, "smCoscheduledAlignment"),
-        int(sm.localityDomainId) if located else None,
-        scope,
-        limit,
-    )
-
-
 def told_queues(name: str, of: Any, device: int) -> Any:
     """The work queues of a device or a context; None where the driver does not tell."""
     try:
         return ask(name, of, type_of(WORKQUEUE_CONFIG), device=device)
-    except NotSupportedError:
-        return None
+    except CudaError as error:
+        if isinstance(error, NotSupportedError) or error.code in (INVALID_VALUE, INVALID_TYPE):
+            return None
+        raise
 
 
 # --- what is asked for ------------------------------------------------------------------------------------
@@ -570,6 +539,36 @@ def partition(num_sms: int, count: int, device: DeviceArgument | None = None) ->
     return tuple(GreenContext(key._replace(number=index)) for index in range(parts))
 
 
+def key_of(
+    counts: Any,
+    device: DeviceArgument | None,
+    within: GreenContext | None,
+    queue: Queue | None,
+    each: Mapping[str, Any],
+) -> Key:
+    """What a split asks for, checked; each: by name, what is given for all groups or for each."""
+    if not isinstance(counts, (list, tuple)) or not counts:
+        raise ArgumentTypeError(f"counts is {counts!r}; pass a list of ints, None for what is left")
+    if within is not None and not isinstance(within, GreenContext):
+        kind = type(within).__name__
+        raise ArgumentTypeError(f"within is {within!r} of type {kind}; pass a GreenContext")
+    wanted = [0 if count is None else checked_count(count, "counts") for count in counts]
+    number = len(counts)
+    together, preferred = (
+        [checked_count(value, name, 0) for value in spread(each[name], name, number)]
+        for name in ("coscheduled_sm_count", "preferred_coscheduled_sm_count")
+    )
+    filled = [bool(value) for value in spread(each["backfill"], "backfill", number)]
+    domains = spread(each["locality_domain_id"], "locality_domain_id", number)
+    driver()
+    ordinal = within.device_index if within is not None and device is None else ordinal_of(device)
+    if within is not None and within.device_index != ordinal:
+        raise ArgumentError(f"device is {ordinal}, but within is {within!r}")
+    domains = [checked_locality(ordinal, domain) for domain in domains]
+    groups = tuple(map(Group, wanted, together, preferred, filled, domains))
+    return Key(ordinal, groups, 0, False, queue, None if within is None else within._key)
+
+
 def split(
     counts: Sequence[int | None],
     device: DeviceArgument | None = None,
@@ -588,8 +587,8 @@ def split(
     Arguments:
         counts: how many multiprocessors each has, ints; None is as many as are left when its turn comes.
         device: int, "cuda:1", ...; None is the current device, or that of within.
-        coscheduled_sm_count, preferred_coscheduled_sm_count: ints, how many of a group run together,
-            as clusters need it, and how many if that can be; 0 leaves it to the driver.
+        coscheduled_sm_count, preferred_coscheduled_sm_count: ints, how many of a group run together, as
+            clusters need it, and how many if that can be; 0 leaves it to the driver.
         backfill: bool, whether a group may have some that are not scheduled with the others.
         locality_domain_id: int, the domain whose multiprocessors a group has; None is any.
             These four are for all groups, or a list or tuple with one for each.
@@ -601,32 +600,62 @@ def split(
         NotSupportedError: the driver is older than CUDA 13.1, or accelrt runs on the host device.
         CudaError: the driver refused; groups that it made before stay for the next time.
     """
-    if not isinstance(counts, (list, tuple)) or not counts:
-        raise ArgumentTypeError(f"counts is {counts!r}; pass a list of ints, None for what is left")
-    if within is not None and not isinstance(within, GreenContext):
-        kind = type(within).__name__
-        raise ArgumentTypeError(f"within is {within!r} of type {kind}; pass a GreenContext")
-    wanted = [0 if count is None else checked_count(count, "counts") for count in counts]
     queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
-    number = len(counts)
-    together, preferred = (
-        [checked_count(each, name, 0) for each in spread(value, name, number)]
-        for name, value in (
-            ("coscheduled_sm_count", coscheduled_sm_count),
-            ("preferred_coscheduled_sm_count", preferred_coscheduled_sm_count),
-        )
-    )
-    filled = [bool(each) for each in spread(backfill, "backfill", number)]
-    driver()
-    ordinal = within.device_index if within is not None and device is None else ordinal_of(device)
-    if within is not None and within.device_index != ordinal:
-        raise ArgumentError(f"device is {ordinal}, but within is {within!r}")
-    domains = [
-        checked_locality(ordinal, each) for each in spread(locality_domain_id, "locality_domain_id", number)
-    ]
-    groups = tuple(map(Group, wanted, together, preferred, filled, domains))
-    key = Key(ordinal, groups, 0, False, queue, None if within is None else within._key)
-    return tuple(GreenContext(key._replace(number=index), own_pool) for index in range(number))
+    each = {
+        "coscheduled_sm_count": coscheduled_sm_count,
+        "preferred_coscheduled_sm_count": preferred_coscheduled_sm_count,
+        "backfill": backfill,
+        "locality_domain_id": locality_domain_id,
+    }
+    key = key_of(counts, device, within, queue, each)
+    return tuple(GreenContext(key._replace(number=index), own_pool) for index in range(len(counts)))
+
+
+def plan(
+    counts: Sequence[int | None],
+    device: DeviceArgument | None = None,
+    *,
+    coscheduled_sm_count: int | Sequence[int] = 0,
+    preferred_coscheduled_sm_count: int | Sequence[int] = 0,
+    backfill: bool | Sequence[bool] = False,
+    locality_domain_id: int | Sequence[int | None] | None = None,
+    within: GreenContext | None = None,
+) -> SplitPlan:
+    """What split() would make, without making a context.
+
+    Arguments:
+        as of split.
+    Returns:
+        SplitPlan: groups, a tuple of ContextResources, and remainder, how many multiprocessors are left.
+    Raises:
+        as split.
+    """
+    each = {
+        "coscheduled_sm_count": coscheduled_sm_count,
+        "preferred_coscheduled_sm_count": preferred_coscheduled_sm_count,
+        "backfill": backfill,
+        "locality_domain_id": locality_domain_id,
+    }
+    key = key_of(counts, device, within, None, each)
+    with _making:
+        groups = resources_of(key)
+        whole = source_of(key)
+    made = tuple(described(group, None) for group in groups)
+    return SplitPlan(made, int(whole.sm.smCount) - sum(group.num_sms for group in made))
+
+
+def stream_resources(stream: Stream) -> ContextResources:
+    """The multiprocessors that a stream's kernels may run on (cuStreamGetDevResource).
+
+    Arguments:
+        stream: Stream, of a green context or of none.
+    Raises:
+        TypeError: it is none.
+        NotSupportedError: the driver is older than CUDA 13.1, or accelrt runs on the host device.
+    """
+    if not isinstance(stream, Stream):
+        raise ArgumentTypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
+    return described(ask("cuStreamGetDevResource", stream.handle, type_of(SM), stream=stream.handle), None)
 
 
 def device_resources(device: DeviceArgument | None = None) -> ContextResources:

@@ -264,16 +264,20 @@ cdef class device:
 
     # Devices are in the order of their ordinals; with anything else they are in none.
 
-    def __lt__(self, other: device) -> bool:
+    # stub: def __lt__(self, other: device, /) -> bool: ...
+    def __lt__(self, other):
         return self.index < (<device>other).index if isinstance(other, device) else NotImplemented
 
-    def __le__(self, other: device) -> bool:
+    # stub: def __le__(self, other: device, /) -> bool: ...
+    def __le__(self, other):
         return self.index <= (<device>other).index if isinstance(other, device) else NotImplemented
 
-    def __gt__(self, other: device) -> bool:
+    # stub: def __gt__(self, other: device, /) -> bool: ...
+    def __gt__(self, other):
         return self.index > (<device>other).index if isinstance(other, device) else NotImplemented
 
-    def __ge__(self, other: device) -> bool:
+    # stub: def __ge__(self, other: device, /) -> bool: ...
+    def __ge__(self, other):
         return self.index >= (<device>other).index if isinstance(other, device) else NotImplemented
 
     def __hash__(self) -> int:

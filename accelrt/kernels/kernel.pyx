@@ -359,7 +359,10 @@ cdef inline bint put_float(const Parameter* parameter, double value, char* out) 
 
 cdef bint is_tensor_map(object argument) except -1:
     # A descriptor that is passed by value, of an Array's memory (tensor_map.py).
-    cdef object module = sys.modules.get("accelrt.kernels.tensor_map")
+    cdef object module
+    if isinstance(argument, (Array, Buffer, int, float)):
+        return False
+    module = sys.modules.get("accelrt.kernels.tensor_map")
     return module is not None and isinstance(argument, module.TensorMap)
 
 

@@ -53,8 +53,8 @@ def read(ordinal: int, stream: int) -> StreamAttributes:
     except NotSupportedError:
         window = None
     numbers = {attribute: ask(ordinal, stream, attribute)[1:] for attribute in NAMES}
-    policy = next(name for name, number in POLICIES.items() if number == numbers[SYNC_POLICY][0])
-    domain = next(name for name, number in DOMAINS.items() if number == numbers[DOMAIN][0])
+    policy = {number: name for name, number in POLICIES.items()}.get(numbers[SYNC_POLICY][0], "auto")
+    domain = "remote" if numbers[DOMAIN][0] == DOMAINS["remote"] else "default"
     return StreamAttributes(window, numbers[PRIORITY][0], policy, domain, numbers[DOMAIN_MAP])
 
 

@@ -450,6 +450,7 @@ cdef class Stream:
             self.note_changed(attribute, first, second)
         attributes.write(self.device_index, handle, wanted, before)
 
+    @cython.critical_section
     cdef int note_changed(self, int attribute, int first, int second) except -1:
         # What an attribute of a driver stream of the pool was before this Stream changed it first.
         cdef Attribute* entry
@@ -586,8 +587,8 @@ def default_stream(device: DeviceArgument | None = None) -> Stream:
     """A device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0.
 
     Its work waits for all earlier work of the device's blocking streams, the threads' default streams among them,
-    and their later work waits for it (CUDA driver API, "Stream synchronization behavior").  Streams made by
-    Stream() are not blocking.
+    and their later work waits for it (CUDA driver API, "Stream synchronization behavior").  Of the
+    streams that Stream() makes those with nonblocking=False are.
     """
     return default_of(ordinal_of(device), LEGACY)
 

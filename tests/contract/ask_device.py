@@ -283,6 +283,47 @@ def between_devices(asked):
                 )
 
 
+def attributes(asked):
+    """What a new stream has, whether it is set and read back, and whether beside a capture too."""
+    rows, (_, greatest) = asked.rows, asked.rows.stream_priority_range(0)[1:]
+    names = {3: "synchronization policy", 8: "priority", 9: "domain map", 10: "domain"}
+    for number, first, second in ((3, 4, 0), (8, greatest, 0), (9, 0, 0), (9, 1, 0), (9, 200, 0), (10, 1, 0)):
+        before = rows.stream_attribute_get(0, asked.stream, number)
+        code = rows.stream_attribute_set(0, asked.stream, number, first, second)
+        after = rows.stream_attribute_get(0, asked.stream, number)
+        print(f"{names[number]}: is", before, "set to", (first, second), code, "and is", after)
+        rows.stream_attribute_set(0, asked.stream, number, *before[1:])
+        rows.capture_begin(0, asked.stream, RELAXED)
+        code = rows.stream_attribute_set(0, asked.stream, number, *before[1:])
+        state = STATES[rows.capture_status(0, asked.stream)[1]]
+        print(f"{names[number]} set while the stream captures:", code, state)
+        rows.graph_destroy(rows.capture_end(0, asked.stream)[1])
+    print("stream_priority after it was set by attribute:", rows.stream_priority(0, asked.stream))
+
+
+def blocking(asked):
+    """Blocking streams beside a capture of one of them."""
+    rows = asked.rows
+    one, other = (asked.made("stream_create", 0, 0, 0) for _ in range(2))
+    for name, call in {
+        "fill on the legacy stream": lambda: rows.fill(0, 0, asked.memory, 1, 1, 64),
+        "fill on another blocking stream": lambda: rows.fill(0, other, asked.memory, 1, 1, 64),
+        "query of another blocking stream": lambda: rows.stream_query(0, other),
+    }.items():
+        rows.capture_begin(0, one, RELAXED)
+        code, state = call(), STATES[rows.capture_status(0, one)[1]]
+        print(f"{name}, while a blocking stream captures:", code, state)
+        code, graph = rows.capture_end(0, one)
+        if code == 0:
+            rows.graph_destroy(graph)
+    for stream in (one, other):
+        rows.stream_destroy(0, stream)
+
+
+def contexts(asked):
+    print("contexts:", [asked.rows.context_active(device) for device in range(asked.rows.device_count()[1])])
+
+
 def main(driver):
     asked = Asked(driver)
     for name, call in calls(asked).items():
@@ -293,6 +334,9 @@ def main(driver):
         asked.during(name, call, mode=RELAXED)
     situations(asked)
     between_devices(asked)
+    attributes(asked)
+    blocking(asked)
+    contexts(asked)
 
 
 if __name__ == "__main__":

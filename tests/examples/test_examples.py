@@ -50,7 +50,8 @@ def test_an_example_runs(command):
 
 
 @pytest.mark.parametrize(
-    "command", ["pipeline.py", "saxpy.py", "block_sums.py", "paged_cache.py", "training_step.py"]
+    "command",
+    ["pipeline.py", "saxpy.py", "block_sums.py", "divided_device.py", "paged_cache.py", "training_step.py"],
 )
 def test_no_streams_of_an_example_race(command):
     run(command, ACCELRT_SANITIZE="raise")

@@ -34,7 +34,17 @@ FLOORS = (
     ("kernels",),
     ("graphs",),
     (
-        *("checkpoint", "gds", "green_contexts", "identity", "random", "readings", "interface", "interop"),
+        *(
+            "checkpoint",
+            "checkpoint_listener",
+            "gds",
+            "green_contexts",
+            "identity",
+            "random",
+            "readings",
+            "interface",
+            "interop",
+        ),
         *("sanitizer", "sharing", "api", "include", "tunable"),
     ),
     ("nccl", "comm"),

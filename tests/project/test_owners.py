@@ -32,6 +32,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.random.graph_states.GraphStates",
     "accelrt.gds.GdsFile",
     "accelrt.green_contexts.GreenContext",
+    "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.nccl.communicator.Communicator",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
@@ -46,6 +47,7 @@ PARTS = {
     "accelrt.tools.cli.sample.Sampler",
     "accelrt.tools.cli.commands.top.keys.Keys",
     "accelrt.tools.cli.commands.top.state.State",
+    "accelrt.checkpoint_listener.Listener",
     "accelrt.core.stubgen.Source",
     "accelrt.env.Variable",
     "accelrt.gds.Description",

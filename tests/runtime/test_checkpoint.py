@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -12,7 +13,7 @@ from beside import on_a_thread
 from cli_command import accelrt as command
 
 import accelrt
-from accelrt import checkpoint
+from accelrt import checkpoint, checkpoint_listener
 from accelrt.runtime import cuda_bindings
 from accelrt.tools.cli.commands import checkpoint as checkpoint_command
 
@@ -243,6 +244,122 @@ def test_an_error_inside_wakes_them_too():
         raise KeyError
     assert not pool.is_asleep()
     buffer.free()
+
+
+LISTENER = """
+import sys
+import accelrt
+pool, weights = accelrt.MemPool(), accelrt.MemPool()
+with accelrt.use_mem_pool(pool):
+    lost = accelrt.Buffer(8 << 20)
+with accelrt.use_mem_pool(weights):
+    kept = accelrt.Buffer(4 << 20)
+kept.fill(9)
+accelrt.checkpoint.listen(discard=[pool], keep=[weights])
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "capture\\n":
+        graph = accelrt.CUDAGraph()
+        context = accelrt.graph(graph)
+        context.__enter__()
+    if line == "end\\n":
+        context.__exit__(None, None, None)
+    if line == "contents\\n":
+        out = bytearray(4 << 20)
+        kept.copy_to(out)
+        print(set(out), flush=True)
+    else:
+        print(pool.is_asleep(), weights.is_asleep(), flush=True)
+"""
+
+
+@pytest.fixture
+def listener():
+    environment = os.environ | {"ACCELRT_DRIVER": "host"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+    def say(word="asleep"):
+        process.stdin.write(word + "\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    assert process.stdout.readline() == "ready\n"
+    say.pid = process.pid
+    yield say
+    process.communicate()
+
+
+@pytest.mark.host
+def test_a_process_that_listens_lets_its_pools_sleep_while_it_is_suspended(stand_in, listener):
+    assert listener() == "False False"
+    checkpoint.suspend(listener.pid)
+    assert listener() == "True True"
+    checkpoint.resume(listener.pid)
+    assert listener() == "False False"
+    assert listener("contents") == "{9}"
+    checkpoint.suspend(listener.pid, prepare=False)
+    assert listener() == "False False"
+    checkpoint.resume(listener.pid)
+
+
+@pytest.mark.host
+def test_a_process_that_could_not_be_suspended_is_awake_again(stand_in, listener):
+    stand_in.refuse["checkpoint"] = 2
+    with pytest.raises(accelrt.CudaError):
+        checkpoint.suspend(listener.pid)
+    assert listener() == "False False"
+    assert stand_in.process == RUNNING
+
+
+@pytest.mark.host
+def test_a_process_that_cannot_prepare_is_told_of_and_runs_on(stand_in, listener):
+    assert listener("capture") == "False False"
+    with pytest.raises(RuntimeError, match=r"was told to prepare, which failed there: \w+"):
+        checkpoint.suspend(listener.pid)
+    assert (stand_in.calls, stand_in.process) == ([], RUNNING)
+    assert listener("end") == "False False"
+    checkpoint.suspend(listener.pid)
+    assert listener() == "True True"
+
+
+def test_this_process_listens_as_long_as_it_is_to(stand_in):
+    assert not checkpoint_listener.tell(os.getpid(), "wake", 5)
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        buffer = accelrt.Buffer(MIB)
+    checkpoint.listen(keep=[pool])
+    checkpoint.suspend(os.getpid())
+    assert pool.is_asleep()
+    checkpoint.stop_listening()  # which wakes it
+    assert not pool.is_asleep()
+    checkpoint.resume(os.getpid())
+    assert not checkpoint_listener.tell(os.getpid(), "wake", 5)
+    checkpoint.listen()
+    with pytest.raises(RuntimeError, match="no word of a checkpoint's"):
+        checkpoint_listener.tell(os.getpid(), "sleep", 5)
+    checkpoint.stop_listening()
+    buffer.free()
+
+
+def test_a_process_that_takes_anothers_name_is_not_believed(pid):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        taken.bind(checkpoint_listener.address_of(pid))
+        taken.listen()
+        assert not checkpoint_listener.tell(pid, "prepare", 5)
+
+
+def test_one_that_does_not_answer_is_waited_for_no_longer_than_the_limit(monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(checkpoint_listener.address_of(os.getpid()))
+        silent.listen()
+        with pytest.raises(TimeoutError, match="was told to prepare, and did not answer within"):
+            checkpoint_listener.tell(os.getpid(), "prepare", 0.05)
 
 
 # --- the command ------------------------------------------------------------------------------------------

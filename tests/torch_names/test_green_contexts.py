@@ -11,7 +11,14 @@ from beside import on_a_thread
 
 import accelrt
 from accelrt import green_contexts
-from accelrt.green_contexts import GreenContext, device_resources, partition, split
+from accelrt.green_contexts import (
+    GreenContext,
+    device_resources,
+    partition,
+    plan,
+    split,
+    stream_resources,
+)
 
 
 class Flag(enum.IntEnum):
@@ -150,6 +157,10 @@ class Newer(StandIn):
     def cuGreenCtxGetDevResource(self, handle, kind):
         part = self.resources[handle - 101]
         return 0, part if kind is Kind.CU_DEV_RESOURCE_TYPE_SM else part.queues
+
+    def cuStreamGetDevResource(self, stream, kind):
+        assert kind is Kind.CU_DEV_RESOURCE_TYPE_SM
+        return 0, self.of_streams[stream]
 
     def cuGreenCtxGetId(self, handle):
         return 0, 7000 + handle
@@ -331,6 +342,27 @@ def test_what_a_context_and_a_device_have_is_told(newer):
     assert GreenContext.max_workqueue_concurrency(0) == 32
 
 
+def test_a_plan_makes_no_context(newer):
+    made = plan([16, 64], 0)
+    assert [group.num_sms for group in made.groups] == [16, 64]
+    assert (made.remainder, newer.made) == (52, [])
+    (rest,), left = plan([None], 0)
+    assert (rest.num_sms, rest.sm_alignment, left) == (132, 8, 0)
+    large = split([96, 32], 0)[0]
+    assert plan([32, 8], within=large).remainder == 56
+    assert len(newer.made) == 2
+    with pytest.raises(ValueError, match="counts are"):
+        plan([200], 0)
+
+
+def test_a_stream_tells_what_its_kernels_run_on(newer):
+    stream = split([24, 8], 0)[0].Stream()
+    newer.of_streams = {stream.cuda_stream: newer.resources[0]}
+    assert stream_resources(stream).num_sms == 24
+    with pytest.raises(TypeError, match="stream is 3 of type int; pass a Stream"):
+        stream_resources(3)
+
+
 def test_work_queues_alone_leave_all_multiprocessors(newer):
     context = GreenContext.create(workqueue_scope="balanced")
     assert (context.num_sms, context.resources.workqueue_scope) == (132, "balanced")
@@ -370,6 +402,21 @@ def test_memory_inside_comes_from_the_contexts_own_pool(newer):
     assert owners[outside.ptr] == (0, 0)
     for buffer in (mine, theirs, more, outside):
         buffer.free()
+
+
+def test_bindings_that_are_newer_than_the_driver_are_no_trouble(newer):
+    sms = newer.cuDeviceGetDevResource
+
+    def ask(device, kind):
+        return sms(device, kind) if kind is Kind.CU_DEV_RESOURCE_TYPE_SM else (914, None)
+
+    newer.cuDeviceGetDevResource = ask
+    assert device_resources(0) == (132, 8, 8, None, None, None)
+    with pytest.raises(accelrt.CudaError, match=r"work queues need CUDA 13\.1"):
+        GreenContext.create(8, workqueue_scope="balanced")
+    newer.cuDeviceGetDevResource = lambda device, kind: (999, None)
+    with pytest.raises(accelrt.CudaError, match="999"):
+        device_resources(0)
 
 
 def test_an_older_driver_says_what_it_lacks(stand_in):
@@ -498,6 +545,8 @@ def test_groups_of_several_sizes_have_nothing_in_common_on_a_gpu():
     assert 0 < len(one) <= small.num_sms
     assert 0 < len(other) <= rest.num_sms
     assert not one & other
+    assert stream_resources(small.Stream()).num_sms == small.num_sms
+    assert plan([small.num_sms, None], 0).groups[0].num_sms == small.num_sms
     with small, accelrt.Buffer(1 << 20) as buffer:
         buffer.fill(3)
         assert small.mem_pool.use_count() > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import accelrt
-from accelrt import identity, nvml
+from accelrt import env, identity, nvml
 from accelrt.allocator.settings.settings import parse
 from accelrt.core.printable import size_text
 from accelrt.tools.cli import facts
@@ -271,7 +271,7 @@ def settings_of_torch(driver: dict[str, Any]) -> Iterator[Finding]:
     """Torch's settings string, whose keys are accelrt's too, but which accelrt does not read."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         text = os.environ.get(name)
-        if not text or os.environ.get("ACCELRT_ALLOC_CONF"):
+        if not text or env.text("ACCELRT_ALLOC_CONF"):
             continue
         try:
             parse(text, name)

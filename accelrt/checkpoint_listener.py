@@ -1,0 +1,173 @@
+"""A process that prepares itself when another one suspends it: what the two say to each other.
+
+The process that listens has a Unix socket under an abstract name with its number in it.  Each connection is
+one word, "prepare" or "wake", and one answer, "ok" or what went wrong.  Both sides look by SO_PEERCRED who
+the other is: the same user, or root, and the process that was meant.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import warnings
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+from accelrt.core import process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+__all__: list[str] = []
+
+CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
+LONGEST = 4096  # bytes of a word or an answer
+ANSWER_SECONDS = 5.0  # how long a client may take to say its word
+
+_listener: Listener | None = None
+
+
+def address_of(pid: int) -> str:
+    return f"\0accelrt-checkpoint-{pid}"
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, user, _ = CREDENTIALS.unpack(found)
+    return pid, user
+
+
+class Listener:
+    """The thread that is told, and what sleeps because of it.
+
+    Arguments:
+        make: what makes the context in which the process is prepared.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self.make = make
+        self.asleep: ExitStack | None = None
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.thread = threading.Thread(target=self.run, name="accelrt-checkpoint", daemon=True)
+        try:
+            self.socket.bind(address_of(os.getpid()))
+            self.socket.listen()
+            self.thread.start()
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:  # it was closed
+                return
+            with connection:
+                try:
+                    connection.settimeout(ANSWER_SECONDS)
+                    self.answer(connection)
+                except Exception as error:  # a client that went, say: the next one is heard
+                    warnings.warn(
+                        f"a checkpoint's word was not answered: {error}", RuntimeWarning, stacklevel=2
+                    )
+
+    def answer(self, connection: socket.socket) -> None:
+        _, user = peer_of(connection)
+        if user not in (0, os.geteuid()):
+            return
+        word = connection.recv(LONGEST)
+        try:
+            self.perform(word)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".encode(errors="replace")
+            connection.sendall(text[:LONGEST])
+        else:
+            connection.sendall(b"ok")
+
+    def perform(self, word: bytes) -> None:
+        if word == b"prepare":
+            if self.asleep is None:
+                with ExitStack() as entered:
+                    entered.enter_context(self.make())
+                    self.asleep = entered.pop_all()
+        elif word == b"wake":
+            asleep, self.asleep = self.asleep, None
+            if asleep is not None:
+                asleep.close()
+        else:
+            raise ValueError(f"{word!r} is no word of a checkpoint's")
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # which ends accept
+        self.socket.close()
+        if self.thread is not threading.current_thread():
+            self.thread.join(ANSWER_SECONDS)
+        self.perform(b"wake")
+
+
+def start(make: Callable[[], AbstractContextManager[None]]) -> None:
+    """Listens; in place of what listened before, whose pools are awake then."""
+    global _listener
+    stop()
+    _listener = Listener(make)
+
+
+def stop() -> None:
+    """Listens no more; what sleeps because of it wakes."""
+    global _listener
+    listener, _listener = _listener, None
+    if listener is not None:
+        listener.close()
+
+
+def forget_in_child() -> None:
+    # The parent's socket: whoever calls the parent is not to wait for the child.
+    global _listener
+    if _listener is not None:
+        _listener.socket.close()
+    _listener = None
+
+
+def tell(pid: int, word: str, seconds: float) -> bool:
+    """Says a word to a process that listens; whether it does.
+
+    Raises:
+        TimeoutError: it does not answer in time.
+        RuntimeError: what it was told went wrong there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        try:
+            connection.connect(address_of(pid))
+            number, user = peer_of(connection)
+            if number != pid or user not in (0, os.geteuid(), owner_of(pid)):
+                return False  # somebody took its name
+            connection.sendall(word.encode())
+            answer = connection.recv(LONGEST)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except TimeoutError:
+            raise TimeoutError(
+                f"process {pid} was told to {word}, and did not answer within {seconds:g} s"
+            ) from None
+    if answer != b"ok":
+        told = answer.decode(errors="replace") or "it broke the connection off"
+        raise RuntimeError(f"process {pid} was told to {word}, which failed there: {told}")
+    return True
+
+
+def owner_of(pid: int) -> int:
+    """The user of a process; -1 where there is none any more."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+process.call_at_fork("checkpoint_listener", "tools", child=forget_in_child)
