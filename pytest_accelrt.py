@@ -19,13 +19,21 @@ NEED_DEVICE = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the driver that fixtures use, for a command line or for addopts."""
+    text = (
+        "the device of accelrt's fixtures; default: ACCELRT_DRIVER, else a GPU where there is one, else host"
+    )
+    parser.getgroup("accelrt").addoption("--accelrt-driver", choices=("host", "cuda"), help=text)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Initialises the device before the first test uses it in another way."""
     items = [] if session.config.option.collectonly else session.items
     if any(NEED_DEVICE.intersection(getattr(item, "fixturenames", ())) for item in items):
         with contextlib.suppress(Exception):  # the fixture says it, in the report of its test
-            use_device()
+            use_device(session.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,17 +43,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-def use_device() -> str:
+def use_device(config: pytest.Config) -> str:
     from accelrt import testing
 
-    return testing.use_device()
+    return testing.use_device(config.getoption("--accelrt-driver"))
 
 
 @pytest.fixture(scope="session")
-def accelrt_device() -> str:
-    """Initialises the driver that the session runs on, "host" or "cuda": the one that ACCELRT_DRIVER names;
-    without it a GPU where there is one, else the host device."""
-    return use_device()
+def accelrt_device(pytestconfig: pytest.Config) -> str:
+    """Initialises the driver that the session runs on, "host" or "cuda": the one that --accelrt-driver or
+    ACCELRT_DRIVER names; without both a GPU where there is one, else the host device."""
+    return use_device(pytestconfig)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ cdef extern from *:
 
 cdef inline int note_refusal(int code, int device, size_t size, uintptr_t stream) noexcept nogil:
     # Returns the code.
-    if code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED:
+    if code and (code == OUT_OF_MEMORY or code == CAP_REACHED or code == POOL_CAP_REACHED):
         last_refusal.code, last_refusal.device = code, device
         last_refusal.size, last_refusal.stream = size, stream
     return code

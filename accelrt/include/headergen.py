@@ -115,6 +115,7 @@ it
 #ifdef __cplusplus
 #error "accelrt_static.h is C: include it in a file of C, which the compiler links with your C++"
 #endif
+#define ACCELRT_LIBRARY "what includes accelrt_static.h"
 {loader}
 #include "accelrt.h"
 

@@ -200,9 +200,6 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
         raise too_late(lacking)
     allocator = plug(torch)
     _installed = allocator
-    tell(
-        "torch_plugged", f"torch's allocator is plugged in, without much of what its own class has: {lacking}"
-    )
     try:
         replace_functions(torch, FUNCTIONS, mempool_class(torch), [])
         torch.cuda.memory.change_current_allocator(allocator)
@@ -218,6 +215,9 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
             _installed = None
             restore()
         raise
+    tell(
+        "torch_plugged", f"torch's allocator is plugged in, without much of what its own class has: {lacking}"
+    )
 
 
 def tell(event: str, text: str) -> None:

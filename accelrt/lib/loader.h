@@ -10,6 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifndef ACCELRT_LIBRARY /* what has these functions */
+#define ACCELRT_LIBRARY "libaccelrt.so"
+#endif
+
 enum { NOT_INITIALIZED = 3 };
 
 /* The part of Python's C API that is used; objects are opaque. */
@@ -80,7 +84,7 @@ static int fill_table(const struct python *python, const char *const *names, siz
         capsule = python->item(capsules, names[index]);
         pointer = capsule == NULL ? NULL : python->capsule_pointer(capsule, python->capsule_name(capsule));
         if (pointer == NULL) {
-            fprintf(stderr, "accelrt: accelrt.api has no %s; libaccelrt.so is of another accelrt\n", names[index]);
+            fprintf(stderr, "accelrt: accelrt.api has no %s; " ACCELRT_LIBRARY " is of another accelrt\n", names[index]);
             break;
         }
         memcpy((char *)table + index * sizeof(pointer), &pointer, sizeof(pointer));

@@ -44,7 +44,7 @@ from accelrt.core.process import call_at_exit
 from accelrt.devices.device cimport (
     await_device, count_devices, current_ordinal, device_total, known_devices, ordinal_of, parse,
 )
-from accelrt.driver.guard cimport INTERRUPTED, drop_with_gil, make_thread_state, raise_interruption
+from accelrt.driver.guard cimport INTERRUPTED, captures_open, drop_with_gil, make_thread_state, raise_interruption
 from accelrt.driver.registry import cause_of_refusal, cause_of_refusal as driver_refusal, driver_name, opened_name
 cimport accelrt.driver.registry as registry
 from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOfMemoryError
@@ -192,9 +192,12 @@ cdef inline bint has_news(int ordinal) noexcept nogil:
 
 cdef int tell_news(int ordinal, object size) except -1:
     # Tells the log what the allocator had to do since it was told last, for nogil code too.  size: bytes requested, None
-    # where nothing was.
+    # where nothing was.  Another backend's figures are asked of the driver, so beside a capture they wait.
+    cdef bint own = backend_name() == "native"
+    if not own and captures_open():
+        return 0
     store_told(&told_news[ordinal], count_news(ordinal))
-    return tell_log("tell_changes", (ordinal, size, memory_stats, backend_name() == "native"))
+    return tell_log("tell_changes", (ordinal, size, memory_stats, own))
 
 
 cdef int tell_log(str name, tuple arguments) except -1:

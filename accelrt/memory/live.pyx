@@ -306,7 +306,7 @@ def tell(error: OutOfMemoryError, int ordinal) -> None:
 # --- handles -----------------------------------------------------------------------------------------------------
 
 def handles_in_use() -> tuple[int, int]:
-    """Counts how many streams and events are in use, of Streams, Events and nogil code, on all devices: (streams, events)."""
+    """Counts the streams and events in use, of Streams, Events and nogil code, on all devices: (streams, events)."""
     cdef size_t streams
     cdef long events
     with nogil:

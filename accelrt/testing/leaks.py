@@ -211,7 +211,8 @@ def check_leaks(*, stacks: bool = True) -> Iterator[LeakCheck]:
     Raises:
         LeakError: the text lists the memory with stacks and holders, and the handles.
 
-    An error of the block passes, and nothing is compared: its traceback holds what the block had made.
+    An error of the block passes, and nothing is compared: its traceback holds what the block had made.  Where
+    handles were made is told too while Python's tracemalloc traces (python -X tracemalloc).
     """
     check = LeakCheck(stacks=stacks).begin()
     try:
@@ -288,7 +289,14 @@ def handle_lines(handles: dict[str, int], known: set[int]) -> Iterator[str]:
                 each for each in objects_of_kinds() if isinstance(each, KINDS[kind]) and id(each) not in known
             ]
             for each in new:
-                yield f"    {each!r}{holder_text(each, new)}"
+                yield f"    {each!r}{origin_text(each)}{holder_text(each, new)}"
+
+
+def origin_text(thing: object) -> str:
+    """Says where an object was made, as text to append, if tracemalloc was told to trace that."""
+    tracemalloc = sys.modules.get("tracemalloc")
+    trace = None if tracemalloc is None else tracemalloc.get_object_traceback(thing)
+    return f", made at {trace[-1].filename}:{trace[-1].lineno}" if trace else ""
 
 
 def misuse_line(misuse: tuple[str, int]) -> str:

@@ -28,6 +28,13 @@ def test_allocating_in_a_loop_without_the_gil_from_eight_threads(loops):
     assert stats["allocation.all.allocated"] >= 8 * rounds
 
 
+def test_a_refusal_is_explained_to_nogil_code(loops):
+    assert loops.why_refused(0, 1000) == ""
+    text = loops.why_refused(0, 1 << 50)
+    assert "Tried to allocate 1048576.00 GiB" in text
+    assert "has a total capacity of" in text
+
+
 def test_the_place_is_what_python_set(loops):
     stream = accelrt.Stream()
     assert loops.place() == (0, 0, 0)

@@ -166,8 +166,12 @@ def test_cmake_finds_the_package(tmp_path):
         "cmake_minimum_required(VERSION 3.18)\nproject(user C)\n"
         f"find_package(accelrt {package.__version__} REQUIRED)\n"
         "add_executable(program program.c)\ntarget_link_libraries(program accelrt::accelrt)\n"
+        "add_executable(alone program.c)\ntarget_link_libraries(alone accelrt::static)\n"
     )
-    (tmp_path / "program.c").write_text("#include <accelrt.h>\nint main(void) { return 0; }\n")
+    (tmp_path / "program.c").write_text(
+        "#include <accelrt.h>\n"
+        "int main(void) { return accelrt_memory_allocated(0) || accelrt_api_version(); }\n"
+    )
     root = accelrt("config", "--cmake").stdout.strip()
     environment = os.environ | {"CC": COMPILER[-1]}
     for words in (
@@ -175,7 +179,10 @@ def test_cmake_finds_the_package(tmp_path):
         ["--build", tmp_path / "made"],
     ):
         subprocess.run(["cmake", *words], check=True, env=environment, capture_output=True)
-    assert subprocess.run([tmp_path / "made" / "program"], check=False).returncode == 0
+    for name, links in (("program", True), ("alone", False)):
+        program = tmp_path / "made" / name
+        assert subprocess.run([program], check=False).returncode == 0
+        assert (b"libaccelrt.so" in program.read_bytes()) == links
 
 
 @pytest.mark.parametrize(

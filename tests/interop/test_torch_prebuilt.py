@@ -152,7 +152,7 @@ def test_a_child_compares_answers():
     assert ask(answering(), library_that(signal.pause)) == "a process that asked ended with -9"
 
 
-def test_what_disagrees_is_told_and_another_way_is_taken(table, monkeypatch):
+def test_what_disagrees_is_told_and_another_way_is_taken(table, monkeypatch, caplog):
     table()
     torch = torch_of()
     monkeypatch.setattr(interop, "_native", None)
@@ -160,6 +160,9 @@ def test_what_disagrees_is_told_and_another_way_is_taken(table, monkeypatch):
     monkeypatch.setattr(interop, "open_library", lambda path: path)
     with pytest.warns(RuntimeWarning, match="does not use the object .* 2.11.0.*, and compiles another"):
         assert interop.load(torch, "auto") == "compiled"
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("accelrt.interop", "WARNING")
+    assert record.accelrt == {"event": "torch_compiled"}
     monkeypatch.setattr(interop, "_native", None)
     with pytest.raises(torch_build.CannotCompile, match="TORCH_OBJECT is prebuilt, and torch's table"):
         interop.load(torch, "prebuilt")

@@ -98,3 +98,24 @@ def callbacks(graph: accelrt.CUDAGraph) -> None:
     accelrt.memory.register_free_memory_callback(lambda: None)  # error: [arg-type] [misc]
     graph.register_replay_hook(lambda: None)  # error: [arg-type] [misc]
     accelrt.Stream().launch_host_func(print)
+
+
+def settings() -> None:
+    made = accelrt.memory.AllocatorSettings(stitching=False, growth_slack="auto", max_split_size_mb=64)
+    accelrt.memory.set_allocator_settings(made.replace(stitching=None))
+    accelrt.memory.AllocatorSettings(roundup_power2_divisions={256: 1, ">": 4})
+    accelrt.memory.AllocatorSettings(stitching="yes")  # error: [arg-type]
+    accelrt.memory.AllocatorSettings(no_key=1)  # error: [call-arg]
+    limit: int = made.max_split_size_mb  # error: [assignment]
+    made.stitching = True  # error: [misc]
+    print(limit)
+
+
+def tests(step: accelrt.Stream) -> int:
+    with accelrt.testing.check_leaks() as check, accelrt.testing.failing(code=2) as count:
+        check.cancel()
+        print(count() + 1)
+    for call, error in accelrt.testing.failing_calls(step.synchronize):
+        print(call + 1, error is not None and error.code)
+    accelrt.testing.failing(call="first")  # error: [arg-type]
+    return accelrt.testing.interleave(step.synchronize, step.query)

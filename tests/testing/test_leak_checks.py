@@ -99,6 +99,17 @@ def test_handles_are_counted_by_kind_and_named(kept):
     assert "  1 block of page-locked memory" in text
 
 
+@in_own_process
+def test_where_a_handle_was_made_is_told_while_that_is_traced():
+    import tracemalloc
+
+    kept = []
+    tracemalloc.start()
+    error = left_by(lambda: kept.append(accelrt.Stream()) or kept[0].cuda_stream)
+    tracemalloc.stop()
+    assert f"{kept[0]!r}, made at {__file__}:" in str(error)
+
+
 @HOST
 def test_graphs_are_counted(kept):
     def leave():

@@ -216,6 +216,17 @@ def test_without_a_gpu_that_is_asked_for_the_fixture_says_so(project):
     assert "DriverNotFoundError" in said
 
 
+def test_an_option_chooses_the_device(project):
+    text = "def test_one(accelrt_device):\n    assert accelrt_device == 'host'\n"
+    said, counts = project(text, "--accelrt-driver=host", ACCELRT_DRIVER="auto")
+    assert counts == {"passed": 1}, said
+    said, counts = project(text, "--accelrt-driver=cuda", CUDA_VISIBLE_DEVICES="")
+    assert counts == {"error": 1}, said
+    assert "DriverNotFoundError" in said
+    said, counts = project(text, "--accelrt-driver=gpu")
+    assert "invalid choice: 'gpu'" in said
+
+
 def test_a_conftest_may_name_the_plug_in_too(project, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "conftest.py").write_text('pytest_plugins = ["pytest_accelrt"]\n')

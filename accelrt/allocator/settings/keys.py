@@ -266,7 +266,7 @@ values.
 
         settings = accelrt.memory.AllocatorSettings(garbage_collection_threshold=0.8, growth_slack="auto")
         accelrt.memory.set_allocator_settings(settings)
-        os.environ["ACCELRT_ALLOC_CONF"] = str(settings)       # for programs that this one starts
+        print(f"ACCELRT_ALLOC_CONF={{settings}}")              # for programs to come
 
     Arguments are given by name; one that is None, or left out, is not set.  Each is an attribute too: what it
     is set to, or else what it is without that, with None for no limit.

@@ -4,7 +4,8 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.api cimport (
     NOT_READY, SUCCESS,
     allocate, allocate_pinned, copy, current_device, current_stream, event_create, event_destroy, event_query,
-    event_record, event_synchronize, fill, graph_replay, import_accelrt, record_pinned_stream, record_stream, release,
+    event_record, event_synchronize, explain_last_refusal, fill, graph_replay, import_accelrt, record_pinned_stream,
+    record_stream, release,
     release_pinned, status_name, status_text, stream_query, stream_synchronize, stream_wait_event,
 )
 
@@ -100,6 +101,19 @@ def refusals():
         status_name(release(0, 12345)).decode(),
         status_name(NOT_READY).decode(),
     )
+
+
+def why_refused(int device, size_t size):
+    """What nogil code can say of a request that was refused; empty where it was served."""
+    cdef char[8192] text
+    cdef uintptr_t address
+    cdef size_t length = 0
+    with nogil:
+        if allocate(device, size, 0, &address):
+            length = explain_last_refusal(text, sizeof(text))
+        else:
+            release(device, address)
+    return text[:min(length, sizeof(text) - 1)].decode()
 
 
 def through_pinned(int device, uintptr_t stream, uintptr_t buffer, size_t size, int rounds):
