@@ -21,11 +21,12 @@ from accelrt.core.locks cimport (
 )
 from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
+from accelrt.core.slots cimport Slot
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
-    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait, go_relaxed,
-    is_capturing, is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll, query_uncaptured,
-    restore_mode,
+    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_asking, enter_wait,
+    go_relaxed, is_capturing, is_device_lost, is_idle_or_gone, leave_asking, leave_wait, make_thread_state, meaning_of,
+    poll, query_uncaptured, restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
@@ -898,6 +899,14 @@ cdef int take_idle(int device, int priority, PooledStream** out_stream, const ch
     return NOT_READY
 
 
+cdef int take_idle_after_end(int device, int priority, PooledStream** out_stream, const char** out_row) noexcept nogil:
+    # The same, once no capture ends: beside one nothing can be asked, and each such moment would cost a stream more.
+    cdef Slot* asker = enter_asking(False)
+    cdef int code = take_idle(device, priority, out_stream, out_row)
+    leave_asking(asker)
+    return code
+
+
 cdef int enlist(AddressMap* holders, uintptr_t handle, void* pooled) noexcept nogil:
     # Takes the lock.
     cdef int code
@@ -943,6 +952,9 @@ cdef PooledStream* take_stream(int device, int priority) except NULL:
         code = take_idle(device, priority, &pooled, &row)
     if code == NOT_READY:
         with nogil:
+            code = take_idle_after_end(device, priority, &pooled, &row)
+    if code == NOT_READY:
+        with nogil:
             code = make_stream(device, priority, &pooled)
         if code:
             raise_status(code, "stream_create", ("device", device, "priority", priority))
@@ -972,7 +984,7 @@ cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept n
     out_stream[0] = 0
     if code:
         return code
-    code = take_idle(device, priority, &pooled, &row)
+    code = take_idle_after_end(device, priority, &pooled, &row)
     if code == NOT_READY:
         code = make_stream(device, priority, &pooled)
     if code:
