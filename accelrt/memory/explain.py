@@ -466,7 +466,8 @@ def live(case: Case) -> Cause:
     facts = case.facts
     lacking = max(case.need - case.room - case.own.get("releasable", 0), case.granule)
     text = f"{size_text(live_here(facts))} are live, and what is idle would not suffice"
-    advice = [f"free {size_text(lacking)} of live memory, or ask for {size_text(case.most)} at most"]
+    less = f", or ask for {size_text(case.most)} at most" if case.most > 0 else ""
+    advice = [f"free {size_text(lacking)} of live memory{less}"]
     if not facts["recording"]:
         calls = "accelrt.memory.record_history() early on, then accelrt.memory.report()"
         advice.append(f"to see what holds it: {calls}")

@@ -21,11 +21,12 @@ from accelrt.core.locks cimport (
 )
 from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
+from accelrt.core.slots cimport Slot
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
-    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait, go_relaxed,
-    is_capturing, is_device_lost, is_idle_or_gone, leave_wait, make_thread_state, meaning_of, poll, query_uncaptured,
-    restore_mode,
+    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_asking, enter_wait,
+    go_relaxed, is_capturing, is_device_lost, is_idle_or_gone, leave_asking, leave_wait, make_thread_state, meaning_of,
+    poll, query_uncaptured, restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
@@ -913,6 +914,16 @@ cdef int take_idle(
     return NOT_READY
 
 
+cdef int take_idle_after_end(
+    int device, int flags, int priority, PooledStream** out_stream, const char** out_row
+) noexcept nogil:
+    # The same, once no capture ends: beside one nothing can be asked, and each such moment would cost a stream more.
+    cdef Slot* asker = enter_asking(False)
+    cdef int code = take_idle(device, flags, priority, out_stream, out_row)
+    leave_asking(asker)
+    return code
+
+
 cdef int enlist(AddressMap* holders, uintptr_t handle, void* pooled) noexcept nogil:
     # Takes the lock.
     cdef int code
@@ -959,6 +970,9 @@ cdef PooledStream* take_stream(int device, unsigned int flags, int priority) exc
         code = take_idle(device, flags, priority, &pooled, &row)
     if code == NOT_READY:
         with nogil:
+            code = take_idle_after_end(device, flags, priority, &pooled, &row)
+    if code == NOT_READY:
+        with nogil:
             code = make_stream(device, flags, priority, &pooled)
         if code:
             raise_status(code, "stream_create", ("device", device, "flags", flags, "priority", priority))
@@ -988,7 +1002,7 @@ cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept n
     out_stream[0] = 0
     if code:
         return code
-    code = take_idle(device, STREAM_NON_BLOCKING, priority, &pooled, &row)
+    code = take_idle_after_end(device, STREAM_NON_BLOCKING, priority, &pooled, &row)
     if code == NOT_READY:
         code = make_stream(device, STREAM_NON_BLOCKING, priority, &pooled)
     if code:

@@ -111,9 +111,9 @@ class NarrowTables(SphinxPostTransform):
 
     def run(self, **_: Any) -> None:
         for table in self.document.findall(nodes.table):
+            heads = [[entry.astext() for entry in row] for head in table.findall(nodes.thead) for row in head]
             for literal in list(table.findall(nodes.literal)):
                 self.allow_breaks(literal)
-            heads = [[entry.astext() for entry in row] for head in table.findall(nodes.thead) for row in head]
             if len(heads) == 1 and len(heads[0]) in STACKED:
                 table["classes"].append("stacked")
                 for body in table.findall(nodes.tbody):

@@ -160,7 +160,14 @@ def test_other_types_answer_themselves():
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("mean", "no reductions"), ("exp", "elementwise"), ("data_ptr", "ptr is"), ("cpu", r"numpy\(\)")],
+    [
+        ("mean", "no reductions"),
+        ("exp", "elementwise"),
+        ("data_ptr", "ptr is"),
+        ("cpu", r"numpy\(\)"),
+        ("copy_from", r"copy_\(source\)"),
+        ("copy_to", r"accelrt\.copy\(target, array\)"),
+    ],
 )
 def test_a_missing_attribute_names_the_substitute(name, text):
     with pytest.raises(AttributeError, match=text) as caught:

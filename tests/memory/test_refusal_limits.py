@@ -88,6 +88,15 @@ def test_memory_that_is_live(conf):
 
 
 @on_a_small_device
+def test_nobody_is_told_to_ask_for_nothing():
+    held = blocks(64 * MIB, 4)
+    error = refused(40 * MIB)
+    assert error.advice[0] == "free 40.00 MiB of live memory"
+    delete(held.pop())
+    alloc(40 * MIB)
+
+
+@on_a_small_device
 def test_a_backend_that_refuses():
     taken = []
 

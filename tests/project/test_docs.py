@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -170,6 +171,39 @@ def test_the_cython_example_compiles_and_runs(tmp_path):
         "print(example.run(), accelrt.memory_allocated())"
     )
     assert run("-c", code).split() == ["0", "0"]
+
+
+def commands(folder):
+    """A folder with the commands "python" and "accelrt", as an installation has them."""
+    for name, words in (("python", ""), ("accelrt", "-m accelrt")):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+FILE = re.compile(r"^(?:/\*|#|//) ([\w.]+\.(?:c|cpp|pyx))\b")
+
+
+@pytest.mark.parametrize("page", ["docs/guide/c.md", "docs/guide/cython.md", "docs/guide/kernels.md"])
+def test_programs_of_a_page_are_built_and_run_in_an_empty_folder(page, tmp_path):
+    """A block in C or Cython begins with the name of its file; one for a shell builds it, and runs try.py."""
+    if shutil.which("gcc") is None or shutil.which("g++") is None:
+        pytest.skip("gcc or g++ is not installed")
+    (tmp_path / "bin").mkdir()
+    path = f"{commands(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}"
+    driver = {"ACCELRT_DRIVER": "host"} if "kernels" in page else device()
+    ran = 0
+    for _, kind, _, source in page_blocks.blocks((ROOT / page).read_text()):
+        name = FILE.match(source)
+        if name and kind in ("c", "cpp", "cython"):
+            (tmp_path / name[1]).write_text(source)
+        elif kind == "bash" and "python try.py" in source:
+            environment = settings(PATH=path, CFLAGS="-O0 -g0", **driver)
+            subprocess.run(
+                ["bash", "-e", "-c", source], cwd=tmp_path, env=environment, check=True, timeout=SECONDS
+            )
+            ran += 1
+    assert ran == (2 if page.endswith("/c.md") else 1)
 
 
 def test_a_backend_is_chosen_as_the_tour_says(tmp_path):

@@ -25,6 +25,7 @@ PAGES = (
     "",
     "start/ten_minutes/",
     "guide/graphs/",
+    "guide/leaks/",
     "guide/processes/",
     "guide/allocator_in_pictures/",
     "coming_from/torch/",
@@ -43,6 +44,8 @@ CUT_OFF = """(() => {
             found.push("sticks out: " + each.tagName + " " + each.textContent.slice(0, 60));
     for (const each of document.querySelectorAll(".table-wrapper"))
         if (each.scrollWidth > each.clientWidth + 1) found.push("a table: " + each.textContent.slice(0, 60));
+    if (document.querySelector("table") && /<\\w+>/.test(document.querySelector("table").textContent))
+        found.push("markup is shown");
     for (const each of document.images) if (!each.naturalWidth) found.push("no picture: " + each.src);
     return found;
 })()"""

@@ -5,7 +5,7 @@ import os
 import random
 
 import pytest
-from beside import Caller
+from beside import Caller, Crowd
 from child import in_child, in_own_process
 
 import accelrt
@@ -153,3 +153,22 @@ def test_a_first_allocation_calls_the_driver_as_often_beside_many_streams():
     for _ in range(300):
         first()
     assert first() == alone
+
+
+@in_own_process(ACCELRT_HOST_END_DELAY_US="300")
+def test_streams_are_handed_out_again_beside_the_ends_of_captures():
+    captured = accelrt.Stream()
+    buffer, other = accelrt.Buffer(1000), accelrt.Buffer(1000, stream=captured)
+
+    def capture():
+        with accelrt.graph(accelrt.CUDAGraph(), stream=captured, capture_error_mode="thread_local"):
+            other.fill(1)
+
+    handles = set()
+    with Crowd(capture) as crowd:
+        while crowd.rounds[0] < 200 and not crowd.has_failed():
+            stream = accelrt.Stream()
+            buffer.fill(1, stream=stream)
+            stream.synchronize()
+            handles.add(stream.cuda_stream)
+    assert len(handles) <= 3  # one is in use at a time
