@@ -88,8 +88,8 @@ def test_other_threads_go_on_while_a_figure_or_setting_waits_for_a_pool(name, he
         let_wait(held, FIGURES[name])
 
 
-# Each prepares, yields the call, and leaves nothing.  What is to die in the call is made by a thread that is gone:
-# without a GIL an object dies on the thread that made it, as long as that runs.
+# Each prepares, yields the call, and leaves nothing.  What is to die in the call is made by a thread that is
+# gone: without a GIL an object dies on the thread that made it, as long as that runs.
 
 
 def a_hit():
