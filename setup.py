@@ -80,16 +80,19 @@ def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> Al
 '''
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
-    "release": (["-O3", "-fno-tree-slp-vectorize", "-g0"], {}),
+    "release": (["-O3", "-fno-tree-slp-vectorize", "-g0", "-fno-ident"], {}),
     "debug": (["-O0", "-g3"], {"boundscheck": True, "wraparound": True, "cdivision": False}),
     "profile": (["-O3", "-g", "-DCYTHON_TRACE_NOGIL=1"], {"linetrace": True}),
 }
 # No hot path runs through these: a release compiles them for size, a quarter less, and without the names of
-# their functions, which a profiler would show.  What allocates, copies, launches and replays keeps both.
+# their functions and the tables by which profilers and debuggers walk through them.  What allocates, copies,
+# launches and replays keeps all three.
 COLD = """
-allocator.audit core.process driver.registry driver.testing memory.history.plain_pickle memory.live
-memory.mempool nccl.host_for_tests nvml.library readings.nvml_calls sharing.mapping status
+allocator.audit allocator.private.sleep core.process driver.registry driver.testing
+memory.history.plain_pickle memory.live memory.mempool nccl.host_for_tests nccl.operands nvml.library
+readings.nvml_calls sharing.mapping status
 """
+FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 DIRECTIVES = {
     "language_level": "3",
     "boundscheck": False,
@@ -233,12 +236,13 @@ def version_pair(text):
 def options(kind, name=""):
     """What the compiler and the linker are given for the module of a name below accelrt."""
     flags = [*KINDS[kind][0], "-fvisibility=hidden", "-pthread", "-std=c11"]
-    links = ["-pthread", "-Wl,-z,noseparate-code"]  # else up to a page of padding between a library's parts
+    # Else there is up to a page of padding between a library's parts, and a second table of its names.
+    links = ["-pthread", "-Wl,-z,noseparate-code", "-Wl,--hash-style=gnu"]
     if sanitizer := os.environ.get("ACCELRT_SANITIZE_BUILD"):
         flags += [f"-fsanitize={sanitizer}", "-fno-omit-frame-pointer", "-g"]
         links += [f"-fsanitize={sanitizer}"]
     elif kind == "release" and name in COLD.split():
-        flags += ["-Os"]
+        flags += FOR_SIZE
         links += ["-Wl,--strip-all"]
     return {"extra_compile_args": flags, "extra_link_args": links}
 

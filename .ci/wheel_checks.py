@@ -1,6 +1,7 @@
-"""Checks of a wheel: `contents WHEEL`, what it holds and needs of glibc; `import`, what importing it costs.
+"""A wheel: `pack WHEEL` compresses it anew; `contents WHEEL` checks what it holds and needs of glibc;
+`import` checks what importing it costs.
 
-The second runs in an environment into which the wheel was installed.
+The last runs in an environment into which the wheel was installed.
 """
 
 import re
@@ -10,7 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-WHEEL_MB, INSTALLED_MB, MODULES, IMPORT_MS = 3.4, 8.0, 35, 18.0
+WHEEL_MB, INSTALLED_MB, MODULES, IMPORT_MS = 3.0, 8.0, 35, 18.0
 GLIBC = (2, 28)
 DECLARATIONS = {"accelrt/api.pxd", "accelrt/status.pxd"}
 # Headers of the C API, and those with which accelrt compiles where it runs.
@@ -31,6 +32,17 @@ def demand(holds: bool, said: str) -> None:
     print(said)
     if not holds:
         raise SystemExit(f"not so: {said}")
+
+
+def pack(path: Path) -> None:
+    """Compresses a wheel's files by Zopfli: what every unpacker reads, a twentieth less, in half a minute."""
+    import zopfli
+
+    with zipfile.ZipFile(path) as archive:
+        files = [(entry, archive.read(entry)) for entry in archive.infolist()]
+    with zopfli.ZipFile(path, "w", zipfile.ZIP_DEFLATED, iterations=5) as archive:
+        for entry, data in files:
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
 
 
 def contents(path: Path) -> None:
@@ -84,4 +96,7 @@ def import_cost() -> None:
 
 
 if __name__ == "__main__":
-    contents(Path(sys.argv[2])) if sys.argv[1] == "contents" else import_cost()
+    if sys.argv[1] == "import":
+        import_cost()
+    else:
+        {"contents": contents, "pack": pack}[sys.argv[1]](Path(sys.argv[2]))

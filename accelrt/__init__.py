@@ -20,6 +20,7 @@ import sys as _sys
 
 from accelrt import env, memory, sanitizer  # noqa: F401  memory and sanitizer are public
 from accelrt.core import names
+from accelrt.core.process import stop_counting_functions as _stop_counting_functions
 from accelrt.core.version import VERSION as __version__  # noqa: F401
 from accelrt.runtime import init as lazy
 
@@ -81,3 +82,4 @@ _imported_in = _os.getpid()
 lazy.when_opened(_start_what_is_asked_for)
 importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
 importlib.import_module("accelrt.arrays.array").provide_later(_sharing, _conversion)
+_stop_counting_functions()

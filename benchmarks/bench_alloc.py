@@ -5,6 +5,7 @@ torch is given the device and the stream, its fastest form; accelrt takes the cu
 pairs of all threads.
 """
 
+import functools
 import tempfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from suite import run
 from worker import Worker
 
 HERE = Path(__file__).parent
-CROWDS = (1, 2, 16)  # Python threads, each on a stream of its own
+CROWDS = (1, 2, 4, 8, 16)  # Python threads, each on a stream of its own
 ROWS = [
     Row("pair_512", "alloc + free, 512 B", Goal(120)),
     Row("pair_512_stream", "alloc + free, 512 B, on a side stream"),
@@ -26,10 +27,11 @@ ROWS = [
     Row("nogil_scale", "those 8 against 1, pairs per second", Goal(6, ">="), unit="x"),
     Row("threads_8", "alloc + free, 512 B, 8 Python threads, wall", Goal(400)),
     Row("python_1", "the same, 1 Python thread on a stream of its own"),
-    Row("python_2", "the same, 2 on 2 streams, wall"),
-    Row("python_16", "the same, 16 on 16 streams, wall"),
-    Row("python_scale_2", "those 2 against 1, pairs per second", unit="x"),
-    Row("python_scale_16", "those 16 against 1, pairs per second", unit="x"),
+    *(Row(f"python_{count}", f"the same, {count} on {count} streams, wall") for count in CROWDS[1:]),
+    *(
+        Row(f"python_scale_{count}", f"those {count} against 1, pairs per second", unit="x")
+        for count in CROWDS[1:]
+    ),
     Row("buffer_512", "object that owns 512 B, made and dropped"),
     Row("memory_allocated", "memory_allocated()", Goal(80)),
     Row("pinned_1mib", "pinned memory, 1 MiB, alloc + free", Goal(200), batch=20),
@@ -47,11 +49,12 @@ def python_threads(worker: Worker) -> None:
 
 def python_streams(worker: Worker) -> None:
     """The rows of Python threads that share nothing: side by side only in an interpreter without a GIL."""
-    pairs = [worker.peer.pair_on(stream) for stream in worker.peer.side_streams(max(CROWDS))]
+    streams = worker.peer.side_streams(max(CROWDS))
+    makers = [functools.partial(worker.peer.pair_on, stream) for stream in streams]
     enter = worker.peer.enter_thread
     for count in CROWDS:
         worker.attempt(
-            f"python_{count}", lambda count=count: threads.apart_wall(pairs[:count], enter, worker.quick)
+            f"python_{count}", lambda count=count: threads.apart_wall(makers[:count], enter, worker.quick)
         )
     alone = worker.values.get("python_1")
     for count in CROWDS[1:]:

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import importlib.util
+import os
 import subprocess
 import sys
 import threading
@@ -19,21 +20,25 @@ THREADS = 8
 Span = tuple[int, int]  # nanoseconds: when it began and ended
 
 
-def wall(work: list[Callable[[], Span]], enter: Callable[[], object]) -> int:
+def wall(work: list[Callable[[], Span]], enter: Callable[[], object], pinned: bool = False) -> int:
     """Nanoseconds from the first thread's start to the last one's end.
 
     Arguments:
         work: one function a thread, which answers when its timed part began and ended.
         enter: called on each thread before all start at once.
+        pinned: whether each thread stays on one processor, in turn; else some systems run them all on one.
     Raises:
         Exception: the first that a thread raised.
     """
     barrier = threading.Barrier(len(work))
     spans: list[Span] = []
     failures: list[BaseException] = []
+    processors = sorted(os.sched_getaffinity(0))
 
-    def body(task: Callable[[], Span]) -> None:
+    def body(number: int, task: Callable[[], Span]) -> None:
         try:
+            if pinned:
+                os.sched_setaffinity(0, {processors[number % len(processors)]})
             enter()
             barrier.wait()
             spans.append(task())
@@ -41,7 +46,7 @@ def wall(work: list[Callable[[], Span]], enter: Callable[[], object]) -> int:
             failures.append(error)
             barrier.abort()
 
-    crew = [threading.Thread(target=body, args=(task,)) for task in work]
+    crew = [threading.Thread(target=body, args=each) for each in enumerate(work)]
     for member in crew:
         member.start()
     for member in crew:
@@ -82,18 +87,22 @@ def python_wall(call: Callable[[], object], single: float, enter: Callable[[], o
     return summary([span / (count * THREADS) for span in spans], loop)
 
 
-def apart_wall(calls: list[Callable[[], object]], enter: Callable[[], object], quick: bool) -> dict:
-    """Calls from as many Python threads, each with one of its own.
+def apart_wall(makers: list[Callable[[], Callable]], enter: Callable[[], object], quick: bool) -> dict:
+    """Calls from as many Python threads, each with one that it makes itself, so that no counts are shared.
 
     Returns:
         the cell: wall nanoseconds a call, all threads' calls counted together.
     """
     count, turns = (5_000, 1) if quick else (200_000, 5)
     loop = time_batch(nothing, count) / count
-    for call in calls:
-        wall([loop_of(call, 1000)], enter)
-    spans = [wall([loop_of(call, count) for call in calls], enter) for _ in range(turns)]
-    return summary([span / (count * len(calls)) for span in spans], loop / len(calls))
+
+    def tasks(count: int) -> list[Callable[[], Span]]:
+        return [lambda make=make: loop_of(make(), count)() for make in makers]
+
+    wall(tasks(1000), enter, pinned=True)
+    spans = [wall(tasks(count), enter, pinned=True) for _ in range(turns)]
+    side_by_side = min(len(makers), len(os.sched_getaffinity(0)))
+    return summary([span / (count * len(makers)) for span in spans], loop / side_by_side)
 
 
 @functools.cache

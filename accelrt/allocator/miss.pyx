@@ -22,7 +22,7 @@ from accelrt.allocator.inline.block_ops cimport is_heap_quiescent, is_quiescent,
 from accelrt.allocator.inline.free_list cimport best_fit, class_of, next_class, precedes
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
-from accelrt.allocator.stats cimport ALLOCATED_BYTES, note_news
+from accelrt.allocator.stats cimport ALLOCATED_BYTES, SEGMENT, current_of, note_news
 from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.driver.guard cimport (
@@ -351,6 +351,7 @@ cdef int wait_all(Pool* pool) noexcept nogil:
 cdef enum:
     CAPTURE_LAST = 908
     APART = 16 << 20  # up to so many reserved bytes, streams share no pages before growth was refused
+    FEW_SEGMENTS = 32  # below so many segments, a stream's first small request takes no page of another stream's either
     ATTEMPTS = 64  # to grow, since other threads may take the new memory first
 
 cdef double SMALL_SLACK = 1 / 1024.0  # within it small requests grow rather than take pages of other streams
@@ -866,11 +867,14 @@ cdef void note_refusal(Pool* pool, const Request* request) noexcept nogil:
 cdef bint keeps_apart(Pool* pool, const Request* request) noexcept nogil:
     # Whether the request takes no pages of other streams before growth was refused: otherwise the streams would exchange
     # the same pages again and again.  Small ones do where the pool would grow beyond what was live, for each stream would
-    # hold as much as it ever used for them.
+    # hold as much as it ever used for them; but a stream of few has a page of its own first, since memory in stitched
+    # segments returns by the slow path at each free: threads with a stream each would wait for one another.
     if reserved(pool) + request.size <= APART:
         return True
     if request.size > SMALL_LIMIT:
         return False
+    if request.heap.expandable == NULL and current_of(&pool.stats, SEGMENT) < FEW_SEGMENTS:
+        return True
     return not has_much_budget(pool) or within_slack(
         pool, request.size, need_at_end(pool, request.heap, request.size), SMALL_SLACK)
 

@@ -6,13 +6,14 @@ accelrt's: these.
 """
 import atexit
 import os
+import sys
 import threading  # whose own part in a child comes before ours
 import warnings
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
 from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
-from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.core.locks cimport WITHOUT_GIL, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.status cimport refuse_copy
 
 
@@ -504,6 +505,52 @@ def remember(str driver) -> None:
 def at_init() -> tuple[str | None, str | None]:
     """CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as the driver read them; None for one that was not set.  After init."""
     return values_at_init if names == NAMES["cuda"] else (None, None)
+
+
+# --- functions that all threads call ----------------------------------------------------------------------------------
+#
+# Without a GIL whoever calls a function counts a reference to it, in one word that all threads would write: two threads
+# that share nothing else were slower than one.  Python's own functions are not counted so; Cython's are, until told.
+
+cdef extern from *:
+    """
+    #if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030E0000
+    #define accelrt_stop_counting(object) ((void)PyUnstable_Object_EnableDeferredRefcount(object))
+    #elif defined(Py_GIL_DISABLED)
+    /* For good, as Python 3.13 does it to its own.  Only the thread that made the object writes this field. */
+    static void accelrt_stop_counting(PyObject *object) {
+        if (object->ob_tid == _Py_ThreadId()) __atomic_store_n(&object->ob_ref_local, UINT32_MAX, __ATOMIC_RELAXED);
+    }
+    #else
+    #define accelrt_stop_counting(object) ((void)(object))
+    #endif
+    """
+    void stop_counting "accelrt_stop_counting" (object function) noexcept
+
+cdef set uncounted = set()  # the modules whose functions are told already
+
+
+cdef void stop_counting_in(dict names):
+    for value in list(names.values()):
+        if type(value) is type(stop_counting_functions):
+            stop_counting(value)
+
+
+def stop_counting_functions() -> None:
+    """Has calls of accelrt's compiled functions and methods count no references, in the modules that are imported by now.
+
+    Does nothing where there is a GIL.  The functions live as long as the process, as modules do that nothing unloads.
+    """
+    if not WITHOUT_GIL:
+        return
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("accelrt.") or name in uncounted or getattr(module.__spec__, "_initializing", False):
+            continue
+        uncounted.add(name)
+        stop_counting_in(vars(module))
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and value.__module__ == name:
+                stop_counting_in(dict(value.__dict__))
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def later(name: str) -> Any:
     if module is None:
         with _lock:
             module = _imported[name] = importlib.import_module(name)
+            process.stop_counting_functions()
     return module
 
 

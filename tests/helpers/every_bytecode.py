@@ -78,6 +78,7 @@ class Interrupter:
     def trace(self, frame, event, _):
         if frame.f_code.co_filename not in self.files:
             return None
+        frame.f_trace = self.trace_opcode  # Python 3.13 begins to tell of bytecodes where there is one
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         self.before.pop(id(frame), None)
@@ -113,6 +114,7 @@ def run_once(operation, argument, files, number):
     before = sys.gettrace()
     try:
         try:
+            sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at this when a trace function is set
             sys.settrace(interrupter.trace)
             operation(argument)
         finally:

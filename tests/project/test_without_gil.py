@@ -11,6 +11,7 @@ from beside import on_threads
 from child import in_fresh_interpreter
 
 import accelrt
+from accelrt.runtime.init import later
 
 ROOT = Path(__file__).parents[2]
 THREADS = 4
@@ -39,6 +40,16 @@ def test_every_module_says_that_it_needs_no_gil():
 @pytest.mark.skipif(not WITHOUT_GIL, reason="this interpreter always has a GIL")
 def test_import_leaves_the_gil_off():
     assert in_fresh_interpreter(import_everything, PYTHON_GIL="").split()[-1] == "off"
+
+
+@pytest.mark.skipif(not WITHOUT_GIL, reason="with a GIL threads count references by turns")
+def test_threads_that_call_one_function_write_no_counter_of_its():
+    functions = [accelrt.caching_allocator_alloc, accelrt.Stream.query, accelrt.Buffer.free]
+    functions += [later("accelrt.sharing.mapping").share_pages]  # a module that is imported when it is needed
+    before = [sys.getrefcount(function) for function in functions]
+    held = []
+    on_threads(lambda _: held.extend(functions * 100), range(THREADS))
+    assert [sys.getrefcount(function) for function in functions] == before
 
 
 def at_once(function):

@@ -57,6 +57,8 @@ class PagedModel(PhysicalPages):
             return False
         if size > MIB or self.reserved() + size <= 16 * MIB:
             return self.reserved() + size <= 16 * MIB
+        if self.last_expandable(heap) is None and len(self.segments) < 32:
+            return True
         return not self.has_much_budget() or self.is_within_slack(heap, size, SMALL_SLACK)
 
     def find_or_grow(self, heap, size, across=True):

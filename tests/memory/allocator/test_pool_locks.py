@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from beside import Caller, Gate
+from beside import Caller, Gate, on_a_thread
 from compiled import compile_extension
 
 import accelrt
@@ -88,7 +88,8 @@ def test_other_threads_go_on_while_a_figure_or_setting_waits_for_a_pool(name, he
         let_wait(held, FIGURES[name])
 
 
-# Each prepares, yields the call, and leaves nothing.
+# Each prepares, yields the call, and leaves nothing.  What is to die in the call is made by a thread that is
+# gone: without a GIL an object dies on the thread that made it, as long as that runs.
 
 
 def a_hit():
@@ -101,7 +102,7 @@ def a_miss():
 
 
 def a_buffer_that_dies():
-    buffers = [accelrt.Buffer(4096)]
+    buffers = [on_a_thread(lambda: accelrt.Buffer(4096))]
     yield buffers.clear
 
 
@@ -161,7 +162,7 @@ def enter_and_leave(pool):
 
 
 def mempools():
-    pools = [accelrt.MemPool()]
+    pools = [on_a_thread(accelrt.MemPool)]
     yield accelrt.MemPool
     yield lambda: enter_and_leave(pools[0])
     for name in ("stats", "use_count", "reset_peak_stats", "snapshot"):
@@ -205,7 +206,7 @@ def graphs_that_go():
         replay_on(accelrt.Stream(), graph)
         yield graph.memory_stats
         yield graph.reset
-        graphs = [captured()]
+        graphs = [on_a_thread(captured)]
         yield graphs.clear
     graph = captured()
     assert graph.raw_cuda_graph_exec()
