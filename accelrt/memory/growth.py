@@ -70,7 +70,7 @@ class Mark:
 
 
 def mark(device: DeviceArgument | None = None) -> Mark:
-    """A moment to compare with: memory.report(since=mark) tells what grew since.
+    """Notes a moment to compare with: memory.report(since=mark) tells what grew since.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.

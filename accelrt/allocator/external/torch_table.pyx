@@ -205,7 +205,7 @@ exported.memory_fraction = torch_memory_fraction
 
 
 def library_path() -> str:
-    """The file of a shared library that exports accelrt's pool in the ABI of CUDAPluggableAllocator.
+    """Returns the file of a shared library that exports accelrt's pool in the ABI of CUDAPluggableAllocator.
 
     Returns:
         str, an absolute path, for torch.cuda.memory.CUDAPluggableAllocator(path, "accelrt_torch_alloc",

@@ -122,7 +122,7 @@ def set_allocator_settings(settings: str) -> None:
 
 
 def allocator_settings() -> dict[str, object]:
-    """The settings in force, with the keys that torch's snapshots give them ("allocator_settings").
+    """Returns the settings in force, with the keys that torch's snapshots give them ("allocator_settings").
 
     Returns:
         dict; sizes in bytes, and "text", the settings string that says the same.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
-    """The allocator's state and the recorded events: torch.cuda.memory._snapshot.
+    """Returns the allocator's state and the recorded events: torch.cuda.memory._snapshot.
 
     Arguments:
         device: as in memory_stats, but None means all devices.
