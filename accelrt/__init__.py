@@ -2,6 +2,11 @@
 
 A caching memory allocator, streams, events and graph capture for Python and Cython, on NVIDIA GPUs and on
 an embedded host device.  Importing it touches no driver; the first use of a device does.
+
+Where a function says no more, a device is an int, "cuda:1", "host:0" or an object with an index, and None the
+current one; a stream is a Stream, a handle as int, or None for the current one.  What is neither raises a
+ValueError or a TypeError (InvalidDeviceError).  Any call that reaches the driver may raise CudaError, and the
+first one what init() raises.
 """
 
 try:

@@ -34,7 +34,7 @@ def stack() -> Stack:
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA that the driver in use can run (cuDriverGetVersion).  Initialises accelrt.
+    """Returns the newest CUDA that the driver in use can run (cuDriverGetVersion).  Initialises accelrt.
 
     Returns:
         (major, minor), such as (13, 0); the host device says which CUDA it behaves like.
@@ -48,8 +48,8 @@ def driver_version() -> tuple[int, int]:
 
 
 def runtime_version() -> tuple[int, int]:
-    """The CUDA whose driver API accelrt speaks: that of the installed cuda-bindings, which goes by CUDA's
-    versions.
+    """Returns the CUDA whose driver API accelrt speaks: that of the installed cuda-bindings, which goes by
+    CUDA's versions.
 
     accelrt uses no CUDA runtime library (libcudart); this is what torch.version.cuda is to torch.
 

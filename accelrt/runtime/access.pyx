@@ -49,7 +49,7 @@ cdef int before_wait_slow(str call) except -1:
 
 
 def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -> None:
-    """What happens where a call of accelrt's waits for the device (torch.cuda.set_sync_debug_mode).
+    """Chooses what happens where a call of accelrt's waits for the device (torch.cuda.set_sync_debug_mode).
 
     Arguments:
         debug_mode: "default" or 0, nothing; "warn" or 1, a SyncDebugWarning at the caller's line; "error" or 2,
@@ -75,7 +75,7 @@ def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -
 
 
 def get_sync_debug_mode() -> int:
-    """The sync debug mode as int: 0 is default, 1 is warn, 2 is error."""
+    """Returns the sync debug mode as int: 0 is default, 1 is warn, 2 is error."""
     return sync_mode
 
 

@@ -56,7 +56,7 @@ def runs_on_host() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether this process has initialised a driver."""
+    """Tells whether this process has initialised a driver."""
     return _initialized_pid == os.getpid()
 
 
@@ -95,7 +95,7 @@ describe_codes(words_of)
 
 
 def is_available() -> bool:
-    """Whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
+    """Tells whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
     if not is_initialized():
         return count_unopened() > 0
     process.check()
