@@ -153,7 +153,7 @@ def copy_in(moved: list[tuple[Static, Any, ArraySpec]], current: Stream) -> None
 
 
 class GraphedCallable:
-    """What make_graphed_callables makes of a function.
+    """A function whose work is a graph, made by make_graphed_callables.
 
     Attributes:
         graph: CUDAGraph, the captured work; its hooks are called with each replay.

@@ -55,7 +55,7 @@ RESULTS = (
 
 
 class KernelParams(namedtuple("KernelParams", "kernel name function grid block shared arguments")):
-    """What a kernel node launches.
+    """The launch of a kernel node.
 
     Attributes:
         kernel: Kernel, or None where others launched it.
@@ -105,7 +105,10 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
 
     @property
     def params(self) -> KernelParams:
-        """What a kernel node launches: KernelParams, or None of another node."""
+        """The launch of a kernel node, as KernelParams; to assign one changes the node.
+
+        Raises: as CUDAGraph.kernel_node_params; RuntimeError where the CUDAGraph is gone.
+        """
         return self._graph().kernel_node_params(self)
 
     @params.setter
