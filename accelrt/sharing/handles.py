@@ -31,7 +31,7 @@ Layout = tuple[int, tuple[int, ...], tuple[int, ...], "Any", bool]  # offset, sh
 
 
 class MemoryHandle:
-    """Memory that other processes can open: it pickles, and its copy there has open().
+    """Memory that other processes can open, made by share: it pickles, and its copy there has open().
 
     In the owner's process it keeps the memory until close(), or its end; processes that opened it by then
     keep it on.
@@ -47,7 +47,7 @@ class MemoryHandle:
         self._loan = loan  # whose end is the handle's; None in every process but the owner's
 
     def open(self, device: DeviceArgument | None = None, *, timeout: float | None = None) -> Buffer | Array:
-        """The memory, as a Buffer, or an Array where one was shared, on the same bytes.
+        """Returns the memory, as a Buffer, or an Array where one was shared, on the same bytes.
 
         Arguments:
             device: which device to expect it on; None is whichever it is, under the number that it has in
@@ -72,7 +72,7 @@ class MemoryHandle:
         return self._place.nbytes
 
     def close(self) -> None:
-        """No process opens it any more; doing it again does nothing, and so does doing it elsewhere."""
+        """Ends it: no process opens it any more.  It does nothing the second time, and in other processes."""
         self._loan = None
 
     def __enter__(self) -> Self:
@@ -125,7 +125,15 @@ def array_on(buffer: Buffer, layout: Layout) -> Array:
 
 
 def share(memory: Buffer | Array, stream: Stream | int | None = None) -> MemoryHandle:
-    """A handle by which other processes open the same memory; see Buffer.share()."""
+    """Returns a handle by which other processes open the same memory.
+
+    Arguments:
+        memory: Buffer or Array.
+        stream: as of Buffer.share.
+    Raises:
+        TypeError: memory is neither.
+        as Buffer.share and, of an Array, Array.share.
+    """
     place, layout, loan = lend(memory, stream, False)
     if loan is not None:
         loan.offer()
@@ -242,7 +250,7 @@ def cancel_unopened() -> int:
 
 
 def statistics() -> dict[str, int]:
-    """What this process shares, and what it has of others.
+    """Counts what this process shares, and what it has of others.
 
     Returns:
         dict: handles that are open here, unopened pickles, what was lent to other processes and not given
