@@ -58,8 +58,8 @@ _token = os.urandom(16)  # tells a process that asks again from another one
 
 
 def init_from_environment(device: DeviceArgument | None = None, timeout: float | None = None) -> Communicator:
-    """This process's rank of a communicator of all processes that a launcher started: torchrun, mpirun or
-    Slurm.
+    """Makes this process's rank of a communicator of all processes that a launcher started: torchrun, mpirun
+    or Slurm.
 
     Arguments:
         device: ordinal or accelrt.device; None is the one whose ordinal is the process's local rank, or the
@@ -99,6 +99,8 @@ def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: flo
         place: Place; None is place_from_environment().
         timeout: seconds that the ranks may take to come; None is ACCELRT_NCCL_TIMEOUT (600), math.inf is
             without limit.
+    Returns:
+        bytes, what make returned on rank 0.
     Raises:
         TimeoutError, RuntimeError, ValueError: as of init_from_environment.
     """
