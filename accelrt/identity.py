@@ -55,7 +55,7 @@ class Identity:
 
 
 def table() -> list[Identity]:
-    """The devices that this process sees, in the order of their ordinals.
+    """Returns the devices that this process sees, in the order of their ordinals.
 
     Before init it makes no driver call, and a process that asked may fork.  After init it is checked: the
     driver and NVML must name the same devices, at the same places, in the order that was to be expected.
@@ -78,7 +78,7 @@ def table() -> list[Identity]:
 
 
 def physical() -> list[Identity]:
-    """Every card and MIG device that NVML lists, whether this process sees it or not, in the order of
+    """Returns every card and MIG device that NVML lists, whether this process sees it or not, in the order of
     NVML's indices.
 
     Returns:
