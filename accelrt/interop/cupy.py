@@ -96,7 +96,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether this thread's CuPy allocates from accelrt now: not before install(), nor where another
+    """Tells whether this thread's CuPy allocates from accelrt now: not before install(), nor where another
     allocator was set since."""
     return bool(_undo) and _cupy.cuda.get_allocator() is cupy_memory.allocate
 

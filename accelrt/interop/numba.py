@@ -90,7 +90,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether numba's contexts to come allocate from accelrt, by install() or by the environment."""
+    """Tells whether numba's contexts to come allocate from accelrt, by install() or by the environment."""
     return _manager is not None and _import()[1]._memory_manager is _manager
 
 

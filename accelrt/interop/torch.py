@@ -214,7 +214,7 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
 
 
 def is_installed() -> bool:
-    """Whether accelrt is torch's allocator, by install(), in this process."""
+    """Tells whether accelrt is torch's allocator, by install(), in this process."""
     return _installed is not None
 
 

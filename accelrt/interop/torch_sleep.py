@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class PoolMoved(NamedTuple):
-    """What sleep() or wake() moved of one pool.
+    """The part of a sleep() or wake() that one pool had.
 
     Attributes:
         device: int.
@@ -58,7 +58,7 @@ class Staying(NamedTuple):
 
 @dataclass(frozen=True)
 class SleepReport:
-    """What sleep() or wake() did; str() is a text for people.
+    """The effect of sleep() or wake(); str() is a text for people.
 
     Attributes:
         call: "sleep" or "wake".
@@ -74,7 +74,7 @@ class SleepReport:
 
     @property
     def bytes(self) -> int:
-        """What the devices have back, or gave."""
+        """The bytes that the devices have back, or gave."""
         return sum(pool.bytes for pool in self.pools)
 
     @property
