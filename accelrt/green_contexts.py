@@ -200,7 +200,7 @@ class GreenContext:
 
     @staticmethod
     def create(num_sms: int, device_id: DeviceArgument | None = 0) -> GreenContext:
-        """A green context of the first multiprocessors of a device.
+        """Makes a green context of the first multiprocessors of a device.
 
         Arguments:
             num_sms: int, how many at least.
@@ -215,7 +215,10 @@ class GreenContext:
         return GreenContext(Key(ordinal_of(device_id), wanted, 1, 0))
 
     def Stream(self) -> Stream:
-        """A stream of the context: its kernels run on its multiprocessors, whichever context is current.
+        """Makes a stream of the context, whose kernels run on its multiprocessors in any current context.
+
+        Raises:
+            CudaError: the driver refused.
 
         There are 32 of each context; more requests are answered with those in turn.
         """
@@ -224,6 +227,9 @@ class GreenContext:
     def set_context(self) -> None:
         """Makes the green context the calling thread's current context, for every user of CUDA on the thread,
         and one of its streams the current stream of its device, behind the work of the one before.
+
+        Raises:
+            CudaError: the driver refused; nothing is changed.
 
         torch makes the default stream current; accelrt's work on a default stream is in the primary context,
         whichever is current, so here it is a stream of the context.
@@ -279,7 +285,7 @@ class GreenContext:
 
 
 def partition(num_sms: int, count: int, device: DeviceArgument | None = None) -> tuple[GreenContext, ...]:
-    """Green contexts that have no multiprocessor in common.
+    """Makes green contexts that have no multiprocessor in common.
 
     Arguments:
         num_sms: int, how many each has at least.

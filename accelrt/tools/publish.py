@@ -47,7 +47,7 @@ _writer: tuple[int, Writer] | None = None  # process id, and what writes there
 
 @dataclass(frozen=True)
 class Pool:
-    """What a process's pool holds of one device.
+    """The memory that a process's pool holds of one device.
 
     Attributes:
         ordinal: int, the process's own; another process may count otherwise.
@@ -164,7 +164,7 @@ def stop() -> None:
 
 
 def folder() -> Path:
-    """The folder in which this user's processes publish, made if need be.
+    """Returns the folder in which this user's processes publish, made if need be.
 
     Raises:
         OSError: it cannot be made, or it is not a folder of this user's that nobody else may write.
@@ -179,7 +179,7 @@ def folder() -> Path:
 
 
 def published() -> list[Published]:
-    """The processes of this user that publish, in the order of their pids.  Touches no driver.
+    """Returns the processes of this user that publish, in the order of their pids.  Touches no driver.
 
     Files of processes that are gone are removed; those of other pid namespaces are left alone and left out.
     One that is malformed, or is no regular file of this user's, is left out, and a RuntimeWarning names it.
