@@ -42,10 +42,10 @@ class Variable:
     __slots__ = ("default", "meaning", "name", "read")
 
     def __init__(self, name: str, default: str, read: Callable[[str, str], Any], meaning: str) -> None:
-        self.name = name
-        self.default = default
-        self.read = read
-        self.meaning = meaning
+        self.name: str = name
+        self.default: str = default
+        self.read: Callable[[str, str], Any] = read
+        self.meaning: str = meaning
 
 
 def text(name: str) -> str:

@@ -130,9 +130,9 @@ class UuidReader:
     """The elements of a list of UUIDs."""
 
     def __init__(self, uuids: Sequence[str], mig: Sequence[Mig | None]) -> None:
-        self.digits = [digits_of(uuid) for uuid in uuids]
+        self.digits: list[str] = [digits_of(uuid) for uuid in uuids]
         places = zip(uuids, chain(mig, repeat(None)), strict=False)
-        self.places = [place or old_name(uuid) for uuid, place in places]
+        self.places: list[Mig | None] = [place or old_name(uuid) for uuid, place in places]
 
     def index_of(self, element: str) -> int | None:
         """The device that an element names alone, or None."""

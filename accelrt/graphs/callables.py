@@ -24,8 +24,8 @@ class Turns:
     """The one stream at a time on which callables that share a pool are replayed."""
 
     def __init__(self, last: Stream) -> None:
-        self.lock = threading.RLock()  # copying in and replaying are one step
-        self.last = last
+        self.lock: threading.RLock = threading.RLock()  # copying in and replaying are one step
+        self.last: Stream = last
 
     def take(self, current: Stream) -> None:
         """Puts what comes next on a stream behind everything put into the one that had the last turn."""
@@ -49,7 +49,7 @@ class Static:
     def __init__(self, memory: Any, name: str) -> None:
         self.memory = memory
         self.name = name
-        self.spec = spec_of(memory, name)
+        self.spec: ArraySpec = spec_of(memory, name)
 
     def require_live(self) -> None:
         """RuntimeError where the buffer was freed under the graph."""
@@ -72,12 +72,12 @@ class Inputs:
 
     def __init__(self, sample: tuple[Any, ...], ordinal: int) -> None:
         leaves: list[Any] = []
-        self.count = len(sample)
-        self.layout = take_apart(tuple(sample), leaves)
+        self.count: int = len(sample)
+        self.layout: Layout = take_apart(tuple(sample), leaves)
         names = names_of(self.layout, "sample_args")
-        self.statics = [Static(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
-        self.names = list(names_of(self.layout, "args"))
-        self.nested = any(part is not LEAF for part in self.layout[2])
+        self.statics: list[Static] = [Static(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+        self.names: list[str] = list(names_of(self.layout, "args"))
+        self.nested: bool = any(part is not LEAF for part in self.layout[2])
         for static in self.statics:
             if isinstance(static.memory, Buffer) and static.memory.device_index != ordinal:
                 raise ValueError(

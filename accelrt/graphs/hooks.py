@@ -23,9 +23,9 @@ class RemovableHandle:
     }
 
     def __init__(self, place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> None:
-        self.place = place
-        self.hook = hook
-        self.before = before
+        self.place: list[RemovableHandle] = place
+        self.hook: Callable[[Any], object] = hook
+        self.before: bool = before
 
     def remove(self) -> None:
         """Ends the registration, so that the hook is called no more; doing it again does nothing."""

@@ -303,7 +303,7 @@ class DeviceGuard:
     def __init__(self, device_interface: type[DeviceInterface], index: int | None) -> None:
         self.device_interface = device_interface
         self.idx = index
-        self.prev_idx = -1
+        self.prev_idx: int = -1
 
     def __enter__(self) -> Self:
         if self.idx is not None:

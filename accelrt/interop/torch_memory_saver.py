@@ -239,4 +239,4 @@ def install_as(name: str = "torch_memory_saver") -> None:
     put_in_place(__name__, name)
 
 
-torch_memory_saver = TorchMemorySaver()
+torch_memory_saver: TorchMemorySaver = TorchMemorySaver()

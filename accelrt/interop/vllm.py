@@ -43,7 +43,7 @@ class CuMemAllocator:
 
     def __init__(self) -> None:
         self._regions = Regions()
-        self.current_tag = self.default_tag
+        self.current_tag: str = self.default_tag
 
     def __reduce__(self) -> str:
         raise TypeError("a CuMemAllocator cannot be pickled or copied: it owns the process's pools of memory")

@@ -62,12 +62,12 @@ class ModuleImage:
         log: str = "",
         compiler: str = "",
     ) -> None:
-        self.data = data
-        self.kind = kind
-        self.arch = arch
-        self.names = dict(names or {})
-        self.log = log
-        self.compiler = compiler
+        self.data: bytes = data
+        self.kind: str = kind
+        self.arch: str = arch
+        self.names: dict[str, str] = dict(names or {})
+        self.log: str = log
+        self.compiler: str = compiler
 
     def __repr__(self) -> str:
         return f"<accelrt.ModuleImage {self.kind} for {self.arch}, {len(self.data)} bytes>"

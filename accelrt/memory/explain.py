@@ -39,10 +39,10 @@ class Cause:
     __slots__ = ("advice", "name", "settles", "text")
 
     def __init__(self, name: str, text: str, *advice: str, settles: bool = True) -> None:
-        self.name = name
-        self.text = text
-        self.advice = advice
-        self.settles = settles
+        self.name: str = name
+        self.text: str = text
+        self.advice: tuple[str, ...] = advice
+        self.settles: bool = settles
 
 
 def size_text(size: int) -> str:
@@ -109,7 +109,7 @@ class Case:
         self.facts = facts
         self.size: int = facts["rounded"]
         self.granule: int = facts.get("granule") or 2 * MIB
-        self.need = round_up(self.size, self.granule)  # of the device
+        self.need: int = round_up(self.size, self.granule)  # of the device
         self.limit: int | None = facts["limit"]
         allowed = facts["free"]
         if facts["driver"] == "cuda":

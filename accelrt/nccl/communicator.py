@@ -98,7 +98,7 @@ class Communicator:
         self.rank = rank
         self.size = size
         self.device_index = ordinal
-        self.device = device(ordinal)
+        self.device: device = device(ordinal)
         self.timeout = timeout
         self._words = f"rank={rank}, ranks={size}, device={ordinal}"
         self._pid = os.getpid()

@@ -77,7 +77,8 @@ class DefaultGenerators(tuple[Generator, ...]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __add__(self, other: Any) -> Any:
         return tuple(self) + tuple(other)
@@ -95,7 +96,7 @@ class DefaultGenerators(tuple[Generator, ...]):
         return "default_generators"  # this module's
 
 
-default_generators = DefaultGenerators()
+default_generators: DefaultGenerators = DefaultGenerators()
 
 
 def of_device(device: DeviceArgument | None) -> Generator:

@@ -52,7 +52,7 @@ class Form(NamedTuple):
 
 # Distribution -> how its numbers are drawn, its parameters' types (None: the drawn one), and the element's
 # value.
-STEPS = {
+STEPS: dict[str, tuple[str, tuple[str | None, ...], str]] = {
     "uniform": ("unit", (None, None, None), "accelrt_element = STORE(accelrt_fma(x, q, p));"),
     "normal": ("normal", (None, None), "accelrt_element = STORE(accelrt_fma(x, q, p));"),
     "integers": ("words", (None, "accelrt_long"), "accelrt_element = STORE(INTEGER((p ? x % p : x) + q));"),

@@ -83,12 +83,12 @@ class Amd(OtherVendor):
         self.handle = handle
         amdsmi = library()
         facts = amdsmi.amdsmi_get_gpu_asic_info(handle)
-        self.name = str(facts.get("market_name", "AMD device"))
+        self.name: str = str(facts.get("market_name", "AMD device"))
         order = amdsmi.amdsmi_get_gpu_enumeration_info(handle)
-        self.hip_id = int(order.get("hip_id", -1))
+        self.hip_id: int = int(order.get("hip_id", -1))
         digits = str(facts.get("asic_serial", "")).removeprefix("0x")
-        self.uuid = str(order.get("hip_uuid") or f"GPU-{digits.lower().rjust(16, '0')}")
-        self.pci_bus_id = str(amdsmi.amdsmi_get_gpu_device_bdf(handle))
+        self.uuid: str = str(order.get("hip_uuid") or f"GPU-{digits.lower().rjust(16, '0')}")
+        self.pci_bus_id: str = str(amdsmi.amdsmi_get_gpu_device_bdf(handle))
 
     def ask(self, reading: str, call: str, *arguments: Any) -> Any:
         """What a function of amdsmi answers of this device."""

@@ -63,12 +63,15 @@ class Launch:
         line: Line,
         mark_of: Callable[[int], Clock | None],
     ):
-        self.branches, self.stream, self.base = branches, stream, base
-        self.line, self.mark_of = line, mark_of
-        self.ends = dict(branches.ends)
+        self.branches: Branches = branches
+        self.stream: Timeline = stream
+        self.base: Clock = base
+        self.line: Line = line
+        self.mark_of: Callable[[int], Clock | None] = mark_of
+        self.ends: dict[Timeline, int] = dict(branches.ends)
         self.marks: dict[int, Clock] = {}  # of the events that it records
         self.waited: list[tuple[Point, Clock]] = []
-        self.steps = [self.step(part) for part in parts]
+        self.steps: list[Step] = [self.step(part) for part in parts]
 
     def step(self, part: Captured | Point) -> Step:
         place = part if isinstance(part, Point) else part.access

@@ -66,16 +66,16 @@ class Place:
         self, name: str, pid: int, loan: int, ticket: bool, uuid: bytes, nbytes: int, offset: int, size: int,
         segment: int | None, pages: tuple[tuple[int, int], ...],
     ) -> None:  # fmt: skip
-        self.name = name
-        self.pid = pid
-        self.loan = loan
-        self.ticket = ticket
-        self.uuid = uuid
-        self.nbytes = nbytes
-        self.offset = offset  # from where the pages, or the segment, begin
-        self.size = size  # bytes from there on
-        self.segment = segment  # the number of a plain segment; None for pages
-        self.pages = pages  # number and bytes of each
+        self.name: str = name
+        self.pid: int = pid
+        self.loan: int = loan
+        self.ticket: bool = ticket
+        self.uuid: bytes = uuid
+        self.nbytes: int = nbytes
+        self.offset: int = offset  # from where the pages, or the segment, begin
+        self.size: int = size  # bytes from there on
+        self.segment: int | None = segment  # the number of a plain segment; None for pages
+        self.pages: tuple[tuple[int, int], ...] = pages  # number and bytes of each
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Place, self.values)
@@ -112,7 +112,7 @@ class Mark:
 
     def __init__(self) -> None:
         self.before: list[Ending] | None = None
-        self.passed = threading.Event()
+        self.passed: threading.Event = threading.Event()
 
 
 class Owner:
@@ -123,11 +123,11 @@ class Owner:
         self.pid = pid
         self.authkey = authkey
         self.counters: set[str] = set()  # files of torch's that are this process's to remove if it dies
-        self.peer = 0  # its number in this process's namespace, once it was connected to
-        self.tally = Tally()
+        self.peer: int = 0  # its number in this process's namespace, once it was connected to
+        self.tally: Tally = Tally()
         self.idle: list[wire.Connection] = []
         self.ended: SimpleQueue[Ending | Mark | int] = SimpleQueue()
-        self.giving = GiveBack(self)
+        self.giving: GiveBack = GiveBack(self)
 
     def describe(self) -> str:
         return wire.describe(self.peer or self.pid)
@@ -187,7 +187,7 @@ class GiveBack:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.service = Service(
+        self.service: Service = Service(
             f"accelrt-sharing-borrower-{owner.pid}",
             f"memory of process {owner.pid} is given back later",
             self.step,
@@ -199,11 +199,11 @@ class GiveBack:
         self.line: wire.Connection | None = None  # to the owner, for this thread alone
         self.sent: list[Ending] | None = None  # the owner was told of these, and has not answered
         self.sent_declined: list[int] = []
-        self.pause = FIRST_PAUSE
-        self.next_try = 0.0
-        self.retry = FIRST_PAUSE
-        self.doubts = 0
-        self.gone = False
+        self.pause: float = FIRST_PAUSE
+        self.next_try: float = 0.0
+        self.retry: float = FIRST_PAUSE
+        self.doubts: int = 0
+        self.gone: bool = False
 
     def reason(self) -> str:
         """Why something is not given back, for an error."""

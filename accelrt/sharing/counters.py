@@ -38,8 +38,8 @@ class Counter:
     __slots__ = ("file", "offset")
 
     def __init__(self, file: str, offset: int) -> None:
-        self.file = file
-        self.offset = offset
+        self.file: str = file
+        self.offset: int = offset
 
     def is_open(self) -> bool:
         """Whether torch waits for the one that received the tensor."""

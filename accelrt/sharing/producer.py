@@ -52,11 +52,11 @@ class Borrower:
         self.who = who
         self.pid = pid
         self.life = life  # can be read once it has ended; None: it has to be looked at
-        self.began = procfs.started(pid) if life is None else None
+        self.began: int | None = procfs.started(pid) if life is None else None
         self.connections: dict[int, Lender] = {}
         self.lent: dict[int, Loan | LentTensor] = {}  # by the names that it gave
         self.late: list[LentTensor] = []  # that it gave back, and torch has not counted down there yet
-        self.over = False
+        self.over: bool = False
 
     def has_ended(self) -> bool:
         """Of one whose end the kernel tells, it is told by that."""
@@ -102,9 +102,9 @@ class Lender:
     def __init__(self, connection: wire.Connection, key: bytes | None) -> None:
         self.connection = connection
         self.key = key
-        self.deadline = wire.deadline_in(wire.limit_of(None))  # until when it has to begin
+        self.deadline: float = wire.deadline_in(wire.limit_of(None))  # until when it has to begin
         self.process: Borrower | None = None
-        self.number = 0  # of the process's connections
+        self.number: int = 0  # of the process's connections
         self.cut: set[int] = set()  # names of what was given back before it was handed out
 
     def begin(self) -> None:
@@ -266,13 +266,17 @@ class Offer:
     """Where this process listens, and the thread that accepts and sees processes end."""
 
     def __init__(self) -> None:
-        self.poll = select.epoll()
+        self.poll: select.epoll = select.epoll()
+        self.listener: mapping.Listener
+        self.name: str
         self.listener, self.name = wire.listen()  # for who has multiprocessing's authkey
+        self.tensor_listener: mapping.Listener
+        self.tensor_name: str
         self.tensor_listener, self.tensor_name = wire.listen()  # for who has a tensor's handle, with its key
-        self.tensor_key = secrets.token_bytes(KEY_BYTES)
+        self.tensor_key: bytes = secrets.token_bytes(KEY_BYTES)
         self.lives: dict[int, Borrower] = {}
         self.waiting: deque[Lender] = deque()  # connections whose thread could not start
-        self.service = Service(
+        self.service: Service = Service(
             "accelrt-sharing-listener", "a process that opens memory has to wait", self.serve
         )
         for listener in (self.listener, self.tensor_listener):

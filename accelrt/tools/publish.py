@@ -93,9 +93,9 @@ class Writer(threading.Thread):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(name="accelrt-publish", daemon=True)
-        self.path = folder() / f"{os.getpid()}.json"
+        self.path: Path = folder() / f"{os.getpid()}.json"
         self.seconds = seconds
-        self.over = threading.Event()
+        self.over: threading.Event = threading.Event()
 
     def run(self) -> None:
         failed = False

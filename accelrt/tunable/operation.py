@@ -71,7 +71,7 @@ class Operation:
         copies: Callable[[Any], Any] | None = None,
         check: Callable[[Any, Any], str] | None = None,
     ) -> None:
-        self.name = check_field(name, "name")
+        self.name: str = check_field(name, "name")
         if name == "Validator":
             raise ValueError("name is 'Validator', which begins another kind of line in a file of results")
         for what, function in (

@@ -50,7 +50,7 @@ NAMES = [name for name in env.VARIABLES if name.startswith(PREFIX) and not name.
 values: dict[str, Any] = {name.removeprefix(PREFIX): env.value(name) for name in NAMES}
 if values["NUMERICAL_CHECK"] is not None:
     values["NUMERICAL_CHECK"] = Tolerances(*values["NUMERICAL_CHECK"])
-fixed = {name.removeprefix(PREFIX) for name in NAMES if env.text(name)}
+fixed: set[str] = {name.removeprefix(PREFIX) for name in NAMES if env.text(name)}
 
 
 def change(name: str, value: object) -> None:

@@ -46,7 +46,7 @@ class Turns:
         self.copies = copies
         self.stream = stream
         self.flush = flush
-        self.turn = 0
+        self.turn: int = 0
 
     def call(self, function: Function) -> Any:
         args, kwargs = self.copies[self.turn % len(self.copies)]

@@ -63,14 +63,16 @@ class Pipeline:
         import numpy as np
 
         self.nbytes = nbytes
-        self.shift = nbytes // 3
-        self.calls = 0
-        self.copier, self.worker = Stream(), Stream()
-        self.input, self.output = pinned(nbytes), pinned(nbytes + 2 * GUARD)
-        self.loaded = Buffer(nbytes, stream=self.copier)
-        self.rotated = Buffer(nbytes, stream=self.worker)
-        self.result = Buffer(nbytes + 2 * GUARD, stream=self.copier)
-        self.random = np.random.default_rng(SEED)
+        self.shift: int = nbytes // 3
+        self.calls: int = 0
+        self.copier: Stream = Stream()
+        self.worker: Stream = Stream()
+        self.input: Bytes = pinned(nbytes)
+        self.output: Bytes = pinned(nbytes + 2 * GUARD)
+        self.loaded: Buffer = Buffer(nbytes, stream=self.copier)
+        self.rotated: Buffer = Buffer(nbytes, stream=self.worker)
+        self.result: Buffer = Buffer(nbytes + 2 * GUARD, stream=self.copier)
+        self.random: np.random.Generator = np.random.default_rng(SEED)
 
     def enqueue(self) -> None:
         """Puts one run into the streams: it begins and ends on copier, and worker joins in between."""

@@ -128,7 +128,8 @@ class Sampler:
     """
 
     def __init__(self, slow: bool = False) -> None:
-        self.readings = {name: getattr(readings, name) for name in READINGS if slow or name not in SLOW}
+        names = [name for name in READINGS if slow or name not in SLOW]
+        self.readings: dict[str, Any] = {name: getattr(readings, name) for name in names}
         self.refused: set[tuple[str, str]] = set()
         self.rows: list[tuple[Any, Device]] = []  # what readings ask by, and the device without them
         self.listed_at: float | None = None

@@ -107,7 +107,7 @@ class Collector:
     def __init__(self, sampler: Sampler, core: Any) -> None:
         self.sampler = sampler
         self.core = core
-        self.lock = threading.Lock()  # scrapes come on threads; the Sampler is for one
+        self.lock: threading.Lock = threading.Lock()  # scrapes come on threads; the Sampler is for one
 
     def describe(self) -> list[Any]:
         """None ahead: registering must not look."""

@@ -59,8 +59,9 @@ class Replayer:
         streams = {index: Stream() for index in sorted(set(trace.streams))}
         queues = [streams[index] for index in trace.streams]
         self.trace = trace
-        self.rows = list(zip(trace.ops, trace.slots, trace.sizes, queues, strict=True))
-        self.addresses = [0] * trace.slot_count
+        rows = zip(trace.ops, trace.slots, trace.sizes, queues, strict=True)
+        self.rows: list[tuple[int, int, int, Stream]] = list(rows)
+        self.addresses: list[int] = [0] * trace.slot_count
         self.wanted = wanted
 
     def run(self, interrupts: HeldInterrupts) -> tuple[int, int]:
