@@ -1,4 +1,4 @@
-"""What a compiler made: a module's image, and the architectures that one is made for."""
+"""The results of a compiler: a module's image, and the architectures that one is made for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes:
-    """What sealed() was given; others' objects as they are.
+    """Returns what sealed() was given; others' objects as they are.
 
     Raises:
         ValueError: it is not what was sealed.
@@ -79,7 +79,13 @@ class ModuleImage:
         return len(self.data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the data to a file, which Module.load and link_images take; the names are not in it."""
+        """Writes the data to a file, which Module.load and link_images take; the names are not in it.
+
+        Arguments:
+            path: str or os.PathLike.
+        Raises:
+            OSError: it cannot be written; a file that was there stays as it was.
+        """
         files.write(path, [self.data])
 
 
