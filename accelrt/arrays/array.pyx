@@ -528,8 +528,8 @@ def provide_later(sharing_function: Callable[[], ModuleType], conversion_functio
 
 
 def feeds_queue() -> bool:
-    """Whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the Queue
-    would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
+    """Tells whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the
+    Queue would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
     return "multiprocessing.queues" in sys.modules and threading.current_thread().name == "QueueFeederThread"
 
 
@@ -677,16 +677,17 @@ cdef object unanswered(str symbol, object left, object right):
 
 
 cdef class HostMemory:
-    """What NumPy keeps alive for an array on host memory: a view that nothing but that array has, so that free() of another
-    one does not free the memory."""
+    """HostMemory()\n--\n\n\
+    The owner, for NumPy, of an array on host memory: a view that nothing but that array has, so that free() of another one
+    does not free the memory."""
 
     cdef Array array
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a HostMemory belongs to the NumPy array that Array.numpy() makes")
 
     @property
-    def __array_interface__(self):
+    def __array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.array.shape, "typestr": f"|V{self.array.itemsize}", "strides": self.array.strides, "version": 3,
             "data": (self.array.ptr, bool(self.array.readonly)),

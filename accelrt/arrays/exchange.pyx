@@ -628,7 +628,7 @@ cdef int find_stream(int32_t kind, int32_t device, void** out) except -1:
     return 0
 
 
-def fill_exchange_api():
+def fill_exchange_api() -> None:
     """Points the exchange API of Arrays, and their methods, at the functions of this module."""
     cdef DLPackExchangeAPI* api = &arrays.exchange_api
     memset(api, 0, sizeof(DLPackExchangeAPI))

@@ -39,12 +39,14 @@ TYPES = {
     "object": "object",
     "str": "str",
     "bytes": "bytes",
+    "char": "bytes",
     "list": "list[Any]",
     "tuple": "tuple[Any, ...]",
     "dict": "dict[Any, Any]",
     "set": "set[Any]",
 }
 INSIDE = re.compile(r"\s|$|#(?! stub: )")  # how a line of a class's body begins
+INCLUDE = re.compile(r'^include "(\w+\.pxi)"$', re.M)
 ATTRIBUTE_TEXT = re.compile(r"        (\w+(?:, \w+)*): (.*)")
 
 
@@ -75,7 +77,7 @@ def split_top(text: str) -> list[str]:
 
 
 PARAMETER = re.compile(
-    r"(?P<stars>\*{0,2})(?:(?P<type>(?:const )?(?:unsigned )?(?:long )?\w+) \**)?(?P<name>\w+)"
+    r"(?P<stars>\*{0,2})(?:(?P<type>(?:const )?(?:unsigned )?(?:long )?\w+)\** \**)?(?P<name>\w+)"
     r"(?: not None| or None)?(?:\s*:\s*(?P<annotation>[^=]+?))?(?:\s*=\s*(?P<default>.+))?$",
     re.S,
 )
@@ -104,7 +106,8 @@ class Source:
     """A .pyx with what its .pxd declares, read for the stub."""
 
     def __init__(self, path: Path, classes: Classes) -> None:
-        self.lines = [line.removesuffix("  # no-cython-lint") for line in path.read_text().splitlines()]
+        lines = INCLUDE.sub(lambda match: path.with_name(match[1]).read_text(), path.read_text()).splitlines()
+        self.lines: list[str] = [line.removesuffix("  # no-cython-lint") for line in lines]
         self.classes = classes
         self.attributes: dict[str, dict[str, tuple[str, str]]] = {}  # class -> name -> (access, type)
         declared = path.with_suffix(".pxd")
@@ -181,8 +184,10 @@ class Source:
 
     def class_body(self, at: int, name: str) -> tuple[list[str], int]:
         """The stub of a class's members, and the line behind the class."""
-        members, decorators = without_signature(self.docstring(at, "    ")), list[str]()
-        said, texts = self.said_in_class(at), attribute_texts(members)
+        doc, said, decorators = self.docstring(at, "    "), self.said_in_class(at), list[str]()
+        at = self.lines.index(doc[0], at) + len(doc) if doc else at
+        members = without_signature(doc)
+        texts = attribute_texts(doc)
         for attribute, (access, kind) in self.attributes.get(name, {}).items():
             if attribute.startswith("_") or attribute in said:
                 continue
@@ -219,6 +224,8 @@ class Source:
         """The stub's lines, without its imports."""
         stub, at, head = list[str](), 0, ""
         said = {match[1] for line in self.lines if (match := re.match(r"# stub: def (\w+)", line))}
+        names_all = any(re.match(r"(def .*\) -> |# stub: )", line) for line in self.lines)
+        names_all = names_all and not any(line.startswith("__all__ = ") for line in self.lines)
         while at < len(self.lines):
             line = self.lines[at]
             if re.match(r"# stub: class ", line) and re.match(r"(cdef )?class |@", self.lines[at + 1]):
@@ -234,7 +241,7 @@ class Source:
                 bases = re.sub(r"namedtuple\(.*\)", "NamedTuple", (match[3] or "")[1:-1])
                 members, end = self.class_body(at + 1, match[2])
                 is_said = any(re.search(r"\) -> .*:$|# stub: ", each) for each in self.lines[at + 1 : end])
-                if head or is_said:
+                if head or is_said or (names_all and not match[2].startswith("_")):
                     stub += [
                         line for line in self.lines[at - 1 : at] if line.startswith(("@dataclass", "@final"))
                     ]

@@ -46,6 +46,7 @@ cimport accelrt.runtime.access as watch
 # A capture is a transaction: whatever fails in it, the stream leaves the capture, the memory goes back to
 # the graph's pool, and the process can capture again.
 
+# stub: MODES: dict[str, int]
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
 cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
@@ -1021,8 +1022,8 @@ cdef class CUDAGraph:
 # --- random numbers ---------------------------------------------------------------------------------------------------
 
 cdef class RandomState:
-    """What a generator's numbers depend on: a seed and an offset, both of 64 bits, for generators that share them and for
-    graphs that draw from them.
+    """The state that a generator's numbers depend on: a seed and an offset, both of 64 bits, for generators that share
+    them and for graphs that draw from them.
 
     Attributes:
         seed: int.
@@ -1175,7 +1176,8 @@ cdef int set_condition(Branch branch, Stream stream) except -1:
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
 cdef class Branch:
-    """The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
+    """Branch(graph, flag, kind)\n--\n\n\
+    The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
 
     cdef CUDAGraph graph
     cdef object flag
@@ -1189,7 +1191,7 @@ cdef class Branch:
     cdef unsigned long thread  # that entered it, whose current stream the body's is
     cdef object __weakref__
 
-    def __init__(self, CUDAGraph graph not None, flag, int kind):
+    def __init__(self, CUDAGraph graph not None, flag: Memory, int kind) -> None:
         if self.graph is not None:
             raise RuntimeError("this condition is made already; call if_() or while_() for each")
         self.graph = graph
@@ -1216,7 +1218,7 @@ cdef class Branch:
     def __reduce__(self):
         refuse_copy(self, "it stands for one node of one graph; call if_() or while_() for each")
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         cdef CUDAGraph graph = self.graph
         if graph is None:
             refuse_unmade(self)
@@ -1279,7 +1281,7 @@ cdef class Branch:
         self.context.__enter__()
         return 0
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.context is None:
             raise RuntimeError("this condition's body is not entered; use it in a with statement")
         if self.context.open and self.thread != PyThread_get_thread_ident():

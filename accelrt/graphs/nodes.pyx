@@ -37,6 +37,8 @@ cdef enum:
     DOT_VERBOSE = 1  # CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE
 
 # CUgraphNodeType and CUgraphExecUpdateResult, by number (CUDA driver API, "Data types used by CUDA driver").
+# stub: TYPES: tuple[str, ...]
+# stub: RESULTS: tuple[tuple[str, str], ...]
 TYPES = (
     "kernel", "memcpy", "memset", "host", "graph", "empty", "wait_event", "event_record", "ext_semas_signal",
     "ext_semas_wait", "mem_alloc", "mem_free", "batch_mem_op", "conditional",
@@ -183,7 +185,7 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 
 # stub: class NodeChange:
 cdef class NodeChange:
-    """What a kernel node launches since it was changed, and what that uses."""
+    """The launch of a kernel node since it was changed, and what that uses."""
 
     cdef int gather(self, Record record) except -1:
         # What an argument uses, or the kernel; None is room for what uses nothing.

@@ -740,6 +740,7 @@ def wake(pool: object, device: DeviceArgument | None = None) -> SleepResult:
 
 # checkpoints
 
+# stub: CHECKPOINT_REASONS: dict[int, str]
 CHECKPOINT_REASONS = {
     WAITS: "memory of it that was given back is in use on other streams, or waits for a capture to end; synchronise "
            "first, outside captures",
