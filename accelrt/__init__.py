@@ -44,7 +44,7 @@ __all__ = _import_now()
 
 
 def __getattr__(name: str) -> object:
-    """What few programs ask for is imported when it is first asked for."""
+    """Imports what few programs ask for when it is first asked for."""
     if name in _modules:
         return lazy.later(f"accelrt.{name}")
     if name in _later or name in _underscored:

@@ -49,12 +49,12 @@ class Variable:
 
 
 def text(name: str) -> str:
-    """What a variable of the table is set to; empty where it is not set."""
+    """Returns what a variable of the table is set to; empty where it is not set."""
     return os.environ.get(VARIABLES[name].name) or ""
 
 
 def value(name: str) -> Any:
-    """What a variable of the table says, or its default.
+    """Returns what a variable of the table says, or its default.
 
     Raises:
         ValueError: the text is not allowed; the error names the variable, the text and what is allowed.
@@ -127,7 +127,8 @@ def read_level(name: str, value: str) -> int:
 
 
 def is_number(digits: str) -> bool:
-    """Whether it is decimal digits; int() alone takes signs, underscores and other scripts' digits too."""
+    """Tells whether it is decimal digits; int() alone takes signs, underscores and other scripts' digits
+    too."""
     return digits.isascii() and digits.isdigit() and len(digits) <= 20
 
 

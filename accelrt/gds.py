@@ -73,7 +73,7 @@ def on_host() -> bool:
 
 
 def ask(call: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of cuFile answers; its errors as a CudaError."""
+    """Returns what a function of cuFile answers; its errors as a CudaError."""
     try:
         return function(*given)
     except Exception as error:

@@ -84,7 +84,7 @@ def driver() -> Any:
 
 
 def ask(name: str, *given: Any, **told: Any) -> Any:
-    """What a function of the driver answers beside its status.
+    """Returns what a function of the driver answers beside its status.
 
     Arguments:
         told: what an error says it was asked for.

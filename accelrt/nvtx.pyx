@@ -222,7 +222,7 @@ cdef class Range:
 
 
 cdef class NoRange:
-    """What range() returns where no tool listens."""
+    """The range that range() returns where no tool listens."""
 
     def __enter__(self):
         return None

@@ -1,4 +1,4 @@
-"""Which part of a program a profiler collects, with torch.cuda.profiler's names.
+"""Tells profilers which part of a program to collect, with torch.cuda.profiler's names.
 
     with accelrt.profiler.profile():
         step()

@@ -1,4 +1,4 @@
-"""Which of the physical devices a list of visible devices names, read as the driver reads it.
+"""Finds the physical devices that a list of visible devices names, read as the driver reads it.
 
 CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER follow the CUDA C++ Programming Guide, "CUDA Environment
 Variables", the MIG User Guide, "CUDA Device Enumeration", and, where those are silent, what the driver
@@ -110,7 +110,7 @@ def only_one_mig(found: list[int], uuids: Sequence[str]) -> list[int]:
 
 
 def read_number(element: str) -> int | None:
-    """What strtoul reads at the start of an element, in 32 bits as the driver keeps it."""
+    """Returns what strtoul reads at the start of an element, in 32 bits as the driver keeps it."""
     match = NUMBER.match(element)
     if match is None:
         return None
@@ -158,7 +158,7 @@ def is_at(wanted: Mig, place: Mig) -> bool:
 
 
 def names(given: str, whole: str) -> bool:
-    """Whether the digits given are the start of a UUID's, or all of them with something after."""
+    """Tells whether the digits given are the start of a UUID's, or all of them with something after."""
     return bool(whole) and bool(given) and (whole.startswith(given) or given.startswith(whole))
 
 

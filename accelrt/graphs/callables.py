@@ -90,7 +90,7 @@ class Inputs:
         self.noted: Stream | None = None
 
     def match(self, args: tuple[Any, ...]) -> list[tuple[Static, Any, ArraySpec]]:
-        """What of the arguments is elsewhere than the sample was, each checked against it."""
+        """Returns what of the arguments is elsewhere than the sample was, each checked against it."""
         if len(args) != self.count:
             raise TypeError(f"{len(args)} arguments were given; the graph was captured with {self.count}")
         leaves, moved = args, []
@@ -126,7 +126,7 @@ def copied(memory: Any, spec: ArraySpec) -> Any:
 
 
 def spans_of(statics: Sequence[Static]) -> list[tuple[int, int, str]]:
-    """Where memory begins and ends, in the order of addresses."""
+    """Tells where memory begins and ends, in the order of addresses."""
     return sorted((s.spec.address, s.spec.address + s.spec.nbytes, s.name) for s in statics if s.spec.nbytes)
 
 

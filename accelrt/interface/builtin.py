@@ -102,12 +102,12 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def host_is_available() -> bool:
-    """Whether this process runs on the host device, or will."""
+    """Tells whether this process runs on the host device, or will."""
     return init.chosen_driver() != "cuda" and init.is_available()
 
 
 def host_device_count() -> int:
-    """How many host devices this process has; 0 where it runs on cuda."""
+    """Returns how many host devices this process has; 0 where it runs on cuda."""
     return device_count() if host_is_available() else 0
 
 

@@ -1,4 +1,4 @@
-"""Which interface answers for which device.
+"""Finds the interface that answers for a device.
 
 There is no lock: a fork could leave it held in the child while another thread imports a package.  Two threads
 that ask first may both import; both get the class that came to stand in the table first.

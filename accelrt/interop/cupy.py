@@ -122,7 +122,7 @@ def _functions_of(module: str) -> dict[str, object]:
 
 
 def _fields(error: errors.OutOfMemoryError) -> dict[str, object]:
-    """What CuPy's OutOfMemoryError has."""
+    """Returns what CuPy's OutOfMemoryError has."""
     return {"_size": error.requested or 0, "_total": error.live or 0, "_limit": 0}
 
 

@@ -1,4 +1,4 @@
-"""What is decided of an elementwise kernel's call for the types, shapes and strides of its operands."""
+"""Decides of an elementwise kernel's call what depends on the types, shapes and strides of its operands."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LIMITS = {name: _limits for name in STORED if (_limits := BY_NAME[name].limits)}
 
 
 class Plan(NamedTuple):
-    """What is decided once for the types, shapes and strides of a call.
+    """The decisions made once for the types, shapes and strides of a call.
 
     Attributes:
         kernel: Kernel, or None where there are no elements.

@@ -1,4 +1,4 @@
-"""Whether a shared object is whole, as far as the dynamic linker follows what stands in it.
+"""Tells whether a shared object is whole, as far as the dynamic linker follows what stands in it.
 
 The linker trusts an object's tables, and a changed byte of them crashes the process.  Here each address,
 offset and index that it would follow has to lie where it should (ELF-64 Object File Format; System V

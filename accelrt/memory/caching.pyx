@@ -1278,7 +1278,7 @@ def memory_snapshot(
 
 
 def read_states(device: DeviceArgument | None, call: str) -> list[tuple[int, list[dict[str, Any]], int]]:
-    """What a device's pool holds, or every device's.
+    """Returns what a device's pool holds, or every device's.
 
     Returns:
         list of (int, list, int): an ordinal, its segments as memory_snapshot gives them, and the number of the first
@@ -1316,7 +1316,7 @@ def reset_accumulated_memory_stats(device: DeviceArgument | None = None) -> None
 
 
 def audited_hits(device: DeviceArgument | None = None) -> tuple[int, int]:
-    """What took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
+    """Returns what took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
     those among them that freed or allocated a block by turns.  (0, 0) at level 0, where nothing is counted."""
     cdef Pool* pool = pool_at(device)
     if pool == NULL:

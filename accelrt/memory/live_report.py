@@ -1,4 +1,4 @@
-"""What holds a device's memory now, as figures and as text: by pool, stream, tag and stack."""
+"""Reports what holds a device's memory now, as figures and as text: by pool, stream, tag and stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun, mpirun and Slurm say of a process's place among those that they started."""
+"""Reads what torchrun, mpirun and Slurm say of a process's place among those that they started."""
 
 from __future__ import annotations
 

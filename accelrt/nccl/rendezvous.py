@@ -120,7 +120,7 @@ def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: flo
 
 
 def _job(place: Place) -> bytes:
-    """What tells this job's questions from another's; it is no secret."""
+    """Returns what tells this job's questions from another's; it is no secret."""
     return hashlib.sha256(f"{place.job}|{place.address}|{place.port}".encode()).digest()[:16]
 
 

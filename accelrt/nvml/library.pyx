@@ -207,7 +207,7 @@ def code_name(int code) -> str:
 
 
 def code_text(int code) -> str:
-    """What an nvmlReturn_t means, as a part of a sentence."""
+    """Returns what an nvmlReturn_t means, as a part of a sentence."""
     return CODES.get(code, CODES[999])[1]
 
 

@@ -47,7 +47,7 @@ def finite(value: object, name: str) -> float:
 
 
 def is_default(state: RandomState, device: int) -> bool:
-    """Whether it is of the device's default generator, which every capture may draw from."""
+    """Tells whether it is of the device's default generator, which every capture may draw from."""
     found = _defaults.get(device)
     return found is not None and found.shared_state is state
 
@@ -395,7 +395,7 @@ class Generator:
                 kernel.launch(blocks, 256, arguments, stream=stream)
 
     def _take(self, words: int, stream: Stream) -> tuple[Array | None, int, int]:
-        """Where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
+        """Tells where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
         states: GraphStates | None = find_states(stream)
         if states is None:
             return None, *self._state.take(words)

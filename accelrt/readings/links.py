@@ -1,4 +1,4 @@
-"""What goes over PCIe and NVLink.  Source: NVML API Reference Guide, "Device Queries" and "NvLink
+"""Readings of what goes over PCIe and NVLink.  Source: NVML API Reference Guide, "Device Queries" and "NvLink
 Methods".
 """
 

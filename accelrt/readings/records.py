@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def supported(ask: Callable[[], T]) -> T | None:
-    """What a call answers; None where the device lacks it."""
+    """Returns what a call answers; None where the device lacks it."""
     try:
         return ask()
     except NotSupportedError:

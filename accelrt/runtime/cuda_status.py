@@ -1,4 +1,4 @@
-"""What stands around the calls of the CUDA runtime: cudart(), check_error, and how kernels are loaded."""
+"""The surroundings of the CUDA runtime's calls: cudart(), check_error, and how kernels are loaded."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def chosen_driver() -> str:
 
 
 def runs_on_host() -> bool:
-    """Whether the driver is the host device's, also behind a test's "faults".
+    """Tells whether the driver is the host device's, also behind a test's "faults".
 
     Raises:
         ValueError: as of chosen_driver.
@@ -61,7 +61,8 @@ def is_initialized() -> bool:
 
 
 def count_unopened() -> int:
-    """How many devices there are, found without a driver call: a process that only asks this may fork."""
+    """Returns how many devices there are, found without a driver call: a process that only asks this may
+    fork."""
     name = chosen_driver()
     if name in env.DRIVERS and name != "cuda":
         return int(later(registry.DRIVERS[name]).read_settings()["devices"])
@@ -229,7 +230,7 @@ def lazy_call(
 
 
 def is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had initialised, so that it can use no device."""
+    """Tells whether this process was forked from one that had initialised, so that it can use no device."""
     return registry.opened_name() == "forked"
 
 

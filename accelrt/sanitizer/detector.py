@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class Driver(NamedTuple):
-    """What the detector asks of the device.
+    """The questions that the detector has for the device.
 
     Attributes:
         capture_of: of a device's stream, the id of the capture that it is in, or 0; -1 where it is not known.
@@ -64,7 +64,7 @@ class Driver(NamedTuple):
 
 @dataclass(slots=True)
 class Streams:
-    """Which timeline a device's stream has now.
+    """The timeline that each stream of a device has now.
 
     Arguments:
         is_blocking: of a stream that accelrt did not make, whether it waits for the legacy default stream.
@@ -106,7 +106,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a graph does, and how far its last launch is, which the next one waits for (cuGraphLaunch)."""
+    """The work of a graph, and how far its last launch is, which the next one waits for (cuGraphLaunch)."""
 
     parts: list[Captured | Point]
     has_host_function: bool

@@ -87,7 +87,7 @@ class Launch:
         return Step(part, timeline, known[timeline], known, self.access(part, timeline, known))
 
     def clock(self, known: Clock) -> Clock:
-        """What a part comes after, by what it came after in the capture."""
+        """Returns what a part comes after, by what it came after in the capture."""
         clock = dict(self.base)
         for timeline, epoch in known.items():
             clock[self.branches.at(timeline, self.stream)] = self.branches.ends.get(timeline, 0) + epoch

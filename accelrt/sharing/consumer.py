@@ -55,7 +55,7 @@ _event_turns = threading.Lock()  # of one event of another process's, this one h
 
 
 class Place:
-    """Where memory is: the owner's socket and process, the loan, and what has to be mapped: plain values."""
+    """The place of memory: owner's socket and process, the loan, and what has to be mapped: plain values."""
 
     __slots__ = ("loan", "name", "nbytes", "offset", "pages", "pid", "segment", "size", "ticket", "uuid")
     unseen = False  # whether other libraries' work uses the memory, of which this one knows nothing
@@ -92,12 +92,12 @@ class Place:
 
     @property
     def request(self) -> wire.Message:
-        """What the owner is asked for."""
+        """Returns what the owner is asked for."""
         return {"loan": self.loan}
 
     @property
     def gone(self) -> str:
-        """Why its owner has it no more."""
+        """Tells why its owner has it no more."""
         return "it was opened before" if self.ticket else "its owner has closed the handle"
 
 
@@ -183,7 +183,7 @@ class Owner:
 
 
 class GiveBack:
-    """What an owner's thread does: it gives back what has ended, whatever happens."""
+    """The work of an owner's thread: it gives back what has ended, whatever happens."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -206,7 +206,7 @@ class GiveBack:
         self.gone: bool = False
 
     def reason(self) -> str:
-        """Why something is not given back, for an error."""
+        """Tells why something is not given back, for an error."""
         if self.sent is not None or self.untold:
             return "that process was told of it and does not answer"
         return "this process's own work uses it still"
@@ -329,7 +329,8 @@ class GiveBack:
         self.marks = [mark for mark in self.marks if mark.before]
 
     def goes_on(self) -> bool:
-        """Whether the thread is needed: where nothing was opened for a while, it and the connections end."""
+        """Tells whether the thread is needed: where nothing was opened for a while, it and the connections
+        end."""
         owner = self.owner
         with _lock:
             if owner.tally.leases or not owner.ended.empty():
@@ -432,7 +433,7 @@ def wait_for_owner(stream: Stream, handle: bytes) -> None:
 
 
 def attach(ending: Ending, place: Place, deadline: float) -> bool:
-    """Whether the memory is mapped already, and the lease uses that."""
+    """Tells whether the memory is mapped already, and the lease uses that."""
     while True:
         answer = ending.attach(place.key)
         if answer is not None:

@@ -1,4 +1,4 @@
-"""What programs call: handles of memory, and how multiprocessing pickles Buffers and Arrays."""
+"""The functions that programs call: handles of memory, and how multiprocessing pickles Buffers and Arrays."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class MemoryHandle:
 def lend(
     memory: Buffer | Array, stream: Stream | int | None, ticket: bool
 ) -> tuple[consumer.Place, Layout | None, Loan | None]:
-    """Where others find the memory, how an Array lies in it, and the loan; of no bytes there is none."""
+    """Tells where others find the memory, how an Array lies in it, and the loan; of no bytes there is
+    none."""
     buffer = mapping.buffer_of(memory)
     mapping.check_shareable(buffer)
     chosen = mapping.pick_stream(buffer, stream)
@@ -169,7 +170,7 @@ def open_place(
 
 
 def open_ticket(values: tuple[Any, ...], layout: Layout | None, claim: Claim) -> Buffer | Array:
-    """What a pickled Buffer or Array becomes."""
+    """Returns what a pickled Buffer or Array becomes."""
     try:
         buffer = open_place(consumer.Place(*values))
         memory = buffer if layout is None else array_on(buffer, layout)
@@ -182,7 +183,7 @@ def open_ticket(values: tuple[Any, ...], layout: Layout | None, claim: Claim) ->
 
 
 def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What multiprocessing pickles one by: a ticket, which one process opens once.
+    """Returns what multiprocessing pickles one by: a ticket, which one process opens once.
 
     A thread that feeds a Queue has no caller to raise to, and whoever gets from the Queue would wait for
     ever: there an error is pickled instead, and raised where it is unpickled.
@@ -203,7 +204,8 @@ def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any
 
 
 def feeds_queue() -> bool:
-    """Whether the calling thread feeds a multiprocessing.Queue that only prints the errors that it meets."""
+    """Tells whether the calling thread feeds a multiprocessing.Queue that only prints the errors that it
+    meets."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is Queue._feed.__code__:  # type: ignore[attr-defined]
@@ -213,7 +215,7 @@ def feeds_queue() -> bool:
 
 
 def raise_refusal(pid: int, kind: str, text: str) -> NoReturn:
-    """What the process that gets from a Queue unpickles where the other one could not share."""
+    """Returns what the process that gets from a Queue unpickles where the other one could not share."""
     raise RuntimeError(f"process {pid} put memory into a Queue that it could not share: {kind}: {text}")
 
 

@@ -167,8 +167,8 @@ class Lender:
         return True
 
     def lend(self, name: int, loan: Loan | LentTensor | None) -> bool:
-        """Whether the process has the loan from now on: there is one, and it was not given back already.
-        Under the lock."""
+        """Tells whether the process has the loan from now on: there is one, and it was not given back
+        already. Under the lock."""
         process = self.process
         if process is None or process.over:
             raise EOFError("the process has ended")
@@ -189,7 +189,7 @@ class Lender:
         self.send_memory(name, loan.memory, loan.event, files)
 
     def hand_out_tensor(self, where: list[int], claim: list[Any] | None, name: int, files: bool) -> None:
-        """What is torch's is kept by it, and by the hand-out while that lasts."""
+        """Hands out memory of torch's, which torch keeps, and the hand-out while it lasts."""
         memory = mapping.hold_tensor(*where)
         if memory is not None:
             loan = LentTensor(memory.nbytes, None if claim is None else counters.claim(*claim))
@@ -263,7 +263,7 @@ class Lender:
 
 
 class Offer:
-    """Where this process listens, and the thread that accepts and sees processes end."""
+    """The address where this process listens, and the thread that accepts and sees processes end."""
 
     def __init__(self) -> None:
         self.poll: select.epoll = select.epoll()
@@ -331,7 +331,7 @@ class Offer:
             self.waiting.popleft()
 
     def judge(self, error: OSError) -> None:
-        """Where somebody closed all descriptors of this process, their numbers may be others' by now."""
+        """Gives up descriptors that somebody closed, since their numbers may be others' by now."""
         global _offer
         if error.errno in BROKEN_LISTENER:
             self.listener.abandon()
@@ -408,7 +408,7 @@ def offer() -> Offer:
 
 
 def drop_own_ticket(name: str, number: int) -> bool:
-    """Whether that is this process's socket; the ticket will not be opened then."""
+    """Tells whether that is this process's socket; the ticket will not be opened then."""
     with _lock:
         if _offer is None or name != _offer.name:
             return not name
@@ -418,7 +418,7 @@ def drop_own_ticket(name: str, number: int) -> bool:
 
 
 def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
-    """Whether that is this process's socket, and the loan, which a ticket ends."""
+    """Tells whether that is this process's socket, and the loan, which a ticket ends."""
     with _lock:
         if not name or _offer is None or name != _offer.name:
             return False, None

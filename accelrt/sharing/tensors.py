@@ -27,7 +27,7 @@ _thread = threading.local()
 
 
 class TensorPlace(consumer.Place):
-    """Where the memory is in which tensors lie, as a handle says it.
+    """The place of the memory in which tensors lie, as a handle says it.
 
     Attributes:
         device: int, the owner's ordinal; base: int, the address there.

@@ -319,7 +319,7 @@ cdef class Stream:
 
     @property
     def _as_parameter_(self) -> c_void_p:
-        """What ctypes passes to a C function: the handle as a pointer."""
+        """Returns what ctypes passes to a C function: the handle as a pointer."""
         import ctypes
 
         return ctypes.c_void_p(self.cuda_stream)
@@ -888,7 +888,7 @@ cdef class Event:
 
     @property
     def _as_parameter_(self) -> c_void_p:
-        """What ctypes passes to a C function: the handle as a pointer."""
+        """Returns what ctypes passes to a C function: the handle as a pointer."""
         import ctypes
 
         return ctypes.c_void_p(self.handle)

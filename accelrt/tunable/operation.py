@@ -249,8 +249,8 @@ class Operation:
 
 @contextmanager
 def tuning(ordinal: int) -> Iterator[bool]:
-    """Whether the calling thread may time candidates on a device now; its waits then break no capture that
-    another thread begins."""
+    """Tells whether the calling thread may time candidates on a device now; its waits then break no capture
+    that another thread begins."""
     if has_open_captures() or is_capturing(ordinal):
         yield False
         return

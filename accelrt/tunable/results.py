@@ -1,4 +1,4 @@
-"""What is known: the fastest candidates by device model, where they are kept, and what they depend on."""
+"""Keeps the results: the fastest candidates by device model, where they are kept, and what they depend on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ process.call_at_fork("tunable.results", "tools", child=forget_in_child)
 
 
 def model_of(ordinal: int) -> str:
-    """What a device is called among the validators: results are good for devices of one name."""
+    """Returns what a device is called among the validators: results are good for devices of one name."""
     model = _models.get(ordinal)
     if model is None:
         facts = get_device_properties(ordinal)
@@ -141,7 +141,7 @@ def filename_of(ordinal: int) -> str:
 
 
 def find(ordinal: int, operation: str, params: str) -> Result | None:
-    """What is known of some arguments; the device's file is read first."""
+    """Returns what is known of some arguments; the device's file is read first."""
     model = model_of(ordinal)
     if (filename_of(ordinal), model) not in _loaded:
         load(ordinal)

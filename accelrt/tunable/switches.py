@@ -1,4 +1,4 @@
-"""What is on, and how candidates are timed.
+"""Switches: what is on, and how candidates are timed.
 
 A variable of the environment that is set decides, as in torch: the functions then change nothing.  The
 variables are read once, when this module is imported.
@@ -39,7 +39,7 @@ MIB = 1 << 20
 
 
 class Tolerances(NamedTuple):
-    """How near a candidate's results have to be: |default - candidate| <= atol + rtol * |default|."""
+    """The bounds of a candidate's results: |default - candidate| <= atol + rtol * |default|."""
 
     atol: float
     rtol: float

@@ -1420,5 +1420,5 @@ table.close_shared = close_shared
 
 
 def address() -> int:
-    """Where the table is, which lives as long as the process."""
+    """Tells where the table is, which lives as long as the process."""
     return <uintptr_t>&table

@@ -45,7 +45,8 @@ class Key:
 
 
 def asks(value: Value) -> bool:
-    """Whether a value asks for anything; what does not (off, none, auto, native) goes with every other."""
+    """Tells whether a value asks for anything; what does not (off, none, auto, native) goes with every
+    other."""
     if isinstance(value, tuple):
         return max(value) > 1
     return bool(value) and value not in ("native", AUTO)

@@ -455,7 +455,7 @@ class Reader:
 
 
 class Outline(NamedTuple):
-    """What a file has, by the heads of its sections alone."""
+    """The contents of a file, by the heads of its sections alone."""
 
     events: int
     missing: int  # that the ring lost before they were written
@@ -463,7 +463,8 @@ class Outline(NamedTuple):
 
 
 def outline(file: IO[bytes], name: str) -> Outline:
-    """How many events a file has, without reading them; raises as Reader.read does for what it looks at."""
+    """Returns how many events a file has, without reading them; raises as Reader.read does for what it looks
+    at."""
     reader, is_complete = Reader(file, name), False
     reader.read_header()
     while (head := reader.next_head()) is not None:

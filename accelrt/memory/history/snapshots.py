@@ -33,7 +33,7 @@ def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
 
 
 def history_now(device: DeviceArgument | None, call: str) -> History:
-    """What this process holds and its recorder has, of a device or of all.
+    """Returns what this process holds and its recorder has, of a device or of all.
 
     Arguments:
         call: str, who asks, for the error of another backend.

@@ -25,7 +25,7 @@ SEED = 20
 
 @dataclass(frozen=True)
 class PipelineFigures:
-    """What the pipeline did.
+    """The figures of the pipeline.
 
     Attributes:
         nbytes: that went in and out at every run.
@@ -116,7 +116,7 @@ class Pipeline:
         self.output[:] = 0
 
     def is_right(self) -> bool:
-        """Whether the result is what numpy makes of the input, and the guard zones stand."""
+        """Tells whether the result is what numpy makes of the input, and the guard zones stand."""
         import numpy as np
 
         expected = np.full_like(self.output, GUARD_VALUE)

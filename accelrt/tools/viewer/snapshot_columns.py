@@ -72,12 +72,12 @@ def bounded(values: list[int], bits: int, what: str, key: str) -> list[int]:
 
 
 def brief(value: Any) -> str:
-    """What a value is, in a few words, however large what it refers to is."""
+    """Returns what a value is, in a few words, however large what it refers to is."""
     return SHORT.repr(value)[:SHOWN]
 
 
 class Recording:
-    """What a snapshot says.
+    """The contents of a snapshot.
 
     Arguments:
         snapshot: dict, torch's or accelrt's.
@@ -160,7 +160,7 @@ class Block(NamedTuple):
 
 
 class DeviceRecording:
-    """What a snapshot says of one device.  Indices of events count from 0; -1 is before the first.
+    """The contents of a snapshot of one device.  Indices of events count from 0; -1 is before the first.
 
     Arguments:
         traces: lists of its events, torch's and those that only accelrt has, each in order of time.

@@ -97,7 +97,7 @@ PROCESS_METRICS = (
 
 
 class Collector:
-    """What prometheus_client asks at every scrape; each is a look of its own.
+    """The collector that prometheus_client asks at every scrape; each is a look of its own.
 
     Arguments:
         sampler: Sampler.

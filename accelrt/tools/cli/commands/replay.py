@@ -37,7 +37,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What one pass over a trace gave; bytes, except for ratio and ns_per_event.
+    """The figures of one pass over a trace; bytes, except for ratio and ns_per_event.
 
     There is no ratio where an allocation was refused: what was reserved is not for all of the trace.
     """
@@ -152,7 +152,7 @@ def figures_of(replayer: Replayer) -> Figures:
 
 
 def host_capacity(trace: Trace) -> int:
-    """How large a host device serves a trace however it fragments; untouched pages cost nothing."""
+    """Returns how large a host device serves a trace however it fragments; untouched pages cost nothing."""
     return min(8 * trace.peak_live + HOST_SLACK, HOST_LIMIT)
 
 
@@ -219,7 +219,7 @@ def run(
 
 
 def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
-    """Whether an allocation was refused, which standard error is told: the trace was not replayed."""
+    """Tells whether an allocation was refused, which standard error is told: the trace was not replayed."""
     ooms = max(one.ooms for one in passes)
     if ooms:
         advice = "give it more by --memory" if chosen_driver() == "host" else "use a device with more"

@@ -47,7 +47,7 @@ UNSET = ("ACCELRT_RECORD", "ACCELRT_PUBLISH", "ACCELRT_DEBUG", "ACCELRT_SANITIZE
 
 @dataclass(frozen=True)
 class Trial:
-    """What one pass over the trace gave under some settings.
+    """The figures of one pass over the trace under some settings.
 
     Attributes:
         settings: the string; empty for the defaults.

@@ -1,4 +1,4 @@
-"""What top knows between two looks: the sorting, the place in the list, and what was before."""
+"""The knowledge of top between two looks: the sorting, the place in the list, and what was before."""
 
 from collections import deque
 from collections.abc import Callable
