@@ -1,7 +1,7 @@
 """Writes the stubs of the compiled modules from their sources: what type checkers and editors read of them.
 
-A stub has the functions whose results are annotated, and the classes that have such methods or a line of a
-stub before them, with their docstrings; an attribute has its entry of the class's.  Types come from
+A stub has the functions whose results are annotated, and the classes, with their docstrings and the
+module's; an attribute has its entry of the class's.  Types come from
 annotations, which Cython does not read, and from types of C that arguments and attributes are declared with.
 What neither says stands in the source behind `# stub:`, a line of the stub each.  setup.py runs this; the
 tests check what comes out by mypy and stubtest.
@@ -311,10 +311,12 @@ def imports_for(text: str, module: str, classes: Classes) -> list[str]:
 def write_stub(path: Path, classes: Classes) -> None:
     """Writes the stub beside a .pyx; leaves one that says the same as it is."""
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    text = "\n".join(Source(path, classes).body())
+    source = Source(path, classes)
+    text = "\n".join(source.body())
     if not text:
         return
-    text = "\n".join(imports_for(text, module, classes)) + "\n\n" + text.strip() + "\n"
+    head = [*source.docstring(0, ""), *imports_for(text, module, classes)]
+    text = "\n".join(head) + "\n\n" + text.strip() + "\n"
     stub = path.with_suffix(".pyi")
     if not stub.exists() or stub.read_text() != text:
         stub.write_text(text)

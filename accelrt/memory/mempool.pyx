@@ -39,10 +39,6 @@ from accelrt.runtime.access cimport await_uses, exported_from
 cimport accelrt.runtime.access as watch
 
 
-# stub: class Restored(NamedTuple):
-# stub:     became_live: list[int]
-# stub:     freed: list[int]
-
 # --- sleep mode -------------------------------------------------------------------------------------------------------
 # Sleep and wake of memory pools: what the calls answer, and the errors that they raise.
 #
@@ -751,8 +747,16 @@ CHECKPOINT_REASONS = {
     USED: "memory that would be freed was recorded on other streams; give it back yourself before",
 }
 
-Restored = namedtuple("Restored", ("became_live", "freed"))
-Restored.__doc__ = "The changes that set_checkpoint_state made, as lists of addresses."
+
+class Restored(namedtuple("Restored", ("became_live", "freed"))):
+    """The changes that set_checkpoint_state made.
+
+    Attributes:
+        became_live, freed: list of int, addresses.
+    """
+    __slots__ = ()
+    # stub: became_live: list[int]
+    # stub: freed: list[int]
 
 
 cdef int raise_checkpoint_reason(int code, str call, tuple pool, int ordinal) except -1:

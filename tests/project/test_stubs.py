@@ -1,8 +1,10 @@
 """The shipped stubs say what the compiled modules have: every public name, every signature."""
 
+import ast
 import functools
 import importlib
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -69,6 +71,28 @@ def test_stubs_and_modules_agree(mypy, tmp_path):
     options = ("--ignore-disjoint-bases", "--ignore-unused-allowlist", "--allowlist", str(allowed))
     done = mypy("mypy.stubtest", *options, *modules)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def told_and_shown():
+    """(name, docstring of a compiled module, its class or function; docstring in the stub) of all stubs."""
+    for path in ROOT.rglob("*.pyi"):
+        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        tree, value = ast.parse(path.read_text()), importlib.import_module(module)
+        yield module, value, ast.get_docstring(tree)
+        last = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        for name, node in last.items():
+            if not name.startswith("_"):  # for checkers alone, or another's name
+                yield f"{module}.{name}", getattr(value, name), ast.get_docstring(node)
+
+
+def test_stubs_carry_the_docstrings():
+    missing = []
+    for name, value, shown in told_and_shown():
+        told = re.sub(r"^\w+\([^\n]*(?:\n[^\n]+)*\)\n--\n\n", "", value.__doc__ or "")
+        is_made = told.startswith(f"{name.rpartition('.')[2]}(")  # by namedtuple
+        if inspect.cleandoc(told) != (shown or "") and not (is_made and shown is None):
+            missing.append(name)
+    assert missing == []
 
 
 def test_pyright_knows_the_type_of_every_public_name():
