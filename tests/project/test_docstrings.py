@@ -3,9 +3,11 @@
 tests/helpers/public_texts.py says the rules, and finds what does not keep them.
 """
 
+import re
+
 import public_texts
 import pytest
-from raised_errors import sources
+from raised_errors import PACKAGE, sources
 
 pytestmark = pytest.mark.own_process
 
@@ -29,6 +31,13 @@ def test_every_public_name_and_attribute_has_a_text():
 
 def test_texts_begin_with_what_is_done():
     assert lacking(public_texts.lacks_verb) == {}
+
+
+def test_no_text_of_the_package_is_half_a_question():
+    halves = re.compile(r'"""(?:What|Whether|How|Where|When|Why|Which)\b.*')
+    paths = [path for suffix in ("py", "pyx") for path in PACKAGE.rglob(f"*.{suffix}")]
+    texts = {str(path.relative_to(PACKAGE)): halves.findall(path.read_text()) for path in paths}
+    assert {name: found for name, found in texts.items() if found} == {}
 
 
 def test_every_parameter_is_explained():
