@@ -218,7 +218,11 @@ class GdsFile:
         return f"<accelrt.gds.GdsFile {getattr(self, 'filename', '')!r}, {state}>"
 
     def close(self) -> None:
-        """Deregisters and closes the file; does nothing where that was done before."""
+        """Deregisters and closes the file; does nothing where that was done before.
+
+        Raises:
+            CudaError: cuFile refused to deregister it.
+        """
         is_mine = self._pid == os.getpid()
         try:
             if is_mine and self.handle is not None:

@@ -982,8 +982,8 @@ cdef class Array:
         Arguments:
             shape: ints, or one tuple of them; one may be -1, and stands for what is left.
         Raises:
-            ValueError: the number of elements is another, or only a copy could have that shape: ask for one,
-                array.copy().reshape(shape).
+            ValueError, TypeError: the number of elements is another, or shape is no ints; or only a copy could have that
+                shape: ask for one, array.copy().reshape(shape).
         """
         cdef Extents extents
         cdef Py_ssize_t ndim

@@ -468,6 +468,7 @@ cdef class MemPool:
         Raises:
             OutOfMemoryError: the device has no room, even after the idle memory went back to it.
             RuntimeError: it does not sleep.
+            ValueError: nothing of it is in use on that device.
             CudaError: the driver refused.
 
         After an error it sleeps on, nothing is lost, and it can be tried again.
