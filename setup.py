@@ -7,6 +7,7 @@ the CUDA runtime's headers (of CUDA 13 or 12), else from /usr/local/cuda.  What 
 C compiler with Python's headers, is looked for before anything is compiled.
 """
 
+import ast
 import importlib.util
 import itertools
 import logging
@@ -159,11 +160,13 @@ def write_settings_stub():
 
 
 def write_stub(package, found, unlisted=(), more=""):
-    """Writes the imports of found, name -> module of accelrt ("" for accelrt itself), and __all__."""
+    """Writes the text, the imports of found, name -> module of accelrt ("" for itself), and __all__."""
+    text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()), clean=False)
     sources = {name: f"accelrt.{module}" if module else "." for name, module in found.items()}
     lines = [f"from {source} import {name} as {name}\n" for name, source in sources.items()]
     listed = "".join(f'    "{name}",\n' for name in found if name not in unlisted)
-    write(ROOT / package / "__init__.pyi", "".join(lines) + f"\n{more}__all__ = [\n{listed}]\n")
+    imports = f'"""{text}"""\n\n' + "".join(lines)
+    write(ROOT / package / "__init__.pyi", imports + f"\n{more}__all__ = [\n{listed}]\n")
 
 
 def check_tools():

@@ -2,6 +2,11 @@
 
 A caching memory allocator, streams, events and graph capture for Python and Cython, on NVIDIA GPUs and on
 an embedded host device.  Importing it touches no driver; the first use of a device does.
+
+Where a function says no more, a device is an int, "cuda:1", "host:0" or an object with an index, and None the
+current one; a stream is a Stream, a handle as int, or None for the current one.  What is neither raises a
+ValueError or a TypeError (InvalidDeviceError).  Each call that reaches the driver may raise CudaError, and
+the first one what init() raises.
 """
 
 try:
@@ -40,7 +45,7 @@ __all__ = _import_now()
 
 
 def __getattr__(name: str) -> object:
-    """What few programs ask for is imported when it is first asked for."""
+    """Imports what few programs ask for when it is first asked for."""
     if name in _modules:
         return lazy.later(f"accelrt.{name}")
     if name in _later or name in _underscored:

@@ -43,19 +43,19 @@ class Variable:
     __slots__ = ("default", "meaning", "name", "read")
 
     def __init__(self, name: str, default: str, read: Callable[[str, str], Any], meaning: str) -> None:
-        self.name = name
-        self.default = default
-        self.read = read
-        self.meaning = meaning
+        self.name: str = name
+        self.default: str = default
+        self.read: Callable[[str, str], Any] = read
+        self.meaning: str = meaning
 
 
 def text(name: str) -> str:
-    """What a variable of the table is set to; empty where it is not set."""
+    """Returns what a variable of the table is set to; empty where it is not set."""
     return os.environ.get(VARIABLES[name].name) or ""
 
 
 def value(name: str) -> Any:
-    """What a variable of the table says, or its default.
+    """Returns what a variable of the table says, or its default.
 
     Raises:
         ValueError: the text is not allowed; the error names the variable, the text and what is allowed.
@@ -128,7 +128,8 @@ def read_level(name: str, value: str) -> int:
 
 
 def is_number(digits: str) -> bool:
-    """Whether it is decimal digits; int() alone takes signs, underscores and other scripts' digits too."""
+    """Tells whether it is decimal digits; int() alone takes signs, underscores and other scripts' digits
+    too."""
     return digits.isascii() and digits.isdigit() and len(digits) <= 20
 
 

@@ -39,14 +39,14 @@ class ArgumentTypeError(Plain, TypeError, RuntimeError, AssertionError):
 
 
 class InvalidDeviceError(ArgumentError, AssertionError):
-    """What was given names no device of this process.
+    """An argument names no device of this process.
 
     torch raises a RuntimeError, an AssertionError or a ValueError, by the call; this is all of them.
     """
 
 
 class InvalidDeviceTypeError(InvalidDeviceError, TypeError):
-    """What was given is of a type that names no device."""
+    """An argument is of a type that names no device."""
 
 
 class PeerTimeoutError(Plain, RuntimeError, TimeoutError):
@@ -91,8 +91,11 @@ class OutOfMemoryError(CudaError, MemoryError):
 
     It is a RuntimeError, as in torch, and a MemoryError, as programs expect that know no devices.
 
-    Attributes (bytes where nothing else is said; None where they do not apply, as where the failing call was
-    not the allocator's).  Of the request:
+    The first attributes are of the request, from capacity on of the device at that moment.  They are bytes
+    where nothing else is said, and None where they do not apply, as where the failing call was not the
+    allocator's.
+
+    Attributes:
         device: int, the ordinal.
         requested, rounded: what was asked for, and what that takes of the pool.
         stream, pool: the handle that it was asked for on, and the id of the pool that serves it; (0, 0) is
@@ -100,19 +103,20 @@ class OutOfMemoryError(CudaError, MemoryError):
         refused_by: str, "device", "limit" (of the process), "pool" (a MemPool's limit), or "driver"
             (page-locked memory).
         causes, advice: tuples of str: what kept it from being served, by name, and what the text advises.
-    Of the device, at that moment:
         capacity, free: what the driver says.
         limit: the most that the process may reserve (set_per_process_memory_fraction); None without one.
         reserved, live, pending, idle: what accelrt holds; of it what is handed out, what is freed but in use
             on another stream, and the rest.
         largest_free: the largest free block.
-        stitched: mapped a second time; sleeping: asleep, and so not on the device.
+        stitched: mapped a second time.
+        sleeping: asleep, and so not on the device.
         managed: of the reserved bytes, those of managed memory, which the device holds as far as it has room.
         by_pool, by_stream: lists of dicts: id or stream, reserved, live, pending, idle, largest_free, ...
-        by_tag: dict, name -> live bytes; stacks: list of (frames, bytes, blocks), while history is recorded.
+        by_tag: dict, name -> live bytes.
+        stacks: list of (frames, bytes, blocks), while history is recorded.
         pending_events: list of dicts: what pending memory waits for: device, stream, events, bytes.
-        used_by_others: what neither is free nor accelrt's; processes: list of dicts, of NVML: pid, memory,
-            and this, whether it is this process.
+        used_by_others: what neither is free nor accelrt's.
+        processes: list of dicts, of NVML: pid, memory, and this, whether it is this process.
         settings: str, the allocator's.
         state: dict, what else the causes were found by.
     """
@@ -249,7 +253,7 @@ class SyncDebugWarning(Plain, UserWarning):
 
 
 class IdentityError(Plain, RuntimeError):
-    """What the driver says of a device is not what NVML says of it; the text shows both."""
+    """The driver says other things of a device than NVML; the text shows both."""
 
 
 class InterfaceError(TypeError):

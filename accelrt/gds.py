@@ -73,7 +73,7 @@ def on_host() -> bool:
 
 
 def ask(call: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of cuFile answers; its errors as a CudaError."""
+    """Returns what a function of cuFile answers; its errors as a CudaError."""
     try:
         return function(*given)
     except Exception as error:
@@ -106,7 +106,10 @@ def gds_register_buffer(s: Any) -> None:
 
 
 def gds_deregister_buffer(s: Any) -> None:
-    """Ends what gds_register_buffer began (cuFileBufDeregister); arguments and errors as there."""
+    """Ends what gds_register_buffer began (cuFileBufDeregister).
+
+    Arguments, Raises: as gds_register_buffer.
+    """
     view = reach(s, "s", False)
     if not on_host():
         with device(view.device_index):
@@ -215,7 +218,11 @@ class GdsFile:
         return f"<accelrt.gds.GdsFile {getattr(self, 'filename', '')!r}, {state}>"
 
     def close(self) -> None:
-        """Deregisters and closes the file; does nothing where that was done before."""
+        """Deregisters and closes the file; does nothing where that was done before.
+
+        Raises:
+            CudaError: cuFile refused to deregister it.
+        """
         is_mine = self._pid == os.getpid()
         try:
             if is_mine and self.handle is not None:
@@ -247,7 +254,12 @@ class GdsFile:
         self._handle = ask("cuFileHandleRegister", register, ctypes.addressof(told))
 
     def deregister_handle(self) -> None:
-        """Ends that (cuFileHandleDeregister); the file stays open."""
+        """Ends the registration with cuFile (cuFileHandleDeregister); the file stays open.
+
+        Raises:
+            RuntimeError, which is an AssertionError too: the file is not registered.
+            CudaError: cuFile refused.
+        """
         handle = self._registered("be deregistered")
         owned = self._handle
         if owned is not None:
@@ -269,7 +281,10 @@ class GdsFile:
         self._transfer("cuFileRead", storage, offset, True)
 
     def save_storage(self, storage: Any, offset: int = 0) -> None:
-        """Writes memory to the file (cuFileWrite); arguments and errors as load_storage."""
+        """Writes memory to the file (cuFileWrite).
+
+        Arguments, Raises: as load_storage.
+        """
         self._transfer("cuFileWrite", storage, offset, False)
 
     def _registered(self, use: str) -> int:

@@ -123,7 +123,7 @@ def driver() -> Any:
 
 
 def ask(name: str, *given: Any, **told: Any) -> Any:
-    """What a function of the driver answers beside its status.
+    """Returns what a function of the driver answers beside its status.
 
     Arguments:
         told: what an error says it was asked for.
@@ -386,7 +386,7 @@ class GreenContext:
         locality_domain_id: int | None = None,
         own_pool: bool = False,
     ) -> GreenContext:
-        """A green context of the first multiprocessors of a device.
+        """Makes a green context of the first multiprocessors of a device.
 
         Arguments:
             num_sms: int, how many at least; None is all of the device, or of the locality domain.
@@ -443,7 +443,10 @@ class GreenContext:
         return int(ask("cuGreenCtxGetId", self._part.handle, device=self.device_index))
 
     def Stream(self) -> Stream:
-        """A stream of the context: its kernels run on its multiprocessors, whichever context is current.
+        """Makes a stream of the context, whose kernels run on its multiprocessors in any current context.
+
+        Raises:
+            CudaError: the driver refused.
 
         There are 32 of each context; more requests are answered with those in turn.
         """
@@ -452,6 +455,9 @@ class GreenContext:
     def set_context(self) -> None:
         """Makes the green context the calling thread's current context, for every user of CUDA on the thread,
         and one of its streams the current stream of its device, behind the work of the one before.
+
+        Raises:
+            CudaError: the driver refused; nothing is changed.
 
         torch makes the default stream current; accelrt's work on a default stream is in the primary context,
         whichever is current, so here it is a stream of the context.  What the thread allocates on the device
@@ -523,7 +529,7 @@ def use_pool(pool: MemPool, device: int) -> Any:
 
 
 def partition(num_sms: int, count: int, device: DeviceArgument | None = None) -> tuple[GreenContext, ...]:
-    """Green contexts that have no multiprocessor in common.
+    """Makes green contexts that have no multiprocessor in common.
 
     Arguments:
         num_sms: int, how many each has at least.

@@ -1,4 +1,4 @@
-"""Which device is which: one row for every device, with all its names.
+"""Tells which device is which: one row for every device, with all its names.
 
 Before init the rows come from NVML and the environment, without a context.  After init they are the
 driver's own devices, each found again in NVML by its UUID and checked against it.  The driver's ordinal is
@@ -55,7 +55,7 @@ class Identity:
 
 
 def table() -> list[Identity]:
-    """The devices that this process sees, in the order of their ordinals.
+    """Returns the devices that this process sees, in the order of their ordinals.
 
     Before init it makes no driver call, and a process that asked may fork.  After init it is checked: the
     driver and NVML must name the same devices, at the same places, in the order that was to be expected.
@@ -78,7 +78,7 @@ def table() -> list[Identity]:
 
 
 def physical() -> list[Identity]:
-    """Every card and MIG device that NVML lists, whether this process sees it or not, in the order of
+    """Returns every card and MIG device that NVML lists, whether this process sees it or not, in the order of
     NVML's indices.
 
     Returns:
@@ -110,7 +110,8 @@ def identity_of(card: nvml.Card, ordinal: int | None) -> Identity:
 
 
 def expected(found: Sequence[nvml.Card], lost: int, text: str | None, order: str | None) -> list[Identity]:
-    """What the driver will answer, by NVML; by the driver in a process of its own where NVML cannot tell."""
+    """Returns what the driver will answer, by NVML; by the driver in a process of its own where NVML cannot
+    tell."""
     if visible.device_order(order) is None:
         return []
     ordered = visible.in_order(found, order) if found and not lost else None
@@ -177,7 +178,7 @@ def mismatch(rows: Sequence[Identity], found: Sequence[nvml.Card], reason: str) 
 
 
 def opened_rows() -> list[Identity]:
-    """What the driver that is in use says of its devices."""
+    """Returns what the driver that is in use says of its devices."""
     rows = Rows()
     made = []
     for ordinal in range(answered("device_count", rows.device_count())):
@@ -198,7 +199,7 @@ def answered(call: str, answer: tuple[int, Any]) -> Any:
 
 
 def host_rows() -> list[Identity]:
-    """What the host device will say of itself, by its settings."""
+    """Returns what the host device will say of itself, by its settings."""
     settings = init.later("accelrt.driver.host.driver").read_settings()
     rows = []
     for ordinal in range(settings["devices"]):

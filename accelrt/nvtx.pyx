@@ -94,7 +94,7 @@ cdef str text_of(object msg):
 
 cdef class Domain:
     """Domain(*args)\n--\n\n\
-    Marks and ranges under a name of their own, which a profiler can show or leave out as a whole; see get_domain.
+    Marks and ranges under a name of their own, which a profiler can show or leave out as a whole; made by get_domain.
 
     Attributes:
         name: str.
@@ -135,8 +135,9 @@ cdef class Domain:
         self, msg: str, color: str | int | None = None, category: str | int | None = None,
         payload: float | None = None,
     ) -> int:
-        """Begins a range inside of the calling thread's others; arguments as of mark.
+        """Begins a range inside of the calling thread's others.
 
+        Arguments: as mark.
         Returns:
             int, how many were open before it; -2 where no tool listens.
         """
@@ -164,8 +165,9 @@ cdef class Domain:
         self, msg: str, color: str | int | None = None, category: str | int | None = None,
         payload: float | None = None,
     ) -> int:
-        """Begins a range that any thread may end; arguments as of mark.
+        """Begins a range that any thread may end.
 
+        Arguments: as mark.
         Returns:
             int, for range_end; 0 where no tool listens.
         """
@@ -174,12 +176,19 @@ cdef class Domain:
         return self.backend.start_range(message=text_of(msg), color=color, category=category, payload=payload)
 
     def range_end(self, range_id: int) -> None:
-        """Ends a range that range_start began; range_id is what it returned."""
+        """Ends a range that range_start began.
+
+        Arguments:
+            range_id: int, what range_start returned.
+        """
         if self.backend is not None:
             self.backend.end_range(range_id)
 
     def range(self, msg: str, *args: object, **kwargs: object) -> _Range:
-        """A context, or a decorator of functions, that is a range; arguments as of accelrt.nvtx.range."""
+        """Returns a context, or a decorator of functions, that is a range.
+
+        Arguments: as accelrt.nvtx.range.
+        """
         return nothing if self.backend is None else new_range(self, msg, args, kwargs)
 
 
@@ -213,7 +222,7 @@ cdef class Range:
 
 
 cdef class NoRange:
-    """What range() returns where no tool listens."""
+    """The range that range() returns where no tool listens."""
 
     def __enter__(self):
         return None
@@ -239,12 +248,12 @@ cdef Range new_range(Domain domain, object msg, tuple args, dict kwargs):
 
 
 def is_listening() -> bool:
-    """Whether a profiler listens to what this module tells."""
+    """Tells whether a profiler listens to what this module tells."""
     return not silent()
 
 
 def get_domain(str name not None) -> Domain:
-    """A domain: a name under which a profiler files marks and ranges.
+    """Returns a domain: a name under which a profiler files marks and ranges.
 
     Arguments:
         name: str, such as the name of your library.
@@ -313,7 +322,7 @@ def range_end(range_id: int) -> None:
 
 
 def range(msg: str, *args: object, **kwargs: object) -> _Range:
-    """A context, or a decorator of functions, that is a range.
+    """Returns a context, or a decorator of functions, that is a range.
 
         with accelrt.nvtx.range("step {}", number):
             ...

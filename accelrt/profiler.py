@@ -1,4 +1,4 @@
-"""Which part of a program a profiler collects, with torch.cuda.profiler's names.
+"""Tells profilers which part of a program to collect, with torch.cuda.profiler's names.
 
     with accelrt.profiler.profile():
         step()
@@ -28,13 +28,19 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Has the profiler that listens collect no more; raises as start."""
+    """Has the profiler that listens collect no more.
+
+    Raises: as start.
+    """
     check_error(cudart().cudaProfilerStop())
 
 
 @contextmanager
 def profile() -> Iterator[None]:
-    """The context, or decorator, in which the profiler that listens collects; raises as start."""
+    """Returns the context, or decorator, in which the profiler that listens collects.
+
+    Raises: as start, when it is entered.
+    """
     start()
     try:
         yield

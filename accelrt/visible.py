@@ -1,4 +1,4 @@
-"""Which of the physical devices a list of visible devices names, read as the driver reads it.
+"""Finds the physical devices that a list of visible devices names, read as the driver reads it.
 
 CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER follow the CUDA C++ Programming Guide, "CUDA Environment
 Variables", the MIG User Guide, "CUDA Device Enumeration", and, where those are silent, what the driver
@@ -34,7 +34,7 @@ Mig = tuple[str, int, int]  # UUID of the GPU, id of the GPU instance, id of the
 def resolve(
     text: str | None, uuids: Sequence[str] | None = None, mig: Sequence[Mig | None] = ()
 ) -> list[int]:
-    """The physical devices that CUDA_VISIBLE_DEVICES names.
+    """Returns the physical devices that CUDA_VISIBLE_DEVICES names.
 
     A list of ordinals or a list of UUIDs, as its first element says.  An ordinal is what strtoul reads at the
     start of an element: blanks and a sign may come before, anything after.  A UUID is "GPU-" or "MIG-" and
@@ -110,7 +110,7 @@ def only_one_mig(found: list[int], uuids: Sequence[str]) -> list[int]:
 
 
 def read_number(element: str) -> int | None:
-    """What strtoul reads at the start of an element, in 32 bits as the driver keeps it."""
+    """Returns what strtoul reads at the start of an element, in 32 bits as the driver keeps it."""
     match = NUMBER.match(element)
     if match is None:
         return None
@@ -130,9 +130,9 @@ class UuidReader:
     """The elements of a list of UUIDs."""
 
     def __init__(self, uuids: Sequence[str], mig: Sequence[Mig | None]) -> None:
-        self.digits = [digits_of(uuid) for uuid in uuids]
+        self.digits: list[str] = [digits_of(uuid) for uuid in uuids]
         places = zip(uuids, chain(mig, repeat(None)), strict=False)
-        self.places = [place or old_name(uuid) for uuid, place in places]
+        self.places: list[Mig | None] = [place or old_name(uuid) for uuid, place in places]
 
     def index_of(self, element: str) -> int | None:
         """The device that an element names alone, or None."""
@@ -158,12 +158,12 @@ def is_at(wanted: Mig, place: Mig) -> bool:
 
 
 def names(given: str, whole: str) -> bool:
-    """Whether the digits given are the start of a UUID's, or all of them with something after."""
+    """Tells whether the digits given are the start of a UUID's, or all of them with something after."""
     return bool(whole) and bool(given) and (whole.startswith(given) or given.startswith(whole))
 
 
 def device_order(text: str | None) -> str | None:
-    """The order that CUDA_DEVICE_ORDER asks for.
+    """Returns the order that CUDA_DEVICE_ORDER asks for.
 
     Arguments:
         text: the variable's value; None where it is not set.
@@ -177,7 +177,7 @@ def device_order(text: str | None) -> str | None:
 
 
 def in_order(found: Sequence[Card], order: str | None) -> list[Card] | None:
-    """The cards in the driver's order, or None where only the driver knows it.
+    """Returns the cards in the driver's order, or None where only the driver knows it.
 
     Arguments:
         found: as NVML lists them.
@@ -194,7 +194,7 @@ def in_order(found: Sequence[Card], order: str | None) -> list[Card] | None:
 
 
 def resolve_rocr(text: str | None, uuids: Sequence[str]) -> list[int]:
-    """The physical AMD devices that ROCR_VISIBLE_DEVICES names.  Unverified on hardware.
+    """Returns the physical AMD devices that ROCR_VISIBLE_DEVICES names.  Unverified on hardware.
 
     Elements are numbers as strtol reads them with base 0 (so 0x1 and 01 too), or the start of a UUID,
     "GPU-" and 16 digits, in either case; blanks around them do not count.  Reading stops at the first that
@@ -215,7 +215,8 @@ def resolve_rocr(text: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def resolve_hip(text: str | None, uuids: Sequence[str]) -> list[int]:
-    """The AMD devices, of those that ROCr leaves, that HIP_VISIBLE_DEVICES names.  Unverified on hardware.
+    """Returns the AMD devices, of those that ROCr leaves, that HIP_VISIBLE_DEVICES names.  Unverified on
+    hardware.
 
     "Device indices exposed to HIP applications", or UUIDs; only those before the first invalid one count.
     AMD's
@@ -227,7 +228,8 @@ def resolve_hip(text: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def resolve_amd(rocr: str | None, hip: str | None, uuids: Sequence[str]) -> list[int]:
-    """The physical AMD devices that a HIP program sees: ROCr's list first, HIP's among what that leaves.
+    """Returns the physical AMD devices that a HIP program sees: ROCr's list first, HIP's among what that
+    leaves.
 
     Arguments:
         rocr, hip: ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES; None where not set.

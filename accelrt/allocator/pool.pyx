@@ -92,7 +92,7 @@ cdef int make_pool(int device, Pool** out_pool) noexcept nogil:
 
 
 def any_made() -> bool:
-    """Whether a device has a pool."""
+    """Tells whether a device has a pool."""
     cdef int device
     for device in range(MAX_DEVICES):
         if pool_if_made(device) != NULL:

@@ -1,4 +1,4 @@
-"""What the allocator holds, for Python: statistics, segments and live blocks."""
+"""Reads what the allocator holds, for Python: statistics, segments and live blocks."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
@@ -267,6 +267,7 @@ cdef object find_audit_failure(Pool* pool):
 
 # --- a pool's segments, as torch's snapshots describe them-------------------------------------------------
 
+# stub: STATES: dict[int, str]
 STATES = {LIVE: "active_allocated", PENDING: "active_pending_free"}
 
 
@@ -886,6 +887,7 @@ cdef list pools_of(const Holdings* held, list streams):
 
 
 # What only memory on the device has.
+# stub: AWAKE: set[str]
 AWAKE = {"idle", "largest_free", "largest_freeable", "largest_small", "largest_large", "releasable", "releasable_later"}
 
 
@@ -921,12 +923,12 @@ cdef list stacks_of(const Holdings* held):
     return stacks
 
 
-def bytes_of(entry):
+def bytes_of(entry: tuple[object, int, int]) -> int:
     return entry[1]
 
 
 def holdings(int device) -> dict[str, Any] | None:
-    """What the pool of a device holds, all of it at one moment.
+    """Returns what the pool of a device holds, all of it at one moment.
 
     Arguments:
         device: int, an ordinal.

@@ -218,6 +218,9 @@ cdef class Buffer:
         OutOfMemoryError: the device has no room; of managed memory, the host.
         NotSupportedError: the device has no managed memory.
         ValueError, TypeError: an argument is out of range, or of the wrong kind.
+    Attributes:
+        ptr: int, the address; 0 once freed, and for 0 bytes.
+        device_index: int, the device's ordinal.
     """
 
     def __init__(
@@ -270,7 +273,7 @@ cdef class Buffer:
             release_bytes(self.device_index, address)
 
     def share(self, stream: Stream | int | None = None) -> MemoryHandle:
-        """A handle by which other processes open the same bytes, see accelrt.sharing: queue.put(buffer.share()).
+        """Returns a handle by which other processes open the same bytes, see accelrt.sharing: queue.put(buffer.share()).
 
         Arguments:
             stream: Stream, or handle as int, after whose work so far the others use the bytes; None is the Buffer's own.
@@ -319,6 +322,8 @@ cdef class Buffer:
             src: Buffer, anything with the buffer protocol, or with __cuda_array_interface__.
             nbytes: int; None is all of src from src_offset on.
             offset, src_offset: int, bytes to skip at either side.
+            stream, blocking: as of accelrt.copy.
+        Raises: as accelrt.copy.
         """
         copy(self, src, nbytes, dst_offset=offset, src_offset=src_offset, stream=stream, blocking=blocking)
 
@@ -332,6 +337,8 @@ cdef class Buffer:
             dst: Buffer, anything with the writable buffer protocol, or with __cuda_array_interface__.
             nbytes: int; None is all of the buffer from offset on.
             offset, dst_offset: int, bytes to skip at either side.
+            stream, blocking: as of accelrt.copy.
+        Raises: as accelrt.copy.
         """
         copy(dst, self, nbytes, dst_offset=dst_offset, src_offset=offset, stream=stream, blocking=blocking)
 
@@ -339,7 +346,7 @@ cdef class Buffer:
         self, value: int = 0, count: int | None = None, *, width: int = 1, offset: int = 0,
         stream: Stream | int | None = None, blocking: bool = False,
     ) -> None:
-        """Sets every element to one value; see accelrt.fill."""
+        """Sets every element to one value.  Arguments, Raises: as accelrt.fill."""
         fill(self, value, count, width=width, offset=offset, stream=stream, blocking=blocking)
 
     @property
@@ -424,6 +431,8 @@ cdef class PinnedBuffer:
         OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back, or the pool's
             limit leaves no room.
         ValueError, TypeError: nbytes is negative or no int, or pool is none.
+    Attributes:
+        ptr: int, the address; 0 once freed, and for 0 bytes.
 
     The memory goes back to the cache with the object.  A copy of accelrt's in flight still finds it, for it is not
     handed out before that is done; work of others has to be recorded (record_host_stream).
@@ -549,15 +558,15 @@ def provide_later(sharing_function: Callable[[], ModuleType], conversion_functio
 
 
 def feeds_queue() -> bool:
-    """Whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the Queue
-    would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
+    """Tells whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the
+    Queue would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
     return "multiprocessing.queues" in sys.modules and threading.current_thread().name == "QueueFeederThread"
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
 
 def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
-    """A NumPy array on page-locked memory of the cache; its contents are not set.  The memory goes back when the
+    """Returns a NumPy array on page-locked memory of the cache; its contents are not set.  The memory goes back when the
     last view of it dies.
 
     Arguments:
@@ -639,7 +648,7 @@ def record_host_stream(memory: Memory, stream: Stream | int) -> None:
 
 
 def is_pinned(memory: Memory) -> bool:
-    """Whether host memory is page-locked, by accelrt or by others who use the same driver.
+    """Tells whether host memory is page-locked, by accelrt or by others who use the same driver.
 
     Arguments:
         memory: PinnedBuffer, array or other buffer, or an address as int.
@@ -698,16 +707,17 @@ cdef object unanswered(str symbol, object left, object right):
 
 
 cdef class HostMemory:
-    """What NumPy keeps alive for an array on host memory: a view that nothing but that array has, so that free() of another
-    one does not free the memory."""
+    """HostMemory()\n--\n\n\
+    The owner, for NumPy, of an array on host memory: a view that nothing but that array has, so that free() of another one
+    does not free the memory."""
 
     cdef Array array
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a HostMemory belongs to the NumPy array that Array.numpy() makes")
 
     @property
-    def __array_interface__(self):
+    def __array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.array.shape, "typestr": f"|V{self.array.itemsize}", "strides": self.array.strides, "version": 3,
             "data": (self.array.ptr, bool(self.array.readonly)),
@@ -872,6 +882,14 @@ cdef class Array:
     Raises:
         ValueError: elements lie outside the memory, or the memory was freed.
         TypeError: an argument is of the wrong kind.
+    Attributes:
+        ptr: int, the address of the first element; 0 where there are no elements.
+        device_index: int, the device's ordinal; -1 is host memory.
+        base: the object that owns the memory, kept alive by this one; None once freed.
+        dtype: numpy.dtype.
+        stream: Stream, whose order the memory follows; None for host memory.
+        ndim, size: int, how many axes and elements there are.
+        itemsize: int, bytes of an element.
 
     Indexing with ints, slices, Ellipsis and None makes views, as do reshape, permute, T and view.  There is no
     arithmetic; elements on a device are read by numpy(), tolist() and item(), and shown by repr() where they are few.
@@ -989,13 +1007,13 @@ cdef class Array:
         copies.assign(index(self, key), value)
 
     def reshape(self, *shape: Shape) -> Array:
-        """A view of the same elements in C order with another shape; never a copy.
+        """Returns a view of the same elements in C order with another shape; never a copy.
 
         Arguments:
             shape: ints, or one tuple of them; one may be -1, and stands for what is left.
         Raises:
-            ValueError: the number of elements is another, or only a copy could have that shape: ask for one,
-                array.copy().reshape(shape).
+            ValueError, TypeError: the number of elements is another, or shape is no ints; or only a copy could have that
+                shape: ask for one, array.copy().reshape(shape).
         """
         cdef Extents extents
         cdef Py_ssize_t ndim
@@ -1013,10 +1031,12 @@ cdef class Array:
         return finish_array(view)
 
     def permute(self, *axes: Shape) -> Array:
-        """A view with the axes in another order.
+        """Returns a view with the axes in another order.
 
         Arguments:
             axes: ints, or one tuple of them: each axis once; a negative one counts from the end.
+        Raises:
+            ValueError: axes are not each axis once, or the memory was freed.
         """
         cdef Py_ssize_t position, axis
         cdef Array view
@@ -1034,7 +1054,7 @@ cdef class Array:
         return finish_array(view)
 
     def transpose(self, *axes: Shape | None) -> Array:
-        """permute(axes); with no axes given, the axes in reverse."""
+        """Returns permute(axes), and without axes a view with them in reverse.  Arguments, Raises: as permute."""
         if not axes or (len(axes) == 1 and axes[0] is None):
             return self.permute(tuple(range(self.ndim - 1, -1, -1)))
         return self.permute(*axes)
@@ -1052,11 +1072,13 @@ cdef class Array:
         return finish_array(view)
 
     def view(self, dtype: DTypeLike) -> Array:
-        """A view of the same bytes as elements of another type; nothing is converted.
+        """Returns a view of the same bytes as elements of another type; nothing is converted.
 
         Arguments:
             dtype: anything that numpy.dtype takes.  Where its elements have another size, the last axis has to be
                 contiguous, and its bytes a multiple of that; smaller elements have to divide the larger ones.
+        Raises:
+            ValueError, TypeError: the last axis does not allow it, the memory was freed, or dtype is none.
         """
         cdef Py_ssize_t itemsize, nbytes = 0
         cdef Array view
@@ -1083,7 +1105,7 @@ cdef class Array:
     # --- elements ---
 
     def copy_(self, src: object, non_blocking: bool = False, *, stream: Stream | int | None = None) -> Array:
-        """Copies elements into this Array, and returns it.
+        """Copies elements into this Array.
 
         Arguments:
             src: Array, NumPy array, another library's array (__cuda_array_interface__, __dlpack__), or what NumPy makes an
@@ -1092,6 +1114,8 @@ cdef class Array:
                 memory has to stay as it is until the stream is past the copy.  A copy within or between devices never waits.
             stream: Stream, handle as int, or None: the current stream of the device.  Between two devices as of
                 accelrt.copy.
+        Returns:
+            Array, this one.
         Raises:
             ValueError: the shape does not fit, this Array is read-only or has elements that lie on each other, or memory
                 was freed.
@@ -1105,33 +1129,49 @@ cdef class Array:
         return copies.copy_into(self, src, non_blocking, stream)
 
     def fill_(self, value: object, *, stream: Stream | int | None = None) -> Array:
-        """Sets all elements to one number, converted to their dtype, in the stream's order; returns the Array."""
+        """Sets all elements to one number, in the stream's order.
+
+        Arguments:
+            value: anything that NumPy makes a number of; it is converted to the dtype.
+            stream: Stream, handle as int, or None: the current stream of the device.
+        Returns:
+            Array, this one.
+        Raises:
+            ValueError: this Array is read-only, or the memory was freed.
+        """
         copies.fill_into(self, value, stream)
         return self
 
     def copy(self, *, stream: Stream | int | None = None) -> Array:
-        """A C-contiguous Array with the same elements, on the same device or in page-locked memory."""
+        """Returns a C-contiguous Array with the same elements, on the same device or in page-locked memory.
+
+        Arguments:
+            stream: Stream, handle as int, or None: the current stream of the device.
+        Raises:
+            ValueError: the memory was freed.
+            OutOfMemoryError: the device, or the host, has no room.
+        """
         check_live(self, "this")
         return copies.copied(self, stream)
 
     def clone(self, *, stream: Stream | int | None = None) -> Array:
-        """copy(), by torch's name."""
+        """Returns copy(), by torch's name.  Arguments, Raises: as copy."""
         return self.copy(stream=stream)
 
     def contiguous(self, *, stream: Stream | int | None = None) -> Array:
-        """This Array where its elements lie one behind the other in C order, else copy()."""
+        """Returns this Array where its elements lie without gaps in C order, else copy().  Arguments, Raises: as copy."""
         check_live(self, "this")
         return self if self.dense() else self.copy(stream=stream)
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: Stream | int | None = None) -> Array:
-        """A C-contiguous Array of the same elements, converted to another dtype as C converts them.
+        """Returns a C-contiguous Array of the same elements, converted to another dtype as C converts them.
 
         Arguments:
             dtype: anything that numpy.dtype takes, but without Python objects.
             copy: bool; with False an Array that has the dtype already is returned itself.
             stream: Stream, handle as int, or None: the current stream of the device.
         Raises:
-            ValueError: the memory was freed.
+            ValueError, TypeError: the memory was freed; dtype is none, or holds Python objects.
             OutOfMemoryError: the device, or the host, has no room.
 
         On a device a kernel converts, in the stream's order.  Types that elementwise kernels do not take, complex ones,
@@ -1142,7 +1182,7 @@ cdef class Array:
         return conversion().converted(self, dtype_of(dtype), bool(copy), stream)
 
     def item(self) -> Any:
-        """The only element as a number of Python's, when the device's current stream has come to it.
+        """Returns the only element as a number of Python's, when the device's current stream has come to it.
 
         Raises:
             ValueError: there are more elements, or none.
@@ -1151,7 +1191,8 @@ cdef class Array:
         return elements().only(self)
 
     def tolist(self) -> Any:
-        """The elements as nested lists of Python's numbers, or one number where there are no axes; numpy() says when."""
+        """Returns the elements as nested lists of Python's numbers, or one number where there are no axes; numpy() says
+        when."""
         return self.numpy().tolist()
 
     def __float__(self) -> float:
@@ -1168,8 +1209,8 @@ cdef class Array:
         return elements().is_true(self)
 
     def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-        """The elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the order
-        of its current stream and waited for."""
+        """Returns the elements as a NumPy array: a view of host memory, or a copy of those of a device, which is made in the
+        order of its current stream and waited for."""
         check_live(self, "this")
         if self.device_index >= 0:
             return copies.to_numpy(self)
@@ -1351,8 +1392,10 @@ cdef class Array:
                              "library which stream uses it, or keep this Array until the work is done")
 
     def share(self, stream: Stream | int | None = None) -> MemoryHandle:
-        """A handle by which other processes open an Array on the same memory; see Buffer.share() and accelrt.sharing.
+        """Returns a handle by which other processes open an Array on the same memory; see Buffer.share() and
+        accelrt.sharing.
 
+        Arguments: as Buffer.share.
         Raises:
             ValueError: the memory was freed, or is no Buffer's: page-locked, or another library's.
             NotSupportedError, SleepingMemoryError, RuntimeError: as of Buffer.share().

@@ -24,7 +24,10 @@ def ones(
     device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of ones, which are set in its stream's order; see accelrt.empty()."""
+    """Returns an Array of ones, which are set in its stream's order.
+
+    Arguments, Raises: as accelrt.empty.
+    """
     return full(shape, 1, dtype, device, stream)
 
 
@@ -34,7 +37,10 @@ def ones_like(
     device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of ones of another one's shape; see accelrt.empty_like()."""
+    """Returns an Array of ones of another one's shape.
+
+    Arguments: as accelrt.empty_like.
+    """
     return full_like(other, 1, dtype, device, stream)
 
 
@@ -44,7 +50,7 @@ def arange(
     device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """arange(stop), arange(start, stop) or arange(start, stop, step): numbers at one distance, as NumPy's.
+    """Makes an Array of numbers at one distance: arange(stop), (start, stop) or (start, stop, step).
 
     Arguments:
         bounds: one to three numbers.  The first element is start, or 0; none reaches stop; step is 1.

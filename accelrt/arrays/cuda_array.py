@@ -12,7 +12,7 @@ BITS, OBJECT, UNICODE = "t", "O", "U"
 
 
 def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
-    """What an array's `__cuda_array_interface__` says, checked entry by entry.
+    """Returns what an array's `__cuda_array_interface__` says, checked entry by entry.
 
     Arguments:
         name: what the array is called in an error.
@@ -40,7 +40,7 @@ def read(interface: Any, name: str, writable: bool) -> tuple[int, int, int]:
 
 
 class Description(NamedTuple):
-    """What a CUDA array is: an Array on the same memory is made of it."""
+    """The description of a CUDA array, of which an Array on the same memory is made."""
 
     address: int
     readonly: bool

@@ -651,7 +651,7 @@ cdef int find_stream(int32_t kind, int32_t device, void** out) except -1:
     return 0
 
 
-def fill_exchange_api():
+def fill_exchange_api() -> None:
     """Points the exchange API of Arrays, and their methods, at the functions of this module."""
     cdef DLPackExchangeAPI* api = &arrays.exchange_api
     memset(api, 0, sizeof(DLPackExchangeAPI))
@@ -684,7 +684,7 @@ def empty(
     shape: Shape, dtype: DTypeLike = float, device: DeviceArgument | None = None, stream: Stream | int | None = None,
     *, bint pin_memory=False,
 ) -> Array:
-    """An Array with memory of its own, whose contents are not set.
+    """Returns an Array with memory of its own, whose contents are not set.
 
     Arguments:
         shape: int or tuple of int.
@@ -704,7 +704,10 @@ def empty(
 def zeros(
     shape: Shape, dtype: DTypeLike = float, device: DeviceArgument | None = None, stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of zero bytes, which are set in its stream's order; see empty()."""
+    """Returns an Array of zero bytes, which are set in its stream's order.
+
+    Arguments, Raises: as empty.
+    """
     cdef Array array = allocate_shaped(shape, dtype, device, stream, False)
     array.base.fill(0, stream=array.stream)
     return array
@@ -740,7 +743,7 @@ def empty_like(
     Array other not None, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of another one's shape, whose contents are not set.
+    """Returns an Array of another one's shape, whose contents are not set.
 
     Arguments:
         other: Array.
@@ -748,6 +751,10 @@ def empty_like(
         device, stream: None is the other's device and the current stream; page-locked memory for a host Array.
     Returns:
         Array; its axes lie in the other's order where the other's elements fill their memory, else in C order.
+    Raises:
+        ValueError: other was freed.
+        TypeError: other is no Array, or dtype is none.
+        OutOfMemoryError: the device, or the host, has no room.
     """
     return allocate_like(other, dtype, device, stream)
 
@@ -756,7 +763,14 @@ def zeros_like(
     Array other not None, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of zero bytes of another one's shape, on a device; see empty_like()."""
+    """Returns an Array of zero bytes of another one's shape, on a device.
+
+    Arguments: as empty_like.
+    Raises:
+        ValueError: other is in host memory and device is None, or other was freed.
+        TypeError: other is no Array, or dtype is none.
+        OutOfMemoryError: the device has no room.
+    """
     cdef Array array
     check_live(other, "other")
     if other.device_index < 0 and device is None:
@@ -770,11 +784,13 @@ def full(
     shape: Shape, value: object, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of which every element is one number, set in its stream's order; see empty().
+    """Returns an Array of which every element is one number, set in its stream's order.
 
     Arguments:
         value: anything that NumPy makes a number of.
         dtype: None is NumPy's for the value.
+        shape, device, stream: as for empty.
+    Raises: as empty.
     """
     if dtype is None:
         dtype = numpy_module().asarray(value).dtype
@@ -787,7 +803,13 @@ def full_like(
     Array other not None, value: object, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
     stream: Stream | int | None = None,
 ) -> Array:
-    """An Array of another one's shape, of which every element is one number; see empty_like() and full()."""
+    """Returns an Array of another one's shape, of which every element is one number.
+
+    Arguments:
+        other, dtype, device, stream: as for empty_like, which says what is raised.
+        value: anything that NumPy makes a number of.
+    Raises: as empty_like.
+    """
     cdef Array array = allocate_like(other, dtype, device, stream)
     fill_array(array, value, array.stream)
     return array
@@ -852,7 +874,7 @@ def asarray(
     source: object, dtype: DTypeLike | None = None, device: DeviceArgument | None = None,
     stream: Stream | int | None = None, *, copy: bool | None = None,
 ) -> Array:
-    """An Array of what is given: without a copy where it is on the device, else a copy there.
+    """Returns an Array of what is given: without a copy where it is on the device, else a copy there.
 
     Arguments:
         source: Array, Buffer, PinnedBuffer, NumPy array, another library's array (__cuda_array_interface__,
@@ -897,7 +919,7 @@ def asarray(
 
 
 def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: bool | None = None) -> Array:
-    """An Array of another library's array, by DLPack and without a copy where it can be.
+    """Returns an Array of another library's array, by DLPack and without a copy where it can be.
 
     Arguments:
         source: object with __dlpack__ and __dlpack_device__, of memory of the CPU or of a GPU.
@@ -950,6 +972,11 @@ cdef class RegisteredMemory:
 
         with accelrt.register_host(array):
             buffer.copy_from(array, blocking=False)
+
+    Arguments, Raises: as register_host.
+    Attributes:
+        ptr: int, the address; 0 once unregistered, and for 0 bytes.
+        nbytes: int.
 
     Before the pages are unlocked its device's work is waited for, but for a capture under way; work of other devices
     is the caller's to wait for.

@@ -20,7 +20,8 @@ def access_policy_window(
     *,
     stream: Stream | int | None = None,
 ) -> Iterator[AccessPolicyWindow]:
-    """A context in which a stream has an access policy window over some memory; then it has its former one.
+    """Returns a context in which a stream has an access policy window over some memory; then it has its
+    former one.
 
         accelrt.set_limit("persisting_l2_cache_size", 16 << 20)
         with accelrt.access_policy_window(weights, hit_ratio=0.5):

@@ -1,4 +1,4 @@
-"""What every other package builds on; nothing here calls a driver.
+"""The base of every other package; nothing here calls a driver.
 
 dtypes       the types of elements, one row each
 files        files that appear whole or not at all, and are read up to a bound

@@ -16,7 +16,7 @@ CHUNK = 1 << 24  # bytes of one read
 
 
 def check_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file at a path; a link is followed.
+    """Tells whether there is a file at a path; a link is followed.
 
     Raises:
         OSError: there is something else than a regular file: a folder, a pipe, a device.

@@ -1,4 +1,4 @@
-"""What happens in a fork and at the end of the process: every module's part, in one order each.
+"""Runs what belongs to a fork and to the end of the process: every module's part, in one order each.
 
 A module registers what it does, once, when it is imported, and says its rank; so the order does not depend on which
 module is imported first.  The process has one pthread_atfork, one os.register_at_fork and one atexit function of
@@ -115,7 +115,7 @@ def begin_trace() -> None:
 
 
 def traced() -> list[tuple[str, str]]:
-    """What ran since begin_trace: list of (phase, name), the first 512."""
+    """Returns what ran since begin_trace: list of (phase, name), the first 512."""
     return [(steps[index].phase.decode(), steps[index].name.decode()) for index in range(step_count)]
 
 
@@ -204,7 +204,7 @@ cdef void begin_anew_in_c() noexcept nogil:
 # --- around a fork, in Python -----------------------------------------------------------------------------------------
 
 cdef class PythonFunctions:
-    """What a module does around a fork in Python; at the exit it is parent alone."""
+    """The functions that a module has called around a fork in Python; at the exit it is parent alone."""
 
     cdef str name
     cdef bytes traced_name
@@ -366,7 +366,8 @@ def _run_at_exit():
 # --- who is registered ------------------------------------------------------------------------------------------------
 
 def registered_at_fork() -> list[tuple[str, str, str, tuple[str, ...]]]:
-    """What runs around a fork: list of (rank, name, "C" or "Python", phases) in the order in which a child runs it."""
+    """Returns what runs around a fork: list of (rank, name, "C" or "Python", phases) in the order in which a child runs
+    it."""
     cdef PythonFunctions entry
     cdef ForkFunctions[MOST_FUNCTIONS] copied
     cdef int index, count
@@ -389,7 +390,7 @@ cdef tuple phases_of(tuple hooks):
 
 
 def registered_at_exit() -> list[tuple[str, str]]:
-    """What runs at the exit: list of (rank, name), in that order."""
+    """Returns what runs at the exit: list of (rank, name), in that order."""
     cdef PythonFunctions entry
     return [(EXIT_ORDER[entry.rank][0], entry.name) for entry in exit_functions]
 
@@ -597,7 +598,7 @@ cdef class Descriptor:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or detached."""
+        """Tells whether it was closed or detached."""
         return self.number < 0
 
     def fileno(self) -> int:
@@ -730,7 +731,7 @@ cdef int own_content(list taken, bytes content) except -1:
 
 
 cdef class Opener:
-    """What open() takes as its opener: open(path, "wb", opener=Opener(os.O_EXCL, 0o600)).
+    """An opener for open(): open(path, "wb", opener=Opener(os.O_EXCL, 0o600)).
 
     A function of Python's would have the number in a local name.
 
@@ -753,7 +754,7 @@ cdef class Opener:
 
 # stub: class Owned(Generic[_T]):
 cdef class Owned:
-    """What a function answers, given back by another function once, at the latest when the object goes.
+    """The answer of a function, given back by another function once, at the latest when the object goes.
 
         handle = Owned(library.open, (path,), library.close)
         library.read(handle.value)
@@ -794,7 +795,7 @@ cdef class Owned:
 
     @property
     def value(self) -> _T | None:
-        """What take answered; None once it was given back."""
+        """Returns what take answered; None once it was given back."""
         return self.taken
 
     def close(self) -> None:

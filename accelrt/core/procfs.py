@@ -1,4 +1,4 @@
-"""What the kernel tells in /proc: the cards that NVIDIA's driver lists, and processes.
+"""Reads what the kernel tells in /proc: the cards that NVIDIA's driver lists, and processes.
 
 No library is opened to read it.  NVML's own maps libcuda when it is initialised (seen with driver 580.159.04;
 it does not call cuInit), so that counting through it would open the driver's library.  The kernel's list of
@@ -61,7 +61,7 @@ def listed() -> list[Listed] | None:
 
 
 def may_open(node: Path) -> bool:
-    """Whether this process may use a card; raises OSError where that cannot be told."""
+    """Tells whether this process may use a card; raises OSError where that cannot be told."""
     try:
         open_descriptor(node, os.O_RDWR).close()
     except (FileNotFoundError, PermissionError):
@@ -87,7 +87,7 @@ class Status(NamedTuple):
 
 
 def status_of(pid: int) -> Status | None:
-    """What the kernel says of a process; None where there is none of that number."""
+    """Returns what the kernel says of a process; None where there is none of that number."""
     try:
         content = Path(f"/proc/{pid}/stat").read_bytes()  # the name in it is any bytes
     except (FileNotFoundError, ProcessLookupError):
@@ -98,6 +98,6 @@ def status_of(pid: int) -> Status | None:
 
 
 def started(pid: int) -> int | None:
-    """When a process that runs started, as of Status; numbers of processes are given anew."""
+    """Tells when a process that runs started, as of Status; numbers of processes are given anew."""
     status = status_of(pid)
     return None if status is None or status.state in "ZX" else status.started

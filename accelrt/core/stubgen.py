@@ -1,9 +1,10 @@
 """Writes the stubs of the compiled modules from their sources: what type checkers and editors read of them.
 
-A stub has the functions whose results are annotated, and the classes that have such methods or a line of a
-stub before them, with their docstrings.  Types come from annotations, which Cython does not read, and from
-types of C that arguments and attributes are declared with.  What neither says stands in the source behind
-`# stub:`, a line of the stub each.  setup.py runs this; the tests check what comes out by mypy and stubtest.
+A stub has the functions whose results are annotated, and the classes, with their docstrings and the
+module's; an attribute has its entry of the class's.  Types come from
+annotations, which Cython does not read, and from types of C that arguments and attributes are declared with.
+What neither says stands in the source behind `# stub:`, a line of the stub each.  setup.py runs this; the
+tests check what comes out by mypy and stubtest.
 """
 
 import ast
@@ -38,12 +39,15 @@ TYPES = {
     "object": "object",
     "str": "str",
     "bytes": "bytes",
+    "char": "bytes",
     "list": "list[Any]",
     "tuple": "tuple[Any, ...]",
     "dict": "dict[Any, Any]",
     "set": "set[Any]",
 }
 INSIDE = re.compile(r"\s|$|#(?! stub: )")  # how a line of a class's body begins
+INCLUDE = re.compile(r'^include "(\w+\.pxi)"$', re.M)
+ATTRIBUTE_TEXT = re.compile(r"        (\w+(?:, \w+)*): (.*)")
 
 
 def python_type(c_type: str | None, classes: Classes) -> str:
@@ -73,7 +77,7 @@ def split_top(text: str) -> list[str]:
 
 
 PARAMETER = re.compile(
-    r"(?P<stars>\*{0,2})(?:(?P<type>(?:const )?(?:unsigned )?(?:long )?\w+) \**)?(?P<name>\w+)"
+    r"(?P<stars>\*{0,2})(?:(?P<type>(?:const )?(?:unsigned )?(?:long )?\w+)\** \**)?(?P<name>\w+)"
     r"(?: not None| or None)?(?:\s*:\s*(?P<annotation>[^=]+?))?(?:\s*=\s*(?P<default>.+))?$",
     re.S,
 )
@@ -102,7 +106,8 @@ class Source:
     """A .pyx with what its .pxd declares, read for the stub."""
 
     def __init__(self, path: Path, classes: Classes) -> None:
-        self.lines = [line.removesuffix("  # no-cython-lint") for line in path.read_text().splitlines()]
+        lines = INCLUDE.sub(lambda match: path.with_name(match[1]).read_text(), path.read_text()).splitlines()
+        self.lines: list[str] = [line.removesuffix("  # no-cython-lint") for line in lines]
         self.classes = classes
         self.attributes: dict[str, dict[str, tuple[str, str]]] = {}  # class -> name -> (access, type)
         declared = path.with_suffix(".pxd")
@@ -160,6 +165,14 @@ class Source:
         doc = self.docstring(end, indent + "    ")
         return [*decorators, *([head, *doc] if doc else [head + " ..."])]
 
+    def document(self, members: list[str], at: int, indent: str) -> None:
+        """Gives the last stub that was said of the function at a line the function's docstring."""
+        name, _, _, end = self.signature(at)
+        doc = self.docstring(end, indent + "    ")
+        stubs = [index for index, line in enumerate(members) if line.startswith(f"{indent}def {name}(")]
+        if doc and stubs:
+            members[stubs[-1] : stubs[-1] + 1] = [members[stubs[-1]].removesuffix(" ..."), *doc]
+
     def said_in_class(self, at: int) -> set[str]:
         """The names that `# stub:` lines of the class at a line give."""
         said: set[str] = set()
@@ -171,25 +184,34 @@ class Source:
 
     def class_body(self, at: int, name: str) -> tuple[list[str], int]:
         """The stub of a class's members, and the line behind the class."""
-        members, decorators = self.docstring(at, "    "), list[str]()
-        said = self.said_in_class(at)
+        doc, said, decorators = self.docstring(at, "    "), self.said_in_class(at), list[str]()
+        at = self.lines.index(doc[0], at) + len(doc) if doc else at
+        members = without_signature(doc)
+        texts = attribute_texts(doc)
         for attribute, (access, kind) in self.attributes.get(name, {}).items():
             if attribute.startswith("_") or attribute in said:
                 continue
+            text = texts.get(attribute)
             if access == "public":
-                members.append(f"    {attribute}: {kind}")
+                members += [f"    {attribute}: {kind}", *([f"    {text}"] if text else [])]
             else:
-                members += ["    @property", f"    def {attribute}(self) -> {kind}: ..."]
+                head = f"    def {attribute}(self) -> {kind}:"
+                members += ["    @property", *([head, f"        {text}"] if text else [head + " ..."])]
         while at < len(self.lines):
             line = self.lines[at]
             if not INSIDE.match(line):
                 break
             if line.startswith("    # stub: "):
                 members.append("    " + line.partition("# stub: ")[2])
+                if match := re.match(r"    (\w+):", members[-1]):
+                    members += [f"    {text}"] if (text := texts.get(match[1])) else []
             elif re.match(r"    @(property|staticmethod|classmethod|\w+\.setter)", line):
                 decorators.append(line)
             elif match := re.match(r"    (?:async )?def (\w+)", line):
-                members += [] if match[1] in said else self.function(at, "    ", decorators)
+                if match[1] in said:
+                    self.document(members, at, "    ")
+                else:
+                    members += self.function(at, "    ", decorators)
                 decorators = []
             elif re.match(r"    \w+: [^#]", line):
                 members.append(line)
@@ -202,6 +224,8 @@ class Source:
         """The stub's lines, without its imports."""
         stub, at, head = list[str](), 0, ""
         said = {match[1] for line in self.lines if (match := re.match(r"# stub: def (\w+)", line))}
+        names_all = any(re.match(r"(def .*\) -> |# stub: )", line) for line in self.lines)
+        names_all = names_all and not any(line.startswith("__all__ = ") for line in self.lines)
         while at < len(self.lines):
             line = self.lines[at]
             if re.match(r"# stub: class ", line) and re.match(r"(cdef )?class |@", self.lines[at + 1]):
@@ -209,12 +233,15 @@ class Source:
             elif line.startswith(("# stub: ", "__all__ = ")):
                 stub.append(line.removeprefix("# stub: "))
             elif match := re.match(r"(?:async )?def (\w+)", line):
-                stub += [] if match[1] in said else self.function(at, "", [])
+                if match[1] in said:
+                    self.document(stub, at, "")
+                else:
+                    stub += self.function(at, "", [])
             elif match := re.match(r"(cdef )?class (\w+)(\([^#]*\))?:", line):
                 bases = re.sub(r"namedtuple\(.*\)", "NamedTuple", (match[3] or "")[1:-1])
                 members, end = self.class_body(at + 1, match[2])
                 is_said = any(re.search(r"\) -> .*:$|# stub: ", each) for each in self.lines[at + 1 : end])
-                if head or is_said:
+                if head or is_said or (names_all and not match[2].startswith("_")):
                     stub += [
                         line for line in self.lines[at - 1 : at] if line.startswith(("@dataclass", "@final"))
                     ]
@@ -224,6 +251,29 @@ class Source:
                 at = end - 1
             at += 1
         return stub
+
+
+def without_signature(doc: list[str]) -> list[str]:
+    """The lines of a class's docstring without the signature that it begins with for inspect."""
+    ends = next((index for index, line in enumerate(doc) if line.endswith(r"\n--\n\n" "\\")), None)
+    return doc if ends is None else ['    """' + doc[ends + 1].lstrip(), *doc[ends + 2 :]]
+
+
+def attribute_texts(doc: list[str]) -> dict[str, str]:
+    """Attribute -> its entry under Attributes in a class's docstring, as a docstring of one line."""
+    texts: dict[str, list[str]] = {}
+    heads = [index for index, line in enumerate(doc) if line.startswith("    Attributes")]
+    entries: list[str] = []
+    for line in doc[heads[0] + 1 :] if heads else ():
+        if match := ATTRIBUTE_TEXT.match(line):
+            entries = match[1].split(", ")
+            texts |= {name: [match[2]] for name in entries}
+        elif line.startswith(" " * 12):
+            for name in entries:
+                texts[name].append(line.strip())
+        else:
+            break
+    return {name: f'"""{" ".join(lines)}"""' for name, lines in texts.items()}
 
 
 def classes_of_package() -> Classes:
@@ -261,10 +311,12 @@ def imports_for(text: str, module: str, classes: Classes) -> list[str]:
 def write_stub(path: Path, classes: Classes) -> None:
     """Writes the stub beside a .pyx; leaves one that says the same as it is."""
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    text = "\n".join(Source(path, classes).body())
+    source = Source(path, classes)
+    text = "\n".join(source.body())
     if not text:
         return
-    text = "\n".join(imports_for(text, module, classes)) + "\n\n" + text.strip() + "\n"
+    head = [*source.docstring(0, ""), *imports_for(text, module, classes)]
+    text = "\n".join(head) + "\n\n" + text.strip() + "\n"
     stub = path.with_suffix(".pyi")
     if not stub.exists() or stub.read_text() != text:
         stub.write_text(text)

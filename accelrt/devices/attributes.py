@@ -5,7 +5,7 @@ prefix, in lower case, of CUDA 13.5; what a release added is how its cuda.h diff
 """
 
 # The driver's version (cuDriverGetVersion) and the numbers that came with it; CUDA 12.0 has the others.
-ADDED = {
+ADDED: dict[int, tuple[int, ...]] = {
     12010: (132,),
     12020: (130, 131, 134),
     12030: (128, 133),

@@ -24,7 +24,7 @@ NO_LIMITS = "this device's driver has no such limit; the host device has none at
 
 
 def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
-    """A limit of a device's context (cuCtxGetLimit).
+    """Returns a limit of a device's context (cuCtxGetLimit).
 
     Arguments:
         limit: "stack_size", bytes of each GPU thread's stack; "printf_fifo_size", bytes of the buffer that

@@ -186,6 +186,8 @@ cdef class device:
             context does nothing (as in torch.cuda.device).
     Raises:
         ValueError, TypeError: it names no device.
+    Attributes:
+        index: int, the device's ordinal; negative where the context does nothing.
     """
 
     def __init__(self, device: DeviceArgument | None) -> None:
@@ -336,7 +338,7 @@ cdef int switch_back(int before) except -1:
 
 
 def device_count() -> int:
-    """How many devices are visible.
+    """Returns how many devices are visible.
 
     Before init the count comes from the kernel's list of cards or from NVML (or from ACCELRT_HOST_DEVICES)
     without a driver call, so that a process that only asked may fork; it is not kept
@@ -356,7 +358,7 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The ordinal of the calling thread's current device (CUDA driver API, cuCtxGetDevice)."""
+    """Returns the ordinal of the calling thread's current device (CUDA driver API, cuCtxGetDevice)."""
     return current()
 
 
@@ -423,8 +425,10 @@ cdef int await_device(int ordinal) except -1:
 
 
 def mem_get_info(device: DeviceArgument | None = None) -> tuple[int, int]:
-    """Free and total memory of a device, in bytes (cuMemGetInfo).
+    """Reads how much memory of a device is free, and how much it has, in bytes (cuMemGetInfo).
 
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
     Returns:
         (free, total): ints, of the whole device, other processes counted in.
     """
@@ -439,7 +443,7 @@ def mem_get_info(device: DeviceArgument | None = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: DeviceArgument | None, peer_device: DeviceArgument | None) -> bool:
-    """Whether one device can read and write another's memory (cuDeviceCanAccessPeer).
+    """Tells whether one device can read and write another's memory (cuDeviceCanAccessPeer).
 
     Arguments:
         device: int, "cuda:1", ...; None is the current one.
@@ -467,7 +471,7 @@ def can_device_access_peer(device: DeviceArgument | None, peer_device: DeviceArg
 
 
 def get_device_properties(device: DeviceArgument | None = None) -> DeviceProperties:
-    """A device's constants.
+    """Returns a device's constants.
 
     Arguments:
         device: int, "cuda:1", "host:0", an object with an index, or None for the current one.
@@ -490,12 +494,18 @@ def get_device_properties(device: DeviceArgument | None = None) -> DevicePropert
 
 
 def get_device_name(device: DeviceArgument | None = None) -> str:
-    """A device's name, such as "NVIDIA H200" (cuDeviceGetName); arguments as get_device_properties."""
+    """Returns a device's name, such as "NVIDIA H200" (cuDeviceGetName).
+
+    Arguments, Raises: as get_device_properties.
+    """
     return get_device_properties(device).name
 
 
 def get_device_capability(device: DeviceArgument | None = None) -> tuple[int, int]:
-    """A device's compute capability, (major, minor); (0, 0) for the host device."""
+    """Returns a device's compute capability, (major, minor); (0, 0) for the host device.
+
+    Arguments, Raises: as get_device_properties.
+    """
     constants = get_device_properties(device)
     return constants.major, constants.minor
 

@@ -1,4 +1,4 @@
-"""How many devices there are, before the driver is opened.
+"""Counts the devices before the driver is opened.
 
 The order in which the sources are asked:
 1. the kernel's own list (/proc/driver/nvidia), which needs no library at all;
@@ -29,7 +29,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def count() -> int:
-    """How many devices a CUDA program in this environment has; 0 where there is no driver."""
+    """Returns how many devices a CUDA program in this environment has; 0 where there is no driver."""
     text = os.environ.get(VISIBLE)
     if visible.device_order(os.environ.get(visible.ORDER)) is None:
         return 0  # cuInit fails

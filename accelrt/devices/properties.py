@@ -28,9 +28,26 @@ DRIVER_NAMES = {
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """A device's constants; torch's names and units (bytes, kHz, bits).
+    """A device's constants; torch's names and units.
 
-    Attributes beyond torch's:
+    Attributes:
+        name: str, such as "NVIDIA H200".
+        uuid: uuid.UUID.
+        total_memory: int, bytes.
+        major, minor: int, the compute capability.
+        multi_processor_count: int.
+        warp_size: int, threads.
+        max_threads_per_block, max_threads_per_multi_processor: int.
+        regs_per_multiprocessor: int, registers of 32 bits.
+        shared_memory_per_block: int, bytes that a block may have without being asked for more.
+        shared_memory_per_block_optin: int, bytes that a block may have where its kernel asks for it.
+        shared_memory_per_multiprocessor: int, bytes.
+        L2_cache_size: int, bytes.
+        clock_rate, memory_clock_rate: int, the highest, in kHz.
+        memory_bus_width: int, bits.
+        is_integrated: int, 1 where the device shares the host's memory, else 0.
+        is_multi_gpu_board: int, 1 where another GPU is on the same board, else 0.
+        pci_bus_id, pci_device_id, pci_domain_id: int, where it is on the PCI bus.
         attributes: a mapping of every attribute that the driver has for the device, by its name in
             CUdevice_attribute without the prefix and in lower case ("max_grid_dim_x": 2147483647); each is
             an attribute of this object too (properties.max_grid_dim_x).

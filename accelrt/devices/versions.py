@@ -18,7 +18,7 @@ COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility"
 
 
 class Stack(NamedTuple):
-    """What a major version of CUDA needs; the installed cuda-bindings tell which one a process uses."""
+    """The needs of a major version of CUDA; the installed cuda-bindings tell which one a process uses."""
 
     cuda: tuple[int, int]  # the oldest driver's
     branch: int  # of the kernel's driver that has it
@@ -29,12 +29,12 @@ STACKS = {12: Stack((12, 0), 525, (5, 0)), 13: Stack((13, 0), 580, (7, 5))}
 
 
 def stack() -> Stack:
-    """What the CUDA of the installed cuda-bindings needs."""
+    """Returns what the CUDA of the installed cuda-bindings needs."""
     return STACKS[13 if runtime_version()[0] >= 13 else 12]
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA that the driver in use can run (cuDriverGetVersion).  Initialises accelrt.
+    """Returns the newest CUDA that the driver in use can run (cuDriverGetVersion).  Initialises accelrt.
 
     Returns:
         (major, minor), such as (13, 0); the host device says which CUDA it behaves like.
@@ -48,8 +48,8 @@ def driver_version() -> tuple[int, int]:
 
 
 def runtime_version() -> tuple[int, int]:
-    """The CUDA whose driver API accelrt speaks: that of the installed cuda-bindings, which goes by CUDA's
-    versions.
+    """Returns the CUDA whose driver API accelrt speaks: that of the installed cuda-bindings, which goes by
+    CUDA's versions.
 
     accelrt uses no CUDA runtime library (libcudart); this is what torch.version.cuda is to torch.
 
@@ -84,7 +84,7 @@ def warn_of_what_is_old() -> None:
 
 
 def complaints() -> list[str]:
-    """What there is to say of the driver in use and its devices; [] where all is new enough."""
+    """Returns what there is to say of the driver in use and its devices; [] where all is new enough."""
     found = []
     has, needed = driver_version(), stack()
     if has < needed.cuda:
@@ -124,7 +124,8 @@ def number(pair: tuple[int, ...]) -> str:
 
 
 def advice_to_upgrade() -> str:
-    """What to do about a driver that could not be opened because it is too old; "" where that is not why."""
+    """Returns what to do about a driver that could not be opened because it is too old; "" where that is not
+    why."""
     has = kernel_driver_version()
     branch = has.partition(".")[0] if has else ""
     if not branch.isdecimal() or int(branch) >= OLDEST_OPENED[0]:

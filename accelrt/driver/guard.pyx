@@ -243,7 +243,7 @@ cdef void drop_with_gil(bint made) noexcept:
         drop()
 
 
-def note_main_thread():
+def note_main_thread() -> None:
     """The thread that Python's signal handlers run on: the main one, and in a child the one that forked."""
     global main_thread
     main_thread = threading.main_thread().ident
@@ -622,10 +622,10 @@ cdef void restore_mode(Table* table, int before) noexcept nogil:
 
 
 def has_open_captures() -> bool:
-    """Whether a capture of this process's is open or about to begin, on any thread."""
+    """Tells whether a capture of this process's is open or about to begin, on any thread."""
     return captures_open()
 
 
 def is_capture_ending() -> bool:
-    """Whether a thread of this process's ends a capture just now, so that what is about streams has to wait."""
+    """Tells whether a thread of this process's ends a capture just now, so that what is about streams has to wait."""
     return is_ending()

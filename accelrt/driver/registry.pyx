@@ -1,4 +1,4 @@
-"""Which driver this process runs on, and its rows as Python methods.
+"""Chooses the driver that this process runs on, and has its rows as Python methods.
 
 Drivers offer their table when their module is imported; init picks one and activates it.  Nothing
 here opens a driver library.
@@ -22,8 +22,6 @@ DRIVERS = {**{name: f"accelrt.driver.{name}.driver" for name in env.DRIVERS}, "f
 
 # stub: DRIVERS: dict[str, str]
 # stub: ROW_NAMES: tuple[str, ...]
-# stub: class RowCalls:
-# stub:     def __getattr__(self, name: str) -> Any: ...
 
 cdef Table sentinel_table
 cdef Table forked_table
@@ -97,7 +95,7 @@ def explain_refusals(function: Callable[[], str]) -> None:
 
 
 def cause_of_refusal() -> str:
-    """Why a driver refused the calling thread memory that the device has, as str; empty where it told nothing."""
+    """Tells why a driver refused the calling thread memory that the device has, as str; empty where it told nothing."""
     return "" if refusal_cause is None else refusal_cause()
 
 
@@ -150,7 +148,7 @@ def close_active() -> int:
 
 
 def active_device_count() -> int:
-    """How many devices the active driver has; before init this initialises.
+    """Returns how many devices the active driver has; before init this initialises.
 
     Raises what the driver answers.
     """
@@ -213,7 +211,7 @@ cdef class Rows(RowCalls):
 
     @property
     def filled(self) -> int:
-        """How many rows the driver fills; the others answer NOT_SUPPORTED."""
+        """Returns how many rows the driver fills; the others answer NOT_SUPPORTED."""
         return self.table.rows
 
     @property

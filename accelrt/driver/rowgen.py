@@ -103,7 +103,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Body:
-    """What is left of a row that is derived: a function ROW_entered, ROW_gated or ROW_locked."""
+    """The rest of a row that is derived: a function ROW_entered, ROW_gated or ROW_locked."""
 
     row: Row
     kind: str
@@ -177,7 +177,7 @@ def intercepted(row: Row, index: int) -> str:
 
 
 def is_guarded(row: Row) -> bool:
-    """Whether a row is about a stream or an event, so that no capture may end meanwhile."""
+    """Tells whether a row is about a stream or an event, so that no capture may end meanwhile."""
     named = {"stream", "event", "start"} & {argument.name for argument in row.arguments}
     return bool(named) and row.name not in AT_ANY_TIME
 
@@ -225,6 +225,13 @@ def count_filled(rows: list[Row]) -> str:
     )
 
 
+def python_kind(answer: str) -> str:
+    """The type in Python of what a row wrote: text and bytes come from buffers."""
+    if ".decode(" in answer:
+        return "str"
+    return "bytes" if "[" in answer else "int"
+
+
 def python_call(row: Row) -> str:
     """One method: takes the arguments that are read, returns (code, what was written, ...)."""
     read = [a for a in row.arguments if not a.is_out]
@@ -247,8 +254,10 @@ def python_call(row: Row) -> str:
     declared += [f"cdef uintptr_t {a.name}_ = {a.name}" for a in pointers]
     taken = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
     body = "".join(f"        {line}\n" for line in declared)
+    kinds = ["int", *(python_kind(answer) for answer in answers[1:])]
+    result = "int" if len(answers) == 1 else f"tuple[{', '.join(kinds)}]"
     return (
-        f"    def {row.name}(self{', ' if taken else ''}{taken}):\n"
+        f"    def {row.name}(self{', ' if taken else ''}{taken}) -> {result}:\n"
         f"        cdef int code\n{body}"
         f"        with nogil:\n"
         f"            code = self.table.{row.name}({', '.join(passed)})\n"

@@ -138,7 +138,7 @@ def disarm() -> None:
 
 
 def fired() -> int:
-    """How many counted calls were made since arm or disarm."""
+    """Returns how many counted calls were made since arm or disarm."""
     return atomic_load(&total)
 
 

@@ -1,4 +1,4 @@
-"""What a piece of memory looks like from outside: where it is, how long, and of what shape and type."""
+"""Describes a piece of memory from outside: where it is, how long, and of what shape and type."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Turns:
     """The one stream at a time on which callables that share a pool are replayed."""
 
     def __init__(self, last: Stream) -> None:
-        self.lock = threading.RLock()  # copying in and replaying are one step
-        self.last = last
+        self.lock: threading.RLock = threading.RLock()  # copying in and replaying are one step
+        self.last: Stream = last
 
     def take(self, current: Stream) -> None:
         """Puts what comes next on a stream behind everything put into the one that had the last turn."""
@@ -49,7 +49,7 @@ class Static:
     def __init__(self, memory: Any, name: str) -> None:
         self.memory = memory
         self.name = name
-        self.spec = spec_of(memory, name)
+        self.spec: ArraySpec = spec_of(memory, name)
 
     def require_live(self) -> None:
         """RuntimeError where the buffer was freed under the graph."""
@@ -72,12 +72,12 @@ class Inputs:
 
     def __init__(self, sample: tuple[Any, ...], ordinal: int) -> None:
         leaves: list[Any] = []
-        self.count = len(sample)
-        self.layout = take_apart(tuple(sample), leaves)
+        self.count: int = len(sample)
+        self.layout: Layout = take_apart(tuple(sample), leaves)
         names = names_of(self.layout, "sample_args")
-        self.statics = [Static(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
-        self.names = list(names_of(self.layout, "args"))
-        self.nested = any(part is not LEAF for part in self.layout[2])
+        self.statics: list[Static] = [Static(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+        self.names: list[str] = list(names_of(self.layout, "args"))
+        self.nested: bool = any(part is not LEAF for part in self.layout[2])
         for static in self.statics:
             if isinstance(static.memory, Buffer) and static.memory.device_index != ordinal:
                 raise ValueError(
@@ -90,7 +90,7 @@ class Inputs:
         self.noted: Stream | None = None
 
     def match(self, args: tuple[Any, ...]) -> list[tuple[Static, Any, ArraySpec]]:
-        """What of the arguments is elsewhere than the sample was, each checked against it."""
+        """Returns what of the arguments is elsewhere than the sample was, each checked against it."""
         if len(args) != self.count:
             raise TypeError(f"{len(args)} arguments were given; the graph was captured with {self.count}")
         leaves, moved = args, []
@@ -126,7 +126,7 @@ def copied(memory: Any, spec: ArraySpec) -> Any:
 
 
 def spans_of(statics: Sequence[Static]) -> list[tuple[int, int, str]]:
-    """Where memory begins and ends, in the order of addresses."""
+    """Tells where memory begins and ends, in the order of addresses."""
     return sorted((s.spec.address, s.spec.address + s.spec.nbytes, s.name) for s in statics if s.spec.nbytes)
 
 
@@ -153,7 +153,7 @@ def copy_in(moved: list[tuple[Static, Any, ArraySpec]], current: Stream) -> None
 
 
 class GraphedCallable:
-    """What make_graphed_callables makes of a function.
+    """A function whose work is a graph, made by make_graphed_callables.
 
     Attributes:
         graph: CUDAGraph, the captured work; its hooks are called with each replay.

@@ -46,6 +46,7 @@ cimport accelrt.runtime.access as watch
 # A capture is a transaction: whatever fails in it, the stream leaves the capture, the memory goes back to
 # the graph's pool, and the process can capture again.
 
+# stub: MODES: dict[str, int]
 MODES = {"global": CAPTURE_GLOBAL, "thread_local": CAPTURE_THREAD_LOCAL, "relaxed": CAPTURE_RELAXED}
 
 cdef list NO_HOOKS = []  # of every graph that has none; nothing is ever added to it
@@ -55,7 +56,7 @@ cdef enum:
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """A handle of a new memory pool for graphs, to pass to several captures that share memory.
+    """Returns a handle of a new memory pool for graphs, to pass to several captures that share memory.
 
     Returns:
         (int, int), unique in the process.  The pool comes into being with the first capture that uses it.
@@ -99,6 +100,8 @@ cdef class CUDAGraph:
     Arguments:
         keep_graph: bool, keep the driver's graph after the capture: to look at it, to dump it, to hand it to others
             or to update another CUDAGraph from it.  It is then made ready by instantiate() or the first replay().
+    Attributes:
+        node_count: int, the nodes that the last capture recorded; 0 before.
 
     Memory allocated during the capture comes from the graph's private pool and keeps its addresses until the
     graph dies or is reset.  Buffers and arrays whose copies were captured are kept alive as long, and their memory
@@ -586,6 +589,7 @@ cdef class CUDAGraph:
         Arguments:
             other: CUDAGraph, made with keep_graph=True, that holds a capture of the same device.  It stays as it is.
         Raises:
+            TypeError: other is no CUDAGraph.
             RuntimeError: this graph is not ready to replay, or the other holds no graph; or another thread uses one of
                 them just now.
             CudaError: the shapes differ; the text names the driver's reason and the node.  This graph is unchanged.
@@ -705,7 +709,7 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def pool(self) -> tuple[int, int]:
-        """The handle of the graph's memory pool, to pass to other captures.
+        """Returns the handle of the graph's memory pool, to pass to other captures.
 
         Raises:
             RuntimeError: no capture was begun since it was made or reset, so that it has no pool yet; to choose one
@@ -720,8 +724,11 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def memory_stats(self) -> dict[str, int]:
-        """What the graph's pool holds, in the words of MemPool.stats: "reserved_bytes.current" is what it keeps from
-        others.  Graphs that share a pool all count all of it."""
+        """Counts what the graph's pool holds.  Graphs that share a pool all count all of it.
+
+        Returns:
+            dict, in the words of MemPool.stats: "reserved_bytes.current" is what it keeps from others.
+        """
         cdef PrivateStats stats
         with nogil:
             stats = read_private(self.ordinal, self.pool_id[0], self.pool_id[1], False)
@@ -729,7 +736,7 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def raw_cuda_graph(self) -> int:
-        """The driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
+        """Returns the driver's graph (CUgraph) as int; valid until reset() and no longer than this object.
 
         Raises:
             RuntimeError: this CUDAGraph was not made with keep_graph=True, or holds no graph; or another thread changes
@@ -745,7 +752,7 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def raw_cuda_graph_exec(self) -> int:
-        """The driver's instantiated graph (CUgraphExec) as int; valid until reset() or instantiate(), and no longer
+        """Returns the driver's instantiated graph (CUgraphExec) as int; valid until reset() or instantiate(), and no longer
         than this object.
 
         Raises:
@@ -758,7 +765,7 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def nodes(self) -> list[GraphNode]:
-        """The nodes of a graph that was kept, as a list of GraphNode, in the order that the driver gives.
+        """Returns the nodes of a graph that was kept, as a list of GraphNode, in the order that the driver gives.
 
         Raises:
             RuntimeError: as raw_cuda_graph.
@@ -772,7 +779,7 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def kernel_node_params(self, node: GraphNode | int) -> KernelParams:
-        """What a kernel node of a graph that was kept launches (cuGraphKernelNodeGetParams).
+        """Reads what a kernel node of a graph that was kept launches (cuGraphKernelNodeGetParams).
 
         Arguments:
             node: GraphNode, or its id.
@@ -877,7 +884,7 @@ cdef class CUDAGraph:
 
     @cython.critical_section
     def edges(self) -> list[tuple[int, int]]:
-        """The dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).
+        """Returns the dependencies in a graph that was kept, as a list of (id, id of the node that comes after it).
 
         Raises:
             RuntimeError: as raw_cuda_graph.
@@ -902,6 +909,7 @@ cdef class CUDAGraph:
             verbose: bool, with every parameter of every node that the driver tells.
         Raises:
             RuntimeError: as raw_cuda_graph.
+            ValueError: there is a null character in the path.
             CudaError: the file cannot be written.
         """
         graph = self.raw_cuda_graph()
@@ -912,7 +920,7 @@ cdef class CUDAGraph:
             self.uses -= 1
 
     def if_(self, flag: Memory) -> AbstractContextManager[None, None]:
-        """The context in which work is captured that replays do only if an integer in device memory is not 0.
+        """Returns the context in which work is captured that replays do only if an integer in device memory is not 0.
 
             with accelrt.graph(g):
                 with g.if_(flag):
@@ -932,8 +940,8 @@ cdef class CUDAGraph:
         return Branch(self, flag, CONDITION_IF)
 
     def while_(self, flag: Memory) -> AbstractContextManager[None, None]:
-        """The same as if_, but replays repeat the work while the integer is not 0: it is read before the first time
-        and at the end of each, so the captured work has to change it."""
+        """Returns the same context as if_, but replays repeat the work while the integer is not 0: it is read before the
+        first time and at the end of each, so the captured work has to change it.  Arguments, Raises: as if_."""
         return Branch(self, flag, CONDITION_WHILE)
 
     def register_capture_pre_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
@@ -956,8 +964,7 @@ cdef class CUDAGraph:
 
         Arguments:
             hook: called as hook(graph).  What it raises is raised by capture_end, and the graph is reset.
-        Returns:
-            RemovableHandle; see register_capture_pre_hook.
+        Returns, Raises: as register_capture_pre_hook.
         """
         return add_hook(self.own_capture_hooks(), hook, False)
 
@@ -967,8 +974,7 @@ cdef class CUDAGraph:
         Arguments:
             hook: called as hook(graph).  What it puts into the current stream runs before the graph's work.  What it
                 raises is raised by replay, and nothing is launched.
-        Returns:
-            RemovableHandle; see register_capture_pre_hook.
+        Returns, Raises: as register_capture_pre_hook.
         """
         return add_hook(self.own_replay_hooks(), hook, True)
 
@@ -977,8 +983,7 @@ cdef class CUDAGraph:
 
         Arguments:
             hook: called as hook(graph).  What it raises is raised by replay; the launch stands.
-        Returns:
-            RemovableHandle; see register_capture_pre_hook.
+        Returns, Raises: as register_capture_pre_hook.
         """
         return add_hook(self.own_replay_hooks(), hook, False)
 
@@ -997,12 +1002,12 @@ cdef class CUDAGraph:
 
     @property
     def is_captured(self) -> bool:
-        """Whether it holds a capture, instantiated or kept."""
+        """Tells whether it holds a capture, instantiated or kept."""
         return self.record is None and (self.exec_ != 0 or self.graph != 0)
 
     @property
     def is_capturing(self) -> bool:
-        """Whether this graph's capture is under way."""
+        """Tells whether this graph's capture is under way."""
         return self.record is not None
 
     @cython.critical_section
@@ -1017,8 +1022,8 @@ cdef class CUDAGraph:
 # --- random numbers ---------------------------------------------------------------------------------------------------
 
 cdef class RandomState:
-    """What a generator's numbers depend on: a seed and an offset, both of 64 bits, for generators that share them and for
-    graphs that draw from them.
+    """The state that a generator's numbers depend on: a seed and an offset, both of 64 bits, for generators that share
+    them and for graphs that draw from them.
 
     Attributes:
         seed: int.
@@ -1065,7 +1070,7 @@ cdef enum:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the calling thread's current stream is captured, by accelrt or by another library.
+    """Tells whether the calling thread's current stream is captured, by accelrt or by another library.
 
     The driver is asked (cuStreamIsCapturing).
     """
@@ -1171,7 +1176,8 @@ cdef int set_condition(Branch branch, Stream stream) except -1:
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
 cdef class Branch:
-    """The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
+    """Branch(graph, flag, kind)\n--\n\n\
+    The context in which a conditional node's body is captured; see CUDAGraph.if_ and while_."""
 
     cdef CUDAGraph graph
     cdef object flag
@@ -1185,7 +1191,7 @@ cdef class Branch:
     cdef unsigned long thread  # that entered it, whose current stream the body's is
     cdef object __weakref__
 
-    def __init__(self, CUDAGraph graph not None, flag, int kind):
+    def __init__(self, CUDAGraph graph not None, flag: Memory, int kind) -> None:
         if self.graph is not None:
             raise RuntimeError("this condition is made already; call if_() or while_() for each")
         self.graph = graph
@@ -1212,7 +1218,7 @@ cdef class Branch:
     def __reduce__(self):
         refuse_copy(self, "it stands for one node of one graph; call if_() or while_() for each")
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         cdef CUDAGraph graph = self.graph
         if graph is None:
             refuse_unmade(self)
@@ -1275,7 +1281,7 @@ cdef class Branch:
         self.context.__enter__()
         return 0
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.context is None:
             raise RuntimeError("this condition's body is not entered; use it in a with statement")
         if self.context.open and self.thread != PyThread_get_thread_ident():

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 class RemovableHandle:
-    """A hook's registration: remove() ends it.  As a context, it ends with the context.
+    """A hook's registration, made by CUDAGraph.register_replay_hook and its like: remove() ends it.  As a
+    context, it ends with the context.
 
     It keeps the hook alive, and not the object that the hook is registered with.
     """
@@ -22,12 +23,12 @@ class RemovableHandle:
     }
 
     def __init__(self, place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> None:
-        self.place = place
-        self.hook = hook
-        self.before = before
+        self.place: list[RemovableHandle] = place
+        self.hook: Callable[[Any], object] = hook
+        self.before: bool = before
 
     def remove(self) -> None:
-        """The hook is called no more; doing it again does nothing."""
+        """Ends the registration, so that the hook is called no more; doing it again does nothing."""
         if self in self.place:
             self.place.remove(self)
 

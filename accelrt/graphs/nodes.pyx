@@ -37,6 +37,8 @@ cdef enum:
     DOT_VERBOSE = 1  # CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE
 
 # CUgraphNodeType and CUgraphExecUpdateResult, by number (CUDA driver API, "Data types used by CUDA driver").
+# stub: TYPES: tuple[str, ...]
+# stub: RESULTS: tuple[tuple[str, str], ...]
 TYPES = (
     "kernel", "memcpy", "memset", "host", "graph", "empty", "wait_event", "event_record", "ext_semas_signal",
     "ext_semas_wait", "mem_alloc", "mem_free", "batch_mem_op", "conditional",
@@ -55,7 +57,7 @@ RESULTS = (
 
 
 class KernelParams(namedtuple("KernelParams", "kernel name function grid block shared arguments")):
-    """What a kernel node launches.
+    """The launch of a kernel node.
 
     Attributes:
         kernel: Kernel, or None where others launched it.
@@ -105,7 +107,10 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
 
     @property
     def params(self) -> KernelParams:
-        """What a kernel node launches: KernelParams, or None of another node."""
+        """The launch of a kernel node, as KernelParams; to assign one changes the node.
+
+        Raises: as CUDAGraph.kernel_node_params; RuntimeError where the CUDAGraph is gone.
+        """
         return self._graph().kernel_node_params(self)
 
     @params.setter
@@ -180,7 +185,7 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 
 # stub: class NodeChange:
 cdef class NodeChange:
-    """What a kernel node launches since it was changed, and what that uses."""
+    """The launch of a kernel node since it was changed, and what that uses."""
 
     cdef int gather(self, Record record) except -1:
         # What an argument uses, or the kernel; None is room for what uses nothing.

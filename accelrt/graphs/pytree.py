@@ -45,7 +45,7 @@ def put_together(layout: Layout, leaves: Iterator[Any]) -> Any:
 
 
 def names_of(layout: Layout, name: str) -> Iterator[str]:
-    """What to call each leaf: name[0]['key'] and the like."""
+    """Returns what to call each leaf: name[0]['key'] and the like."""
     if layout is LEAF:
         yield name
     elif layout is not None:
@@ -55,7 +55,7 @@ def names_of(layout: Layout, name: str) -> Iterator[str]:
 
 
 def describe(layout: Layout) -> str:
-    """What a layout looks like, for an error's text."""
+    """Returns what a layout looks like, for an error's text."""
     if layout is None:
         return "None"
     if layout is LEAF:

@@ -21,7 +21,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def get_include() -> str:
-    """The folder of accelrt.h and accelrt.hpp, for a compiler's -I.
+    """Returns the folder of accelrt.h and accelrt.hpp, for a compiler's -I.
 
     Returns:
         str, an absolute path.
@@ -30,7 +30,7 @@ def get_include() -> str:
 
 
 def get_library() -> str:
-    """The file of the shared library libaccelrt.so, which exports the functions of accelrt.h.
+    """Returns the file of the shared library libaccelrt.so, which exports the functions of accelrt.h.
 
     Returns:
         str, an absolute path, to link or to dlopen.  What was linked to it finds it by an rpath or, since the

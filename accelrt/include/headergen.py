@@ -228,7 +228,7 @@ def read_constants(lines: list[str]) -> tuple[Constant, ...]:
 
 
 def read_items(text: str) -> list[Item]:
-    """What a .pxd declares, in order, but for its first comment, imports and inline functions."""
+    """Returns what a .pxd declares, in order, but for its first comment, imports and inline functions."""
     lines = text.splitlines()
     items: list[Item] = []
     structs: set[str] = set()

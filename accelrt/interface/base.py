@@ -1,4 +1,4 @@
-"""What a backend has to offer, in the shape that torch's device_interface.py gave to it."""
+"""The functions that a backend has to offer, in the shape that torch's device_interface.py gave to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["DeviceGuard", "DeviceInterface", "EventBase", "StreamBase", "Worker"
 
 
 class StreamBase(ABC):
-    """What the Stream of an interface derives from; accelrt.Stream counts as one.
+    """The base of the Stream of an interface; accelrt.Stream counts as one.
 
     A class that cannot derive from it is made one by StreamBase.register(TheirStream).
     """
 
     @abstractmethod
     def query(self) -> bool:
-        """Whether all work of the stream is complete."""
+        """Tells whether all work of the stream is complete."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -26,34 +26,56 @@ class StreamBase(ABC):
 
     @abstractmethod
     def wait_event(self, event: Any) -> None:
-        """Later work waits for an event."""
+        """Makes later work wait for an event.
+
+        Arguments:
+            event: an Event of the interface.
+        """
 
     @abstractmethod
     def wait_stream(self, stream: Any) -> None:
-        """Later work waits for what another stream has now."""
+        """Makes later work wait for what another stream has now.
+
+        Arguments:
+            stream: a Stream of the interface.
+        """
 
     @abstractmethod
     def record_event(self, event: Any = None) -> Any:
-        """Records an event, a new one where none is given, and returns it."""
+        """Records an event.
+
+        Arguments:
+            event: an Event of the interface; None makes one.
+        Returns:
+            the event that was recorded.
+        """
 
 
 class EventBase(ABC):
-    """What the Event of an interface derives from; accelrt.Event counts as one.
+    """The base of the Event of an interface; accelrt.Event counts as one.
 
     A class that cannot derive from it is made one by EventBase.register(TheirEvent).
     """
 
     @abstractmethod
     def record(self, stream: Any = None) -> None:
-        """Marks what a stream has now, the current one where none is given."""
+        """Marks what a stream has now.
+
+        Arguments:
+            stream: a Stream of the interface; None is the current one.
+        """
 
     @abstractmethod
     def wait(self, stream: Any = None) -> None:
-        """Later work of a stream, the current one where none is given, waits for what was marked."""
+        """Makes later work of a stream wait for what was marked.
+
+        Arguments:
+            stream: a Stream of the interface; None is the current one.
+        """
 
     @abstractmethod
     def query(self) -> bool:
-        """Whether what was marked is complete."""
+        """Tells whether what was marked is complete."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -61,7 +83,11 @@ class EventBase(ABC):
 
     @abstractmethod
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to another."""
+        """Returns the milliseconds from this event to another.
+
+        Arguments:
+            end_event: an Event of the interface, the later one.
+        """
 
 
 StreamBase.register(Stream)
@@ -69,24 +95,32 @@ EventBase.register(Event)
 
 
 class Worker:
-    """What a process may ask that must not touch the driver, such as one forked after its parent's use of it.
+    """The questions of a process that must not touch the driver: forked after its parent's use of it, say.
 
     accelrt.interface.CachingWorker keeps the answers; most interfaces derive theirs from it.
     """
 
     @staticmethod
     def set_device(device: int) -> None:
-        """Notes which device such a process calls the current one."""
+        """Notes which device such a process calls the current one.
+
+        Arguments:
+            device: int, the ordinal.
+        """
         raise NotImplementedError
 
     @staticmethod
     def current_device() -> int:
-        """The ordinal that was noted, or else the driver's."""
+        """Returns the ordinal that was noted, or else the driver's."""
         raise NotImplementedError
 
     @staticmethod
     def get_device_properties(device: Any = None) -> Any:
-        """The properties of a device as the process that may touch the driver read them."""
+        """Returns the properties of a device as the process that may touch the driver read them.
+
+        Arguments:
+            device: an ordinal or another thing that names a device; None is the one that was noted.
+        """
         raise NotImplementedError
 
 
@@ -110,49 +144,72 @@ class DeviceInterface:
 
     @staticmethod
     def current_device() -> int:
-        """The ordinal of the calling thread's current device."""
+        """Returns the ordinal of the calling thread's current device."""
         raise NotImplementedError
 
     @staticmethod
     def set_device(device: Any) -> None:
-        """Makes a device the current one of the calling thread."""
+        """Makes a device the current one of the calling thread.
+
+        Arguments:
+            device: an ordinal or another thing that names a device.
+        """
         raise NotImplementedError
 
     @staticmethod
     def exchange_device(device: int) -> int:
-        """The same; returns the ordinal of the one that was current.  A negative one does nothing and returns
-        -1.
+        """Makes a device the current one of the calling thread; a negative one changes nothing.
+
+        Arguments:
+            device: int, the ordinal.
+        Returns:
+            int, the ordinal of the one that was current; -1 for a negative one.
         """
         raise NotImplementedError
 
     @staticmethod
     def maybe_exchange_device(device: int) -> int:
-        """The same, but need not make a context on a device that has none yet."""
+        """Does as exchange_device, but need not make a context on a device that has none yet.
+
+        Arguments, Returns: as exchange_device.
+        """
         raise NotImplementedError
 
     @staticmethod
     def device_count() -> int:
-        """How many devices this backend has in this process; 0 where it cannot be used."""
+        """Returns how many devices this backend has in this process; 0 where it cannot be used."""
         raise NotImplementedError
 
     @staticmethod
     def is_available() -> bool:
-        """Whether there is one."""
+        """Tells whether this backend has a device in this process."""
         raise NotImplementedError
 
     @staticmethod
     def stream(stream: Any) -> Any:
-        """The context in which a stream is the current one; does nothing for None."""
+        """Returns the context in which a stream is the current one.
+
+        Arguments:
+            stream: a Stream of the interface; None is a context that does nothing.
+        """
         raise NotImplementedError
 
     @staticmethod
     def current_stream(device: Any = None) -> Any:
-        """The calling thread's current stream of a device."""
+        """Returns the calling thread's current stream of a device.
+
+        Arguments:
+            device: an ordinal or another thing that names a device; None is the current one.
+        """
         raise NotImplementedError
 
     @staticmethod
     def set_stream(stream: Any) -> None:
-        """Makes a stream the current one of its device, for the calling thread."""
+        """Makes a stream the current one of its device, for the calling thread.
+
+        Arguments:
+            stream: a Stream of the interface.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -163,38 +220,63 @@ class DeviceInterface:
 
     @staticmethod
     def get_raw_stream(device_idx: int) -> int:
-        """The current stream of a device as the number that the backend's own calls take."""
+        """Returns the current stream of a device as the number that the backend's own calls take.
+
+        Arguments:
+            device_idx: int, the ordinal.
+        """
         raise NotImplementedError
 
     @staticmethod
     def synchronize(device: Any = None) -> None:
-        """Waits for all work of a device."""
+        """Waits for all work of a device.
+
+        Arguments: as current_stream.
+        """
         raise NotImplementedError
 
     @classmethod
     def get_device_properties(cls, device: Any = None) -> Any:
-        """A device's constants; by default those that the Worker has."""
+        """Returns a device's constants; by default those that the Worker has.
+
+        Arguments: as current_stream.
+        """
         worker: Any = cls.Worker
         return worker.get_device_properties(device)
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> Any:
-        """What kernels are compiled for: a number, a str or a mapping, as the backend has it."""
+        """Returns what kernels are compiled for: a number, a str or a mapping, as the backend has it.
+
+        Arguments: as current_stream.
+        """
         raise NotImplementedError
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:
-        """Whether the current device computes with bfloat16."""
+        """Tells whether the current device computes with bfloat16.
+
+        Arguments:
+            including_emulation: bool, whether slower arithmetic by other instructions counts.
+        """
         raise NotImplementedError
 
     @classmethod
     def is_dtype_supported(cls, dtype: Any, including_emulation: bool = False) -> bool:
-        """Whether it computes with a type, of numpy's or torch's or by name; bfloat16 is the one in doubt."""
+        """Tells whether the current device computes with a type; bfloat16 is the one in doubt.
+
+        Arguments:
+            dtype: a type of numpy's or torch's, or its name.
+            including_emulation: as of is_bf16_supported.
+        """
         return not str(dtype).endswith("bfloat16") or cls.is_bf16_supported(including_emulation)
 
     @staticmethod
     def memory_allocated(device: Any = None) -> int:
-        """Bytes that the backend's allocator has handed out on a device."""
+        """Returns the bytes that the backend's allocator has handed out on a device.
+
+        Arguments: as current_stream.
+        """
         raise NotImplementedError
 
 
@@ -221,7 +303,7 @@ class DeviceGuard:
     def __init__(self, device_interface: type[DeviceInterface], index: int | None) -> None:
         self.device_interface = device_interface
         self.idx = index
-        self.prev_idx = -1
+        self.prev_idx: int = -1
 
     def __enter__(self) -> Self:
         if self.idx is not None:

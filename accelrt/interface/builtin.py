@@ -65,25 +65,25 @@ class CudaInterface(DeviceInterface):
         """Properties of cuda devices, for processes that may not touch the driver."""
 
         kind = "cuda"
-        count = staticmethod(device_count)
-        read = staticmethod(get_device_properties)
-        current = staticmethod(current_device)
+        count: staticmethod[[], int] = staticmethod(device_count)
+        read: staticmethod[..., Any] = staticmethod(get_device_properties)
+        current: staticmethod[[], int] = staticmethod(current_device)
 
-    current_device = staticmethod(current_device)
-    set_device = staticmethod(set_device)
-    exchange_device = staticmethod(exchange_device)
-    maybe_exchange_device = staticmethod(exchange_device)
-    device_count = staticmethod(device_count)
-    is_available = staticmethod(init.is_available)
-    stream = staticmethod(stream)
-    current_stream = staticmethod(current_stream)
-    set_stream = staticmethod(set_stream)
-    get_raw_stream = staticmethod(get_raw_stream)
-    synchronize = staticmethod(synchronize)
-    get_device_properties = staticmethod(get_device_properties)
-    get_compute_capability = staticmethod(get_compute_capability)
-    is_bf16_supported = staticmethod(is_bf16_supported)
-    memory_allocated = staticmethod(memory_allocated)
+    current_device: staticmethod[[], int] = staticmethod(current_device)
+    set_device: staticmethod[..., None] = staticmethod(set_device)
+    exchange_device: staticmethod[..., int] = staticmethod(exchange_device)
+    maybe_exchange_device: staticmethod[..., int] = staticmethod(exchange_device)
+    device_count: staticmethod[[], int] = staticmethod(device_count)
+    is_available: staticmethod[[], bool] = staticmethod(init.is_available)
+    stream: staticmethod[..., Any] = staticmethod(stream)
+    current_stream: staticmethod[..., Any] = staticmethod(current_stream)
+    set_stream: staticmethod[..., None] = staticmethod(set_stream)
+    get_raw_stream: staticmethod[..., int] = staticmethod(get_raw_stream)
+    synchronize: staticmethod[..., None] = staticmethod(synchronize)
+    get_device_properties: staticmethod[..., Any] = staticmethod(get_device_properties)
+    get_compute_capability: staticmethod[..., int] = staticmethod(get_compute_capability)
+    is_bf16_supported: staticmethod[..., bool] = staticmethod(is_bf16_supported)
+    memory_allocated: staticmethod[..., int] = staticmethod(memory_allocated)
 
 
 def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,12 +102,12 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def host_is_available() -> bool:
-    """Whether this process runs on the host device, or will."""
+    """Tells whether this process runs on the host device, or will."""
     return init.chosen_driver() != "cuda" and init.is_available()
 
 
 def host_device_count() -> int:
-    """How many host devices this process has; 0 where it runs on cuda."""
+    """Returns how many host devices this process has; 0 where it runs on cuda."""
     return device_count() if host_is_available() else 0
 
 
@@ -123,9 +123,9 @@ class HostInterface(DeviceInterface):
 
         kind = "host"
 
-    device_count = staticmethod(host_device_count)
-    is_available = staticmethod(host_is_available)
-    is_bf16_supported = staticmethod(is_bf16_supported)
+    device_count: staticmethod[[], int] = staticmethod(host_device_count)
+    is_available: staticmethod[[], bool] = staticmethod(host_is_available)
+    is_bf16_supported: staticmethod[..., bool] = staticmethod(is_bf16_supported)
 
 
 for _host, _cuda in ((HostInterface, CudaInterface), (HostInterface.Worker, CudaInterface.Worker)):

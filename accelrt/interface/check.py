@@ -1,4 +1,4 @@
-"""What keeps a class from being registered."""
+"""Checks whether a class can be registered."""
 
 from __future__ import annotations
 

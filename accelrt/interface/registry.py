@@ -1,4 +1,4 @@
-"""Which interface answers for which device.
+"""Finds the interface that answers for a device.
 
 There is no lock: a fork could leave it held in the child while another thread imports a package.  Two threads
 that ask first may both import; both get the class that came to stand in the table first.
@@ -69,7 +69,7 @@ def register_interface_for_device(
 
 
 def get_interface_for_device(device: Any) -> type[DeviceInterface]:
-    """The backend of a device.  Touches no driver, and does not look whether the device exists.
+    """Returns the backend of a device.  Touches no driver, and does not look whether the device exists.
 
     What is registered for the very device goes before what is for its type, and that before entry points.
 
@@ -99,8 +99,9 @@ def get_interface_for_device(device: Any) -> type[DeviceInterface]:
 
 
 def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]]:
-    """Every name that has a backend, and the backend: the built-in ones first.  Each device of a built-in one
-    that is there has a name too: "cuda", "cuda:0", "cuda:1".  They are counted without initialising.
+    """Returns every name that has a backend, and the backend: the built-in ones first.  Each device of a
+    built-in one that is there has a name too: "cuda", "cuda:0", "cuda:1".  They are counted without
+    initialising.
 
     One that cannot be imported, or lacks something, is left out, and a RuntimeWarning says why.
     """

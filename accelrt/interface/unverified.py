@@ -83,7 +83,8 @@ class XpuInterface(CountedInterface):
 
     @staticmethod
     def device_count() -> int:
-        """How many of Intel's GPUs the kernel lists to this process; ZE_AFFINITY_MASK is not looked at."""
+        """Returns how many of Intel's GPUs the kernel lists to this process; ZE_AFFINITY_MASK is not looked
+        at."""
         found = 0
         for node in CARDS.glob("renderD*"):
             try:
@@ -98,7 +99,7 @@ class HipInterface(CountedInterface):
 
     @staticmethod
     def device_count() -> int:
-        """How many of AMD's GPUs a HIP program would see: those that the kernel lists, less what
+        """Returns how many of AMD's GPUs a HIP program would see: those that the kernel lists, less what
         ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES hide.
         """
         uuids = []

@@ -20,7 +20,12 @@ class CachingWorker(Worker):
 
         multiprocessing.Pool(4, interface.Worker.restore, (interface.Worker.record(),))
 
-    A class that derives from it has the attributes kind and the methods count, read and current below.
+    A class that derives from it has the attribute kind and the methods count, read and current below.
+
+    Attributes:
+        kind: str, the type of device, such as "cuda".
+        chosen: dict, kind -> the ordinal that set_device noted.
+        properties: dict, kind -> a tuple of what was read of each device.
     """
 
     kind: ClassVar[str]  # the device type: "cuda"
@@ -30,17 +35,21 @@ class CachingWorker(Worker):
 
     @classmethod
     def count(cls) -> int:
-        """How many devices there are."""
+        """Returns how many devices there are."""
         raise NotImplementedError
 
     @classmethod
     def read(cls, ordinal: int, /) -> Any:
-        """The properties of one, from the driver."""
+        """Returns the properties of a device, from the driver.
+
+        Arguments:
+            ordinal: int.
+        """
         raise NotImplementedError
 
     @classmethod
     def current(cls) -> int:
-        """The driver's current device."""
+        """Returns the driver's current device."""
         raise NotImplementedError
 
     @classmethod
@@ -56,7 +65,7 @@ class CachingWorker(Worker):
 
     @classmethod
     def record(cls) -> tuple[Any, ...]:
-        """The properties of every device, read now unless they have been; can be pickled."""
+        """Returns the properties of every device, read now unless they have been; can be pickled."""
         found = cls.properties.get(cls.kind)
         if not found:
             found = cls.properties[cls.kind] = tuple(cls.read(ordinal) for ordinal in range(cls.count()))
@@ -64,7 +73,11 @@ class CachingWorker(Worker):
 
     @classmethod
     def restore(cls, properties: Sequence[Any]) -> None:
-        """Takes what record() returned in another process."""
+        """Takes what record() returned in another process.
+
+        Arguments:
+            properties: that sequence.
+        """
         cls.properties[cls.kind] = tuple(properties)
 
     @classmethod
@@ -84,6 +97,13 @@ class CachingWorker(Worker):
 
     @classmethod
     def ordinal_of(cls, device: Any) -> int:
+        """Returns the ordinal that a device argument means; whether there is such a device is not asked.
+
+        Arguments:
+            device: int, "cuda:1" and its like, an object with an index, or None for the one that was noted.
+        Raises:
+            ValueError: it is of another type of device.
+        """
         index = device
         if isinstance(device, str):
             kind, _, digits = device.partition(":")

@@ -123,7 +123,7 @@ class _Resource:
         self.deallocate = Releaser(_for_free(self._owned, self._ordinal), operator.call)
 
     def allocate(self, size: int, stream: Any = None) -> Any:
-        """A cuda.core.Buffer of accelrt's memory.
+        """Returns a cuda.core.Buffer of accelrt's memory.
 
         Arguments:
             size: int, bytes.
@@ -238,7 +238,7 @@ def _checked(resource: Any, library: Any) -> int:
 
 
 def from_resource(*resources: Any) -> CallbackAllocator:
-    """An allocator for accelrt.memory.change_current_allocator that takes its memory from cuda.core.
+    """Returns an allocator for accelrt.memory.change_current_allocator that takes its memory from cuda.core.
 
     Arguments:
         resources: cuda.core.MemoryResource, one for each device that is used.

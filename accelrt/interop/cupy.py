@@ -96,7 +96,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether this thread's CuPy allocates from accelrt now: not before install(), nor where another
+    """Tells whether this thread's CuPy allocates from accelrt now: not before install(), nor where another
     allocator was set since."""
     return bool(_undo) and _cupy.cuda.get_allocator() is cupy_memory.allocate
 
@@ -122,7 +122,7 @@ def _functions_of(module: str) -> dict[str, object]:
 
 
 def _fields(error: errors.OutOfMemoryError) -> dict[str, object]:
-    """What CuPy's OutOfMemoryError has."""
+    """Returns what CuPy's OutOfMemoryError has."""
     return {"_size": error.requested or 0, "_total": error.live or 0, "_limit": 0}
 
 

@@ -162,7 +162,7 @@ cdef class HostBlock:
 
 
 def allocate(size: int) -> object:
-    """What CuPy's set_allocator takes: device memory of CuPy's current device, in the order of its current stream.
+    """Returns what CuPy's set_allocator takes: device memory of CuPy's current device, in the order of its current stream.
 
     Arguments:
         size: int, bytes.
@@ -186,7 +186,7 @@ def allocate(size: int) -> object:
 
 
 def allocate_pinned(size: int) -> object:
-    """What CuPy's set_pinned_memory_allocator takes: page-locked host memory.
+    """Returns what CuPy's set_pinned_memory_allocator takes: page-locked host memory.
 
     Arguments:
         size: int, bytes.

@@ -90,7 +90,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether numba's contexts to come allocate from accelrt, by install() or by the environment."""
+    """Tells whether numba's contexts to come allocate from accelrt, by install() or by the environment."""
     return _manager is not None and _import()[1]._memory_manager is _manager
 
 
@@ -219,8 +219,8 @@ def _note_streams(context: Any, streams: weakref.WeakValueDictionary[int, Any]) 
 
 
 def _releaser(record: Callable[[int, Any], None], free: Callable[[int], None], manager: Any) -> Releaser:
-    """What frees memory of a manager, behind the work that may use it.  numba's own streams and those of
-    threads are blocking, so that an event on the legacy default stream is behind their work too."""
+    """Returns what frees memory of a manager, behind the work that may use it.  numba's own streams and those
+    of threads are blocking, so that an event on the legacy default stream is behind their work too."""
     device, external, blocks = manager.device, manager.streams, manager.blocks
 
     def record_all(address: int) -> tuple[int]:

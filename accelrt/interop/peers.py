@@ -1,4 +1,4 @@
-"""What the modules for other libraries share: finding a library, and refusing what it cannot use."""
+"""The common parts of the modules for other libraries: finding a library, and refusing what it cannot use."""
 
 from __future__ import annotations
 

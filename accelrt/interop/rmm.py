@@ -50,7 +50,7 @@ def _functions(ordinal: int) -> tuple[Callable[..., int], Callable[..., None]]:
 
 
 def resource(device: DeviceArgument | None = None) -> Any:
-    """A resource of RMM's whose memory comes from accelrt's pool of a device.
+    """Returns a resource of RMM's whose memory comes from accelrt's pool of a device.
 
         rmm.DeviceBuffer(size=1 << 20, mr=accelrt.interop.rmm.resource())
 
@@ -98,6 +98,7 @@ def install(device: DeviceArgument | None = None) -> None:
 def uninstall(device: DeviceArgument | None = None) -> None:
     """Gives a device the resource that install() replaced; where that was not called, it does nothing.
 
+    Arguments: as resource.
     Raises:
         RuntimeError: another resource was set since, which would be lost.
     """
@@ -115,7 +116,10 @@ def uninstall(device: DeviceArgument | None = None) -> None:
 
 
 def is_installed(device: DeviceArgument | None = None) -> bool:
-    """Whether RMM allocates a device's memory from accelrt, by itself."""
+    """Tells whether RMM allocates a device's memory from accelrt, by itself.
+
+    Arguments: as resource.
+    """
     ordinal = peers.ordinal_of(device)
     return ordinal in _resources and _load().get_per_device_resource(ordinal) is _resources[ordinal]
 
@@ -151,7 +155,7 @@ def _checked(found: Any, mr: Any) -> Any:
 
 
 def from_rmm(resource: Any = None) -> CallbackAllocator:
-    """An allocator for accelrt.memory.change_current_allocator that takes its memory from RMM.
+    """Returns an allocator for accelrt.memory.change_current_allocator that takes its memory from RMM.
 
     Arguments:
         resource: rmm.mr.DeviceMemoryResource, of the current device; a dict of them by ordinal; or None for

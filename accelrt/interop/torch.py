@@ -228,7 +228,7 @@ def tell(event: str, text: str) -> None:
 
 
 def is_installed() -> bool:
-    """Whether accelrt is torch's allocator, by install(), in this process."""
+    """Tells whether accelrt is torch's allocator, by install(), in this process."""
     return _installed is not None
 
 
@@ -447,7 +447,7 @@ def initialize_before(theirs: Callable[[], None]) -> Callable[[], None]:
 
 
 def is_used() -> bool:
-    """Whether torch has initialised CUDA; torch.accelerator asks its own allocator, which never is."""
+    """Tells whether torch has initialised CUDA; torch.accelerator asks its own allocator, which never is."""
     return bool(importlib.import_module("torch").cuda.is_initialized())
 
 
@@ -576,7 +576,7 @@ def own_mempool_class(torch: ModuleType) -> type:
             return mempool.wake(self, self._device)
 
         def is_asleep(self) -> bool:
-            """Whether the pool sleeps."""
+            """Tells whether the pool sleeps."""
             return any(segment["asleep"] for segment in snapshot(self.id)["segments"])
 
     OwnMemPool.__name__ = OwnMemPool.__qualname__ = "MemPool"
@@ -619,7 +619,7 @@ def mempool_class(torch: ModuleType) -> type:
             return
 
         def use_count(self) -> int:
-            """How many hold the pool: this object, contexts and graphs."""
+            """Returns how many hold the pool: this object, contexts and graphs."""
             return self._pool.use_count()
 
         def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
@@ -635,7 +635,7 @@ def mempool_class(torch: ModuleType) -> type:
             return self._pool.wake()
 
         def is_asleep(self) -> bool:
-            """Whether the pool sleeps."""
+            """Tells whether the pool sleeps."""
             return self._pool.is_asleep()
 
         def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ class TorchMemorySaver:
         enable_disk_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """The context in which what the calling thread allocates by torch can be paused.
+        """Returns a context in which what the calling thread allocates by torch can be paused.
 
         Arguments:
             tag: str, by which pause and resume know it.
@@ -82,7 +82,7 @@ class TorchMemorySaver:
         enable_cpu_backup: bool = False,
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
-        """torch.cuda.graph, whose memory pauses and resumes with a tag.
+        """Returns torch.cuda.graph's context, whose memory pauses and resumes with a tag.
 
         Arguments:
             cuda_graph, pool, stream, capture_error_mode: as torch.cuda.graph.
@@ -102,7 +102,7 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """The context, inside of a region, in which what is allocated is not paused.
+        """Returns a context, for the inside of a region, in which what is allocated is not paused.
 
         Raises:
             RuntimeError: the calling thread is in no region.
@@ -123,8 +123,10 @@ class TorchMemorySaver:
             self._inside.regions = before
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of a tag's regions and graphs back to the device; None is that of every tag.
+        """Gives the memory of a tag's regions and graphs back to the device.
 
+        Arguments:
+            tag: str; None is every tag.
         Raises:
             as accelrt.interop.torch.sleep; resume() then wakes what is paused.
         """
@@ -133,6 +135,8 @@ class TorchMemorySaver:
     def resume(self, tag: str | None = None) -> None:
         """Takes the memory again, at the same addresses, with the contents that were to be kept.
 
+        Arguments:
+            tag: str; None is every tag.
         Raises:
             as accelrt.interop.torch.wake; what could not resume is still paused, and can be tried again.
         """
@@ -145,7 +149,11 @@ class TorchMemorySaver:
 
     @property
     def hook_mode(self) -> str:
-        """ "torch": memory is taken by torch's allocator.  Programs may set it; nothing changes."""
+        """ "torch": memory is taken by torch's allocator.  Programs may set it; nothing changes.
+
+        Raises:
+            ValueError: what is assigned is neither "torch" nor "preload".
+        """
         return "torch"
 
     @hook_mode.setter
@@ -176,18 +184,24 @@ class TorchMemorySaver:
             raise refuse("retain_cpu_backup", "the cache of page-locked memory serves the next pause()")
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
-        """Is not supported: contents that are kept are no tensor.
+        """Raises an error, for contents that are kept are no tensor.
 
+        Arguments:
+            x, zero_copy: anything.
+        Returns:
+            nothing.
         Raises:
-            NotSupportedError.
+            NotSupportedError: in any case.
         """
         raise refuse("get_cpu_backup()", "resume() the tag and copy the tensor")
 
     def set_disk_backup_dir(self, path: str) -> None:
-        """Is not supported.
+        """Raises an error, for contents are kept in no file.
 
+        Arguments:
+            path: anything.
         Raises:
-            NotSupportedError.
+            NotSupportedError: in any case.
         """
         raise refuse("set_disk_backup_dir()", "enable_cpu_backup keeps contents in page-locked memory")
 
@@ -210,7 +224,7 @@ def refuse(what: str, instead: str) -> Exception:
 
 @contextlib.contextmanager
 def configure_subprocess() -> Iterator[None]:
-    """The context in which processes may be started.  Nothing is preloaded: each calls install() itself."""
+    """Returns a context in which processes may be started.  Nothing is preloaded: each calls install()."""
     yield
 
 
@@ -225,4 +239,4 @@ def install_as(name: str = "torch_memory_saver") -> None:
     put_in_place(__name__, name)
 
 
-torch_memory_saver = TorchMemorySaver()
+torch_memory_saver: TorchMemorySaver = TorchMemorySaver()

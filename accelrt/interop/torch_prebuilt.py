@@ -229,7 +229,7 @@ def differences_of(torch: ModuleType) -> list[str]:
 
 
 def differ(name: str, answer: Any, expected: Any) -> list[str]:
-    """Where an answer lacks what is expected; a dict may have more."""
+    """Tells where an answer lacks what is expected; a dict may have more."""
     if isinstance(expected, dict) and isinstance(answer, dict):
         rows = [(f"{name}.{key}", answer.get(key), value) for key, value in expected.items()]
     elif isinstance(expected, list) and isinstance(answer, list) and len(answer) == len(expected):

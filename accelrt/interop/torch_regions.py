@@ -28,7 +28,7 @@ class Regions:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.pools: dict[Key, Any] = {}
         self.adopted: dict[tuple[int, int], Key] = {}  # by torch's id
 

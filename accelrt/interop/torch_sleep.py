@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class PoolMoved(NamedTuple):
-    """What sleep() or wake() moved of one pool.
+    """The part of a sleep() or wake() that one pool had.
 
     Attributes:
         device: int.
@@ -58,7 +58,7 @@ class Staying(NamedTuple):
 
 @dataclass(frozen=True)
 class SleepReport:
-    """What sleep() or wake() did; str() is a text for people.
+    """The effect of sleep() or wake(); str() is a text for people.
 
     Attributes:
         call: "sleep" or "wake".
@@ -74,7 +74,7 @@ class SleepReport:
 
     @property
     def bytes(self) -> int:
-        """What the devices have back, or gave."""
+        """The bytes that the devices have back, or gave."""
         return sum(pool.bytes for pool in self.pools)
 
     @property
@@ -199,7 +199,7 @@ def move_all(
 
 
 def is_settled(held: Held, call: str) -> bool:
-    """Whether another thread let a pool go, or moved it, since it was listed."""
+    """Tells whether another thread let a pool go, or moved it, since it was listed."""
     holdings = readers.holdings(held.device)
     pools = {} if holdings is None else {pool["id"]: pool for pool in holdings["pools"]}
     pool = pools.get(held.id)
@@ -209,7 +209,7 @@ def is_settled(held: Held, call: str) -> bool:
 
 
 def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
-    """What the devices hold for this process."""
+    """Returns what the devices hold for this process."""
     staying = []
     for device in range(registry.active_device_count()):
         awake = [held for held in pools if held.device == device and not held.asleep]
@@ -241,7 +241,7 @@ def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
 
 
 def process_bytes(device: int) -> int | None:
-    """What NVML says that this process holds of a device."""
+    """Returns what NVML says that this process holds of a device."""
     from accelrt.readings.processes import gpu_processes
 
     try:

@@ -1,4 +1,4 @@
-"""What torch's allocator object is made of: its sources, and a compiler's arguments for them.
+"""The makings of torch's allocator object: its sources, and a compiler's arguments for them.
 
 It imports nothing of accelrt's, for .ci/torch_objects makes objects where accelrt is not built.
 """

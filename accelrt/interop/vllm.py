@@ -30,7 +30,12 @@ _lock = threading.Lock()
 
 
 class CuMemAllocator:
-    """The pools that vLLM puts to sleep, by tag.  get_instance() gives the only one."""
+    """The pools that vLLM puts to sleep, by tag.  get_instance() gives the only one.
+
+    Attributes:
+        instance: the only one, or None before get_instance().
+        default_tag, cudagraph_tag: str, the tags of use_memory_pool() without one, and of graphs.
+    """
 
     instance: ClassVar[CuMemAllocator | None] = None
     default_tag: ClassVar[str] = "default"
@@ -38,14 +43,14 @@ class CuMemAllocator:
 
     def __init__(self) -> None:
         self._regions = Regions()
-        self.current_tag = self.default_tag
+        self.current_tag: str = self.default_tag
 
     def __reduce__(self) -> str:
         raise TypeError("a CuMemAllocator cannot be pickled or copied: it owns the process's pools of memory")
 
     @staticmethod
     def get_instance() -> CuMemAllocator:
-        """The allocator of the process, made at the first call.
+        """Returns the allocator of the process, made at the first call.
 
         Raises:
             RuntimeError: accelrt is not torch's allocator.
@@ -58,7 +63,7 @@ class CuMemAllocator:
 
     @contextlib.contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
-        """The context in which what the calling thread allocates by torch has a tag, and sleeps by it.
+        """Returns a context in which what the calling thread allocates by torch has a tag, and sleeps by it.
 
         Arguments:
             tag: str; None is default_tag.  What is idle at the end goes back to the device.
@@ -70,7 +75,8 @@ class CuMemAllocator:
 
     @contextlib.contextmanager
     def use_cudagraph_pool(self, pool: tuple[int, int] | None = None) -> Iterator[tuple[int, int]]:
-        """The context in which graphs are captured into a pool that keeps its contents, and wakes with any.
+        """Returns a context in which graphs are captured into a pool that keeps its contents, and wakes with
+        any.
 
         Arguments:
             pool: (int, int), of torch.cuda.graph_pool_handle(); None is a pool of the allocator's own.
@@ -131,7 +137,7 @@ class CuMemAllocator:
         self._regions.wake(lambda tag: tags is None or tag in tags or tag not in DEFERRABLE)
 
     def get_current_usage(self) -> int:
-        """Bytes of the tags' pools, asleep or not."""
+        """Returns the bytes of the tags' pools, asleep or not."""
         pools = list(self._regions.pools.values())
         return sum(segment["total_size"] for pool in pools for segment in pool.snapshot())
 

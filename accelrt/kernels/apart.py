@@ -33,7 +33,7 @@ class Call(Generic[T]):
         self._began = self._ended = False
         self._result: list[T] = []
         self._error: BaseException | None = None
-        self.is_cancelled = False
+        self.is_cancelled: bool = False
         self.on_cancel: Callable[[], object] | None = None
 
     def run(self) -> None:

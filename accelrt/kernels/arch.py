@@ -1,4 +1,4 @@
-"""What kernels can be compiled for."""
+"""Names the architectures that kernels can be compiled for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NATIVE_BF16 = (8, 0)
 
 
 def get_arch_list() -> list[str]:
-    """The architectures that kernels can be compiled for in this process.
+    """Returns the architectures that kernels can be compiled for in this process.
 
     Where NVRTC is installed they are those that it makes code for (nvrtcGetSupportedArchs), and the newest of
     them as PTX, which the driver compiles for devices that are newer still.  Elsewhere the driver's own
@@ -35,7 +35,7 @@ def get_arch_list() -> list[str]:
 
 
 def get_gencode_flags() -> str:
-    """The same as nvcc takes it (CUDA Compiler Driver NVCC, "--generate-code"):
+    """Returns get_arch_list as nvcc takes it (CUDA Compiler Driver NVCC, "--generate-code"):
     "-gencode arch=compute_90,code=sm_90 ..."; "" where the list is empty.
 
     torch writes compute=compute_90 for the first part, which nvcc does not know.
@@ -45,7 +45,7 @@ def get_gencode_flags() -> str:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether the current device computes with bfloat16.
+    """Tells whether the current device computes with bfloat16.
 
     Arguments:
         including_emulation: bool, whether cuda_bf16.h's arithmetic in float counts, which it has for all
@@ -59,7 +59,8 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def is_tf32_supported() -> bool:
-    """Whether the current device computes with TF32: where it does with bfloat16 itself, as in torch."""
+    """Tells whether the current device computes with TF32: where it does with bfloat16 itself, as in
+    torch."""
     return is_bf16_supported(including_emulation=False)
 
 

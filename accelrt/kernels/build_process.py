@@ -24,7 +24,7 @@ UNLOCKED = 60.0  # seconds that a folder may exist before its owner has locked i
 
 
 class Outcome(NamedTuple):
-    """What a compiler did.
+    """The end of a compiler's run.
 
     Attributes:
         code: int, its exit status; None where it took longer than SECONDS.

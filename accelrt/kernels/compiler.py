@@ -35,7 +35,7 @@ class DeviceArch(str):
 
 
 class Request(NamedTuple):
-    """What is to be compiled, checked.
+    """A request to compile, checked.
 
     Attributes:
         texts: dict from each source's name to its text.
@@ -252,14 +252,15 @@ def device_arch(device: DeviceArgument | None = None) -> DeviceArch:
 
 
 def is_host_chosen(device: DeviceArgument | None = None) -> bool:
-    """Whether a device, None for the current one, is of the host; opens no driver where the choice tells."""
+    """Tells whether a device, None for the current one, is of the host; opens no driver where the choice
+    tells."""
     if init.chosen_driver() in ("cuda", "host"):
         return init.chosen_driver() == "host"
     return init.is_available() and get_device_capability(device) == (0, 0)
 
 
 def is_host(device: int) -> bool:
-    """Whether a device is a host device, behind a table of tests too."""
+    """Tells whether a device is a host device, behind a table of tests too."""
     return get_device_capability(device) == (0, 0)
 
 

@@ -60,7 +60,8 @@ cdef struct Key:
 
 
 cdef class Call:
-    """What was decided for the types, shapes and strides of a call: a Plan of elementwise_plan, as C reads it."""
+    """Call()\n--\n\n\
+    The decisions for the types, shapes and strides of a call: a Plan of elementwise_plan, as C reads it."""
 
     cdef Fact[MOST] facts
     cdef Operand[MOST] operands
@@ -82,7 +83,7 @@ cdef class Call:
     cdef Extents shape       # of the outputs, with strides of elements
     cdef object __weakref__
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a Call belongs to an ElementwiseKernel")
 
 
@@ -244,8 +245,9 @@ cdef object wrap(object value, object stream):
 
 cdef class ElementwiseKernel:
     """ElementwiseKernel(inputs, outputs, operation, name="elementwise", preamble="", options=())\n--\n\n\
-    What elementwise() makes; called with arrays and numbers.
+    A kernel for every element of arrays, as elementwise() makes it; called with arrays and numbers.
 
+    Arguments, Raises: as elementwise.
     Attributes:
         inputs, outputs: tuple, the declarations.
         operation, name, preamble: str.
@@ -483,7 +485,7 @@ def elementwise(
     inputs: str, outputs: str, operation: str, *, name: str = "elementwise", preamble: str = "",
     options: Sequence[str] = (),
 ) -> ElementwiseKernel:
-    """A kernel that computes an operation for every element of arrays.
+    """Returns a kernel that computes an operation for every element of arrays.
 
         axpy = accelrt.elementwise("T x, T y", "T z", "z = x * y + x", name="axpy")
         z = axpy(x, 2.5)

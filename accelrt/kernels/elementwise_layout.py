@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """How elements are counted.
+    """A way to count elements.
 
     Attributes:
         lengths: list of int, of the axes that are left, outermost first.
@@ -69,7 +69,7 @@ def collapse(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]], in_orde
 
 
 class Piece(NamedTuple):
-    """Where an array's elements are; strides in bytes."""
+    """The place of an array's elements; strides in bytes."""
 
     ptr: int
     shape: tuple[int, ...]
@@ -84,7 +84,7 @@ def span_of(piece: Piece) -> tuple[int, int]:
 
 
 def overlap(one: Piece, other: Piece) -> bool:
-    """Whether two arrays may share bytes.
+    """Tells whether two arrays may share bytes.
 
     Certain where it answers False: their addresses lie apart, or one's elements lie between the other's, as
     with x[::2] and x[1::2].
@@ -107,7 +107,7 @@ def overlap(one: Piece, other: Piece) -> bool:
 
 
 def overlaps_itself(piece: Piece) -> bool:
-    """Whether two elements of an array may share bytes; certain where it answers False."""
+    """Tells whether two elements of an array may share bytes; certain where it answers False."""
     reach = piece.itemsize
     for stride, length in sorted(
         (abs(stride), length) for length, stride in zip(piece.shape, piece.strides, strict=True) if length > 1

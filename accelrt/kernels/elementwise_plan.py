@@ -1,4 +1,4 @@
-"""What is decided of an elementwise kernel's call for the types, shapes and strides of its operands."""
+"""Decides of an elementwise kernel's call what depends on the types, shapes and strides of its operands."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ __all__ = ["FLOATS", "Declared", "Plan"]
 MOST_BLOCKS = (1 << 31) - 1
 NARROW = 1 << 31  # elements below which a strided kernel counts in 32 bits
 NUMBERS = (bool, int, float, complex, numpy.number, numpy.bool_)
-LIMITS = {name: limits for name in STORED if (limits := BY_NAME[name].limits)}
+LIMITS = {name: _limits for name in STORED if (_limits := BY_NAME[name].limits)}
 
 
 class Plan(NamedTuple):
-    """What is decided once for the types, shapes and strides of a call.
+    """The decisions made once for the types, shapes and strides of a call.
 
     Attributes:
         kernel: Kernel, or None where there are no elements.
@@ -93,12 +93,12 @@ class Declared:
         preamble: str = "",
         options: Sequence[str] = (),
     ) -> None:
-        self.inputs = read_parameters(inputs, "inputs")
-        self.outputs = read_parameters(outputs, "outputs")
-        self.operation = compiler.text_of(operation, "operation")
-        self.name = compiler.text_of(name, "name")
-        self.preamble = compiler.text_of(preamble, "preamble")
-        self.options = compiler.checked_options(options)
+        self.inputs: tuple[Parameter, ...] = read_parameters(inputs, "inputs")
+        self.outputs: tuple[Parameter, ...] = read_parameters(outputs, "outputs")
+        self.operation: str = compiler.text_of(operation, "operation")
+        self.name: str = compiler.text_of(name, "name")
+        self.preamble: str = compiler.text_of(preamble, "preamble")
+        self.options: tuple[str, ...] = compiler.checked_options(options)
         if not NAME.fullmatch(self.name):
             raise ValueError(f"name={name!r} is no name of a function in C")
         if not self.outputs:
@@ -110,7 +110,7 @@ class Declared:
             raise ValueError(
                 f"{len(every)} parameters are more than the {MOST_PARAMETERS} that a kernel takes"
             )
-        self.every = (*self.inputs, *self.outputs)
+        self.every: tuple[Parameter, ...] = (*self.inputs, *self.outputs)
         self._in_order = bool(re.search(r"\bi\b", self.operation))
         self._kernels: dict[tuple[Any, ...], Any] = {}
 

@@ -149,7 +149,7 @@ class Operand(NamedTuple):
 
     @property
     def is_walked(self) -> bool:
-        """Whether it has one element for each that is computed."""
+        """Tells whether it has one element for each that is computed."""
         return self.is_array and not self.raw
 
     @property
@@ -173,7 +173,7 @@ class Operand(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What a kernel is written of.
+    """The pieces that a kernel is written of.
 
     Attributes:
         name: str, of the kernel.
@@ -233,7 +233,8 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
 
 
 def support(text: Text) -> str:
-    """What the kernel needs for its types: functions between small floats and float, complex numbers."""
+    """Returns what the kernel needs for its types: functions between small floats and float, complex
+    numbers."""
     types = {each.dtype for each in text.operands}
     conversions = "".join(BY_NAME[name].conversions for name in sorted(types))
     return conversions + (COMPLEX_NUMBERS if types & {*COMPLEX} else "")

@@ -1,4 +1,4 @@
-"""Whether a shared object is whole, as far as the dynamic linker follows what stands in it.
+"""Tells whether a shared object is whole, as far as the dynamic linker follows what stands in it.
 
 The linker trusts an object's tables, and a changed byte of them crashes the process.  Here each address,
 offset and index that it would follow has to lie where it should (ELF-64 Object File Format; System V
@@ -52,12 +52,12 @@ class Object:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.machine = struct.unpack_from("<H", data, 18)[0]
-        self.segments = read_segments(data)
-        self.loads = [each for each in self.segments if each.kind == LOAD]
-        self.tags = self.read_dynamic()
-        self.strings = self.table(STRTAB, STRSZ, 1)
-        self.symbols = self.read_symbols()
+        self.machine: int = struct.unpack_from("<H", data, 18)[0]
+        self.segments: list[Segment] = read_segments(data)
+        self.loads: list[Segment] = [each for each in self.segments if each.kind == LOAD]
+        self.tags: dict[int, int] = self.read_dynamic()
+        self.strings: bytes = self.table(STRTAB, STRSZ, 1)
+        self.symbols: list[tuple[int, int, int, int, int, int]] = self.read_symbols()
 
     def need(self, holds: bool, what: str) -> None:
         if not holds:

@@ -54,7 +54,7 @@ class Compiler(NamedTuple):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Where the headers are that the stamp counts."""
+        """Tells where the headers are that the stamp counts."""
         return (HEADERS,)
 
 
@@ -149,7 +149,7 @@ def compile_files(
 def run_checked(
     command: Sequence[str], files: Mapping[str, str], made: str, name: str, sources: Mapping[str, str]
 ) -> Outcome:
-    """What a compiler made.
+    """Runs a compiler, and returns what it made.
 
     Raises:
         CompileError: it refused the sources; the text shows the lines that it names.

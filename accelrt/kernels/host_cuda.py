@@ -47,7 +47,7 @@ MOST_SHARED = 227 << 10
 
 
 class Found(NamedTuple):
-    """What a preprocessed text has.
+    """The contents of a preprocessed text.
 
     Attributes:
         kernels: dict from each kernel that is extern "C" to its name with namespaces.
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a brace was opened: in a namespace of this name, in extern "C", or in neither."""
+    """The place where a brace was opened: in a namespace of this name, in extern "C", or in neither."""
 
     namespace: str = ""
     is_c: bool = False
@@ -219,7 +219,7 @@ def expression_exports(names: Mapping[str, str], waits: bool) -> str:
 
 
 def export(symbol: str, kernel: str, waits: bool) -> str:
-    """What the host device calls for each block of a kernel, and the sizes of its parameters.
+    """Returns what the host device calls for each block of a kernel, and the sizes of its parameters.
 
     It is one line, so that messages name the expression that the kernel was asked for by.
     """

@@ -1,4 +1,4 @@
-"""What a function that host_kernel is given takes, and C++ that calls one that knows nothing of blocks."""
+"""Reads what a function for host_kernel takes, and writes C++ that calls one that knows nothing of blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORDS = {
 
 
 def is_called_for_blocks(function: object, count: int) -> bool:
-    """Whether a function takes a block and arguments, and not the `count` parameters of its signature.
+    """Tells whether a function takes a block and arguments, and not the `count` parameters of its signature.
 
     An address as int tells nothing, and is taken to be of a function that does.
 

@@ -1,4 +1,4 @@
-"""What a compiler made: a module's image, and the architectures that one is made for."""
+"""The results of a compiler: a module's image, and the architectures that one is made for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes:
-    """What sealed() was given; others' objects as they are.
+    """Returns what sealed() was given; others' objects as they are.
 
     Raises:
         ValueError: it is not what was sealed.
@@ -62,12 +62,12 @@ class ModuleImage:
         log: str = "",
         compiler: str = "",
     ) -> None:
-        self.data = data
-        self.kind = kind
-        self.arch = arch
-        self.names = dict(names or {})
-        self.log = log
-        self.compiler = compiler
+        self.data: bytes = data
+        self.kind: str = kind
+        self.arch: str = arch
+        self.names: dict[str, str] = dict(names or {})
+        self.log: str = log
+        self.compiler: str = compiler
 
     def __repr__(self) -> str:
         return f"<accelrt.ModuleImage {self.kind} for {self.arch}, {len(self.data)} bytes>"
@@ -79,7 +79,13 @@ class ModuleImage:
         return len(self.data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the data to a file, which Module.load and link_images take; the names are not in it."""
+        """Writes the data to a file, which Module.load and link_images take; the names are not in it.
+
+        Arguments:
+            path: str or os.PathLike.
+        Raises:
+            OSError: it cannot be written; a file that was there stays as it was.
+        """
         files.write(path, [self.data])
 
 

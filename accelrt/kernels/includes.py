@@ -1,4 +1,4 @@
-"""Which files an #include may bring into a source: what a cache's key needs of them.
+"""Finds the files that an #include may bring into a source: what a cache's key needs of them.
 
 NVRTC does not tell which files it read.  So the sources are searched for #include directives, also those that
 conditions or comments exclude, and every file counts that any of the searched folders has under such a name:
@@ -33,7 +33,7 @@ FOLDER = re.compile(r"(?:-I|--include-path|-include-path)(?:=|$)|-I")
 
 
 def has_include(texts: Iterable[str]) -> bool:
-    """Whether any of the texts has an #include, or what may be one."""
+    """Tells whether any of the texts has an #include, or what may be one."""
     return any("include" in text or "import" in text for text in texts)
 
 

@@ -42,7 +42,7 @@ def version() -> tuple[int, int]:
 
 
 def input_kind(data: bytes) -> str:
-    """What an image is, by its first bytes.
+    """Returns what an image is, by its first bytes.
 
     Raises:
         ValueError: it is none that nvJitLink takes.

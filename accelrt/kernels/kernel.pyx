@@ -50,16 +50,6 @@ cimport accelrt.runtime.access as watch
 # stub: def _sleep(cycles: int, stream: Stream | int | None = None) -> None: ...
 # stub: _Size = int | Sequence[int]
 # stub: _Stream = Stream | int | None
-# stub: class KernelAttributes(NamedTuple):
-# stub:     max_threads_per_block: int
-# stub:     shared_size_bytes: int
-# stub:     const_size_bytes: int
-# stub:     local_size_bytes: int
-# stub:     num_regs: int
-# stub:     ptx_version: int
-# stub:     binary_version: int
-# stub:     cache_mode_ca: int
-# stub:     max_dynamic_shared_size_bytes: int
 
 # --- packing ----------------------------------------------------------------------------------------------------------
 # Arguments: what a launch passes is checked against the kernel's parameters and laid out for the driver.
@@ -78,7 +68,7 @@ cdef enum:
 # --- parameters --------------------------------------------------------------------------------------------
 
 cdef class Parameters:
-    """What a kernel takes."""
+    """The parameters of a kernel."""
 
     def __cinit__(self):
         self.count = -1
@@ -606,10 +596,31 @@ cdef enum:
     RECENT = 4            # names of launches that an error tells
 
 # CUfunction_attribute, by number from 0 (CUDA driver API, "Data types used by CUDA driver").
-KernelAttributes = namedtuple("KernelAttributes", (
-    "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
-    "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes",
-))
+_FIGURES = ("max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
+            "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes")
+
+
+class KernelAttributes(namedtuple("KernelAttributes", _FIGURES)):
+    """The figures of a kernel that Kernel.attributes reads.
+
+    Attributes:
+        max_threads_per_block, num_regs: int, the threads that a block may have, and registers of a thread.
+        shared_size_bytes, const_size_bytes, local_size_bytes: int, static shared, constant, and a thread's local memory.
+        ptx_version, binary_version: int, 90 for 9.0.
+        cache_mode_ca: int, 1 where it was compiled to cache global loads in L1, else 0.
+        max_dynamic_shared_size_bytes: int, the dynamic shared memory that a launch may ask for.
+    """
+    __slots__ = ()
+    # stub: max_threads_per_block: int
+    # stub: shared_size_bytes: int
+    # stub: const_size_bytes: int
+    # stub: local_size_bytes: int
+    # stub: num_regs: int
+    # stub: ptx_version: int
+    # stub: binary_version: int
+    # stub: cache_mode_ca: int
+    # stub: max_dynamic_shared_size_bytes: int
+
 
 cdef struct Recent:
     PyObject* name   # a str, and a reference to it
@@ -660,7 +671,7 @@ def latest_kernels() -> list[tuple[str, int, int]]:
 
 
 def name_suspects() -> str:
-    """What an error says of the kernels that may have caused it, and of what is left: text to append."""
+    """Returns what an error says of the kernels that may have caused it, and of what is left: text to append."""
     names = ", ".join([f"{name!r} on device {device}, stream {stream:#x}" for name, device, stream in latest_kernels()])
     text = f"; the kernels launched last, the newest first: {names}" if names else ""
     return f"{text}; what was on the device is lost, and every call of it fails alike: host memory, page-locked too, can " \
@@ -738,7 +749,7 @@ cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str n
 @cython.no_gc_clear  # the destructor keeps the module until the launches are past
 cdef class Kernel:
     """Kernel()\n--\n\n\
-    A function that a device runs; of a Module, or made by host_kernel.
+    A function that a device runs, made by Module.function or host_kernel.
 
         kernel = module.function("saxpy", "float a, const float* x, float* y, int n")
         kernel[blocks, threads](2.0, x, y, n)
@@ -749,6 +760,11 @@ cdef class Kernel:
     kernel gets the address; None, a NULL pointer; ints, floats, bools and complex numbers; numpy's scalars, ctypes'
     values and structures, and bytes, as they lie in memory.  An int is laid out as the parameter's size says.  A float
     needs a signature, or a driver that tells the parameter's size (CUDA 12.4), as does nothing else.
+
+    Attributes:
+        handle: int, the driver's (CUfunction).
+        name: str.
+        device_index: int, the device's ordinal.
 
     Memory of other streams is not handed out before the kernel is done with it, and what a captured launch uses, the
     graph keeps alive.  The module stays loaded as long as the kernel, a graph or a launch needs it.
@@ -948,18 +964,18 @@ cdef class Kernel:
 
     @property
     def attributes(self) -> KernelAttributes:
-        """What the compiler made of the kernel, as KernelAttributes (cuFuncGetAttribute): registers of a thread, bytes
-        of static shared, constant and local memory, the threads that a block may have, versions as 90 for 9.0, and the
-        bytes of dynamic shared memory that it is permitted."""
+        """The figures that the compiler gave the kernel, as KernelAttributes (cuFuncGetAttribute)."""
         self.require_made()
         return KernelAttributes(*[ask_attribute(self, number) for number in range(len(KernelAttributes._fields))])
 
     def occupancy(self, block: _Size, shared: int = 0) -> int:
-        """How many blocks a multiprocessor holds at a time (cuOccupancyMaxActiveBlocksPerMultiprocessor).
+        """Returns how many blocks a multiprocessor holds at a time (cuOccupancyMaxActiveBlocksPerMultiprocessor).
 
         Arguments:
             block: int, or one to three ints, threads of a block.
             shared: int, bytes of dynamic shared memory for a block.
+        Raises:
+            ValueError, TypeError: a size is no int, or out of range.
         """
         cdef unsigned int[3] lengths
         cdef size_t bytes_ = read_shared(shared)
@@ -973,7 +989,7 @@ cdef class Kernel:
         return blocks
 
     def max_potential_block_size(self, shared: int = 0, limit: int = 0) -> tuple[int, int]:
-        """The block that fills the device best, and the blocks of it that do (cuOccupancyMaxPotentialBlockSize).
+        """Returns the block that fills the device best, and the blocks of it that do (cuOccupancyMaxPotentialBlockSize).
 
         Arguments:
             shared: int, bytes of dynamic shared memory for a block.
@@ -991,10 +1007,12 @@ cdef class Kernel:
         return grid, threads
 
     def max_active_clusters(self, grid: _Size, block: _Size, cluster: _Size, shared: int = 0) -> int:
-        """How many clusters the device holds at a time (cuOccupancyMaxActiveClusters).
+        """Returns how many clusters the device holds at a time (cuOccupancyMaxActiveClusters).
 
         Arguments:
             grid, block, cluster, shared: as launch takes them.
+        Raises:
+            ValueError, TypeError: a size is no int, or out of range.
         """
         cdef Dimensions size
         cdef unsigned int[3] lengths
@@ -1050,8 +1068,12 @@ cdef inline int put_in(
 @cython.freelist(16)
 cdef class Launcher:
     """Launcher()\n--\n\n\
-    A kernel with the size of its launches: what kernel[grid, block] is.  Calling it launches; it may be kept, and
-    called by several threads."""
+    A kernel with the size of its launches, made by Kernel[grid, block].  Calling it launches; it may be kept, and
+    called by several threads.
+
+    Attributes:
+        kernel: Kernel.
+    """
 
     def __init__(self) -> None:
         raise TypeError("a Launcher is made by kernel[grid, block]")
@@ -1234,6 +1256,8 @@ cdef class Module:
         CudaError: the driver cannot load it.
         OSError: the file cannot be read.
         ValueError, TypeError: the image is damaged, or is none.
+    Attributes:
+        device_index: int, the device's ordinal.
 
     The code stays loaded as long as the module, one of its kernels, a graph or a launch under way needs it.
     """
@@ -1255,7 +1279,7 @@ cdef class Module:
 
     @classmethod
     def load(cls, image: _Image, device: DeviceArgument | None = None) -> Module:
-        """Module(image, device), by the name that other libraries have for it."""
+        """Makes Module(image, device), by the name that other libraries have for it.  Arguments, Raises: as Module."""
         return cls(image, device)
 
     def __reduce__(self):
@@ -1269,7 +1293,7 @@ cdef class Module:
         return self.loaded
 
     def function(self, str name, signature: str | Iterable[str] | None = None) -> Kernel:
-        """A kernel of the module.
+        """Returns a kernel of the module.
 
         Arguments:
             name: str, as the driver knows it, or a name expression that it was compiled with.
@@ -1289,12 +1313,15 @@ cdef class Module:
         return make_kernel(loaded, function_of(loaded, known, meaning), self.device_index, name, signature)
 
     def global_address(self, str name) -> tuple[int, int]:
-        """Where a __device__ or __constant__ variable of the module lies (cuModuleGetGlobal).
+        """Finds a __device__ or __constant__ variable of the module (cuModuleGetGlobal).
 
+        Arguments:
+            name: str, as in the source, or as the compiler mangles it.
         Returns:
             (address as int, bytes).
         Raises:
             CudaError: the module has no such variable.
+            ValueError: the module was unloaded.
         """
         cdef Loaded loaded = self.held()
         return find_global(loaded, str(self.names.get(name, name)), name)
@@ -1379,7 +1406,7 @@ cdef object wrap_plain(object function, uintptr_t address, str name, object sign
 def host_kernel(
     function: object, signature: str | Iterable[str], *, str name=None, device: DeviceArgument | None = None,
 ) -> Kernel:
-    """A kernel of the host device that is a C function of this process, or the text of one.
+    """Returns a kernel of the host device that is a C function of this process, or the text of one.
 
         @numba.cfunc(types.void(types.voidptr, types.CPointer(types.voidptr)))
         def saxpy(where, arguments): ...

@@ -1,4 +1,4 @@
-"""Which NVRTC this environment has, known without loading it: the library takes longer to load than a cached
+"""Tells which NVRTC this environment has, without loading it: the library takes longer to load than a cached
 kernel takes to read.
 
 A file of the cache's folder names the library that an earlier process loaded.  It counts while that library

@@ -1,4 +1,4 @@
-"""Why a driver refuses a launch: the device's limits, and a kernel's own."""
+"""Explains why a driver refuses a launch: the device's limits, and a kernel's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _limit(device: int, name: str) -> int:
 
 
 def explain_refusal(device: int, most_threads: int, static: int, grid: Size, block: Size, shared: int) -> str:
-    """Which limit a launch is beyond, and what to do; "" where it is within all of them.
+    """Tells which limit a launch is beyond, and what to do; "" where it is within all of them.
 
     Arguments:
         device: int, the ordinal.

@@ -51,7 +51,7 @@ class Compiler(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is compiled.
+    """A source to compile, and how.
 
     Attributes:
         text: str, the source.  name: str, what messages call it.
@@ -117,7 +117,7 @@ def toolkit_folders(library: str, major: int) -> list[str]:
 
 
 def is_of(folder: str, major: int) -> bool:
-    """Whether the headers of a folder are of a CUDA of that number."""
+    """Tells whether the headers of a folder are of a CUDA of that number."""
     try:
         with open(os.path.join(folder, "cuda.h"), errors="replace") as file:
             version = re.search(r"#define CUDA_VERSION (\d+)", file.read())

@@ -30,7 +30,7 @@ QUALIFIERS = re.compile(
 
 
 def parse_signature(signature: str | Iterable[str]) -> Sequence[Parsed]:
-    """What each parameter is.
+    """Returns what each parameter is.
 
     Arguments:
         signature: the parameters as in C, with or without names, "const float* x, float* y, int n";
@@ -48,7 +48,7 @@ def parse_signature(signature: str | Iterable[str]) -> Sequence[Parsed]:
 
 
 def parse_pointees(signature: str | Iterable[str]) -> Sequence[tuple[int, int]]:
-    """What each parameter of a signature that parse_signature reads points at.
+    """Returns what each parameter of a signature that parse_signature reads points at.
 
     Returns:
         list of (kind, bytes); (0, 0) for what is no pointer, or one to a type that is not known here.

@@ -504,6 +504,7 @@ def free_after(mem_ptr: int, event: Event) -> None:
         event: Event, recorded, of the memory's device.  It may be recorded anew or dropped afterwards.
     Raises:
         ValueError: the address is not allocated, or the event was never recorded or is of another device.
+        TypeError: one of them is none.
         CaptureError: the event was last recorded in a capture, where it stands for no moment.
     """
     cdef uintptr_t address = checked_address(mem_ptr)
@@ -638,8 +639,8 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceArgument | No
 
 
 def get_per_process_memory_fraction(device: DeviceArgument | None = None) -> float:
-    """The part of a device's memory that the allocator may reserve, as set_per_process_memory_fraction or the setting
-    per_process_memory_fraction limits it.
+    """Returns the part of a device's memory that the allocator may reserve, as set_per_process_memory_fraction or the
+    setting per_process_memory_fraction limits it.
 
     Arguments:
         device: as in memory_stats.
@@ -1024,7 +1025,7 @@ cdef str backend_in_effect():
 
 
 def get_allocator_backend() -> str:
-    """Where memory comes from, or will at first use: "native", "cudaMallocAsync", "pluggable", or the name of a
+    """Tells where memory comes from, or will at first use: "native", "cudaMallocAsync", "pluggable", or the name of a
     CallbackAllocator, such as "rmm".
 
     Raises:
@@ -1219,7 +1220,7 @@ cdef int add_timing(dict answer, str name, Timing timing) except -1:
 
 
 def host_memory_stats() -> dict[str, int]:
-    """The figures of the page-locked memory, with torch's keys (torch.cuda.host_memory_stats).
+    """Returns the figures of the page-locked memory, with torch's keys (torch.cuda.host_memory_stats).
 
     Returns:
         dict: "allocations" and "allocated_bytes": memory taken from the driver, in calls and bytes;
@@ -1339,18 +1340,30 @@ cdef int64_t read_peak(Pool* pool, int figure) noexcept:
 
 
 def memory_allocated(device: DeviceArgument | None = None) -> int:
-    """Bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend."""
+    """Returns the bytes of live blocks of a device, rounded as allocated: to 512, and not at all by another backend.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     return current_of_pool(pool_at(device), ALLOCATED_BYTES)
 
 
 def memory_reserved(device: DeviceArgument | None = None) -> int:
-    """Bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend
-    cudaMallocAsync, what the driver's pool holds for everybody in the process."""
+    """Returns the bytes that the allocator holds from a device, live and idle, without what sleeps; with the backend
+    cudaMallocAsync, what the driver's pool holds for everybody in the process.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     return current_of_pool(pool_at(device), RESERVED_BYTES)
 
 
 def sleeping(device: DeviceArgument | None = None) -> int:
-    """Bytes of pools that sleep: live or idle, they keep their addresses, and the device has the memory back."""
+    """Returns the bytes of pools that sleep: live or idle, they keep their addresses, and the device has the memory back.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     cdef Pool* pool = pool_at(device)
     cdef Stats stats
     with nogil:
@@ -1359,12 +1372,20 @@ def sleeping(device: DeviceArgument | None = None) -> int:
 
 
 def max_memory_allocated(device: DeviceArgument | None = None) -> int:
-    """The most that memory_allocated was since the start or reset_peak_memory_stats."""
+    """Returns the most bytes that memory_allocated was since the start or reset_peak_memory_stats.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     return read_peak(pool_at(device), ALLOCATED_BYTES)
 
 
 def max_memory_reserved(device: DeviceArgument | None = None) -> int:
-    """The most that memory_reserved was since the start or reset_peak_memory_stats."""
+    """Returns the most bytes that memory_reserved was since the start or reset_peak_memory_stats.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     return read_peak(pool_at(device), RESERVED_BYTES)
 
 
@@ -1460,7 +1481,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
 
 
 def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
-    """The allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
+    """Returns the allocator's figures for one device, with torch's keys (torch.cuda.memory_stats) and some more.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
@@ -1516,7 +1537,7 @@ cdef dict with_tags(dict answer, int device):
 
 
 def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
-    """One figure of memory_stats, without the others.
+    """Returns one figure of memory_stats, without the others.
 
     Arguments:
         key: str, a key of memory_stats.
@@ -1549,7 +1570,7 @@ def memory_snapshot(
     device: DeviceArgument | tuple[int, int] | None = None, include_traces: bool = True, *,
     mempool_id: tuple[int, int] | None = None,
 ) -> list[dict[str, Any]]:
-    """The segments and blocks that the allocator holds.
+    """Returns the segments and blocks that the allocator holds.
 
     Arguments:
         device: as in memory_stats, but None means all devices.  A tuple of two ints is a mempool_id, which is what torch
@@ -1575,7 +1596,7 @@ def memory_snapshot(
 
 
 def read_states(device: DeviceArgument | None, call: str) -> list[tuple[int, list[dict[str, Any]], int]]:
-    """What a device's pool holds, or every device's.
+    """Returns what a device's pool holds, or every device's.
 
     Returns:
         list of (int, list, int): an ordinal, its segments as memory_snapshot gives them, and the number of the first
@@ -1591,21 +1612,29 @@ def read_states(device: DeviceArgument | None, call: str) -> list[tuple[int, lis
 
 
 def reset_peak_memory_stats(device: DeviceArgument | None = None) -> None:
-    """Sets every peak of a device to the current figure."""
+    """Sets every peak of a device to the current figure.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     cdef Pool* pool = pool_at(device)
     with nogil:
         reset_peaks(pool)
 
 
 def reset_accumulated_memory_stats(device: DeviceArgument | None = None) -> None:
-    """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0."""
+    """Sets a device's "allocated" and "freed" figures, and its counts of retries and failures, to 0.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     cdef Pool* pool = pool_at(device)
     with nogil:
         reset_accumulated(pool)
 
 
 def audited_hits(device: DeviceArgument | None = None) -> tuple[int, int]:
-    """What took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
+    """Returns what took the allocator's fast path under ACCELRT_DEBUG 1 or 2, for tests: the calls that were audited, and
     those among them that freed or allocated a block by turns.  (0, 0) at level 0, where nothing is counted."""
     cdef Pool* pool = pool_at(device)
     if pool == NULL:

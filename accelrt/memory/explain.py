@@ -1,4 +1,5 @@
-"""Why a request was refused, what helps, and the text that says so: all of it from the figures of one moment.
+"""Finds why a request was refused and what helps, and writes the text that says so, from the figures of one
+moment.
 
 A cause is looked for in the figures, never guessed: it is named where its bytes would have served the
 request, alone or with the device's free memory.  Advice names no option that is in force already.
@@ -39,10 +40,10 @@ class Cause:
     __slots__ = ("advice", "name", "settles", "text")
 
     def __init__(self, name: str, text: str, *advice: str, settles: bool = True) -> None:
-        self.name = name
-        self.text = text
-        self.advice = advice
-        self.settles = settles
+        self.name: str = name
+        self.text: str = text
+        self.advice: tuple[str, ...] = advice
+        self.settles: bool = settles
 
 
 def size_text(size: int) -> str:
@@ -113,7 +114,7 @@ class Case:
         self.facts = {**facts, "by_pool": on_device}
         self.size: int = facts["rounded"]
         self.granule: int = facts.get("granule") or 2 * MIB
-        self.need = round_up(self.size, self.granule)  # of the device
+        self.need: int = round_up(self.size, self.granule)  # of the device
         self.limit: int | None = facts["limit"]
         allowed = facts["free"]
         if facts["driver"] == "cuda":
@@ -150,12 +151,13 @@ class Case:
         return max(self.own_free, room + more, 0)
 
     def fits_with(self, more: int) -> bool:
-        """Whether so many bytes, given back to the device, would serve the request with the device's own."""
+        """Tells whether so many bytes, given back to the device, would serve the request with the device's
+        own."""
         return self.room + more >= self.need
 
 
 def causes_of(facts: dict[str, Any]) -> list[Cause]:
-    """What kept a request from being served; those first whose advice settles it.
+    """Returns what kept a request from being served; those first whose advice settles it.
 
     Arguments:
         facts: dict, the fields of an OutOfMemoryError.
@@ -572,7 +574,7 @@ def text_of(facts: dict[str, Any], causes: list[Cause]) -> str:
 
 
 def pinned_cause(facts: dict[str, Any]) -> tuple[str, str]:
-    """Why the driver refused page-locked memory, and what to do; empty where there is nothing to do."""
+    """Tells why the driver refused page-locked memory, and what to do; empty where there is nothing to do."""
     available, lockable = facts["available"], facts["lockable"]
     if facts["driver_cause"]:
         return facts["driver_cause"], ""

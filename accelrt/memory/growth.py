@@ -1,4 +1,4 @@
-"""What memory grew by between two moments: for leaks that add up.
+"""Compares what memory holds at two moments: for leaks that add up.
 
 A Holding is what was live at a moment, of a device or in a snapshot; two of them are compared block by block.
 """
@@ -70,7 +70,7 @@ class Mark:
 
 
 def mark(device: DeviceArgument | None = None) -> Mark:
-    """A moment to compare with: memory.report(since=mark) tells what grew since.
+    """Notes a moment to compare with: memory.report(since=mark) tells what grew since.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.

@@ -1,4 +1,4 @@
-"""What is live, told where a request is refused and at the end of the process."""
+"""Tells what is live, where a request is refused and at the end of the process."""
 cimport cython
 import gc
 import os

@@ -30,7 +30,7 @@ def named(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def described(block: dict[str, Any]) -> list[str]:
-    """What is known of a block of named(): its pool, tag and stack, without those that it lacks."""
+    """Returns what is known of a block of named(): its pool, tag and stack, without those that it lacks."""
     return [
         *([pool_text(block["pool"])] if block["pool"] != (0, 0) else []),
         *([f"tag {block['tag']!r}"] if block["tag"] else []),

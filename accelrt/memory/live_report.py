@@ -1,4 +1,4 @@
-"""What holds a device's memory now, as figures and as text: by pool, stream, tag and stack."""
+"""Reports what holds a device's memory now, as figures and as text: by pool, stream, tag and stack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 26  # of the column of names
 def report_data(
     device: DeviceArgument | None = None, top: int = 10, *, since: Mark | None = None
 ) -> dict[str, Any]:
-    """What holds a device's memory now, or what it grew by.
+    """Lists what holds a device's memory now, or what it grew by.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device, or the mark's.
@@ -169,7 +169,7 @@ def block_lines(data: dict[str, Any]) -> list[str]:
 
 
 def report(device: DeviceArgument | None = None, top: int = 10, *, since: Mark | None = None) -> str:
-    """What holds a device's memory now, as text: totals and fragmentation, then by pool, stream, tag and
+    """Tells as text what holds a device's memory now: totals and fragmentation, then by pool, stream, tag and
     stack, the largest blocks, and page-locked memory.  Stacks and tags are there for what was allocated while
     history was recorded.
 

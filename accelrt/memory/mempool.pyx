@@ -54,10 +54,6 @@ from accelrt.runtime.access cimport await_uses, exported_from
 cimport accelrt.runtime.access as watch
 
 
-# stub: class Restored(NamedTuple):
-# stub:     became_live: list[int]
-# stub:     freed: list[int]
-
 # --- sleep mode -------------------------------------------------------------------------------------------------------
 # Sleep and wake of memory pools: what the calls answer, and the errors that they raise.
 #
@@ -71,7 +67,7 @@ cdef enum:
 
 
 class SleepResult(namedtuple("SleepResult", ("bytes", "copied", "seconds", "copy_seconds", "host_seconds"))):
-    """What a sleep or a wake moved.
+    """The bytes that a sleep or a wake moved, and the time it took.
 
     Attributes:
         bytes: int, physical memory that the device has back (sleep), or that was taken from it (wake).
@@ -470,7 +466,7 @@ cdef class MemPool:
 
     @property
     def allocator(self) -> Allocator | None:
-        """What was given: the CUDAPluggableAllocator that its memory comes from; None for the device."""
+        """The CUDAPluggableAllocator that its memory comes from, as it was given; None for the device."""
         return self.plugged
 
     @property
@@ -484,11 +480,15 @@ cdef class MemPool:
         return None if self.most == SIZE_MAX else self.most
 
     def use_count(self, device: DeviceArgument | None = None) -> int:
-        """How many hold the pool on a device, None being its own: this object, contexts and graphs."""
+        """Returns how many hold the pool on a device: this object, contexts and graphs.
+
+        Arguments:
+            device: int, "cuda:1", ...; None is the pool's own.
+        """
         return self.read(device, False).uses
 
     def stats(self, device: DeviceArgument | None = None) -> dict[str, int]:
-        """What the pool holds, exact at one moment.
+        """Counts what the pool holds, exact at one moment.
 
         Arguments:
             device: int, "cuda:1", ...; None is the pool's own.
@@ -501,7 +501,11 @@ cdef class MemPool:
         return figures_of(self.read(device, False))
 
     def reset_peak_stats(self, device: DeviceArgument | None = None) -> None:
-        """Sets the pool's peaks on a device, None being its own, to the current figures."""
+        """Sets the pool's peaks on a device to the current figures.
+
+        Arguments:
+            device: int, "cuda:1", ...; None is the pool's own.
+        """
         self.read(device, True)
 
     def empty_cache(self, device: DeviceArgument | None = None) -> None:
@@ -630,6 +634,7 @@ cdef class MemPool:
         Raises:
             OutOfMemoryError: the device has no room, even after the idle memory went back to it.
             RuntimeError: it does not sleep.
+            ValueError: nothing of it is in use on that device.
             CudaError: the driver refused.
 
         After an error it sleeps on, nothing is lost, and it can be tried again.
@@ -639,13 +644,17 @@ cdef class MemPool:
         return wake_up("MemPool.wake", self.device if device is None else ordinal_of(device), 0, self.number)
 
     def is_asleep(self, device: DeviceArgument | None = None) -> bool:
-        """Whether the pool's part on a device, None being its own, sleeps."""
+        """Tells whether the pool's part on a device sleeps.
+
+        Arguments:
+            device: int, "cuda:1", ...; None is the pool's own.
+        """
         if self.number == 0:
             refuse_unmade(self)
         return bool(is_pool_suspended(self.device if device is None else ordinal_of(device), 0, self.number))
 
     def snapshot(self, include_traces: bool = True, *, device: DeviceArgument | None = None) -> list[dict[str, Any]]:
-        """The pool's segments on a device, as memory_snapshot gives them.
+        """Returns the pool's segments on a device, as memory_snapshot gives them.
 
         Arguments:
             include_traces: for torch's sake; there are none in segments.
@@ -908,8 +917,8 @@ cdef dict tag_pools = {}
 
 
 def tag_pool(name: str) -> MemPool:
-    """The MemPool of a tag, made when it is first asked for: what is allocated inside use_mem_pool of it shares no page with
-    other memory, so that sleep(name) can give all of it back.
+    """Returns the MemPool of a tag, made when it is first asked for: what is allocated inside use_mem_pool of it shares no
+    page with other memory, so that sleep(name) can give all of it back.
 
     Arguments:
         name: str, as of accelrt.memory.tag.
@@ -938,7 +947,7 @@ cdef class sleepable(use_mem_pool):
         name: str, the tag, as of accelrt.memory.tag.  What is allocated comes from the tag's own pool (tag_pool), on the
             device that is current when the context is entered.
     Raises:
-        as use_mem_pool and tag_pool.
+        as use_mem_pool and tag_pool; of the name, as tag.
     """
 
     cdef object tag
@@ -1028,6 +1037,8 @@ def wake(pool: object, device: DeviceArgument | None = None) -> SleepResult:
         pool, device: as for sleep.
     Returns:
         SleepResult.
+    Raises:
+        as MemPool.wake; TypeError: pool is none; ValueError: no memory of the tag has a pool of its own.
     """
     cdef uint64_t[2] name
     cdef int ordinal = sleeper_device(pool, device)
@@ -1037,6 +1048,7 @@ def wake(pool: object, device: DeviceArgument | None = None) -> SleepResult:
 
 # checkpoints
 
+# stub: CHECKPOINT_REASONS: dict[int, str]
 CHECKPOINT_REASONS = {
     WAITS: "memory of it that was given back is in use on other streams, or waits for a capture to end; synchronise "
            "first, outside captures",
@@ -1047,8 +1059,16 @@ CHECKPOINT_REASONS = {
     USED: "memory that would be freed was recorded on other streams; give it back yourself before",
 }
 
-Restored = namedtuple("Restored", ("became_live", "freed"))
-Restored.__doc__ = "What set_checkpoint_state changed, as lists of addresses."
+
+class Restored(namedtuple("Restored", ("became_live", "freed"))):
+    """The changes that set_checkpoint_state made.
+
+    Attributes:
+        became_live, freed: list of int, addresses.
+    """
+    __slots__ = ()
+    # stub: became_live: list[int]
+    # stub: freed: list[int]
 
 
 cdef int raise_checkpoint_reason(int code, str call, tuple pool, int ordinal) except -1:
@@ -1219,8 +1239,8 @@ def set_checkpoint_state(state: PoolCheckpoint) -> Restored:
 def check_pool_live_allocations(
     pool_id: tuple[int, int] | MemPool, expected_addresses: Iterable[int], device: DeviceArgument | None = None,
 ) -> bool:
-    """Whether exactly these addresses are live in a pool (torch._C._cuda_checkPoolLiveAllocations, whose order of arguments,
-    the device, the pool and the addresses, is taken too).
+    """Tells whether exactly these addresses are live in a pool (torch._C._cuda_checkPoolLiveAllocations, whose order of
+    arguments, the device, the pool and the addresses, is taken too).
 
     Arguments:
         pool_id: (int, int) or MemPool, as for get_checkpoint_state.

@@ -52,7 +52,7 @@ def line(name: str, figures: list[int], units: list[int], is_bytes: bool) -> str
 
 
 def memory_summary(device: DeviceArgument | None = None, abbreviated: bool = False) -> str:
-    """The allocator's figures for one device as a table, with the rows of torch.cuda.memory_summary.
+    """Returns the allocator's figures for one device as a table, with the rows of torch.cuda.memory_summary.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.

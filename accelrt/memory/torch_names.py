@@ -43,35 +43,50 @@ def nested(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory_stats_as_nested_dict(device: DeviceArgument | None = None) -> dict[str, Any]:
-    """memory_stats(device), each part of a key a dict of its own: ["allocated_bytes"]["all"]["current"]."""
+    """Returns memory_stats, each part of a key a dict of its own: ["allocated_bytes"]["all"]["current"].
+
+    Arguments: as memory_stats.
+    """
     return nested(memory_stats(device))
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:
-    """host_memory_stats(), each part of a key a dict of its own: ["active_bytes"]["peak"]."""
+    """Returns host_memory_stats, each part of a key a dict of its own: ["active_bytes"]["peak"]."""
     return nested(host_memory_stats())
 
 
 def memory_cached(device: DeviceArgument | None = None) -> int:
-    """Deprecated; see memory_reserved."""
+    """Returns memory_reserved(device); deprecated, as in torch, with a FutureWarning.
+
+    Arguments: as memory_reserved.
+    """
     warn_of_old_name("memory_cached", "memory_reserved")
     return memory_reserved(device)
 
 
 def max_memory_cached(device: DeviceArgument | None = None) -> int:
-    """Deprecated; see max_memory_reserved."""
+    """Returns max_memory_reserved(device); deprecated, as in torch, with a FutureWarning.
+
+    Arguments: as max_memory_reserved.
+    """
     warn_of_old_name("max_memory_cached", "max_memory_reserved")
     return max_memory_reserved(device)
 
 
 def reset_max_memory_allocated(device: DeviceArgument | None = None) -> None:
-    """Deprecated; see reset_peak_memory_stats, which this calls: it resets every peak, not this one alone."""
+    """Calls reset_peak_memory_stats, which resets every peak, not this one alone; deprecated, as in torch.
+
+    Arguments: as reset_peak_memory_stats.
+    """
     warn_of_all_peaks("reset_max_memory_allocated")
     reset_peak_memory_stats(device)
 
 
 def reset_max_memory_cached(device: DeviceArgument | None = None) -> None:
-    """Deprecated; see reset_peak_memory_stats, which this calls: it resets every peak, not this one alone."""
+    """Calls reset_peak_memory_stats, which resets every peak, not this one alone; deprecated, as in torch.
+
+    Arguments: as reset_peak_memory_stats.
+    """
     warn_of_all_peaks("reset_max_memory_cached")
     reset_peak_memory_stats(device)
 

@@ -62,7 +62,7 @@ def read_op(op: Any) -> int:
 
 
 def numbers_of(kind: Kind, dtype: Any, op: Any, count: int) -> tuple[int, int, int, int]:
-    """How an operation's elements go through NCCL.
+    """Returns how an operation's elements go through NCCL.
 
     Arguments:
         dtype: numpy.dtype.
@@ -139,7 +139,7 @@ RESULTS = {
 
 
 class BackendError(Exception):
-    """What a backend's call answered.
+    """The answer of a backend's call.
 
     Attributes:
         code: int, a number of ncclResult_t.

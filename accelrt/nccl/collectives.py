@@ -40,7 +40,7 @@ process.call_at_fork("nccl.collectives", "collectives", child=_forget_in_child)
 
 
 def version() -> tuple[int, int, int]:
-    """NCCL's version, such as (2, 28, 9); (0, 0, 0) is the host backend's.
+    """Returns NCCL's version, such as (2, 28, 9); (0, 0, 0) is the host backend's.
 
     Raises:
         NotSupportedError: nccl4py or libnccl.so.2 is not installed.
@@ -50,7 +50,7 @@ def version() -> tuple[int, int, int]:
 
 
 def unique_id() -> bytes:
-    """128 bytes that name a communicator to be, which is made of them on all of its ranks.
+    """Returns 128 bytes that name a communicator to be, which is made of them on all of its ranks.
 
     Raises:
         NotSupportedError: nccl4py or libnccl.so.2 is not installed.
@@ -60,7 +60,7 @@ def unique_id() -> bytes:
 
 
 def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
-    """A rank of a communicator, on the current device; waits for the other ranks.
+    """Makes a rank of a communicator, on the current device; waits for the other ranks.
 
     Arguments:
         num_ranks: int, how many ranks there are.
@@ -73,11 +73,13 @@ def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
 
 
 def is_available(tensors: Sequence[Any] | None = None) -> bool:
-    """Whether collectives of some arrays can be performed: NCCL is there, and they are contiguous, and each
-    on a device of its own.
+    """Tells whether collectives of some arrays can be performed: NCCL is there, and they are contiguous, and
+    each on a device of its own.
 
     Arguments:
         tensors: sequence of arrays; None asks whether NCCL is there at all.
+    Raises:
+        TypeError: tensors is not such a sequence.
     """
     try:
         backend().version()
@@ -278,7 +280,7 @@ def reduce(
     *,
     outputs: Sequence[Any] | None = None,
 ) -> None:
-    """The same; one device gets the result.
+    """Reduces as all_reduce does, but only one device gets the result.
 
     Arguments:
         output: array on that device; None is its input.

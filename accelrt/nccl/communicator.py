@@ -109,7 +109,7 @@ class Communicator:
         self.rank = rank
         self.size = size
         self.device_index = ordinal
-        self.device = device(ordinal)
+        self.device: device = device(ordinal)
         self.timeout = timeout
         self._words = f"rank={rank}, ranks={size}, device={ordinal}"
         self._pid = os.getpid()
@@ -185,7 +185,7 @@ class Communicator:
         op: str | int = "sum",
         stream: Stream | int | None = None,
     ) -> None:
-        """The same, but only one rank gets the result (ncclReduce).
+        """Reduces as all_reduce does, but only one rank gets the result (ncclReduce).
 
         Arguments:
             root: int, that rank.
@@ -330,6 +330,7 @@ class Communicator:
             NcclError: an operation failed, or another thread called abort(); abort() the communicator then.
             TimeoutError: the work is not done after that time; the text names the ranks that it waits for
                 where that is known.  abort() ends it.
+            ValueError, TypeError: the stream is none of this device, or timeout is no number from 0 on.
         """
         worker = self._begin(stream)
         self._await(worker, self.timeout if timeout is None else seconds_of(timeout, ""))
@@ -391,6 +392,7 @@ class Communicator:
             RuntimeError: graphs hold operations of it; reset them first.
             TimeoutError: the operations are not done after that time; abort() ends them.
             NcclError: NCCL refused, or another thread called abort() meanwhile.
+            ValueError, TypeError: timeout is no number from 0 on.
         """
         seconds = self.timeout if timeout is None else seconds_of(timeout, "")
         if not self._may_end("close", seconds):
@@ -565,7 +567,7 @@ def init_all(
     timeout: float | None = None,
     config: Config | None = None,
 ) -> list[Communicator]:
-    """One communicator for each of several devices of this process (ncclCommInitAll).
+    """Makes one communicator for each of several devices of this process (ncclCommInitAll).
 
     Arguments:
         devices: ordinals or accelrt.devices, each once; None is all.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InGraph:
-    """What a graph keeps for each operation that it holds: its communicator, which then cannot be closed."""
+    """The part of an operation that a graph keeps: its communicator, which then cannot be closed."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm

@@ -370,7 +370,7 @@ def path_of(bytes name not None):
 
 
 def prefix():
-    """How the names of these files begin; this user's."""
+    """Returns how the names of these files begin; this user's."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     return f"{folder}/accelrt-nccl-for-tests-{os.getuid()}-"
 
@@ -462,7 +462,7 @@ def init_rank(int size, bytes name not None, int number, int device, double time
 
 
 def in_progress(Rank rank not None):
-    """Whether other ranks are still to come.
+    """Tells whether other ranks are still to come.
 
     Raises:
         BackendError: one has left.
@@ -511,7 +511,7 @@ def impersonate(Rank rank not None, long pid):
 
 
 def group_start():
-    """What follows is put into the streams by group_end, as one."""
+    """Begins a group: what follows is put into the streams by group_end, as one."""
     open_group.operations = []
 
 

@@ -1,4 +1,4 @@
-"""What torchrun, mpirun and Slurm say of a process's place among those that they started."""
+"""Reads what torchrun, mpirun and Slurm say of a process's place among those that they started."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ LAUNCHERS = (
 
 
 def place_from_environment(environ: Mapping[str, str] | None = None) -> Place:
-    """This process's place, from the variables that its launcher set.
+    """Returns this process's place, from the variables that its launcher set.
 
     RANK, WORLD_SIZE and LOCAL_RANK (torchrun) count before OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH) and
     SLURM_*. MASTER_ADDR and MASTER_PORT say where rank 0 is; without them it is this machine where all

@@ -1,4 +1,4 @@
-"""How long ranks are waited for."""
+"""Limits how long ranks are waited for."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def load_library(found: Any) -> None:
 
 
 def candidates() -> list[Path]:
-    """Where torch has the library: in pip's package of it beside torch, or in torch's own folder."""
+    """Tells where torch has the library: in pip's package of it beside torch, or in torch's own folder."""
     roots: list[str] = []
     for name in ("nvidia", "torch"):
         spec = importlib.util.find_spec(name)
@@ -104,7 +104,7 @@ def answer(function: Any, *arguments: Any, comm: Any = None) -> Any:
 
 
 def text_of(error: Exception, comm: Any) -> str:
-    """What NCCL says of an error, with its last warning."""
+    """Returns what NCCL says of an error, with its last warning."""
     last = ""
     if comm is not None:
         try:
@@ -159,7 +159,7 @@ def split(comm: Any, color: int, key: int, child: Any) -> Any:
 
 
 def in_progress(comm: Any) -> bool:
-    """Whether a call goes on that has returned.
+    """Tells whether a call goes on that has returned.
 
     Raises:
         BackendError: it failed.
@@ -171,12 +171,12 @@ def in_progress(comm: Any) -> bool:
 
 
 def awaited(comm: Any) -> str:
-    """Which ranks are waited for: NCCL does not tell."""
+    """Tells nothing of the ranks that are waited for, for NCCL does not tell."""
     return ""
 
 
 def group_start() -> None:
-    """What follows is put into the streams by group_end, as one."""
+    """Begins a group: what follows is put into the streams by group_end, as one."""
     answer(bindings().group_start)
 
 

@@ -1,4 +1,4 @@
-"""What a group of operations uses until it has ended: arrays, which are read and checked, noted on their streams and kept
+"""Keeps what a group of operations uses until its end: arrays, which are read and checked, noted on their streams and kept
 by the graph of a capture; the handles of communicators; and the group itself.
 
 A Hold has a communicator's handle and counts who is in a call of the backend with it, so that nobody frees it meanwhile.
@@ -136,7 +136,7 @@ def begin(
     Stream stream not None, str call not None, tuple reads not None, tuple writes not None, Array source,
     Array target, token: object,
 ) -> tuple[bool, int, int]:
-    """What comes before a collective is put into its stream, within the use of its memory (MemoryUse).
+    """Does what comes before a collective is put into its stream, within the use of its memory (MemoryUse).
 
     Where the stream captures for a graph of accelrt's, the graph keeps the arrays and the token alive.  The allocators learn
     of the stream now, so that memory which another thread frees meanwhile is not handed out before the collective is done.

@@ -61,8 +61,8 @@ _token = os.urandom(16)  # tells a process that asks again from another one
 def init_from_environment(
     device: DeviceArgument | None = None, timeout: float | None = None, config: Config | None = None
 ) -> Communicator:
-    """This process's rank of a communicator of all processes that a launcher started: torchrun, mpirun or
-    Slurm.
+    """Makes this process's rank of a communicator of all processes that a launcher started: torchrun, mpirun
+    or Slurm.
 
     Arguments:
         device: ordinal or accelrt.device; None is the one whose ordinal is the process's local rank, or the
@@ -103,6 +103,8 @@ def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: flo
         place: Place; None is place_from_environment().
         timeout: seconds that the ranks may take to come; None is ACCELRT_NCCL_TIMEOUT (600), math.inf is
             without limit.
+    Returns:
+        bytes, what make returned on rank 0.
     Raises:
         TimeoutError, RuntimeError, ValueError: as of init_from_environment.
     """
@@ -122,7 +124,7 @@ def exchange(make: Callable[[], bytes], place: Place | None = None, timeout: flo
 
 
 def _job(place: Place) -> bytes:
-    """What tells this job's questions from another's; it is no secret."""
+    """Returns what tells this job's questions from another's; it is no secret."""
     return hashlib.sha256(f"{place.job}|{place.address}|{place.port}".encode()).digest()[:16]
 
 

@@ -12,7 +12,7 @@ __all__ = ["Card", "cards", "listing", "physical_uuids"]
 
 
 def physical_uuids() -> list[str]:
-    """The UUIDs of the physical devices, "GPU-...", in NVML's order, which is that of the PCI bus.
+    """Returns the UUIDs of the physical devices, "GPU-...", in NVML's order, which is that of the PCI bus.
 
     Returns:
         A list; [] where there is no NVIDIA driver, or it answers that it found no device.

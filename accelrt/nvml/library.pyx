@@ -207,7 +207,7 @@ def code_name(int code) -> str:
 
 
 def code_text(int code) -> str:
-    """What an nvmlReturn_t means, as a part of a sentence."""
+    """Returns what an nvmlReturn_t means, as a part of a sentence."""
     return CODES.get(code, CODES[999])[1]
 
 
@@ -272,7 +272,7 @@ cdef int COMPUTE_INSTANCE = function("nvmlDeviceGetComputeInstanceId")
 # stub: class Card:
 @dataclass(frozen=True)
 class Card:
-    """What NVML says of a card or of a MIG device.
+    """The facts that NVML has of a card or of a MIG device.
 
     Attributes:
         uuid: str, "GPU-..." or "MIG-...".
@@ -296,12 +296,15 @@ class Card:
 
 
 def cards() -> list[Card]:
-    """Every card in the order of NVML's indices, its MIG devices after it: the first of listing()."""
+    """Returns every card in the order of NVML's indices, its MIG devices after it: the first of listing().
+
+    Raises: as listing.
+    """
     return listing()[0]
 
 
 def listing() -> tuple[list[Card], int]:
-    """The cards, and how many there are besides that NVML cannot read.
+    """Returns the cards, and how many there are besides that NVML cannot read.
 
     Returns:
         (cards, lost): a list of Card, [] where NVML finds no device; and an int, how many fell off the bus or may not

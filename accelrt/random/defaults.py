@@ -77,7 +77,8 @@ class DefaultGenerators(tuple[Generator, ...]):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __add__(self, other: Any) -> Any:
         return tuple(self) + tuple(other)
@@ -95,7 +96,7 @@ class DefaultGenerators(tuple[Generator, ...]):
         return "default_generators"  # this module's
 
 
-default_generators = DefaultGenerators()
+default_generators: DefaultGenerators = DefaultGenerators()
 
 
 def of_device(device: DeviceArgument | None) -> Generator:
@@ -111,7 +112,8 @@ def rand(
     stream: Stream | int | None = None,
     generator: Generator | None = None,
 ) -> Array:
-    """A new Array of numbers from 0 to below 1, each as likely, with torch.rand's bits for the same seed.
+    """Returns a new Array of numbers from 0 to below 1, each as likely, with torch.rand's bits for the same
+    seed.
 
     Arguments:
         shape: ints, or one tuple of them.
@@ -132,7 +134,10 @@ def randn(
     stream: Stream | int | None = None,
     generator: Generator | None = None,
 ) -> Array:
-    """A new Array of normally distributed numbers of mean 0 and standard deviation 1; otherwise as rand()."""
+    """Returns a new Array of normally distributed numbers of mean 0 and standard deviation 1.
+
+    Arguments, Raises: as rand.
+    """
     return _drawn("normal", shape, dtype, device, stream, generator)
 
 
@@ -168,7 +173,10 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the default generators of all devices; otherwise as manual_seed."""
+    """Seeds the default generators of all devices.
+
+    Arguments, Raises: as manual_seed.
+    """
     number = seed_of(seed)
 
     def call() -> None:
@@ -201,12 +209,12 @@ def seed_all() -> None:
 
 
 def initial_seed() -> int:
-    """The seed of the current device's default generator; initialises accelrt."""
+    """Returns the seed of the current device's default generator; initialises accelrt."""
     return of_device(None).initial_seed()
 
 
 def get_rng_state(device: DeviceArgument | None = "cuda") -> bytes:
-    """The state of a device's default generator in torch's format, 16 bytes; initialises accelrt.
+    """Returns the state of a device's default generator in torch's format, 16 bytes; initialises accelrt.
 
     Arguments:
         device: int, "cuda:1", an object with an index; None or "cuda" is the current device.
@@ -233,7 +241,7 @@ def _set_rng_state_offset(offset: int, device: DeviceArgument | None = "cuda") -
 
 
 def get_rng_state_all() -> list[bytes]:
-    """get_rng_state of each device."""
+    """Returns get_rng_state of each device."""
     return [generator.get_state() for generator in default_generators]
 
 
@@ -252,14 +260,20 @@ def set_rng_state(new_state: object, device: DeviceArgument | None = "cuda") -> 
 
 
 def set_rng_state_all(new_states: Iterable[object]) -> None:
-    """Sets the state of each device's default generator, from the first device on."""
+    """Sets the state of each device's default generator, from the first device on.
+
+    Arguments:
+        new_states: iterable of states, as set_rng_state takes them; get_rng_state_all returned one, say.
+    Raises:
+        TypeError, ValueError: one is no state.
+    """
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
 
 @contextmanager
 def fork_rng(devices: Sequence[DeviceArgument] | None = None, enabled: bool = True) -> Iterator[None]:
-    """A context at whose end default generators have the state again that they had at its beginning.
+    """Returns a context at whose end default generators have the state again that they had at its beginning.
 
     Arguments:
         devices: sequence of devices; None is all of them.

@@ -47,7 +47,7 @@ def finite(value: object, name: str) -> float:
 
 
 def is_default(state: RandomState, device: int) -> bool:
-    """Whether it is of the device's default generator, which every capture may draw from."""
+    """Tells whether it is of the device's default generator, which every capture may draw from."""
     found = _defaults.get(device)
     return found is not None and found.shared_state is state
 
@@ -62,6 +62,8 @@ class Generator:
     Arguments:
         device: int, "cuda:1", an object with an index; None is the current device.
         seed: int, as of manual_seed(), or None for the seed that all new generators have.
+    Raises:
+        ValueError, TypeError: seed is no such int, or device names none.
 
     Each call that draws puts a kernel into a stream and moves the offset on; the host waits for nothing.  In
     a capture of a graph the seed and the offset are those of each replay; generators other than the device's
@@ -88,12 +90,16 @@ class Generator:
 
     @property
     def shared_state(self) -> RandomState:
-        """What generators that draw from one sequence share."""
+        """The seed and the offset, which generators that draw from one sequence share."""
         return self._state
 
     @property
     def geometry(self) -> tuple[int, int]:
-        """(int, int): the multiprocessors, and threads of each, of the device that it draws like."""
+        """(int, int): the multiprocessors, and threads of each, of the device that it draws like.
+
+        Raises:
+            ValueError, TypeError: what is assigned is not 1 or more of 256 threads or more each, or too many.
+        """
         if self._geometry is not None:
             return self._geometry
         if self._own_geometry is None:
@@ -125,11 +131,15 @@ class Generator:
                 )
 
     def manual_seed(self, seed: int) -> Generator:
-        """Sets the seed, from -2**63 to 2**64 - 1, and the offset to 0; returns the generator.
+        """Sets the seed, and the offset to 0.
 
+        Arguments:
+            seed: int, from -2**63 to 2**64 - 1.
+        Returns:
+            the generator.
         Raises:
             ValueError, TypeError: it is no such int.
-            RuntimeError: the current stream captures, as for all calls that read or set the state.
+            RuntimeError: the current stream captures.
         """
         number = seed_of(seed)
         self._refuse_capture("manual_seed")
@@ -137,42 +147,72 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Sets a seed of 53 bits from the system's entropy, and the offset to 0; returns the seed."""
+        """Sets a seed of 53 bits from the system's entropy, and the offset to 0.
+
+        Returns:
+            int, the seed.
+        Raises:
+            RuntimeError: the current stream captures.
+        """
         self._refuse_capture("seed")
         number = random_seed()
         self._state.put(number, 0)
         return number
 
     def initial_seed(self) -> int:
-        """The seed, from 0 to 2**64 - 1."""
+        """Returns the seed, from 0 to 2**64 - 1.
+
+        Raises:
+            RuntimeError: the current stream captures.
+        """
         self._refuse_capture("initial_seed")
         return self._state.seed
 
     def get_offset(self) -> int:
-        """How many words of each thread's sequence were used; a multiple of 4."""
+        """Returns how many words of each thread's sequence were used; a multiple of 4.
+
+        Raises:
+            RuntimeError: the current stream captures.
+        """
         self._refuse_capture("get_offset")
         return self._state.offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Goes to an offset, a multiple of 4 below 2**64; returns the generator."""
+        """Goes to an offset.
+
+        Arguments:
+            offset: int, the words of each thread's sequence that count as used, a multiple of 4 below 2**64.
+        Returns:
+            the generator.
+        Raises:
+            ValueError, TypeError: it is no such int.
+            RuntimeError: the current stream captures.
+        """
         number = checked_offset(offset)
         self._refuse_capture("set_offset")
         self._state.put(self._state.seed, number)
         return self
 
     def get_state(self) -> bytes:
-        """The seed and the offset in torch's format: 8 bytes each, little endian."""
+        """Returns the seed and the offset in torch's format: 8 bytes each, little endian.
+
+        Raises:
+            RuntimeError: the current stream captures.
+        """
         self._refuse_capture("get_state")
         return self._state.seed.to_bytes(8, "little") + self._state.offset.to_bytes(8, "little")
 
     def set_state(self, state: object) -> Generator:
-        """Goes to a state; returns the generator.
+        """Goes to a state.
 
         Arguments:
             state: what get_state returned, here or in torch: 16 bytes, bytes-like or an array of uint8; of 8
                 bytes, a seed, the offset is 0.
+        Returns:
+            the generator.
         Raises:
             TypeError, ValueError: it is none.
+            RuntimeError: the current stream captures.
         """
         seed, offset = read_state(state)
         self._refuse_capture("set_state")
@@ -180,20 +220,24 @@ class Generator:
         return self
 
     def clone_state(self) -> Generator:
-        """A generator of the same device with a state of its own that is equal to this one's."""
+        """Returns a generator of the same device with a state of its own that is equal to this one's."""
         made = self.graphsafe_get_state()
         made._state = RandomState(self._state.seed, self._state.offset)
         return made
 
     def graphsafe_get_state(self) -> Generator:
-        """A generator that shares this one's state: what either draws, both move on."""
+        """Returns a generator that shares this one's state: what either draws, both move on."""
         made = Generator(self._ordinal)
         made._state, made._geometry = self._state, self._geometry
         return made
 
     def graphsafe_set_state(self, generator: Generator) -> Generator:
-        """Shares another generator's state from now on, also in captures; returns this generator.
+        """Shares another generator's state from now on, also in captures.
 
+        Arguments:
+            generator: Generator, of the same device.
+        Returns:
+            the generator itself.
         Raises:
             TypeError, ValueError: it is no Generator, or of another device.
         """
@@ -249,8 +293,10 @@ class Generator:
         """Fills an array with normally distributed numbers (torch.Tensor.normal_).
 
         Arguments:
-            mean: float.  std: float, the standard deviation, 0 or more.
-            The others, and what is raised, are uniform's.
+            out, stream: as of uniform.
+            mean: float.
+            std: float, the standard deviation, 0 or more.
+        Returns, Raises: as uniform.
 
         On the host device the numbers are a GPU's, but for those of float64 that its approximate reciprocal
         rounds otherwise (accelrt/random/host_math.py).
@@ -271,7 +317,8 @@ class Generator:
         Arguments:
             out: as of uniform, and of every type of integers and bool.
             low, high: int; without high they go from 0 to below low.  What the type holds exactly.
-            stream, what is returned and raised: as of uniform.
+            stream: as of uniform.
+        Returns, Raises: as uniform.
 
         As in torch a number is the remainder of 32 drawn bits, or from a range of 2**28 on of 64: some are
         likelier than others, by up to range / 2**32 (2**64) of their probability.
@@ -299,7 +346,8 @@ class Generator:
         Arguments:
             out: as of integers.
             p: float, 0 to 1.
-            stream, what is returned and raised: as of uniform.
+            stream: as of uniform.
+        Returns, Raises: as uniform.
         """
         chosen = _stream_of(stream, self._ordinal)
         array = checked_array(out, self._ordinal, chosen)
@@ -315,7 +363,8 @@ class Generator:
 
         Arguments:
             out: as of integers, of a type that holds its size exactly.
-            stream, what is returned and raised: as of uniform.
+            stream: as of uniform.
+        Returns, Raises: as uniform.
 
         Up to 1024 elements every order is as likely: drawn keys are ranked.  Above that each integer goes
             through a Feistel network of 24 rounds whose keys are drawn, so that 2**64 seeds and the offset
@@ -346,7 +395,7 @@ class Generator:
                 kernel.launch(blocks, 256, arguments, stream=stream)
 
     def _take(self, words: int, stream: Stream) -> tuple[Array | None, int, int]:
-        """Where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
+        """Tells where the seed and the offset lie, or None; the seed, and the offset or what to add to it."""
         states: GraphStates | None = find_states(stream)
         if states is None:
             return None, *self._state.take(words)

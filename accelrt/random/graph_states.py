@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PUT = ElementwiseKernel(
     "uint64 seed, uint64 offset", "raw uint64 at", "at[0] = seed; at[1] = offset", "random_state"
 )
-making = RLock()  # while the first draw of a capture makes its GraphStates
+making: RLock = RLock()  # while the first draw of a capture makes its GraphStates
 
 
 class GraphStates:
@@ -34,7 +34,7 @@ class GraphStates:
         # Its memory, and the words that the graph uses.
         self.places: dict[RandomState, tuple[Array, int]] = {}
         self.event: Event | None = None  # behind the last replay
-        self.lock = RLock()  # for places; and from a replay's writes until it is launched
+        self.lock: RLock = RLock()  # for places; and from a replay's writes until it is launched
 
     def take(self, state: RandomState, words: int, stream: Stream) -> tuple[Array, int]:
         """Memory of the seed and the offset, and what to add to the offset, for a kernel of the graph."""

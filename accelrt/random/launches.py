@@ -39,7 +39,7 @@ _kernels: dict[tuple[Form, int], Kernel] = {}
 
 
 class Part(NamedTuple):
-    """What one launch fills.
+    """The part of an array that one launch fills.
 
     Attributes:
         begin: int, bytes from the array's first element to the part's.

@@ -35,7 +35,7 @@ SPAN = 4  # threads whose neighbouring numbers one thread of a GPU draws, to wri
 
 
 class Form(NamedTuple):
-    """Which kernel: a distribution for elements of a type.
+    """The choice of a kernel: a distribution for elements of a type.
 
     Attributes:
         name: str, a key of STEPS, "ranked" or "walked".
@@ -52,7 +52,7 @@ class Form(NamedTuple):
 
 # Distribution -> how its numbers are drawn, its parameters' types (None: the drawn one), and the element's
 # value.
-STEPS = {
+STEPS: dict[str, tuple[str, tuple[str | None, ...], str]] = {
     "uniform": ("unit", (None, None, None), "accelrt_element = STORE(accelrt_fma(x, q, p));"),
     "normal": ("normal", (None, None), "accelrt_element = STORE(accelrt_fma(x, q, p));"),
     "integers": ("words", (None, "accelrt_long"), "accelrt_element = STORE(INTEGER((p ? x % p : x) + q));"),
@@ -69,7 +69,7 @@ def parameters(form: Form) -> list[str]:
 
 
 def signature(form: Form) -> list[str]:
-    """What the kernel takes, as signatures write it."""
+    """Returns what the kernel takes, as signatures write it."""
     own = [SIGNS[kind] for kind in parameters(form)]
     layout = [f"struct[{16 * form.axes}]"] if form.axes else []
     out = ["long long", f"{form.dtype}*"]

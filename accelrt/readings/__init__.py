@@ -1,4 +1,4 @@
-"""What a device says of its state: torch.cuda's readings by their names and units, and what else people ask
+"""Readings of a device's state: torch.cuda's readings by their names and units, and what else people ask
 nvidia-smi for.
 
 A reading changes nothing on the device.  It goes to NVML by the device's UUID, never by an index; on the host

@@ -31,14 +31,15 @@ _session_pid: int | None = None
 
 
 def other_targets() -> Sequence[OtherVendor] | None:
-    """What answers for each device of this process, in the order of the ordinals; None where NVML does."""
+    """Returns what answers for each device of this process, in the order of the ordinals; None where NVML
+    does."""
     if init.chosen_driver() != "cuda":
         return [Host(row) for row in identity.table()]
     return targets() if is_the_platform() else None
 
 
 def is_the_platform() -> bool:
-    """Whether AMD's library answers for the devices here.  Opens a session with it where it may."""
+    """Tells whether AMD's library answers for the devices here.  Opens a session with it where it may."""
     if open_code() != LIBRARY_NOT_FOUND or procfs.listed() is not None:
         return False
     try:
@@ -83,15 +84,15 @@ class Amd(OtherVendor):
         self.handle = handle
         amdsmi = library()
         facts = amdsmi.amdsmi_get_gpu_asic_info(handle)
-        self.name = str(facts.get("market_name", "AMD device"))
+        self.name: str = str(facts.get("market_name", "AMD device"))
         order = amdsmi.amdsmi_get_gpu_enumeration_info(handle)
-        self.hip_id = int(order.get("hip_id", -1))
+        self.hip_id: int = int(order.get("hip_id", -1))
         digits = str(facts.get("asic_serial", "")).removeprefix("0x")
-        self.uuid = str(order.get("hip_uuid") or f"GPU-{digits.lower().rjust(16, '0')}")
-        self.pci_bus_id = str(amdsmi.amdsmi_get_gpu_device_bdf(handle))
+        self.uuid: str = str(order.get("hip_uuid") or f"GPU-{digits.lower().rjust(16, '0')}")
+        self.pci_bus_id: str = str(amdsmi.amdsmi_get_gpu_device_bdf(handle))
 
     def ask(self, reading: str, call: str, *arguments: Any) -> Any:
-        """What a function of amdsmi answers of this device."""
+        """Returns what a function of amdsmi answers of this device."""
         amdsmi = library()
         try:
             return getattr(amdsmi, call)(self.handle, *arguments)

@@ -1,4 +1,4 @@
-"""What goes over PCIe and NVLink.  Source: NVML API Reference Guide, "Device Queries" and "NvLink
+"""Readings of what goes over PCIe and NVLink.  Source: NVML API Reference Guide, "Device Queries" and "NvLink
 Methods".
 """
 
@@ -31,8 +31,8 @@ KIB = 1024
 
 @reading
 def pcie_throughput(target: Target) -> PcieTraffic:
-    """What a device sends and receives over PCIe, in bytes a second, measured over 20 ms each, which the
-    call takes (nvmlDeviceGetPcieThroughput, which counts in KB of 1024 bytes).
+    """Returns how much a device sends and receives over PCIe, in bytes a second, measured over 20 ms each,
+    which the call takes (nvmlDeviceGetPcieThroughput, which counts in KB of 1024 bytes).
 
     Arguments, Raises: as temperature.
     """
@@ -44,14 +44,20 @@ def pcie_throughput(target: Target) -> PcieTraffic:
 
 @reading
 def pcie_link(target: Target) -> PcieLink:
-    """The generation and the lanes of a device's PCIe link, now and at most, and its replays."""
+    """Returns the generation and the lanes of a device's PCIe link, now and at most, and its replays.
+
+    Arguments, Raises: as temperature.
+    """
     calls = (partial(read_number, "pcie_link", number, target) for number in LINK)
     return PcieLink(*figures("pcie_link", target, calls, zeros=True))
 
 
 @reading
 def nvlink_links(target: Target) -> list[bool]:
-    """Whether each of a device's NVLinks is up (nvmlDeviceGetNvLinkState)."""
+    """Tells whether each of a device's NVLinks is up (nvmlDeviceGetNvLinkState).
+
+    Arguments, Raises: as temperature.
+    """
     found = []
     for link in range(LINKS):
         try:
@@ -69,9 +75,11 @@ def nvlink_links(target: Target) -> list[bool]:
 
 @reading
 def nvlink_throughput(target: Target) -> NvlinkTraffic:
-    """What a device has sent and received over all of its NVLinks, in bytes since the driver was loaded:
-    the payload (fields NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX).  The rate is the difference of two
-    readings.
+    """Returns the bytes that a device has sent and received over all of its NVLinks since the driver was
+    loaded: the payload (fields NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX).  The rate is the difference of
+    two readings.
+
+    Arguments, Raises: as temperature.
     """
     sent, received = read_fields(
         "nvlink_throughput", target, [(DATA_SENT, ALL_LINKS), (DATA_RECEIVED, ALL_LINKS)]

@@ -1,4 +1,4 @@
-"""Which device a reading is of, and the calls of NVML by the shape of their arguments: what the readings are made of.
+"""Finds the device that a reading is of, and makes NVML's calls by the shape of their arguments.
 
 An ordinal is looked up once in the table of identities and kept as a UUID, and NVML gives the handle for that UUID;
 no index of NVML's takes part, so that a reading is never of the wrong card.  Before init the table goes with the

@@ -48,8 +48,10 @@ class Host(OtherVendor):
     """A host device.  It belongs to this process alone, and before init holds nothing."""
 
     def __init__(self, row: identity.Identity) -> None:
-        self.uuid, self.name = row.uuid, row.name
-        self.ordinal, self.memory = row.ordinal, row.memory
+        self.uuid: str = row.uuid
+        self.name: str = row.name
+        self.ordinal: int | None = row.ordinal
+        self.memory: int = row.memory
 
     def device_memory_info(self) -> MemoryInfo:
         if not init.is_initialized():

@@ -36,7 +36,8 @@ REASON_NAMES = {
 
 
 def power_draw(device: DeviceArgument | None = None) -> int:
-    """What a device draws, in milliwatts (nvmlDeviceGetPowerUsage): on Ampere and later the mean of a second.
+    """Returns the power that a device draws, in milliwatts (nvmlDeviceGetPowerUsage): on Ampere and later the
+    mean of a second.
 
     Arguments, Raises: as temperature.
     """
@@ -45,7 +46,11 @@ def power_draw(device: DeviceArgument | None = None) -> int:
 
 @reading
 def power_limits(target: Target) -> PowerLimits:
-    """The limits of a device's power, in milliwatts (nvmlDeviceGetEnforcedPowerLimit and its neighbours)."""
+    """Returns the limits of a device's power, in milliwatts (nvmlDeviceGetEnforcedPowerLimit and its
+    neighbours).
+
+    Arguments, Raises: as temperature.
+    """
     numbers = (ENFORCED, REQUESTED, DEFAULT)
     single = [supported(partial(read_number, "power_limits", number, target)) for number in numbers]
     allowed = supported(partial(read_several, "power_limits", RANGE, target, 2)) or (None, None)
@@ -56,15 +61,20 @@ def power_limits(target: Target) -> PowerLimits:
 
 @reading
 def energy(target: Target) -> int:
-    """What a device has used since its driver was loaded, in millijoules
+    """Returns the energy that a device has used since its driver was loaded, in millijoules
     (nvmlDeviceGetTotalEnergyConsumption).
+
+    Arguments, Raises: as temperature.
     """
     return read_large("energy", ENERGY, target)
 
 
 @reading
 def performance_state(target: Target) -> int:
-    """A device's performance state, 0 (fastest) to 15 (nvmlDeviceGetPerformanceState)."""
+    """Returns a device's performance state, 0 (fastest) to 15 (nvmlDeviceGetPerformanceState).
+
+    Arguments, Raises: as temperature.
+    """
     state = read_number("performance_state", STATE, target)
     if state == UNKNOWN_STATE:
         raise refusal("performance_state", target)
@@ -73,8 +83,9 @@ def performance_state(target: Target) -> int:
 
 @reading
 def throttle_reasons(target: Target) -> tuple[str, ...]:
-    """Why a device's clocks are not higher (nvmlDeviceGetCurrentClocksEventReasons).
+    """Tells why a device's clocks are not higher (nvmlDeviceGetCurrentClocksEventReasons).
 
+    Arguments, Raises: as temperature.
     Returns:
         A tuple of str, of gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost,
         sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown and display_clock_setting;

@@ -19,7 +19,8 @@ KINDS = {
 
 @reading
 def gpu_processes(target: Target) -> list[GpuProcess]:
-    """The processes that have a context on a device (nvmlDeviceGetComputeRunningProcesses and its neighbour).
+    """Returns the processes that have a context on a device (nvmlDeviceGetComputeRunningProcesses and its
+    neighbour).
 
     Arguments, Raises: as temperature.
     Returns:
@@ -40,8 +41,8 @@ def gpu_processes(target: Target) -> list[GpuProcess]:
 
 
 def list_gpu_processes(device: DeviceArgument | None = None) -> str:
-    """The same as a text for people: a line for each process with the memory that it holds, in MB (2**20
-    bytes).
+    """Returns the same as a text for people: a line for each process with the memory that it holds, in MB
+    (2**20 bytes).
 
     Arguments, Raises: as temperature.
     """

@@ -1,4 +1,4 @@
-"""What readings share: who answers for a device, and figures of which a device may lack some."""
+"""The common parts of readings: who answers for a device, and figures of which a device may lack some."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refusal(name: str, target: Target) -> Exception:
 
 
 def figures(name: str, target: Target, calls: Iterable[Callable[[], int]], zeros: bool) -> list[int | None]:
-    """What each call answers, None for what the device lacks.
+    """Returns what each call answers, None for what the device lacks.
 
     Arguments:
         zeros: bool, whether figures that are all 0 are an answer.

@@ -1,4 +1,4 @@
-"""What readings of several figures answer.  A figure that a device lacks is None."""
+"""The results of readings of several figures.  A figure that a device lacks is None."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def supported(ask: Callable[[], T]) -> T | None:
-    """What a call answers; None where the device lacks it."""
+    """Returns what a call answers; None where the device lacks it."""
     try:
         return ask()
     except NotSupportedError:
@@ -31,7 +31,13 @@ def supported(ask: Callable[[], T]) -> T | None:
 
 @dataclass(frozen=True)
 class MemoryInfo:
-    """Bytes: total is reserved (by the driver) and free and used together."""
+    """A device's memory, as device_memory_info reads it.
+
+    Attributes:
+        total: int, bytes: what is reserved, free and used together.
+        reserved: int, bytes that the driver keeps for itself.
+        free, used: int, bytes.
+    """
 
     total: int
     reserved: int
@@ -41,8 +47,11 @@ class MemoryInfo:
 
 @dataclass(frozen=True)
 class TemperatureLimits:
-    """Degrees Celsius: where the device shuts down, where it slows down, and what is the most in
-    operation.
+    """Temperatures of a device that have consequences.
+
+    Attributes:
+        shutdown, slowdown: int, degrees Celsius; there it shuts down, and slows down.
+        gpu_max, memory_max: int, degrees Celsius, the most in operation.
     """
 
     shutdown: int | None
@@ -53,8 +62,12 @@ class TemperatureLimits:
 
 @dataclass(frozen=True)
 class PowerLimits:
-    """Milliwatts: in force (the least of all), asked for, as delivered, and the range that may be asked
-    for.
+    """The limits of a device's power.
+
+    Attributes:
+        enforced: int, milliwatts: the limit in force, the least of all.
+        requested, default: int, milliwatts: as it was set, and as delivered.
+        minimum, maximum: int, milliwatts: the range that may be set.
     """
 
     enforced: int | None
@@ -66,7 +79,12 @@ class PowerLimits:
 
 @dataclass(frozen=True)
 class EccErrors:
-    """Counts of memory errors: since the driver was loaded (volatile), and in the card's life (aggregate)."""
+    """Counts of memory errors.
+
+    Attributes:
+        corrected_volatile, uncorrected_volatile: int, since the driver was loaded.
+        corrected_aggregate, uncorrected_aggregate: int, in the card's life.
+    """
 
     corrected_volatile: int | None
     uncorrected_volatile: int | None
@@ -76,8 +94,12 @@ class EccErrors:
 
 @dataclass(frozen=True)
 class RemappedRows:
-    """Rows of memory replaced by spare ones: after corrected and uncorrected errors; pending until a reset;
-    failed.
+    """Rows of memory that spare ones replace.
+
+    Attributes:
+        corrected, uncorrected: int, rows replaced after such errors.
+        is_pending: bool, whether one is replaced at the next reset.
+        has_failed: bool, whether one could not be replaced.
     """
 
     corrected: int
@@ -88,8 +110,12 @@ class RemappedRows:
 
 @dataclass(frozen=True)
 class PcieLink:
-    """Generation and width (lanes) as they are and as they can be at most; replays counted since the last
-    reset.
+    """A device's PCIe link.
+
+    Attributes:
+        generation, width: int, as it is; the width in lanes.
+        max_generation, max_width: int, as it can be at most.
+        replays: int, counted since the last reset.
     """
 
     generation: int | None
@@ -101,7 +127,11 @@ class PcieLink:
 
 @dataclass(frozen=True)
 class PcieTraffic:
-    """Bytes a second over the last 20 ms: sent by the device, received by it."""
+    """Traffic over PCIe.
+
+    Attributes:
+        sent, received: int, bytes a second over the last 20 ms, by the device.
+    """
 
     sent: int
     received: int
@@ -109,7 +139,11 @@ class PcieTraffic:
 
 @dataclass(frozen=True)
 class NvlinkTraffic:
-    """Bytes since the driver was loaded, over all links: sent by the device, received by it."""
+    """Traffic over all of a device's NVLinks.
+
+    Attributes:
+        sent, received: int, bytes since the driver was loaded, by the device.
+    """
 
     sent: int
     received: int

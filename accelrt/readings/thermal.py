@@ -22,7 +22,7 @@ MEMORY_FIELD = 82  # NVML_FI_DEV_MEMORY_TEMP
 
 
 def temperature(device: DeviceArgument | None = None) -> int:
-    """The temperature of a device's die, in degrees Celsius (nvmlDeviceGetTemperature).
+    """Returns the temperature of a device's die, in degrees Celsius (nvmlDeviceGetTemperature).
 
     Arguments:
         device: int, "cuda:1", a device object, a UUID "GPU-..." or "MIG-..." of any card that NVML lists, a
@@ -40,7 +40,10 @@ def temperature(device: DeviceArgument | None = None) -> int:
 
 @reading
 def memory_temperature(target: Target) -> int:
-    """The temperature of a device's memory, in degrees Celsius (field NVML_FI_DEV_MEMORY_TEMP)."""
+    """Returns the temperature of a device's memory, in degrees Celsius (field NVML_FI_DEV_MEMORY_TEMP).
+
+    Arguments, Raises: as temperature.
+    """
     (value,) = read_fields("memory_temperature", target, [(MEMORY_FIELD, 0)])
     if not value:  # a card without the sensor answers an error, or 0
         raise refusal("memory_temperature", target)
@@ -49,14 +52,21 @@ def memory_temperature(target: Target) -> int:
 
 @reading
 def temperature_limits(target: Target) -> TemperatureLimits:
-    """Where a device slows down and shuts down, in degrees Celsius (nvmlDeviceGetTemperatureThreshold)."""
+    """Returns where a device slows down and shuts down, in degrees Celsius
+    (nvmlDeviceGetTemperatureThreshold).
+
+    Arguments, Raises: as temperature.
+    """
     kinds = (SHUTDOWN, SLOWDOWN, GPU_MAX, MEMORY_MAX)
     calls = (partial(read_number, "temperature_limits", THRESHOLD, target, kind) for kind in kinds)
     return TemperatureLimits(*figures("temperature_limits", target, calls, zeros=False))
 
 
 def fan_speed(device: DeviceArgument | None = None) -> int:
-    """The speed that a device's fans are meant to have, in percent of the highest (nvmlDeviceGetFanSpeed).
+    """Returns the speed that a device's fans are meant to have, in percent of the highest
+    (nvmlDeviceGetFanSpeed).
+
+    Arguments, Raises: as temperature.
 
     A blocked fan may stand still all the same.  A card cooled from outside has none: NotSupportedError.
     """
@@ -65,7 +75,10 @@ def fan_speed(device: DeviceArgument | None = None) -> int:
 
 @reading
 def fan_speeds(target: Target) -> list[int]:
-    """The same for each fan, in percent, a list of ints (nvmlDeviceGetFanSpeed_v2)."""
+    """Returns fan_speed of each fan, in percent, a list of ints (nvmlDeviceGetFanSpeed_v2).
+
+    Arguments, Raises: as temperature.
+    """
     fans = read_number("fan_speeds", FANS, target)
     if not fans:
         raise refusal("fan_speeds", target)

@@ -31,8 +31,8 @@ GPU, MEMORY = 0, 1  # fields of nvmlUtilization_t
 
 
 def utilization(device: DeviceArgument | None = None) -> int:
-    """The part of the last sampling period, a sixth of a second to a second, in which a kernel ran, in
-    percent (nvmlDeviceGetUtilizationRates).
+    """Returns the part of the last sampling period, a sixth of a second to a second, in which a kernel ran,
+    in percent (nvmlDeviceGetUtilizationRates).
 
     Arguments, Raises: as temperature.
     """
@@ -40,26 +40,34 @@ def utilization(device: DeviceArgument | None = None) -> int:
 
 
 def memory_usage(device: DeviceArgument | None = None) -> int:
-    """The part of the same period in which the device's memory was read or written, in percent of time, not
-    of bytes.
+    """Returns the part of the period of utilization in which the device's memory was read or written, in
+    percent of time, not of bytes.
+
+    Arguments, Raises: as temperature.
     """
     return read_pair("memory_usage", RATES, device, MEMORY)
 
 
 @reading
 def encoder_utilization(target: Target) -> int:
-    """How busy the video encoders are, in percent (nvmlDeviceGetEncoderUtilization)."""
+    """Returns how busy the video encoders are, in percent (nvmlDeviceGetEncoderUtilization).
+
+    Arguments, Raises: as temperature.
+    """
     return read_several("encoder_utilization", ENCODER, target, 2)[0]
 
 
 @reading
 def decoder_utilization(target: Target) -> int:
-    """How busy the video decoders are, in percent (nvmlDeviceGetDecoderUtilization)."""
+    """Returns how busy the video decoders are, in percent (nvmlDeviceGetDecoderUtilization).
+
+    Arguments, Raises: as temperature.
+    """
     return read_several("decoder_utilization", DECODER, target, 2)[0]
 
 
 def device_memory_used(device: DeviceArgument | None = None) -> int:
-    """Bytes of a device's memory in use by all processes, as nvidia-smi gives them
+    """Returns the bytes of a device's memory in use by all processes, as nvidia-smi gives them
     (nvmlDeviceGetMemoryInfo_v2).
 
     What the driver keeps for itself is not in it where the driver tells the two apart.  Arguments, Raises: as
@@ -70,7 +78,11 @@ def device_memory_used(device: DeviceArgument | None = None) -> int:
 
 @reading
 def device_memory_info(target: Target) -> MemoryInfo:
-    """Bytes of a device's memory: total, reserved by the driver, free, used (nvmlDeviceGetMemoryInfo_v2)."""
+    """Returns the bytes of a device's memory: total, reserved by the driver, free, used
+    (nvmlDeviceGetMemoryInfo_v2).
+
+    Arguments, Raises: as temperature.
+    """
     return MemoryInfo(*read_memory("device_memory_info", target, True))
 
 
@@ -83,7 +95,7 @@ SM = KINDS["sm"]
 
 
 def clock_rate(device: DeviceArgument | None = None) -> int:
-    """The clock of a device's multiprocessors now, in MHz (nvmlDeviceGetClockInfo).
+    """Returns the clock of a device's multiprocessors now, in MHz (nvmlDeviceGetClockInfo).
 
     Arguments, Raises: as temperature.
     """
@@ -92,19 +104,30 @@ def clock_rate(device: DeviceArgument | None = None) -> int:
 
 @reading
 def clock_rates(target: Target) -> dict[str, int | None]:
-    """A device's clocks now, in MHz: "graphics", "sm", "memory", "video"; None for one that it lacks."""
+    """Returns a device's clocks now, in MHz: "graphics", "sm", "memory", "video"; None for one that it
+    lacks.
+
+    Arguments, Raises: as temperature.
+    """
     return every_kind("clock_rates", NOW, target)
 
 
 @reading
 def max_clock_rates(target: Target) -> dict[str, int | None]:
-    """The highest that the same clocks can be, in MHz (nvmlDeviceGetMaxClockInfo)."""
+    """Returns the highest that the clocks of clock_rates can be, in MHz (nvmlDeviceGetMaxClockInfo).
+
+    Arguments, Raises: as temperature.
+    """
     return every_kind("max_clock_rates", MOST, target)
 
 
 @reading
 def application_clock_rates(target: Target) -> dict[str, int | None]:
-    """What programs are given at most as it is set now, in MHz (nvmlDeviceGetApplicationsClock)."""
+    """Returns the clocks that programs are given at most as it is set now, in MHz
+    (nvmlDeviceGetApplicationsClock), as clock_rates does.
+
+    Arguments, Raises: as temperature.
+    """
     return every_kind("application_clock_rates", ASKED, target)
 
 
@@ -123,7 +146,8 @@ VOLATILE, AGGREGATE = 0, 1  # nvmlEccCounterType_t
 
 @reading
 def ecc_errors(target: Target) -> EccErrors:
-    """How many errors of memory a device found, corrected ones and others (nvmlDeviceGetTotalEccErrors).
+    """Returns how many errors of memory a device found, corrected ones and others
+    (nvmlDeviceGetTotalEccErrors).
 
     Arguments: as temperature.
     Raises:
@@ -136,12 +160,20 @@ def ecc_errors(target: Target) -> EccErrors:
 
 @reading
 def ecc_mode(target: Target) -> bool:
-    """Whether a device's error correction is on now (nvmlDeviceGetEccMode)."""
+    """Tells whether a device's error correction is on now (nvmlDeviceGetEccMode).
+
+    Arguments, Raises: as temperature.
+    """
     return read_several("ecc_mode", MODE, target, 2)[0] == 1
 
 
 @reading
 def remapped_rows(target: Target) -> RemappedRows:
-    """Rows of memory that a device has replaced by spare ones (nvmlDeviceGetRemappedRows)."""
+    """Counts the rows of memory that a device has replaced by spare ones (nvmlDeviceGetRemappedRows).
+
+    Arguments, Raises: as temperature.
+    Returns:
+        RemappedRows.
+    """
     corrected, uncorrected, pending, failed = read_several("remapped_rows", ROWS, target, 4)
     return RemappedRows(corrected, uncorrected, bool(pending), bool(failed))

@@ -49,7 +49,7 @@ cdef int before_wait_slow(str call) except -1:
 
 
 def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -> None:
-    """What happens where a call of accelrt's waits for the device (torch.cuda.set_sync_debug_mode).
+    """Chooses what happens where a call of accelrt's waits for the device (torch.cuda.set_sync_debug_mode).
 
     Arguments:
         debug_mode: "default" or 0, nothing; "warn" or 1, a SyncDebugWarning at the caller's line; "error" or 2,
@@ -75,7 +75,7 @@ def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -
 
 
 def get_sync_debug_mode() -> int:
-    """The sync debug mode as int: 0 is default, 1 is warn, 2 is error."""
+    """Returns the sync debug mode as int: 0 is default, 1 is warn, 2 is error."""
     return sync_mode
 
 
@@ -92,7 +92,7 @@ def capture_of(int ordinal, uintptr_t stream) -> int:
 
 
 def is_blocking(int ordinal, uintptr_t stream) -> bool:
-    """Whether a stream waits for the legacy default stream, and that one for it."""
+    """Tells whether a stream waits for the legacy default stream, and that one for it."""
     cdef unsigned int flags = 0
     cdef int code = registry.active().stream_flags(ordinal, stream, &flags)
     return code == 0 and flags == STREAM_BLOCKING
@@ -141,7 +141,7 @@ def watching() -> Detector | None:
 
 
 def is_watching() -> bool:
-    """Whether the race detector is on."""
+    """Tells whether the race detector is on."""
     return sanitizing != 0
 
 
@@ -325,9 +325,10 @@ cdef inline bint is_named(const Access* access, PyObject* owner) noexcept:
 
 
 cdef class Deferral:
-    """What is given back once the uses that were under way have ended."""
+    """Deferral()\n--\n\n\
+    Memory that is given back once the uses that were under way have ended."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a Deferral is made by a free() beside a use")
 
 

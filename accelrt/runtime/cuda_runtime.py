@@ -35,7 +35,7 @@ REGISTER_FLAGS = 0b1111  # cudaHostRegisterPortable, Mapped, IoMemory and ReadOn
 
 
 class cudaError(int):
-    """What a call of the runtime answered: an int, 0 for success.
+    """The answer of a call of the runtime: an int, 0 for success.
 
     Attributes:
         name: str, the runtime's name for it, such as "cudaErrorInvalidValue".
@@ -55,7 +55,7 @@ cudaError.success = cudaError(0)
 
 
 def is_cuda() -> bool:
-    """Whether the runtime makes the calls, rather than the driver that is in use."""
+    """Tells whether the runtime makes the calls, rather than the driver that is in use."""
     return init.chosen_driver() == "cuda"
 
 

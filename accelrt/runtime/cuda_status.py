@@ -1,4 +1,4 @@
-"""What stands around the calls of the CUDA runtime: cudart(), check_error, and how kernels are loaded."""
+"""The surroundings of the CUDA runtime's calls: cudart(), check_error, and how kernels are loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _watching = False
 class cudaStatus:
     """torch.cuda.cudaStatus.
 
-    ERROR_NOT_READY is 34, as in torch; what CUDA's calls have answered since 10.1 is 600, cudaErrorNotReady.
+    Attributes:
+        SUCCESS: int, 0.
+        ERROR_NOT_READY: int, 34, as in torch; what CUDA's calls have answered since 10.1 is 600,
+            cudaErrorNotReady.
     """
 
     SUCCESS: int = 0
@@ -33,7 +36,7 @@ class cudaStatus:
 
 
 def cudart() -> ModuleType:
-    """The calls of the CUDA runtime that torch.cuda.cudart() has, as a module; initialises accelrt.
+    """Returns the calls of the CUDA runtime that torch.cuda.cudart() has, as a module; initialises accelrt.
 
         accelrt.check_error(accelrt.cudart().cudaProfilerStart())
 
@@ -103,7 +106,7 @@ def other(mode: str) -> str:
 
 
 def tell_of_others() -> None:
-    """At initialisation: whether the driver does as set_module_loading said."""
+    """Warns, at initialisation, where the driver does not do as set_module_loading said."""
     if registry.opened_name() == "cuda" and (found := get_module_loading()) != _asked:
         warnings.warn(
             f"modules are loaded {ADVERBS[found]} although set_module_loading({_asked!r}) was called: "
@@ -114,7 +117,7 @@ def tell_of_others() -> None:
 
 
 def get_module_loading() -> str:
-    """When the driver loads a module's kernels (cuModuleGetLoadingMode); initialises accelrt.
+    """Tells when the driver loads a module's kernels (cuModuleGetLoadingMode); initialises accelrt.
 
     Returns:
         "eager", all with the module, or "lazy", each at its first use; "eager" on the host device.

@@ -1,4 +1,4 @@
-"""What the CUDA runtime says of its errors: names and texts, which it tells without a driver."""
+"""Reads what the CUDA runtime says of its errors: names and texts, which it tells without a driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def bindings() -> ModuleType:
 
 
 def error_text(code: int, asked: str) -> str:
-    """What cudaGetErrorName or cudaGetErrorString, which asked names, says of a code."""
+    """Returns what cudaGetErrorName or cudaGetErrorString, which asked names, says of a code."""
     runtime = bindings()
     try:
         error = runtime.cudaError_t(operator.index(code))

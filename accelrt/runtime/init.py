@@ -46,7 +46,7 @@ def chosen_driver() -> str:
 
 
 def runs_on_host() -> bool:
-    """Whether the driver is the host device's, also behind a test's "faults".
+    """Tells whether the driver is the host device's, also behind a test's "faults".
 
     Raises:
         ValueError: as of chosen_driver.
@@ -56,12 +56,13 @@ def runs_on_host() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether this process has initialised a driver."""
+    """Tells whether this process has initialised a driver."""
     return _initialized_pid == os.getpid()
 
 
 def count_unopened() -> int:
-    """How many devices there are, found without a driver call: a process that only asks this may fork."""
+    """Returns how many devices there are, found without a driver call: a process that only asks this may
+    fork."""
     name = chosen_driver()
     if name in env.DRIVERS and name != "cuda":
         return int(later(registry.DRIVERS[name]).read_settings()["devices"])
@@ -96,7 +97,7 @@ describe_codes(words_of)
 
 
 def is_available() -> bool:
-    """Whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
+    """Tells whether there is a device to use.  Opens no driver, so that a fork after it is safe."""
     if not is_initialized():
         return count_unopened() > 0
     process.check()
@@ -230,7 +231,7 @@ def lazy_call(
 
 
 def is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had initialised, so that it can use no device."""
+    """Tells whether this process was forked from one that had initialised, so that it can use no device."""
     return registry.opened_name() == "forked"
 
 

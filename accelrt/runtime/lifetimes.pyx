@@ -1,4 +1,4 @@
-"""What has to live until work has passed it: records of captures, host functions, and late releases; and the pools that
+"""Keeps alive what work has not passed yet: records of captures, host functions, and late releases; and the pools that
 driver streams and events return to."""
 cimport cython
 import sys
@@ -169,7 +169,7 @@ cdef int keep_where_captured(int device, uintptr_t stream, object thing) except 
 
 
 def capture_of(int device, uintptr_t stream) -> tuple[bool, Record | None]:
-    """Whether a stream captures, and the Record of the graph of accelrt's that it captures for, or None."""
+    """Tells whether a stream captures, and the Record of the graph of accelrt's that it captures for, or None."""
     cdef bint captured = False
     cdef Record record = ask_driver(device, stream, &captured)
     return captured, outermost(record)
@@ -577,6 +577,7 @@ cdef enum:
     UNCOUNTED = -1
 
 SHORT_TURN = 5e-5  # seconds
+# stub: SHORT_TURN: float
 
 cdef long outstanding = 0                   # runs enqueued from Python and not yet over
 cdef long[MAX_DEVICES] outstanding_on       # of them, those of each device
@@ -588,7 +589,8 @@ cdef long closing = 0      # 1: the interpreter ends, so that no function runs a
 
 
 cdef class HostCall:
-    """A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
+    """HostCall(function, device)\n--\n\n\
+    A function on its way to a stream.  Each run that is enqueued holds a reference of its own, so that the
     function outlives a graph that dies while a launch of it is under way.  Launches by the Cython API hold
     none: there the caller keeps the graph."""
 
@@ -598,7 +600,7 @@ cdef class HostCall:
     cdef bint is_node  # of a graph that keeps it: every launch runs it
     cdef object mark   # its place in the order, for the race detector; None while that is off
 
-    def __init__(self, function, int device):
+    def __init__(self, function: Callable[[], object], int device) -> None:
         self.function = function
         self.device = device
 
@@ -784,7 +786,7 @@ cdef int await_all() except -1:
     return 0
 
 
-def finish_host_functions():
+def finish_host_functions() -> None:
     """The interpreter's exit: takes no more functions, lets those that are on their way run, then lets none start.
 
     Raises what a signal's handler raises, Ctrl-C's for one; then nothing is waited for any more.
@@ -802,7 +804,7 @@ def finish_host_functions():
         show_errors()
 
 
-def forget_in_child():
+def forget_in_child() -> None:
     """In a forked child, where the parent's functions do not run: the parent tells what they raised."""
     global more_errors, is_exiting
     function_errors.clear()

@@ -47,12 +47,12 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether the race detector is on."""
+    """Tells whether the race detector is on."""
     return is_watching()
 
 
 def reports() -> list[Report]:
-    """The races found so far, in the order of their second accesses; when it warns, each once a line.
+    """Returns the races found so far, in the order of their second accesses; when it warns, each once a line.
 
     Returns:
         list of Report: first and second, each with timeline, mode, call and line; address, nbytes,

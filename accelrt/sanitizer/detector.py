@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 
 class Driver(NamedTuple):
-    """What the detector asks of the device.
+    """The questions that the detector has for the device.
 
     Attributes:
         capture_of: of a device's stream, the id of the capture that it is in, or 0; -1 where it is not known.
@@ -64,7 +64,7 @@ class Driver(NamedTuple):
 
 @dataclass(slots=True)
 class Streams:
-    """Which timeline a device's stream has now.
+    """The timeline that each stream of a device has now.
 
     Arguments:
         is_blocking: of a device's stream, whether it waits for the legacy default stream.
@@ -109,7 +109,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a graph does, and how far its last launch is, which the next one waits for (cuGraphLaunch)."""
+    """The work of a graph, and how far its last launch is, which the next one waits for (cuGraphLaunch)."""
 
     parts: list[Captured | Point]
     has_host_function: bool
@@ -170,24 +170,24 @@ class Detector:
 
     def __init__(self, driver: Driver, raises: bool = True):
         self.driver = driver
-        self.raises = raises
+        self.raises: bool = raises
         self.reports: list[Report] = []
         self.owed: list[Report] = []  # to be told by the next call that can
         self.told: set[tuple[object, ...]] = set()
-        self.now = Scope(log=None)
-        self.host = self.now.order.host
+        self.now: Scope = Scope(log=None)
+        self.host: Timeline = self.now.order.host
         self.captures: dict[int, Scope] = {}
         self.graphs: dict[int, Replayed] = {}
-        self.streams = Streams(driver.is_blocking)
+        self.streams: Streams = Streams(driver.is_blocking)
         self.events: dict[int, Mark] = {}
         self.waits: dict[tuple[Timeline, Timeline], Line | None] = {}  # where the event was recorded
-        self.memory = LiveMemory()
-        self.fingerprints = Fingerprints(driver.fingerprint)
+        self.memory: LiveMemory = LiveMemory()
+        self.fingerprints: Fingerprints = Fingerprints(driver.fingerprint)
         self.host_calls: list[Access] = []  # host functions under way: they may write what they like
-        self.running = local()  # .call: the HostCall of the host function that the thread runs
+        self.running: local = local()  # .call: the HostCall of the host function that the thread runs
         self.late: deque[Callable[[], object]] = deque()
-        self.lock = Lock()
-        self.owner = 0  # the thread that holds the lock
+        self.lock: Lock = Lock()
+        self.owner: int = 0  # the thread that holds the lock
 
     def do_late(self) -> None:
         while self.late:

@@ -20,7 +20,7 @@ class IntervalMap(Generic[T]):
     values: list[T] = field(default_factory=list)
 
     def parts(self, begin: int, end: int) -> list[Part[T]]:
-        """What lies in a range, cut at its edges."""
+        """Returns what lies in a range, cut at its edges."""
         first, last = self.span(begin, end)
         return [
             (max(self.begins[index], begin), min(self.ends[index], end), self.values[index])

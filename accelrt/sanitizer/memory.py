@@ -1,4 +1,4 @@
-"""What the caches handed out and had back; and page-locked memory: whether the host wrote it meanwhile.
+"""Notes what the caches handed out and had back; and page-locked memory: whether the host wrote it meanwhile.
 
 No hook sees the host write an array that the device is to read.  So what a stream reads is summed up when the
 copy is enqueued, and again when the host comes to know that the copy is over.
@@ -38,7 +38,7 @@ class LiveMemory:
         return found
 
     def keep_home(self, allocation: Allocation) -> None:
-        """What was given back serves the same stream at once, and others when it is no longer in use."""
+        """Notes memory that was given back, which serves the same stream at once, and others later."""
         if allocation.home is not None:
             self.homes.set(allocation.address, allocation.address + allocation.nbytes, allocation.home)
 

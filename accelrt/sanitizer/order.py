@@ -41,7 +41,7 @@ def join(clock: Clock, other: Clock) -> None:
 
 
 def reached(clock: Clock, timeline: Timeline, epoch: int) -> bool:
-    """Whether a clock has reached an access."""
+    """Tells whether a clock has reached an access."""
     return timeline.is_over or clock.get(timeline, 0) >= epoch
 
 
@@ -56,7 +56,7 @@ class Order:
         return self.clocks.setdefault(timeline, {})
 
     def position(self, timeline: Timeline) -> Clock:
-        """What a timeline's next piece of work would come after; a copy.
+        """Returns what a timeline's next piece of work would come after; a copy.
 
         What the host knows goes before all that it enqueues from then on.  On the legacy default stream: CUDA
         programming guide, "Implicit Synchronization" and "Default Stream".

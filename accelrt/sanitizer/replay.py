@@ -63,12 +63,15 @@ class Launch:
         line: Line,
         mark_of: Callable[[int], Clock | None],
     ):
-        self.branches, self.stream, self.base = branches, stream, base
-        self.line, self.mark_of = line, mark_of
-        self.ends = dict(branches.ends)
+        self.branches: Branches = branches
+        self.stream: Timeline = stream
+        self.base: Clock = base
+        self.line: Line = line
+        self.mark_of: Callable[[int], Clock | None] = mark_of
+        self.ends: dict[Timeline, int] = dict(branches.ends)
         self.marks: dict[int, Clock] = {}  # of the events that it records
         self.waited: list[tuple[Point, Clock]] = []
-        self.steps = [self.step(part) for part in parts]
+        self.steps: list[Step] = [self.step(part) for part in parts]
 
     def step(self, part: Captured | Point) -> Step:
         place = part if isinstance(part, Point) else part.access
@@ -84,7 +87,7 @@ class Launch:
         return Step(part, timeline, known[timeline], known, self.access(part, timeline, known))
 
     def clock(self, known: Clock) -> Clock:
-        """What a part comes after, by what it came after in the capture."""
+        """Returns what a part comes after, by what it came after in the capture."""
         clock = dict(self.base)
         for timeline, epoch in known.items():
             clock[self.branches.at(timeline, self.stream)] = self.branches.ends.get(timeline, 0) + epoch

@@ -1,4 +1,4 @@
-"""What the race detector tells: two accesses, and the edge that is missing between them."""
+"""The reports of the race detector: two accesses, and the edge that is missing between them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Access:
     known: Clock = field(default_factory=dict, repr=False, compare=False)
 
     def is_before(self, other: Access) -> bool:
-        """Whether the other access waits for this one."""
+        """Tells whether the other access waits for this one."""
         return reached(other.known, self.timeline, self.epoch)
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ def using(call: str, spans: Iterable[tuple[int, int, str]]) -> list[Use]:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What was last done with some bytes: a write, and the reads since, the latest of each timeline.
+    """The last uses of some bytes: a write, and the reads since, the latest of each timeline.
 
     An access that comes after these comes after all earlier ones too, unless those raced themselves.
     """
@@ -51,7 +51,7 @@ class Uses:
         return Uses(access, tuple(read for read in self.reads if access.is_before(read)))
 
     def keep(self, wanted: Callable[[Access], Access | None]) -> Uses | None:
-        """What remains of the accesses as wanted gives them back, or None where nothing does."""
+        """Returns what remains of the accesses as wanted gives them back, or None where nothing does."""
         write = wanted(self.write) if self.write is not None else None
         reads = tuple(read for read in map(wanted, self.reads) if read is not None)
         return Uses(write, reads) if write is not None or reads else None
@@ -153,7 +153,8 @@ class Scope:
         self.uses.change(begin, end, lambda old: old.keep(mark) if old is not None else None)
 
     def summary(self) -> list[Captured | Point]:
-        """What one replay does: each range once, a write or else a read; all of it where events divide it."""
+        """Returns what one replay does: each range once, a write or else a read; all of it where events
+        divide it."""
         if any(isinstance(part, Point) for part in self.log or ()):
             return list(self.log or ())
         return [

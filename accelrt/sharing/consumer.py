@@ -56,7 +56,7 @@ _event_turns = threading.Lock()  # of one event of another process's, this one h
 
 
 class Place:
-    """Where memory is: the owner's socket and process, the loan, and what has to be mapped: plain values."""
+    """The place of memory: owner's socket and process, the loan, and what has to be mapped: plain values."""
 
     __slots__ = ("loan", "name", "nbytes", "offset", "pages", "pid", "segment", "size", "ticket", "uuid")
     unseen = False  # whether other libraries' work uses the memory, of which this one knows nothing
@@ -67,16 +67,16 @@ class Place:
         self, name: str, pid: int, loan: int, ticket: bool, uuid: bytes, nbytes: int, offset: int, size: int,
         segment: int | None, pages: tuple[tuple[int, int], ...],
     ) -> None:  # fmt: skip
-        self.name = name
-        self.pid = pid
-        self.loan = loan
-        self.ticket = ticket
-        self.uuid = uuid
-        self.nbytes = nbytes
-        self.offset = offset  # from where the pages, or the segment, begin
-        self.size = size  # bytes from there on
-        self.segment = segment  # the number of a plain segment; None for pages
-        self.pages = pages  # number and bytes of each
+        self.name: str = name
+        self.pid: int = pid
+        self.loan: int = loan
+        self.ticket: bool = ticket
+        self.uuid: bytes = uuid
+        self.nbytes: int = nbytes
+        self.offset: int = offset  # from where the pages, or the segment, begin
+        self.size: int = size  # bytes from there on
+        self.segment: int | None = segment  # the number of a plain segment; None for pages
+        self.pages: tuple[tuple[int, int], ...] = pages  # number and bytes of each
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Place, self.values)
@@ -93,12 +93,12 @@ class Place:
 
     @property
     def request(self) -> wire.Message:
-        """What the owner is asked for."""
+        """Returns what the owner is asked for."""
         return {"loan": self.loan}
 
     @property
     def gone(self) -> str:
-        """Why its owner has it no more."""
+        """Tells why its owner has it no more."""
         return "it was opened before" if self.ticket else "its owner has closed the handle"
 
 
@@ -128,7 +128,7 @@ class Mark:
 
     def __init__(self) -> None:
         self.before: list[Ending] | None = None
-        self.passed = threading.Event()
+        self.passed: threading.Event = threading.Event()
 
 
 class Owner:
@@ -139,11 +139,11 @@ class Owner:
         self.pid = pid
         self.authkey = authkey
         self.counters: set[str] = set()  # files of torch's that are this process's to remove if it dies
-        self.peer = 0  # its number in this process's namespace, once it was connected to
-        self.tally = Tally()
+        self.peer: int = 0  # its number in this process's namespace, once it was connected to
+        self.tally: Tally = Tally()
         self.idle: list[wire.Connection] = []
         self.ended: SimpleQueue[Ending | Mark | int] = SimpleQueue()
-        self.giving = GiveBack(self)
+        self.giving: GiveBack = GiveBack(self)
 
     def describe(self) -> str:
         return wire.describe(self.peer or self.pid)
@@ -199,11 +199,11 @@ class Owner:
 
 
 class GiveBack:
-    """What an owner's thread does: it gives back what has ended, whatever happens."""
+    """The work of an owner's thread: it gives back what has ended, whatever happens."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.service = Service(
+        self.service: Service = Service(
             f"accelrt-sharing-borrower-{owner.pid}",
             f"memory of process {owner.pid} is given back later",
             self.step,
@@ -215,14 +215,14 @@ class GiveBack:
         self.line: wire.Connection | None = None  # to the owner, for this thread alone
         self.sent: list[Ending] | None = None  # the owner was told of these, and has not answered
         self.sent_declined: list[int] = []
-        self.pause = FIRST_PAUSE
-        self.next_try = 0.0
-        self.retry = FIRST_PAUSE
-        self.doubts = 0
-        self.gone = False
+        self.pause: float = FIRST_PAUSE
+        self.next_try: float = 0.0
+        self.retry: float = FIRST_PAUSE
+        self.doubts: int = 0
+        self.gone: bool = False
 
     def reason(self) -> str:
-        """Why something is not given back, for an error."""
+        """Tells why something is not given back, for an error."""
         if self.sent is not None or self.untold:
             return "that process was told of it and does not answer"
         return "this process's own work uses it still"
@@ -345,7 +345,8 @@ class GiveBack:
         self.marks = [mark for mark in self.marks if mark.before]
 
     def goes_on(self) -> bool:
-        """Whether the thread is needed: where nothing was opened for a while, it and the connections end."""
+        """Tells whether the thread is needed: where nothing was opened for a while, it and the connections
+        end."""
         owner = self.owner
         with _lock:
             if owner.tally.leases or not owner.ended.empty():
@@ -478,7 +479,7 @@ def wait_for_owner(stream: Stream, handle: bytes) -> None:
 
 
 def attach(ending: Ending, place: Place, deadline: float) -> bool:
-    """Whether the memory is mapped already, and the lease uses that."""
+    """Tells whether the memory is mapped already, and the lease uses that."""
     while True:
         answer = ending.attach(place.key)
         if answer is not None:

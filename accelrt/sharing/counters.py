@@ -38,11 +38,11 @@ class Counter:
     __slots__ = ("file", "offset")
 
     def __init__(self, file: str, offset: int) -> None:
-        self.file = file
-        self.offset = offset
+        self.file: str = file
+        self.offset: int = offset
 
     def is_open(self) -> bool:
-        """Whether torch waits for the one that received the tensor."""
+        """Tells whether torch waits for the one that received the tensor."""
         memory = view(self.file)
         return memory is not None and self.read(memory) > 0
 
@@ -62,7 +62,7 @@ class Counter:
 
 
 def path_of(file: str) -> str | None:
-    """Where a file of counters is; None for a name that is not one of torch's."""
+    """Tells where a file of counters is; None for a name that is not one of torch's."""
     is_torchs = file.startswith("/torch_") and "/" not in file[1:]
     return FOLDER + file if is_torchs else None
 
@@ -95,8 +95,8 @@ def note(file: str, offset: int) -> None:
 
 
 def claim(file: str, offset: int) -> Counter | None:
-    """What a process is about to open: its counter, which is the process's from now on; None where this one
-    sent no such tensor, or another process has it."""
+    """Returns what a process is about to open: its counter, which is the process's from now on; None where
+    this one sent no such tensor, or another process has it."""
     with _lock:
         return _sent.pop((file, offset), None)
 

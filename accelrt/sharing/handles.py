@@ -1,4 +1,4 @@
-"""What programs call: handles of memory, and how multiprocessing pickles Buffers and Arrays."""
+"""The functions that programs call: handles of memory, and how multiprocessing pickles Buffers and Arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Layout = tuple[int, tuple[int, ...], tuple[int, ...], "Any", bool]  # offset, sh
 
 
 class MemoryHandle:
-    """Memory that other processes can open: it pickles, and its copy there has open().
+    """Memory that other processes can open, made by share: it pickles, and its copy there has open().
 
     In the owner's process it keeps the memory until close(), or its end; processes that opened it by then
     keep it on.
@@ -48,7 +48,7 @@ class MemoryHandle:
         self._loan = loan  # whose end is the handle's; None in every process but the owner's
 
     def open(self, device: DeviceArgument | None = None, *, timeout: float | None = None) -> Buffer | Array:
-        """The memory, as a Buffer, or an Array where one was shared, on the same bytes.
+        """Returns the memory, as a Buffer, or an Array where one was shared, on the same bytes.
 
         Arguments:
             device: which device to expect it on; None is whichever it is, under the number that it has in
@@ -73,7 +73,7 @@ class MemoryHandle:
         return self._place.nbytes
 
     def close(self) -> None:
-        """No process opens it any more; doing it again does nothing, and so does doing it elsewhere."""
+        """Ends it: no process opens it any more.  It does nothing the second time, and in other processes."""
         self._loan = None
 
     def __enter__(self) -> Self:
@@ -163,7 +163,8 @@ def share_pinned(memory: PinnedBuffer) -> PinnedHandle:
 def lend(
     memory: Buffer | Array, stream: Stream | int | None, ticket: bool
 ) -> tuple[consumer.Place, Layout | None, Loan | None]:
-    """Where others find the memory, how an Array lies in it, and the loan; of no bytes there is none."""
+    """Tells where others find the memory, how an Array lies in it, and the loan; of no bytes there is
+    none."""
     buffer = mapping.buffer_of(memory)
     mapping.check_shareable(buffer)
     chosen = mapping.pick_stream(buffer, stream)
@@ -192,7 +193,15 @@ def array_on(buffer: Buffer, layout: Layout) -> Array:
 
 
 def share(memory: Buffer | Array, stream: Stream | int | None = None) -> MemoryHandle:
-    """A handle by which other processes open the same memory; see Buffer.share()."""
+    """Returns a handle by which other processes open the same memory.
+
+    Arguments:
+        memory: Buffer or Array.
+        stream: as of Buffer.share.
+    Raises:
+        TypeError: memory is neither.
+        as Buffer.share and, of an Array, Array.share.
+    """
     place, layout, loan = lend(memory, stream, False)
     if loan is not None:
         loan.offer()
@@ -228,7 +237,7 @@ def open_place(
 
 
 def open_ticket(values: tuple[Any, ...], layout: Layout | None, claim: Claim) -> Buffer | Array:
-    """What a pickled Buffer or Array becomes."""
+    """Returns what a pickled Buffer or Array becomes."""
     try:
         buffer = open_place(consumer.Place(*values))
         memory = buffer if layout is None else array_on(buffer, layout)
@@ -241,7 +250,7 @@ def open_ticket(values: tuple[Any, ...], layout: Layout | None, claim: Claim) ->
 
 
 def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What multiprocessing pickles one by: a ticket, which one process opens once.
+    """Returns what multiprocessing pickles one by: a ticket, which one process opens once.
 
     A thread that feeds a Queue has no caller to raise to, and whoever gets from the Queue would wait for
     ever: there an error is pickled instead, and raised where it is unpickled.
@@ -262,7 +271,8 @@ def reduce_memory(memory: Buffer | Array) -> tuple[Callable[..., Any], tuple[Any
 
 
 def feeds_queue() -> bool:
-    """Whether the calling thread feeds a multiprocessing.Queue that only prints the errors that it meets."""
+    """Tells whether the calling thread feeds a multiprocessing.Queue that only prints the errors that it
+    meets."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code is Queue._feed.__code__:  # type: ignore[attr-defined]
@@ -272,7 +282,7 @@ def feeds_queue() -> bool:
 
 
 def raise_refusal(pid: int, kind: str, text: str) -> NoReturn:
-    """What the process that gets from a Queue unpickles where the other one could not share."""
+    """Returns what the process that gets from a Queue unpickles where the other one could not share."""
     raise RuntimeError(f"process {pid} put memory into a Queue that it could not share: {kind}: {text}")
 
 
@@ -309,7 +319,7 @@ def cancel_unopened() -> int:
 
 
 def statistics() -> dict[str, int]:
-    """What this process shares, and what it has of others.
+    """Counts what this process shares, and what it has of others.
 
     Returns:
         dict: handles that are open here, unopened pickles, what was lent to other processes and not given

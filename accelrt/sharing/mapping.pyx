@@ -251,12 +251,14 @@ cdef class Listener(Endpoint):
 
 
 cdef class Connection(Endpoint):
-    """One end of a connection.
+    """Connection()\n--\n\n\
+    One end of a connection.
 
     Attributes:
         deadline: float, of time.monotonic(), until when each call waits that is given no other; FOREVER at first.
         number: int, the caller's.
     """
+    # stub: def __init__(self) -> None: ...
 
     cdef public double deadline
     cdef public long number
@@ -297,7 +299,7 @@ cdef class Connection(Endpoint):
         return 0
 
     def wait_readable(self, double deadline) -> bool:
-        """Whether a packet came, or the other end was closed, by the deadline."""
+        """Tells whether a packet came, or the other end was closed, by the deadline."""
         cdef int code = EAGAIN
         while code:
             with nogil:
@@ -485,7 +487,8 @@ def refuse_capture(Stream stream, str call) -> None:
 # --- the owner's side ----------------------------------------------------------------------------------------------
 
 cdef class SharedBytes:
-    """A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or
+    """SharedBytes()\n--\n\n\
+    A Buffer's bytes as other processes may have them; released when neither the Buffer nor anything else keeps this.  Or
     a block of torch's, which goes back no sooner than this."""
     # stub: serial: int | None
     # stub: pages: tuple[tuple[int, int], ...]
@@ -504,7 +507,7 @@ cdef class SharedBytes:
     cdef bint is_torchs
     cdef object __weakref__
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a SharedBytes belongs to the Buffer whose memory is shared")
 
     def __dealloc__(self):
@@ -748,9 +751,10 @@ cdef class Relaxed:
 
 
 cdef class Mapping:
-    """Memory of another process at addresses of this one; unmapped by close(), which waits for nothing."""
+    """Mapping()\n--\n\n\
+    Memory of another process at addresses of this one; unmapped by close(), which waits for nothing."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         raise TypeError("a Mapping is made by reserve() or open_segment()")
 
     def __dealloc__(self):
@@ -1008,7 +1012,7 @@ cdef bint is_done(Use* work) noexcept nogil:
 # stub: class Tally:
 @cython.no_gc
 cdef class Tally:
-    """What this process has of one owner, and what of it is over and not given back.
+    """The memory that this process has of one owner, and what of it is over and not given back.
 
     Attributes:
         leases: int, Leases that live, or whose memory is not given back yet.
@@ -1022,7 +1026,7 @@ cdef class Tally:
 
 @cython.no_gc
 cdef class Ending:
-    """What is left of a Lease that died: work to wait for, a mapping to let go of, an owner to tell.
+    """The rest of a Lease that died: work to wait for, a mapping to let go of, an owner to tell.
 
     Attributes:
         number: int, the name that this process gave to what it opened.
@@ -1102,8 +1106,8 @@ cdef class Ending:
         return 0
 
     def is_idle(self) -> bool:
-        """Whether no stream's work uses the memory any more.  Waits for nothing, but for a device that answers neither for
-        its streams nor for events behind their work."""
+        """Tells whether no stream's work uses the memory any more.  Waits for nothing, but for a device that answers neither
+        for its streams nor for events behind their work."""
         cdef Use** link
         cdef bint done
         if self.memory is None:
@@ -1164,7 +1168,7 @@ cdef class Ending:
 
 @cython.no_gc
 cdef class Lease:
-    """What a Buffer of another process's memory keeps: its end puts an Ending into a queue."""
+    """The lease that a Buffer of another process's memory keeps: its end puts an Ending into a queue."""
 
     cdef object queue
     cdef readonly Ending ending
@@ -1232,7 +1236,7 @@ def next_unclaimed() -> tuple[str, int, int] | None:
 
 # stub: def rebuild(open_ticket: Callable[..., object], values: tuple[object, ...], layout: tuple[object, ...] | None) -> object: ...  # no-cython-lint
 def rebuild(open_ticket: Callable[..., object], tuple values not None, layout: tuple[object, ...] | None) -> object:
-    """What multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted.
+    """Returns what multiprocessing unpickles a Buffer or Array by: the ticket is claimed before anything can be interrupted.
 
     Arguments:
         open_ticket: handles.open_ticket, which gets the values of a Place, the layout and the Claim.
@@ -1242,7 +1246,7 @@ def rebuild(open_ticket: Callable[..., object], tuple values not None, layout: t
 
 
 def statistics() -> dict[str, int]:
-    """How many Buffers of other processes this one has opened, and how many mappings they lie on."""
+    """Returns how many Buffers of other processes this one has opened, and how many mappings they lie on."""
     cdef Mapping memory
     cdef long opened = 0
     for memory in list(_mapped.values()):

@@ -66,11 +66,11 @@ class Borrower:
         self.who = who
         self.pid = pid
         self.life = life  # can be read once it has ended; None: it has to be looked at
-        self.began = procfs.started(pid) if life is None else None
+        self.began: int | None = procfs.started(pid) if life is None else None
         self.connections: dict[int, Lender] = {}
         self.lent: dict[int, Loan | LentTensor] = {}  # by the names that it gave
         self.late: list[LentTensor] = []  # that it gave back, and torch has not counted down there yet
-        self.over = False
+        self.over: bool = False
 
     def has_ended(self) -> bool:
         """Of one whose end the kernel tells, it is told by that."""
@@ -116,9 +116,9 @@ class Lender:
     def __init__(self, connection: wire.Connection, key: bytes | None) -> None:
         self.connection = connection
         self.key = key
-        self.deadline = wire.deadline_in(wire.limit_of(None))  # until when it has to begin
+        self.deadline: float = wire.deadline_in(wire.limit_of(None))  # until when it has to begin
         self.process: Borrower | None = None
-        self.number = 0  # of the process's connections
+        self.number: int = 0  # of the process's connections
         self.cut: set[int] = set()  # names of what was given back before it was handed out
 
     def begin(self) -> None:
@@ -183,8 +183,8 @@ class Lender:
         return True
 
     def lend(self, name: int, loan: Loan | LentTensor | None) -> bool:
-        """Whether the process has the loan from now on: there is one, and it was not given back already.
-        Under the lock."""
+        """Tells whether the process has the loan from now on: there is one, and it was not given back
+        already. Under the lock."""
         process = self.process
         if process is None or process.over:
             raise EOFError("the process has ended")
@@ -205,7 +205,7 @@ class Lender:
         self.send_memory(name, loan.memory, loan.event, files)
 
     def hand_out_tensor(self, where: list[int], claim: list[Any] | None, name: int, files: bool) -> None:
-        """What is torch's is kept by it, and by the hand-out while that lasts."""
+        """Hands out memory of torch's, which torch keeps, and the hand-out while it lasts."""
         memory = mapping.hold_tensor(*where)
         if memory is not None:
             loan = LentTensor(memory.nbytes, None if claim is None else counters.claim(*claim))
@@ -288,16 +288,20 @@ class Lender:
 
 
 class Offer:
-    """Where this process listens, and the thread that accepts and sees processes end."""
+    """The address where this process listens, and the thread that accepts and sees processes end."""
 
     def __init__(self) -> None:
-        self.poll = select.epoll()
+        self.poll: select.epoll = select.epoll()
+        self.listener: mapping.Listener
+        self.name: str
         self.listener, self.name = wire.listen()  # for who has multiprocessing's authkey
+        self.tensor_listener: mapping.Listener
+        self.tensor_name: str
         self.tensor_listener, self.tensor_name = wire.listen()  # for who has a tensor's handle, with its key
-        self.tensor_key = secrets.token_bytes(KEY_BYTES)
+        self.tensor_key: bytes = secrets.token_bytes(KEY_BYTES)
         self.lives: dict[int, Borrower] = {}
         self.waiting: deque[Lender] = deque()  # connections whose thread could not start
-        self.service = Service(
+        self.service: Service = Service(
             "accelrt-sharing-listener", "a process that opens memory has to wait", self.serve
         )
         for listener in (self.listener, self.tensor_listener):
@@ -352,7 +356,7 @@ class Offer:
             self.waiting.popleft()
 
     def judge(self, error: OSError) -> None:
-        """Where somebody closed all descriptors of this process, their numbers may be others' by now."""
+        """Gives up descriptors that somebody closed, since their numbers may be others' by now."""
         global _offer
         if error.errno in BROKEN_LISTENER:
             self.listener.abandon()
@@ -429,7 +433,7 @@ def offer() -> Offer:
 
 
 def drop_own_ticket(name: str, number: int) -> bool:
-    """Whether that is this process's socket; the ticket will not be opened then."""
+    """Tells whether that is this process's socket; the ticket will not be opened then."""
     with _lock:
         if _offer is None or name != _offer.name:
             return not name
@@ -439,7 +443,7 @@ def drop_own_ticket(name: str, number: int) -> bool:
 
 
 def find_own(name: str, number: int) -> tuple[bool, Loan | None]:
-    """Whether that is this process's socket, and the loan, which a ticket ends."""
+    """Tells whether that is this process's socket, and the loan, which a ticket ends."""
     with _lock:
         if not name or _offer is None or name != _offer.name:
             return False, None

@@ -27,7 +27,7 @@ _thread = threading.local()
 
 
 class TensorPlace(consumer.Place):
-    """Where the memory is in which tensors lie, as a handle says it.
+    """The place of the memory in which tensors lie, as a handle says it.
 
     Attributes:
         device: int, the owner's ordinal; base: int, the address there.
@@ -42,10 +42,13 @@ class TensorPlace(consumer.Place):
         if not handle.startswith(MARK) or len(parts) != PARTS:
             raise ValueError(f"{handle[:40]!r} is no handle of memory that this accelrt can open")
         name, key, uuid = parts[:3]
+        self.device: int
+        self.base: int
+        self.serial: int
         pid, self.device, self.base, size, self.serial, plain = map(int, parts[3:])
         segment = self.serial if plain else None
         super().__init__(name, pid, 0, False, bytes.fromhex(uuid), size, 0, size, segment, ())
-        self.authkey = bytes.fromhex(key)
+        self.authkey: bytes | None = bytes.fromhex(key)
         self.claim = claim
 
     @property
@@ -71,7 +74,7 @@ class Opened:
 
     def __init__(self, handle: bytes, device: int, claim: tuple[str, int]) -> None:
         self.handle = handle
-        self.memory = open_handle(handle, device, claim)
+        self.memory: tuple[int, object] = open_handle(handle, device, claim)
 
     def __enter__(self) -> None:
         _thread.opened = self

@@ -50,7 +50,7 @@ Message = dict[str, "Any"]
 
 
 class BrokenPeerError(ConnectionError):
-    """What is at the other end does not speak as one of ours does."""
+    """The other end does not speak as one of ours does."""
 
 
 class OtherPeerError(BrokenPeerError):
@@ -58,12 +58,12 @@ class OtherPeerError(BrokenPeerError):
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether this process lacks something, not the other one."""
+    """Tells whether this process lacks something, not the other one."""
     return isinstance(error, OSError) and error.errno in OURS
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of that number; one that was stopped is alive."""
+    """Tells whether there is a process of that number; one that was stopped is alive."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

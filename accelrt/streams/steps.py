@@ -75,7 +75,7 @@ class AsyncGeneratorSteps(AsyncGenerator[Any, Any]):
 
 
 def follow(new_context: NewContext | None, steps: Any) -> Any:
-    """What StreamContext.follow returns."""
+    """Makes what StreamContext.follow returns."""
     kinds: dict[Any, Any] = {
         Coroutine: CoroutineSteps,
         Generator: GeneratorSteps,

@@ -219,6 +219,8 @@ cdef class Stream:
         ValueError, TypeError: device names none, priority is no int, nonblocking no bool, or no stream with that id is
             in use.
         CudaError: the driver made no stream.
+    Attributes:
+        device_index: int, the ordinal of its device.
 
         with accelrt.Stream():  # as with accelrt.stream(...)
             ...
@@ -280,7 +282,7 @@ cdef class Stream:
 
     @staticmethod
     def from_any(stream: object, device: DeviceArgument | None = None) -> Stream:
-        """A Stream of whatever stands for one: its own handle, kept alive with its owner.
+        """Returns a Stream of whatever stands for one: its own handle, kept alive with its owner.
 
         Arguments:
             stream: Stream, handle as int, an object with __cuda_stream__ (cuda.core's, torch's, CuPy's), one with
@@ -297,7 +299,11 @@ cdef class Stream:
 
     @staticmethod
     def priority_range(device: DeviceArgument | None = None) -> tuple[int, int]:
-        """The least and the greatest priority of a device's streams, as (least, greatest): (0, -5), say."""
+        """Returns the least and the greatest priority of a device's streams, as (least, greatest): (0, -5), say.
+
+        Arguments:
+            device: int, "cuda:1", ...; None is the current device.
+        """
         return priority_range_of(ordinal_of(device))
 
     @property
@@ -336,7 +342,7 @@ cdef class Stream:
 
     @property
     def _as_parameter_(self) -> c_void_p:
-        """What ctypes passes to a C function: the handle as a pointer."""
+        """Returns what ctypes passes to a C function: the handle as a pointer."""
         import ctypes
 
         return ctypes.c_void_p(self.cuda_stream)
@@ -395,7 +401,8 @@ cdef class Stream:
         self.has_window = self.pooled != NULL
 
     def get_access_policy_window(self) -> AccessPolicyWindow | None:
-        """The stream's access policy window, as (address, num_bytes, hit_ratio, hit, miss); None where it has none."""
+        """Returns the stream's access policy window, as (address, num_bytes, hit_ratio, hit, miss); None where it has
+        none."""
         return init.later("accelrt.streams.access_policy").read(self.device_index, self.cuda_stream)
 
     def reset_access_policy_window(self) -> None:
@@ -468,7 +475,7 @@ cdef class Stream:
         return 0
 
     def query(self) -> bool:
-        """Whether all work put in so far is complete (cuStreamQuery).
+        """Tells whether all work put in so far is complete (cuStreamQuery).
 
         Raises:
             CaptureError: the stream is capturing; this breaks the capture.
@@ -515,6 +522,8 @@ cdef class Stream:
 
         Arguments:
             event: Event, of any device.  One that was never recorded is waited for no time.
+        Raises:
+            TypeError: it is no Event.
         """
         event_of(event).wait_in(self)
 
@@ -523,6 +532,8 @@ cdef class Stream:
 
         Arguments:
             stream: Stream, of any device.
+        Raises:
+            TypeError: it is no Stream.
         """
         cdef Event point
         if not isinstance(stream, Stream):
@@ -532,7 +543,16 @@ cdef class Stream:
         point.wait_in(self)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Records an event here, one made for it by default, and returns it."""
+        """Records an event here.
+
+        Arguments:
+            event: Event; None makes one, without timing.
+        Returns:
+            Event, the one that was recorded.
+        Raises:
+            TypeError: event is no Event.
+            ValueError: it was recorded before on a stream of another device.
+        """
         cdef Event point = Event() if event is None else event_of(event)
         point.record_in(self)
         return point
@@ -584,7 +604,10 @@ cdef class Stream:
 
 
 def default_stream(device: DeviceArgument | None = None) -> Stream:
-    """A device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0.
+    """Returns a device's legacy default stream (CU_STREAM_LEGACY), whose handle is 0.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
 
     Its work waits for all earlier work of the device's blocking streams, the threads' default streams among them,
     and their later work waits for it (CUDA driver API, "Stream synchronization behavior").  Of the
@@ -594,7 +617,10 @@ def default_stream(device: DeviceArgument | None = None) -> Stream:
 
 
 def per_thread_stream(device: DeviceArgument | None = None) -> Stream:
-    """The per-thread default stream of a device (CU_STREAM_PER_THREAD), whose handle is 2.
+    """Returns the per-thread default stream of a device (CU_STREAM_PER_THREAD), whose handle is 2.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
 
     The one handle names another stream on every thread: that of whichever thread uses it.  It is a blocking
     stream, see default_stream().  Device memory allocated on it waits, when it is freed, for an event on the
@@ -641,7 +667,12 @@ class ExternalStream(Stream):
 
 
 def get_stream_from_external(data_ptr: int, device: DeviceArgument | None = None) -> ExternalStream:
-    """ExternalStream(data_ptr, device), by torch.cuda's name for it."""
+    """Makes ExternalStream(data_ptr, device), by torch.cuda's name for it.
+
+    Arguments:
+        data_ptr, device: as stream_ptr and device of ExternalStream, which says what is raised.
+    Raises: as ExternalStream.
+    """
     return ExternalStream(data_ptr, device)
 
 
@@ -675,6 +706,9 @@ cdef class Event:
             (CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL).  Such an event carries no stream into a capture.
     Raises:
         ValueError: interprocess with enable_timing or external.
+    Attributes:
+        handle: int, the driver's event (CUevent); 0 before the first record.
+        device_index: int, the ordinal of the device that it was first recorded on; -1 before.
 
     Making one makes no driver call: the driver's event is taken at the first record.
     """
@@ -694,7 +728,7 @@ cdef class Event:
 
     @staticmethod
     def from_ipc_handle(device: DeviceArgument | None, handle: bytes) -> Event:
-        """An event of another process (cuIpcOpenEventHandle): both record it, wait for it and ask about it.
+        """Returns an event of another process (cuIpcOpenEventHandle): both record it, wait for it and ask about it.
 
         Arguments:
             device: the device that it belongs to there; None is the current one.
@@ -721,7 +755,7 @@ cdef class Event:
         return event
 
     def ipc_handle(self) -> bytes:
-        """The bytes by which another process opens this event (cuIpcGetEventHandle), see from_ipc_handle().
+        """Returns the bytes by which another process opens this event (cuIpcGetEventHandle), see from_ipc_handle().
 
         An event that was not recorded yet gets its driver's event now, on the current device.
 
@@ -858,7 +892,7 @@ cdef class Event:
         self.wait_in(stream if isinstance(stream, Stream) else stream_of(stream, ordinal_of(None)))
 
     def query(self) -> bool:
-        """Whether the work before the last record is complete (cuEventQuery); True if never recorded.
+        """Tells whether the work before the last record is complete (cuEventQuery); True if never recorded.
 
         Raises:
             CaptureError: the event was last recorded in a capture.
@@ -901,7 +935,7 @@ cdef class Event:
         raise_callback_errors()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to a later one (cuEventElapsedTime), as float; about 0.5 us exact.
+        """Returns the milliseconds from this event to a later one (cuEventElapsedTime), as float; about 0.5 us exact.
 
         Arguments:
             end_event: Event.
@@ -953,7 +987,7 @@ cdef class Event:
 
     @property
     def _as_parameter_(self) -> c_void_p:
-        """What ctypes passes to a C function: the handle as a pointer."""
+        """Returns what ctypes passes to a C function: the handle as a pointer."""
         import ctypes
 
         return ctypes.c_void_p(self.handle)
@@ -1124,7 +1158,7 @@ cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
 
 
 def current_stream(device: DeviceArgument | None = None) -> Stream:
-    """The calling thread's current stream of a device.
+    """Returns the calling thread's current stream of a device.
 
     Makes no driver call where the device is given or is the only one; among several devices the driver
     is asked which is current.
@@ -1269,7 +1303,12 @@ cdef int drop_inner(int index) except -1:
 @cython.freelist(8)
 cdef class StreamContext:
     """StreamContext(stream)\n--\n\n\
-    The context in which a stream, and its device, are current; see stream()."""
+    The context in which a stream, and its device, are current; see stream().
+
+    Arguments, Raises: as accelrt.stream.
+    Attributes:
+        stream: Stream, or None where the context does nothing.
+    """
     # stub: stream: Stream | None
     # stub: @overload
     # stub: def follow(self, steps: Coroutine[_Y, _S, _R]) -> Coroutine[_Y, _S, _R]: ...
@@ -1407,7 +1446,7 @@ cdef bint leave_own(Stream stream) except -1:
 
 
 def stream(stream: Stream | None) -> StreamContext:
-    """The context in which a stream is the calling thread's current one, and its device the current one.
+    """Returns the context in which a stream is the calling thread's current one, and its device the current one.
 
         with accelrt.stream(s):
             ...

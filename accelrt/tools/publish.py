@@ -1,4 +1,4 @@
-"""What this process's pools hold, told to the processes that look on: accelrt top and accelrt export.
+"""Tells what this process's pools hold to the processes that look on: accelrt top and accelrt export.
 
 A process that wants to be seen writes a small file, PID.json, once a second, in a folder that is its user's
 alone: $XDG_RUNTIME_DIR/accelrt, or accelrt-UID in the folder for temporary files.  The file is replaced as a
@@ -47,7 +47,7 @@ _writer: tuple[int, Writer] | None = None  # process id, and what writes there
 
 @dataclass(frozen=True)
 class Pool:
-    """What a process's pool holds of one device.
+    """The memory that a process's pool holds of one device.
 
     Attributes:
         ordinal: int, the process's own; another process may count otherwise.
@@ -93,9 +93,9 @@ class Writer(threading.Thread):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(name="accelrt-publish", daemon=True)
-        self.path = folder() / f"{os.getpid()}.json"
+        self.path: Path = folder() / f"{os.getpid()}.json"
         self.seconds = seconds
-        self.over = threading.Event()
+        self.over: threading.Event = threading.Event()
 
     def run(self) -> None:
         failed = False
@@ -164,7 +164,7 @@ def stop() -> None:
 
 
 def folder() -> Path:
-    """The folder in which this user's processes publish, made if need be.
+    """Returns the folder in which this user's processes publish, made if need be.
 
     Raises:
         OSError: it cannot be made, or it is not a folder of this user's that nobody else may write.
@@ -179,7 +179,7 @@ def folder() -> Path:
 
 
 def published() -> list[Published]:
-    """The processes of this user that publish, in the order of their pids.  Touches no driver.
+    """Returns the processes of this user that publish, in the order of their pids.  Touches no driver.
 
     Files of processes that are gone are removed; those of other pid namespaces are left alone and left out.
     One that is malformed, or is no regular file of this user's, is left out, and a RuntimeWarning names it.
@@ -196,7 +196,7 @@ def published() -> list[Published]:
 
 
 def reading() -> Published:
-    """What this process's pools hold now."""
+    """Returns what this process's pools hold now."""
     pid, driver = os.getpid(), chosen_driver()
     pools = [pool_of(ordinal, driver) for ordinal in range(accelrt.device_count())]
     return Published(pid, procfs.started(pid) or 0, namespace(), driver, time.time(), pools)
@@ -221,7 +221,8 @@ def write(path: Path, what: Published) -> None:
 
 
 def look_into(directory: Path) -> list[Published]:
-    """What the files of a folder say but for malformed ones.  Removes those of processes that are gone."""
+    """Returns what the files of a folder say but for malformed ones.  Removes those of processes that are
+    gone."""
     entries, mine = [], namespace()
     for path in (*directory.glob("*.json"), *directory.glob("*.new")):
         if not path.stem.isdecimal():
@@ -255,7 +256,7 @@ def remove(path: Path) -> None:
 
 
 def read(path: Path) -> Published | None:
-    """What a file says; None where it is of another version of accelrt.
+    """Returns what a file says; None where it is of another version of accelrt.
 
     Raises:
         OSError: it cannot be read; FileNotFoundError: it went away.
@@ -295,7 +296,7 @@ def is_count(value: object) -> bool:
 
 
 def is_text(value: object) -> bool:
-    """Whether a terminal can show it as it is: no control characters, no halves of surrogates."""
+    """Tells whether a terminal can show it as it is: no control characters, no halves of surrogates."""
     return isinstance(value, str) and len(value) <= TEXT_LIMIT and value.isprintable()
 
 

@@ -77,7 +77,7 @@ def ordinal_of_arrays(value: object) -> int | None:
 
 
 def name_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What arguments are called in a file: shapes and types of arrays, and the other values.
+    """Returns what arguments are called in a file: shapes and types of arrays, and the other values.
 
     A float is "float" whatever its value, since few operations depend on it.
     Raises:
@@ -178,7 +178,8 @@ def dtype_of(kind: str) -> np.dtype[Any]:
 
 
 def differs(theirs: object, ours: object, tolerances: Tolerances) -> str:
-    """How what a candidate wrote differs from what the default wrote, as text; empty where it does not."""
+    """Returns how what a candidate wrote differs from what the default wrote, as text; empty where it does
+    not."""
     expected, found = arrays_in(theirs), arrays_in(ours)
     if len(expected) != len(found):
         return f"{len(found)} arrays instead of {len(expected)}"

@@ -31,7 +31,10 @@ def tune_in_file(filename: str) -> list[Result]:
 
 
 def tune_gemm_in_file(filename: str) -> list[Result]:
-    """The same for the operations whose names begin with Gemm or ScaledGemm alone, by torch's name."""
+    """Does as tune_in_file for operations whose names begin with Gemm or ScaledGemm alone; torch's name.
+
+    Arguments, Returns, Raises: as tune_in_file.
+    """
     lines = [line for line in read_untuned(os.fspath(filename)) if line[0].startswith(GEMMS)]
     return tune_each(lines, skip)
 

@@ -71,7 +71,7 @@ class Operation:
         copies: Callable[[Any], Any] | None = None,
         check: Callable[[Any, Any], str] | None = None,
     ) -> None:
-        self.name = check_field(name, "name")
+        self.name: str = check_field(name, "name")
         if name == "Validator":
             raise ValueError("name is 'Validator', which begins another kind of line in a file of results")
         for what, function in (
@@ -129,7 +129,13 @@ class Operation:
         return function
 
     def params_of(self, *args: Any, **kwargs: Any) -> str:
-        """What a call's arguments are called in files of results."""
+        """Returns the name of a call's arguments in files of results.
+
+        Arguments:
+            args, kwargs: those of a call of the operation.
+        Raises:
+            TypeError, ValueError: the arguments have no name, or one that cannot stand in a file.
+        """
         name = argument_rules.name_of(args, kwargs) if self._key is None else self._key(*args, **kwargs)
         return check_field(name, f"the key of {self.name}'s arguments")
 
@@ -139,7 +145,12 @@ class Operation:
         return self.chosen(args, kwargs)(*args, **kwargs)
 
     def chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
-        """The function that a call runs; times the candidates first where that is due."""
+        """Returns the function that a call runs; times the candidates first where that is due.
+
+        Arguments:
+            args, kwargs: tuple and dict, those of the call.
+        Raises: as params_of; and as tune where candidates are timed.
+        """
         params, ordinal = self.params_of(*args, **kwargs), self.ordinal_for(args, kwargs)
         function = self.known(ordinal, params)
         if function is not None:
@@ -157,6 +168,8 @@ class Operation:
     def tune(self, *args: Any, **kwargs: Any) -> Result:
         """Times the candidates for some arguments, whatever is known or enabled, and keeps the result.
 
+        Arguments:
+            args, kwargs: those of a call of the operation.
         Returns:
             Result.
         Raises:
@@ -173,16 +186,33 @@ class Operation:
             return self.find(ordinal, params, args, kwargs)
 
     def arguments_for(self, params: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """(args, kwargs) that have this name in files of results; ValueError where none can be made."""
+        """Makes arguments that have a name in files of results.
+
+        Arguments:
+            params: str, the name, as params_of returns it.
+        Returns:
+            (args, kwargs): tuple and dict.
+        Raises:
+            ValueError: none can be made of it.
+        """
         return self._arguments(params)
 
     def ordinal_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """The ordinal of the device that a call runs on: its arrays', or the current one."""
+        """Returns the ordinal of the device that a call runs on: its arrays', or the current one.
+
+        Arguments:
+            args, kwargs: tuple and dict, those of the call.
+        """
         ordinal = argument_rules.ordinal_of_arrays([args, kwargs])
         return current_device() if ordinal is None else ordinal
 
     def known(self, ordinal: int, params: str) -> Function | None:
-        """The candidate that results name for a device and arguments; None where there is none."""
+        """Returns the candidate that results name for a device and arguments; None where there is none.
+
+        Arguments:
+            ordinal: int, the device's.
+            params: str, the arguments' name, as params_of returns it.
+        """
         result = results.find(ordinal, self.name, params)
         if result is None:
             return None
@@ -197,7 +227,16 @@ class Operation:
         return function
 
     def find(self, ordinal: int, params: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
-        """Times the candidates with a call's arguments, and keeps the fastest."""
+        """Times the candidates with a call's arguments, and keeps the fastest.
+
+        Arguments:
+            ordinal, params: as of known.
+            args, kwargs: tuple and dict, those of the call.
+        Returns:
+            Result.
+        Raises:
+            Exception: whatever the default raises, or a candidate that fails in earnest.
+        """
         switches.say(2, f"{self.name}({params}): {len(self._functions)} candidates")
         with device_type(ordinal):
             stream = current_stream(ordinal)
@@ -210,8 +249,8 @@ class Operation:
 
 @contextmanager
 def tuning(ordinal: int) -> Iterator[bool]:
-    """Whether the calling thread may time candidates on a device now; its waits then break no capture that
-    another thread begins."""
+    """Tells whether the calling thread may time candidates on a device now; its waits then break no capture
+    that another thread begins."""
     if has_open_captures() or is_capturing(ordinal):
         yield False
         return

@@ -1,4 +1,4 @@
-"""What is known: the fastest candidates by device model, where they are kept, and what they depend on."""
+"""Keeps the results: the fastest candidates by device model, where they are kept, and what they depend on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ process.call_at_fork("tunable.results", "tools", child=forget_in_child)
 
 
 def model_of(ordinal: int) -> str:
-    """What a device is called among the validators: results are good for devices of one name."""
+    """Returns what a device is called among the validators: results are good for devices of one name."""
     model = _models.get(ordinal)
     if model is None:
         facts = get_device_properties(ordinal)
@@ -90,7 +90,7 @@ def validators_of(ordinal: int) -> dict[str, str]:
 
 
 def get_validators() -> tuple[tuple[str, str], ...]:
-    """(name, value) of each thing that results depend on, for the current device."""
+    """Returns (name, value) of each thing that results depend on, for the current device."""
     return tuple(validators_of(current_device()).items())
 
 
@@ -129,7 +129,7 @@ def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
 
 
 def get_filename() -> str:
-    """The name of the file of results for the current device."""
+    """Returns the name of the file of results for the current device."""
     return filename_of(current_device())
 
 
@@ -141,7 +141,7 @@ def filename_of(ordinal: int) -> str:
 
 
 def find(ordinal: int, operation: str, params: str) -> Result | None:
-    """What is known of some arguments; the device's file is read first."""
+    """Returns what is known of some arguments; the device's file is read first."""
     model = model_of(ordinal)
     if (filename_of(ordinal), model) not in _loaded:
         load(ordinal)
@@ -223,7 +223,7 @@ def write(ordinal: int, path: str) -> None:
 
 
 def get_results() -> tuple[Result, ...]:
-    """What is known for the current device: (operation, params, candidate, time) of each."""
+    """Returns the results known for the current device: (operation, params, candidate, time) of each."""
     ordinal = current_device()
     find(ordinal, "", "")
     return tuple(result for _, result in sorted(_known.get(model_of(ordinal), {}).items()))
@@ -265,8 +265,12 @@ def write_file(filename: str | None = None) -> bool:
 
 
 def write_file_on_exit(val: bool) -> None:
-    """Whether results are written without being asked to: each when it is found, and at the exit what could
-    not be written then.  On at first."""
+    """Has results written without being asked to: each when it is found, and at the exit what could not be
+    written then.  On at first.
+
+    Arguments:
+        val: bool.
+    """
     global _writes_itself
     _writes_itself = bool(val)
 

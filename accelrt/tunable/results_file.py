@@ -37,7 +37,7 @@ _recorded: set[tuple[str, str, str]] = set()  # file, operation, parameters: wha
 
 
 class Result(NamedTuple):
-    """Which candidate is the fastest for some arguments.
+    """The candidate that is the fastest for some arguments.
 
     Attributes:
         operation, params: str, the operation's name and its arguments'.

@@ -1,4 +1,4 @@
-"""How candidates are timed: by events on the current stream, over copies of the arguments.
+"""Times candidates: by events on the current stream, over copies of the arguments.
 
 Each gets copies in turn that fill the L2 cache together, is left out early where it is much slower than the
 best so far, and where the numerical check is on, has to write what the default writes.
@@ -46,7 +46,7 @@ class Turns:
         self.copies = copies
         self.stream = stream
         self.flush = flush
-        self.turn = 0
+        self.turn: int = 0
 
     def call(self, function: Function) -> Any:
         args, kwargs = self.copies[self.turn % len(self.copies)]
@@ -139,7 +139,7 @@ def written(function: Function, call: tuple[tuple[Any, ...], dict[str, Any]]) ->
 
 
 def serves(name: str, function: Function, turns: Turns) -> bool:
-    """Whether a candidate can do it: one that cannot returns NotImplemented or raises what says so."""
+    """Tells whether a candidate can do it: one that cannot returns NotImplemented or raises what says so."""
     answer: Any = NotImplemented
     try:
         answer = turns.call(function)
@@ -175,7 +175,7 @@ def timed(name: str, function: Function, turns: Turns, best: float) -> float:
 
 
 def within(duration: int, most: int, about: float, otherwise: int) -> int:
-    """How many calls fit a duration and a number, of which 0 is no limit."""
+    """Returns how many calls fit a duration and a number, of which 0 is no limit."""
     if not duration:
         return most or otherwise
     fit = int(duration / max(about, 1e-6))

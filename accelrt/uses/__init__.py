@@ -1,4 +1,5 @@
-"""What streams use: the record that a stream uses bytes, and the driver's events that tell when it is over.
+"""The uses of memory by streams: the record that a stream uses bytes, and the driver's events that tell when
+it is over.
 
 events  the record, the pool of driver events, and queues of them; below all that keeps memory
 

@@ -11,6 +11,7 @@ SECTIONS = "Arguments|Returns|Raises|Attributes|Yields"
 HEADER = re.compile(rf"({SECTIONS})((?:, (?:{SECTIONS}))*)\b([^:]*):(.*)", re.S)
 STARTS_SECTION = re.compile(rf"(?:{SECTIONS})(?:, (?:{SECTIONS}))*(?::| \()")
 ITEM = re.compile(r"(\*{0,2}[A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*): (.*)", re.S)
+REFERS = re.compile(rf"(\b(?:{SECTIONS})(?:, (?:{SECTIONS}))*: as (?:of )?)([A-Za-z_][\w.]*\w)")
 SIGNATURE = re.compile(r"^\w+\([^\n]*\)\n--\n\n")
 LISTS_FILE = re.compile(r"^[\w./, *]+? {2,}\S")
 CODE = re.compile(
@@ -75,7 +76,7 @@ def markdown(doc: str | None, drop_files: bool = False) -> str:
     Arguments:
         drop_files: leave out lists of a package's files.
     """
-    lines = without_signature(doc).splitlines()
+    lines = REFERS.sub(r"\1`\2`", without_signature(doc)).splitlines()
     blocks: list[str] = []
     index = 0
     while index < len(lines):

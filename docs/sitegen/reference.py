@@ -59,7 +59,9 @@ INTRODUCTION = """\
 Every public name, by what it is about. Most stand in `accelrt` itself, as torch.cuda's do in `torch.cuda`;
 the general index and the search find each by its name. Where nothing else is said, a device is an int,
 `"cuda:1"`, `"host:0"` or an object with an `index`, and None the current one; a stream is a `Stream`, a
-handle as int, or None for the current one."""
+handle as int, or None for the current one; what is neither raises a ValueError or a TypeError
+(`InvalidDeviceError`). Any call that reaches the driver may raise `CudaError`, and the first one what
+`init()` raises."""
 
 
 @dataclass
@@ -109,9 +111,20 @@ def entry_of(name: str, value: object, module: str) -> Entry:
     home = getattr(value, "__module__", None)
     nodes = definitions(home if isinstance(home, str) else module).get(getattr(value, "__name__", ""), [])
     nodes = nodes or definitions(module).get(STAND_INS.get(name, name).rpartition(".")[2], [])
+    nodes = [of_any_device(node) for node in nodes]
     overloads = [node for node in nodes if isinstance(node, ast.FunctionDef) and is_overload(node)]
     rest = [node for node in nodes if node not in overloads]
     return Entry(name, value, rest[-1] if rest else overloads[-1] if overloads else None, overloads)
+
+
+def of_any_device(node: ast.FunctionDef | ast.ClassDef) -> ast.FunctionDef | ast.ClassDef:
+    """A definition as users call it: what @reading decorates is written of a target, and takes any device."""
+    if isinstance(node, ast.FunctionDef) and any(
+        ast.unparse(mark) == "reading" for mark in node.decorator_list
+    ):
+        called = ast.parse("def reading(device: DeviceArgument | None = None): ...").body[0]
+        node.args = called.args
+    return node
 
 
 def is_overload(node: ast.FunctionDef) -> bool:

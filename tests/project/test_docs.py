@@ -450,6 +450,10 @@ def test_a_docstring_becomes_markdown():
     assert docstrings.markdown(DOCSTRING) == MARKDOWN
     assert docstrings.first_sentence(DOCSTRING) == "Does it, by `x` and `some_name`."
     assert docstrings.markdown(f"Name(a=1)\n--\n\n{DOCSTRING}") == MARKDOWN
+    assert (
+        docstrings.markdown("Arguments, Raises: as Stream.wait.")
+        == "**Arguments, Raises:** as `Stream.wait`."
+    )
 
 
 def test_marks_of_blocks_are_read():

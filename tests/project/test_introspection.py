@@ -4,6 +4,8 @@ import ast
 import importlib
 import inspect
 import pydoc
+import re
+import rlcompleter
 import sys
 from pathlib import Path
 
@@ -11,12 +13,15 @@ import pytest
 from child import run_code
 
 import accelrt
+from accelrt.core import names
 
 PACKAGE = Path(accelrt.__file__).parent
+OF_INTEROP = ("cuda_core", "cupy", "numba", "rmm", "torch", "torch_memory_saver", "vllm")
 MODULES = (
-    *("accelrt", "accelrt.memory", "accelrt.random", "accelrt.nccl", "accelrt.sharing", "accelrt.tunable"),
-    *("accelrt.gds", "accelrt.green_contexts", "accelrt.nvtx", "accelrt.interface", "accelrt.sanitizer"),
-    *("accelrt.tools.traces", "accelrt.readings", "accelrt.interop", "accelrt.profiler", "accelrt.comm"),
+    *("accelrt", "accelrt.annotations", "accelrt.errors", "accelrt.include"),
+    *("accelrt.tools.traces", "accelrt.traces"),
+    *(f"accelrt.{name}" for name in (names.MODULES + " " + names.UNLISTED).split()),
+    *(f"accelrt.interop.{name}" for name in OF_INTEROP),
 )
 
 
@@ -25,7 +30,7 @@ def public_classes():
     for name in MODULES:
         module = importlib.import_module(name)
         for each in getattr(module, "__all__", ()):
-            thing = getattr(module, each)
+            thing = getattr(module, each, None)  # None: of what is not installed
             if isinstance(thing, type) and thing.__module__.startswith("accelrt"):
                 found.setdefault(thing, f"{name}.{each}")
     return found
@@ -34,12 +39,43 @@ def public_classes():
 CLASSES = public_classes()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if hasattr(importlib.import_module(name), "__all__")]
-)
-def test_dir_has_the_public_names(name):
+def public_names(module):
+    """A module's public names: those that it lists, or those of accelrt that it has."""
+    listed = getattr(module, "__all__", None)
+    if listed is not None:
+        return [name for name in listed if getattr(module, name, None) is not None]  # of what is installed
+    return [
+        name
+        for name, value in inspect.getmembers(module)
+        if not name.startswith("_") and str(getattr(value, "__module__", "")).startswith("accelrt")
+    ]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_dir_and_tab_have_the_public_names(name):
     module = importlib.import_module(name)
-    assert set(module.__all__) <= set(dir(module))
+    public = public_names(module)
+    assert public or name == "accelrt.interop"
+    assert set(public) <= set(dir(module))
+    completer = rlcompleter.Completer({"module": module})
+    completed = {match.partition("(")[0] for match in completer.attr_matches("module.")}
+    assert {f"module.{each}" for each in public if not each.startswith("_")} <= completed
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_help_shows_the_public_names(name):
+    module = importlib.import_module(name)
+    text = pydoc.plain(pydoc.render_doc(module))
+    shown = set(re.findall(r"^    (?:class |async )?(\w+)(?=\(| = |$| \(package\))", text, re.M))
+    shown |= set(re.findall(r"^    (\w+) = ", text, re.M))
+    assert set(public_names(module)) - shown == set()
+
+
+def test_the_packages_modules_are_the_ones_that_are_asked():
+    listed = {f"accelrt.{path.stem}" for path in PACKAGE.glob("*.py*") if not path.name.startswith("_")}
+    listed |= {f"accelrt.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py")}
+    own = {name for name in listed if hasattr(importlib.import_module(name), "__all__")}
+    assert own <= set(MODULES)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=CLASSES.values())

@@ -1,4 +1,4 @@
-"""How a pool takes device memory and gives it back.
+"""The ways in which a pool takes device memory and gives it back.
 
 pages      plain segments, one allocation of the driver each; physical pages, their slots and which devices
            may use them; expandable segments, which grow page by page

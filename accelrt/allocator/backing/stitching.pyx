@@ -1,4 +1,4 @@
-"""Which free memory no work uses any more, and stitched segments: its pages, mapped a second time in a row."""
+"""Free memory that no work uses any more, and stitched segments: its pages, mapped a second time in a row."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 

@@ -873,6 +873,10 @@ cdef class CUDAPluggableAllocator(Allocator):
         AttributeError: it has no such function.
         ValueError: the library is accelrt's own, whose functions would call themselves, or there is a null character in
             a name.
+        TypeError: a name is no str.
+    Attributes:
+        path: str, of the library, as it was given.
+        alloc_fn_name, free_fn_name: str, as given.
 
     Both are called from any thread without the GIL, with the device current, the size that was asked for and
     the stream that the memory was asked for on.  free is called when the other streams that were recorded on

@@ -206,7 +206,7 @@ exported.memory_fraction = torch_memory_fraction
 
 
 def library_path() -> str:
-    """The file of a shared library that exports accelrt's pool in the ABI of CUDAPluggableAllocator.
+    """Returns the file of a shared library that exports accelrt's pool in the ABI of CUDAPluggableAllocator.
 
     Returns:
         str, an absolute path, for torch.cuda.memory.CUDAPluggableAllocator(path, "accelrt_torch_alloc",
@@ -1434,5 +1434,5 @@ table.close_shared = close_shared
 
 
 def address() -> int:
-    """Where the table is, which lives as long as the process."""
+    """Tells where the table is, which lives as long as the process."""
     return <uintptr_t>&table

@@ -1517,7 +1517,7 @@ cdef object in_mib(size_t limit):
 
 
 def pinned_settings() -> dict[str, int | None]:
-    """Answers what configure_pinned set, or the defaults: name -> value, as dict."""
+    """Returns what configure_pinned set, or the defaults: name -> value, as dict."""
     cdef PinnedSettings settings = read_settings()
     return {
         "pinned_use_cuda_host_register": bool(settings.use_register),

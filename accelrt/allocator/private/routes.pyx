@@ -1,4 +1,4 @@
-"""What goes to a private pool, and checkpoints of one."""
+"""Routes of allocations to private pools, and checkpoints of these."""
 from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, malloc
 from libc.string cimport memset

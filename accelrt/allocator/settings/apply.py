@@ -148,7 +148,7 @@ def settings_in_force() -> AllocatorSettings:
 
 
 def allocator_settings() -> dict[str, object]:
-    """The settings in force, with the keys that torch's snapshots give them ("allocator_settings").
+    """Returns the settings in force, with the keys that torch's snapshots give them ("allocator_settings").
 
     Returns:
         dict; sizes in bytes, and "text", the settings string that says the same.

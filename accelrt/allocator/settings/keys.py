@@ -35,17 +35,18 @@ class Key:
         fixed: str = "",
         field: str = "",
     ) -> None:
-        self.name = name
-        self.default = default
-        self.allowed = allowed  # completes "it may be ..."
-        self.read = read
-        self.attribute = attribute or name.removesuffix("_mb")
-        self.field = field  # of PoolSettings (pool_settings.pxd), where a device's pool reads it as it is
-        self.fixed = fixed  # why it cannot change after first use; empty where it can
+        self.name: str = name
+        self.default: Value = default
+        self.allowed: str = allowed  # completes "it may be ..."
+        self.read: Reader = read
+        self.attribute: str = attribute or name.removesuffix("_mb")
+        self.field: str = field  # of PoolSettings (pool_settings.pxd), where a pool reads it as it is
+        self.fixed: str = fixed  # why it cannot change after first use; empty where it can
 
 
 def asks(value: Value) -> bool:
-    """Whether a value asks for anything; what does not (off, none, auto, native) goes with every other."""
+    """Tells whether a value asks for anything; what does not (off, none, auto, native) goes with every
+    other."""
     if isinstance(value, tuple):
         return max(value) > 1
     return bool(value) and value not in ("native", AUTO)
@@ -301,10 +302,10 @@ class Contradiction:
     __slots__ = ("clash", "first", "second", "why")
 
     def __init__(self, first: str, second: str, clash: Clash, why: str) -> None:
-        self.first = first
-        self.second = second
-        self.clash = clash  # of the two values
-        self.why = why
+        self.first: str = first
+        self.second: str = second
+        self.clash: Clash = clash  # of the two values
+        self.why: str = why
 
 
 class Need:
@@ -313,10 +314,11 @@ class Need:
     __slots__ = ("key", "met", "needed", "why")
 
     def __init__(self, key: str, needed: str, met: Callable[[Value, Value | None], bool], why: str) -> None:
-        self.key = key
-        self.needed = needed
-        self.met = met  # of the key's value and of the needed key's, None where that is not named
-        self.why = why  # says what to do
+        self.key: str = key
+        self.needed: str = needed
+        # Of the key's value and of the needed key's, None where that is not named.
+        self.met: Callable[[Value, Value | None], bool] = met
+        self.why: str = why  # says what to do
 
 
 def both_ask(first: Value, second: Value) -> bool:

@@ -24,7 +24,7 @@ Given = dict[str, tuple[Value, str]]  # what the text names: the value, and the 
 
 
 class Settings:
-    """What the allocator is told, in bytes; immutable, equal when the same keys are named with equal values.
+    """The allocator's settings, in bytes; immutable, equal when the same keys are named with equal values.
 
     parse() and merge() make them; Settings() holds the defaults.  Each key of the text is an attribute
     (Key.attribute), sizes in bytes and without _mb; DESIGN.md says what each is.  What a key that is not
@@ -90,7 +90,7 @@ class Settings:
 
 
 def implied(values: Mapping[str, Value]) -> dict[str, Value]:
-    """What the keys that are not named become because of those that are."""
+    """Returns what the keys that are not named become because of those that are."""
     whole = values.get("backend") == "cudaMallocAsync" or "max_split_size_mb" in values
     grows = values.get("expandable_segments", not whole)
     segment = values.get("large_segment_size_mb", KEYS["large_segment_size_mb"].default)
@@ -157,7 +157,7 @@ def without_defaults(read: Mapping[str, tuple[Value, str] | None]) -> Given:
 
 
 def read(text: str, source: str) -> dict[str, tuple[Value, str] | None]:
-    """What each key that the text names is; None is its default."""
+    """Returns what each key that the text names is; None is its default."""
     found: dict[str, tuple[Value, str] | None] = {}
     for item in items(text):
         name, colon, value = (part.strip() for part in item.partition(":"))

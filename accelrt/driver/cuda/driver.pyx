@@ -218,7 +218,7 @@ cdef int close_driver() noexcept nogil:
 
 
 def open_error() -> str:
-    """Why open did not answer SUCCESS, as text; "" where it did or was not called yet."""
+    """Tells why open did not answer SUCCESS, as text; "" where it did or was not called yet."""
     return reason
 
 

@@ -227,7 +227,7 @@ cdef int open_with_settings() noexcept:
 
 
 def open_error() -> str:
-    """Why the devices' memory could not be made, as str; empty where it could."""
+    """Tells why the devices' memory could not be made, as str; empty where it could."""
     if open_errno == 0:
         return ""
     limit = limit_text("RLIMIT_FSIZE", "a file", "ulimit -f") if open_errno == errno.EFBIG else ""
@@ -242,7 +242,7 @@ cdef str limit_text(str which, str what, str command):
 
 
 def cause_of_refusal() -> str:
-    """What the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
+    """Returns what the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
     if not take_lack_of_addresses():
         return ""
     limit = limit_text("RLIMIT_AS", "of addresses", "ulimit -v")
@@ -1175,7 +1175,7 @@ cdef int kernel_node_set_locked(
 # --- what tests ask ----------------------------------------------------------------------------------------
 
 def live_objects() -> dict[str, int]:
-    """What is alive on the host device, by kind: dict of counts; bytes are those held of every device.
+    """Returns what is alive on the host device, by kind: dict of counts; bytes are those held of every device.
 
     For tests: what was made has to be gone again.
     """
@@ -1197,7 +1197,7 @@ def live_objects() -> dict[str, int]:
 
 
 def calls_of_gone_streams() -> int:
-    """How many calls named a stream that had been destroyed, or an object of another kind.
+    """Returns how many calls named a stream that had been destroyed, or an object of another kind.
 
     For tests: where the host device answers INVALID_HANDLE, a GPU's driver may crash.
     """
@@ -1205,7 +1205,7 @@ def calls_of_gone_streams() -> int:
 
 
 def calls_beside_ends() -> int:
-    """How many calls were about a stream, or an event, of a capture that another thread was ending; with
+    """Returns how many calls were about a stream, or an event, of a capture that another thread was ending; with
     stream_is_capturing alone not counted.
 
     For tests: the host device answers them, where a GPU's driver may crash.  There are some only where ends take their
@@ -1215,8 +1215,8 @@ def calls_beside_ends() -> int:
 
 
 def frees_under_work() -> int:
-    """How many times memory was unmapped, unregistered or closed while queued work named it, or freed while work that the
-    call does not wait for did; the arguments of kernels, and replays under way, count as their work.
+    """Returns how many times memory was unmapped, unregistered or closed while queued work named it, or freed while work
+    that the call does not wait for did; the arguments of kernels, and replays under way, count as their work.
 
     For tests: the host device may have the work done before, where a GPU faults.
     """
@@ -1241,7 +1241,7 @@ def opened_to(uintptr_t address) -> list[int]:
 
 
 def delay_capture_ends(long microseconds, bint hold=False) -> None:
-    """How long each end of a capture takes from now on, other threads' calls coming in between; for tests.
+    """Sets how long each end of a capture takes, other threads' calls coming in between; for tests.
 
     Arguments:
         hold: bool, and not before this is called again without it.
@@ -1252,7 +1252,7 @@ def delay_capture_ends(long microseconds, bint hold=False) -> None:
 
 
 def held_capture_ends() -> int:
-    """How many threads are within the end of a capture just now; for tests."""
+    """Returns how many threads are within the end of a capture just now; for tests."""
     return read_count(&held_ends)
 
 

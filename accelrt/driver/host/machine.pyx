@@ -1,4 +1,4 @@
-"""What the host device is made of: memory, what several processes share, streams as queues, and the threads that serve them.
+"""The parts of the host device: memory, what several processes share, streams as queues, and the threads that serve them.
 
 **Memory** is one sparse memory file a device, mapped wherever it is asked for, and the addresses in use: what is mapped,
 and what is reserved for mappings, is a range of addresses.  An offset of the file is used once, so that what was mapped

@@ -1,4 +1,4 @@
-"""What happened to memory, by whom, and how to see it.
+"""The history of memory: what happened, by whom, and how to see it.
 
 recording       record_history, tag, annotate: what the history keeps, with stacks by their numbers
 stack_walk      the frames of the calling thread (C)

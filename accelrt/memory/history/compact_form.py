@@ -111,9 +111,9 @@ class Tables:
     """The texts, stacks and tags that a file has so far; what is new to it becomes sections."""
 
     def __init__(self) -> None:
-        self.texts = {"": 0}
+        self.texts: dict[str, int] = {"": 0}
         self.fresh: list[str] = []  # texts that are in no section yet
-        self.named = History()  # what the file's events name
+        self.named: History = History()  # what the file's events name
         self.stacks: dict[int, int] = {}  # id() of a list of frames -> its number
 
     def text(self, words: str) -> int:
@@ -219,12 +219,13 @@ class Reader:
     def __init__(self, file: IO[bytes], name: str) -> None:
         self.file = file
         self.name = name
-        self.size = os.fstat(file.fileno()).st_size
-        self.at = 0
-        self.content, self.index = b"", 0  # the section at hand, and how far it was read
-        self.kind = SNAPSHOT
-        self.history = History(complete=False)
-        self.strings = [""]
+        self.size: int = os.fstat(file.fileno()).st_size
+        self.at: int = 0
+        self.content: bytes = b""  # the section at hand
+        self.index: int = 0  # how far it was read
+        self.kind: int = SNAPSHOT
+        self.history: History = History(complete=False)
+        self.strings: list[str] = [""]
         self.chunks: dict[int, list[Any]] = {}
         self.following: Counter[int] = Counter()  # a device's next event, by the ring's numbers
         self.events: Counter[int] = Counter()
@@ -456,7 +457,7 @@ class Reader:
 
 
 class Outline(NamedTuple):
-    """What a file has, by the heads of its sections alone."""
+    """The contents of a file, by the heads of its sections alone."""
 
     events: int
     missing: int  # that the ring lost before they were written
@@ -464,7 +465,8 @@ class Outline(NamedTuple):
 
 
 def outline(file: IO[bytes], name: str) -> Outline:
-    """How many events a file has, without reading them; raises as Reader.read does for what it looks at."""
+    """Returns how many events a file has, without reading them; raises as Reader.read does for what it looks
+    at."""
     reader, is_complete = Reader(file, name), False
     reader.read_header()
     while (head := reader.next_head()) is not None:

@@ -44,16 +44,18 @@ class Drain(threading.Thread):
 
     def __init__(self, recorder: Any, devices: int) -> None:
         super().__init__(name="accelrt-record", daemon=True)
-        self.path = ""
-        self.pid = os.getpid()
+        self.path: str = ""
+        self.pid: int = os.getpid()
         self.recorder = recorder
         self.devices = devices
-        self.tables = compact_form.Tables()
-        self.following = {device: recorder.event_range(device)[0] for device in range(devices)}
+        self.tables: compact_form.Tables = compact_form.Tables()
+        self.following: dict[int, int] = {
+            device: recorder.event_range(device)[0] for device in range(devices)
+        }
         self.events: Counter[int] = Counter()
         self.missing: Counter[int] = Counter()
-        self.over = threading.Event()
-        self.ending = False
+        self.over: threading.Event = threading.Event()
+        self.ending: bool = False
         self.failure: OSError | None = None
         self.file: Owned[Descriptor] = Owned.__new__(Owned)
 

@@ -55,7 +55,7 @@ class Box:
     __slots__ = ("inside", "size")
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size: int = 0
         self.inside: dict[Any, Box] = {}
 
 

@@ -51,13 +51,13 @@ VERSION = 1  # of what a snapshot's key "accelrt" holds
 
 
 def are_annotations(events: Events) -> NDArray[np.bool_]:
-    """Which events are ends of annotations, whose tag numbers a name of another table."""
+    """Tells which events are ends of annotations, whose tag numbers a name of another table."""
     ends: NDArray[np.bool_] = (events["action"] == BEGIN) | (events["action"] == END)
     return ends
 
 
 class Recorder(Protocol):
-    """What is asked of the recorder; accelrt.memory.history.recording has these functions."""
+    """The functions that are asked of the recorder; accelrt.memory.history.recording has these functions."""
 
     def copy_events(self, device: int, start: int, count: int) -> tuple[bytes, int, int]: ...
     def history_begin(self, device: int) -> int: ...
@@ -69,7 +69,7 @@ class Recorder(Protocol):
 
 @dataclass
 class History:
-    """What was recorded.
+    """The record of what happened.
 
     Attributes:
         events: an array a device, of dtype EVENT, in order.
@@ -154,7 +154,7 @@ class History:
         return sorted(ends, key=itemgetter("time_us"))
 
     def own_part(self) -> dict[str, Any]:
-        """What a snapshot has under "accelrt", but for the events that torch does not know."""
+        """Returns what a snapshot has under "accelrt", but for the events that torch does not know."""
         part = {"version": VERSION, "dropped": self.dropped, "tags": self.tag_figures}
         return part if self.complete else part | {"complete": False}
 
@@ -238,7 +238,7 @@ def distinct(numbers: NDArray[np.uint32]) -> set[int]:
 def collected(
     recorder: Recorder, states: list[tuple[int, list[dict[str, Any]], int]], settings: dict[str, Any]
 ) -> History:
-    """What a process's recorder holds now.
+    """Returns what a process's recorder holds now.
 
     Arguments:
         states: of each device its ordinal, its segments, and the number of the first event after these were

@@ -207,7 +207,7 @@ cdef uint32_t bits_of(object actions) except? 0:
 
 
 def is_recording(device: DeviceArgument | None = None) -> bool:
-    """Whether record_history is on, for stacks or for events."""
+    """Tells whether record_history is on, for stacks or for events."""
     return is_on
 
 

@@ -1,4 +1,4 @@
-"""What readers of a snapshot's dict rely on: torch's keys have the types that torch gives them.
+"""Checks what readers of a snapshot's dict rely on: torch's keys have the types that torch gives them.
 
 No list but a stack's stands in two places: a small file would hold many times its size for whoever reads it.
 """
@@ -42,7 +42,7 @@ def expect(kind: type, value: object, where: str) -> None:
 
 
 def want(record: dict[str, Any], key: str, kind: type, where: str) -> Any:
-    """What a dict has under a key, which has to be of a type; JSON has tuples as lists."""
+    """Returns what a dict has under a key, which has to be of a type; JSON has tuples as lists."""
     value: Any = record.get(key)
     is_right = type(value) is kind or (kind is tuple and type(value) is list)
     if not is_right or (kind is int and value < 0):

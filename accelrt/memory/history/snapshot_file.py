@@ -13,9 +13,13 @@ from accelrt.memory.history import compact_form, torch_form
 from accelrt.memory.history.memory_history import History
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from typing import Any
 
-FORMATS = {"torch": torch_form.written, "compact": compact_form.written}
+FORMATS: dict[str, Callable[[History], Iterable[bytes]]] = {
+    "torch": torch_form.written,
+    "compact": compact_form.written,
+}
 TORCH_SUFFIXES = (".pickle", ".pkl")
 MOST_BYTES = 1 << 36
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
-    """The allocator's state and the recorded events: torch.cuda.memory._snapshot.
+    """Returns the allocator's state and the recorded events: torch.cuda.memory._snapshot.
 
     Arguments:
         device: as in memory_stats, but None means all devices.
@@ -33,7 +33,7 @@ def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
 
 
 def history_now(device: DeviceArgument | None, call: str) -> History:
-    """What this process holds and its recorder has, of a device or of all.
+    """Returns what this process holds and its recorder has, of a device or of all.
 
     Arguments:
         call: str, who asks, for the error of another backend.

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from accelrt.memory.history.memory_history import Events, History
 
+    _Table = tuple[NDArray[np.uint32], NDArray[np.uint32]]  # numbers, and where the pickle has what they name
+
 PROTOCOL, STOP, MARK = b"\x80\x02", b".", b"("
 EMPTY_DICT, SETITEMS, EMPTY_LIST, APPENDS = b"}", b"u", b"]", b"e"
 GET, LONG_GET, LONG1 = b"h", b"j", b"\x8a"
@@ -52,7 +54,7 @@ class PartPickler(pickle.Pickler):
     """The parts of one pickle, in order; what stands in an earlier one is referred to."""
 
     def __init__(self) -> None:
-        self.content = io.BytesIO()
+        self.content: io.BytesIO = io.BytesIO()
         super().__init__(self.content, protocol=2)
 
     def opcodes(self, value: object) -> bytes:
@@ -77,8 +79,11 @@ class EventPickler:
         self.pickler = pickler
         self.vocabulary: list[bytes] = []
         words = self.numbers_of([*KEYS, *ACTIONS]).astype(np.uint8)
-        self.keys = dict(zip(KEYS, words, strict=False))
-        self.actions = words[len(KEYS) :]
+        self.keys: dict[str, np.uint8] = dict(zip(KEYS, words, strict=False))
+        self.actions: NDArray[np.uint8] = words[len(KEYS) :]
+        self.stacks: _Table
+        self.tags: _Table
+        self.names: _Table
         self.stacks, self.tags, self.names = (
             (np.array(list(table), np.uint32), self.numbers_of(list(table.values())))
             for table in (

@@ -1,4 +1,4 @@
-"""What accelrt doctor looks at: driver, permissions, versions, limits, pages, NUMA nodes, links, MIG."""
+"""The checks of accelrt doctor: driver, permissions, versions, limits, pages, NUMA nodes, links, MIG."""
 
 import os
 import resource
@@ -24,7 +24,7 @@ NVIDIA = "0x10de"  # PCI's number of the vendor
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The finding of a check.
 
     Attributes:
         name: str, what was looked at.
@@ -88,7 +88,7 @@ def card(driver: dict[str, Any]) -> Iterator[Finding]:
 
 
 def state_for(driver: dict[str, Any]) -> str:
-    """What is missing for a GPU is a failure, unless the host device was chosen."""
+    """Makes what is missing for a GPU a failure, unless the host device was chosen."""
     return "note" if driver["name"] == "host" else "fail"
 
 

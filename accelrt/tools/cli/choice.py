@@ -1,4 +1,4 @@
-"""Which driver a command runs on.
+"""Chooses the driver that a command runs on.
 
 The library never falls back to the host device by itself; the commands do, and say so.
 

@@ -1,4 +1,4 @@
-"""What accelrt info reports: what is installed, which driver is chosen and why, which devices it has."""
+"""The facts of accelrt info: what is installed, which driver is chosen and why, which devices it has."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ def collect() -> dict[str, Any]:
 
 
 def listed(name: str, ask: Callable[[], list[Any]]) -> dict[str, Any]:
-    """What is asked for, or none of it and the problem."""
+    """Returns what is asked for, or none of it and the problem."""
     try:
         return {name: ask(), "problem": None}
     except (RuntimeError, ValueError, ImportError) as error:
@@ -100,7 +100,7 @@ def driver_facts() -> dict[str, Any]:
 
 
 def kernel_facts() -> dict[str, Any]:
-    """What kernels can be compiled for, and by what."""
+    """Returns what kernels can be compiled for, and by what."""
     compiler = arch.nvrtc_version()
     return {
         "nvrtc": compiler and versions.number(compiler),
@@ -131,7 +131,7 @@ def device_facts(ordinal: int, place: str | None) -> dict[str, Any]:
 
 
 def state_of(device: Device) -> dict[str, Any]:
-    """How a device is, for JSON: the readings that it has, and its problem."""
+    """Returns how a device is, for JSON: the readings that it has, and its problem."""
     readings = {name: value for name, value in asdict(device)["readings"].items() if value is not None}
     return {"uuid": device.uuid, "problem": device.problem} | readings
 

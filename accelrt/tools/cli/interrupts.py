@@ -18,8 +18,8 @@ class HeldInterrupts:
 
     def __init__(self, wake: Callable[[], object] = int) -> None:
         self.wake = wake
-        self.came = False
-        self.held = False
+        self.came: bool = False
+        self.held: bool = False
 
     def __enter__(self) -> Self:
         on_main = threading.current_thread() is threading.main_thread()

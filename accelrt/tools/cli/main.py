@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
 
     def words(self) -> set[str]:
-        """What may be written: options and choices, those of commands too."""
+        """Returns what may be written: options and choices, those of commands too."""
         found = {option for action in self._actions for option in action.option_strings}
         for action in self._actions:
             for name in action.choices or ():

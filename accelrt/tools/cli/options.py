@@ -34,7 +34,7 @@ def add_device(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def number_from(kind: type, least: float, end: float, words: str) -> Callable[[str], float]:
-    """What reads an argument that is an int or a float of a range, which ends before `end`."""
+    """Returns what reads an argument that is an int or a float of a range, which ends before `end`."""
 
     def number(text: str) -> float:
         value: float = kind(text)

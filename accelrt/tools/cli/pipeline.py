@@ -25,7 +25,7 @@ SEED = 20
 
 @dataclass(frozen=True)
 class PipelineFigures:
-    """What the pipeline did.
+    """The figures of the pipeline.
 
     Attributes:
         nbytes: that went in and out at every run.
@@ -63,14 +63,16 @@ class Pipeline:
         import numpy as np
 
         self.nbytes = nbytes
-        self.shift = nbytes // 3
-        self.calls = 0
-        self.copier, self.worker = Stream(), Stream()
-        self.input, self.output = pinned(nbytes), pinned(nbytes + 2 * GUARD)
-        self.loaded = Buffer(nbytes, stream=self.copier)
-        self.rotated = Buffer(nbytes, stream=self.worker)
-        self.result = Buffer(nbytes + 2 * GUARD, stream=self.copier)
-        self.random = np.random.default_rng(SEED)
+        self.shift: int = nbytes // 3
+        self.calls: int = 0
+        self.copier: Stream = Stream()
+        self.worker: Stream = Stream()
+        self.input: Bytes = pinned(nbytes)
+        self.output: Bytes = pinned(nbytes + 2 * GUARD)
+        self.loaded: Buffer = Buffer(nbytes, stream=self.copier)
+        self.rotated: Buffer = Buffer(nbytes, stream=self.worker)
+        self.result: Buffer = Buffer(nbytes + 2 * GUARD, stream=self.copier)
+        self.random: np.random.Generator = np.random.default_rng(SEED)
 
     def enqueue(self) -> None:
         """Puts one run into the streams: it begins and ends on copier, and worker joins in between."""
@@ -114,7 +116,7 @@ class Pipeline:
         self.output[:] = 0
 
     def is_right(self) -> bool:
-        """Whether the result is what numpy makes of the input, and the guard zones stand."""
+        """Tells whether the result is what numpy makes of the input, and the guard zones stand."""
         import numpy as np
 
         expected = np.full_like(self.output, GUARD_VALUE)

@@ -68,7 +68,7 @@ class Device:
 
     @property
     def power(self) -> str:
-        """What it draws, of what it may: "70/700 W", or "-"."""
+        """Returns what it draws, of what it may: "70/700 W", or "-"."""
         draw, limit = self.figure("power_draw"), self.figure("power_limits", "enforced")
         most = f"/{limit / 1000:.0f}" if limit else ""
         return "-" if draw is None else f"{draw / 1000:.0f}{most} W"
@@ -110,7 +110,7 @@ class Sample:
     problem: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What --json prints."""
+        """Returns what --json prints."""
         return {
             "time": self.time,
             "problem": self.problem,
@@ -128,7 +128,8 @@ class Sampler:
     """
 
     def __init__(self, slow: bool = False) -> None:
-        self.readings = {name: getattr(readings, name) for name in READINGS if slow or name not in SLOW}
+        names = [name for name in READINGS if slow or name not in SLOW]
+        self.readings: dict[str, Any] = {name: getattr(readings, name) for name in names}
         self.refused: set[tuple[str, str]] = set()
         self.rows: list[tuple[Any, Device]] = []  # what readings ask by, and the device without them
         self.listed_at: float | None = None

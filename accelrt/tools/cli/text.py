@@ -57,9 +57,9 @@ class Progress:
 
     def __init__(self, total: int, wanted: bool = True):
         self.total = total
-        self.drawn = 0
-        self.next_time = 0.0
-        self.shown = wanted and total > 0 and sys.stderr.isatty()
+        self.drawn: int = 0
+        self.next_time: float = 0.0
+        self.shown: bool = wanted and total > 0 and sys.stderr.isatty()
 
     def update(self, done: int) -> None:
         """Draws, unless it has just drawn."""

@@ -29,6 +29,8 @@ def load(path: str | Path, device: int | None = None) -> Trace:
         path: of an npz archive of arrays, a recording or snapshot of accelrt's, a snapshot of torch's, or a
             log of RMM's.
         device: int, of a file of several; None is the one with the most events.
+    Returns:
+        Trace.
     Raises:
         RecordError, SnapshotError: both ValueErrors; the file is none of these, or something in it is wrong.
         OSError: it cannot be read.

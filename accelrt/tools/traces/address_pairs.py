@@ -23,10 +23,13 @@ class PairedEvents:
         self.slots: list[int] = []
         self.sizes: list[int] = []
         self.streams: list[int] = []
-        self.allocated = 0  # slots
+        self.allocated: int = 0  # slots
         self.first: list[tuple[int, int, int]] = []  # slot, size and stream of what was there before
         self.names: dict[object, int] = {}  # a stream's handle or name -> its index
-        self.unknown = self.freed_before = self.live_before = self.replaced = 0
+        self.unknown: int = 0
+        self.freed_before: int = 0
+        self.live_before: int = 0
+        self.replaced: int = 0
 
     def allocate(self, address: int, size: int, stream: object) -> None:
         if address in self.live:

@@ -86,7 +86,7 @@ def read_columns(path: Path) -> list[Column]:
 
 
 class Head(NamedTuple):
-    """What a member's header declares: where its entries begin, how many there are, and of which dtype."""
+    """The header of a member: where its entries begin, how many there are, and of which dtype."""
 
     name: str
     begin: int
@@ -149,7 +149,7 @@ def read_data(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, head:
 
 
 def brief(error: BaseException) -> str:
-    """What an error says, on one line and not too long: some quote what they could not read."""
+    """Returns what an error says, on one line and not too long: some quote what they could not read."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 

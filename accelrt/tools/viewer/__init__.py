@@ -1,4 +1,4 @@
-"""What a snapshot shows: a page for a browser, plots, and a trace for Perfetto.  Importing accelrt does not
+"""Shows a snapshot: a page for a browser, plots, and a trace for Perfetto.  Importing accelrt does not
 import it; the command line does.  Snapshots are torch's dicts (torch.cuda.memory._snapshot) or accelrt's,
 which say more.
 

@@ -38,7 +38,7 @@ class ColumnWriter:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.length = 0
+        self.length: int = 0
 
     def add(self, column: Column) -> list[Any]:
         """Appends an array.  Returns its type, place and length, as the page reads them."""

@@ -1,4 +1,4 @@
-"""Which addresses were mapped at which moment.
+"""Finds which addresses were mapped at which moment.
 
 A snapshot says what is mapped at its end; the events say what changed before.  So the last event is undone
 first: what it mapped ends there, and what it unmapped is there again.  accelrt's pages are mapped where they

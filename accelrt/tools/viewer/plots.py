@@ -210,7 +210,8 @@ def put(
 
 
 def draw_flame(log: DeviceRecording) -> Any:
-    """What is live at the moment with most live bytes, by stack, the outermost frame at the bottom."""
+    """Returns what is live at the moment with most live bytes, by stack, the outermost frame at the
+    bottom."""
     live, recording = log.live(), log.recording
     peak, total = int(live.argmax()) - 1, max(live.max(), 1.0)
     title = f"{amount(live.max())} live at the peak (event {peak}), by stack"

@@ -72,12 +72,12 @@ def bounded(values: list[int], bits: int, what: str, key: str) -> list[int]:
 
 
 def brief(value: Any) -> str:
-    """What a value is, in a few words, however large what it refers to is."""
+    """Returns what a value is, in a few words, however large what it refers to is."""
     return SHORT.repr(value)[:SHOWN]
 
 
 class Recording:
-    """What a snapshot says.
+    """The contents of a snapshot.
 
     Arguments:
         snapshot: dict, torch's or accelrt's.
@@ -98,10 +98,11 @@ class Recording:
             own = {"version": VERSION, "events": [], "dropped": [], "tags": [], **own}
         snapshot = {"segments": [], "device_traces": [], **snapshot, OWN: own}
         check_snapshot(snapshot, "the snapshot")
-        self.string_places, self.frame_places = Places({"": 0}), Places()
-        self.stack_places = Places({(): 0})
+        self.string_places: Places = Places({"": 0})
+        self.frame_places: Places = Places()
+        self.stack_places: Places = Places({(): 0})
         self.known_stacks: dict[int, int] = {}  # by id() of a list of the snapshot
-        self.settings = {
+        self.settings: dict[str, str] = {
             plain(key): plain(value) for key, value in snapshot.get("allocator_settings", {}).items()
         }
         segments = defaultdict(list)
@@ -110,7 +111,7 @@ class Recording:
         traces: list[Any] = [*zip_longest(snapshot["device_traces"], own["events"], fillvalue=[])]
         used = segments.keys() | {device for device, lists in enumerate(traces) if any(lists)}
         dropped = dict(enumerate(own["dropped"]))
-        self.devices = []
+        self.devices: list[DeviceRecording] = []
         for device in sorted(used) or [0]:
             lists = traces[device] if device < len(traces) else ()
             self.devices.append(DeviceRecording(self, device, lists, segments[device]))
@@ -159,7 +160,7 @@ class Block(NamedTuple):
 
 
 class DeviceRecording:
-    """What a snapshot says of one device.  Indices of events count from 0; -1 is before the first.
+    """The contents of a snapshot of one device.  Indices of events count from 0; -1 is before the first.
 
     Arguments:
         traces: lists of its events, torch's and those that only accelrt has, each in order of time.
@@ -184,7 +185,8 @@ class DeviceRecording:
         self.recording = recording
         self.device = device
         self.dropped = 0
-        self.stream_places, self.pool_places = Places(), Places({(0, 0): 0})
+        self.stream_places: Places = Places()
+        self.pool_places: Places = Places({(0, 0): 0})
         self.annotations: list[tuple[float, float, int, int]] = []
         self.final: list[Range] = []
         blocks = self.read_segments(segments)
@@ -243,28 +245,28 @@ class DeviceRecording:
 
         times = column("time_us")
         self.first_us = times[0] if times else 0
-        self.times = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
+        self.times: Column = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
         names = Places({name: place for place, name in enumerate(FIRST_ACTIONS)})
         actions = names.column(plain(entry["action"]) for entry in entries)
         self.actions: list[str] = list(names)
         if len(self.actions) > ACTION_LIMIT:
             raise ValueError(f"{what}s have {len(self.actions)} actions; at most {ACTION_LIMIT} can be shown")
-        self.action = actions.astype(np.uint8)
+        self.action: Column = actions.astype(np.uint8)
         addresses = [entry["device_free"] if "device_free" in entry else entry["addr"] for entry in entries]
-        self.address = np.array(bounded(addresses, ADDRESS_BITS, what, "addr"), np.uint64)
-        self.size = np.array(column("size", SIZE_BITS), np.float64)
-        self.stream = self.stream_places.column(column("stream"))
-        self.stack = np.array([recording.stack(entry.get("frames")) for entry in entries], np.int32)
+        self.address: Column = np.array(bounded(addresses, ADDRESS_BITS, what, "addr"), np.uint64)
+        self.size: Column = np.array(column("size", SIZE_BITS), np.float64)
+        self.stream: Column = self.stream_places.column(column("stream"))
+        self.stack: Column = np.array([recording.stack(entry.get("frames")) for entry in entries], np.int32)
         tags = (
             entry.get("tag") or entry.get("name") or entry.get("user_metadata") or "" for entry in entries
         )
-        self.tag = np.array([recording.string(tag) for tag in tags], np.int32)
-        self.thread = np.array(column("thread"), np.float64)
+        self.tag: Column = np.array([recording.string(tag) for tag in tags], np.int32)
+        self.thread: Column = np.array(column("thread"), np.float64)
         pools = [self.pool_of(entry, f"{what} {place}") for place, entry in enumerate(entries)]
         known = [
             self.pool_at(at) if pool is None else pool for at, pool in zip(addresses, pools, strict=True)
         ]
-        self.pool = np.array(known, np.int32)
+        self.pool: Column = np.array(known, np.int32)
         self.streams: list[int] = list(self.stream_places)
         self.pools: list[tuple[int, int]] = list(self.pool_places)
 
@@ -313,19 +315,19 @@ class DeviceRecording:
         def joined(column: Column, *values: Any) -> Column:
             return np.append(column, np.array(values, column.dtype))[order]
 
-        self.alloc_begin = joined(begin, *[-1] * len(others))
-        self.alloc_freed = joined(freed, *(-1 if block.is_pending else never for block in others))
-        self.alloc_end = joined(end, *[never] * len(others))
-        self.alloc_address = joined(self.address[first], *(block.address for block in others))
-        self.alloc_size = joined(self.size[first], *(block.size for block in others))
-        self.alloc_block = joined(whole, *(block.whole for block in others))
-        self.alloc_stream = joined(self.stream[first], *(block.stream for block in others))
-        self.alloc_pool = joined(self.pool[first], *(block.pool for block in others))
-        self.alloc_stack = joined(stack, *(block.stack for block in others))
-        self.alloc_tag = joined(self.tag[first], *(block.tag for block in others))
+        self.alloc_begin: Column = joined(begin, *[-1] * len(others))
+        self.alloc_freed: Column = joined(freed, *(-1 if block.is_pending else never for block in others))
+        self.alloc_end: Column = joined(end, *[never] * len(others))
+        self.alloc_address: Column = joined(self.address[first], *(block.address for block in others))
+        self.alloc_size: Column = joined(self.size[first], *(block.size for block in others))
+        self.alloc_block: Column = joined(whole, *(block.whole for block in others))
+        self.alloc_stream: Column = joined(self.stream[first], *(block.stream for block in others))
+        self.alloc_pool: Column = joined(self.pool[first], *(block.pool for block in others))
+        self.alloc_stack: Column = joined(stack, *(block.stack for block in others))
+        self.alloc_tag: Column = joined(self.tag[first], *(block.tag for block in others))
         places = np.empty(len(order), np.int32)
         places[order] = np.arange(len(order))
-        self.allocation = np.full(self.count, -1, np.int32)
+        self.allocation: Column = np.full(self.count, -1, np.int32)
         self.allocation[ours] = places[np.array(owners, np.intp)]
 
     def find_mapped(self) -> None:
@@ -344,13 +346,14 @@ class DeviceRecording:
             changes.append(change if moved[index] > 0 else change._replace(begin=-1, end=index, stack=0))
         ranges = find_ranges([each._replace(end=self.count) for each in self.final], changes)
         stitches = self.events_of("stitch", "unstitch")
-        self.ranges = mark_stitched(ranges, {int(self.address[at]): int(self.size[at]) for at in stitches})
+        stitched = {int(self.address[at]): int(self.size[at]) for at in stitches}
+        self.ranges: list[Range] = mark_stitched(ranges, stitched)
         total = np.cumsum(moved)
         asleep = max(0.0, -moved[self.events_of("sleep", "wake")].sum())  # of segments that are listed
         at_end = sum(each.size for each in self.final) - asleep
         least = -min(0.0, total.min()) if self.count else 0.0
-        self.reserved_before = max(at_end - (total[-1] if self.count else 0.0), least)
-        self.reserved = self.reserved_before + total
+        self.reserved_before: float = max(at_end - (total[-1] if self.count else 0.0), least)
+        self.reserved: Column = self.reserved_before + total
         self.level_moves()
 
     def events_of(self, *names: str) -> list[int]:

@@ -97,7 +97,7 @@ PROCESS_METRICS = (
 
 
 class Collector:
-    """What prometheus_client asks at every scrape; each is a look of its own.
+    """The collector that prometheus_client asks at every scrape; each is a look of its own.
 
     Arguments:
         sampler: Sampler.
@@ -107,7 +107,7 @@ class Collector:
     def __init__(self, sampler: Sampler, core: Any) -> None:
         self.sampler = sampler
         self.core = core
-        self.lock = threading.Lock()  # scrapes come on threads; the Sampler is for one
+        self.lock: threading.Lock = threading.Lock()  # scrapes come on threads; the Sampler is for one
 
     def describe(self) -> list[Any]:
         """None ahead: registering must not look."""

@@ -126,7 +126,7 @@ def tell(path: Path, began: float) -> None:
 
 
 def is_beside(each: Path, path: Path, began: float) -> bool:
-    """Whether a file is the trace of another process of the program: PATH.PID or PATH.PID.NUMBER."""
+    """Tells whether a file is the trace of another process of the program: PATH.PID or PATH.PID.NUMBER."""
     number = each.name.removeprefix(f"{path.name}.")
     if number == each.name or not number.replace(".", "0").isdecimal():
         return False
@@ -137,7 +137,7 @@ def is_beside(each: Path, path: Path, began: float) -> bool:
 
 
 def about(path: Path) -> str:
-    """What a trace file has, as a line; empty where it is not there."""
+    """Returns what a trace file has, as a line; empty where it is not there."""
     try:
         with open(path, "rb") as file:
             found = compact_form.outline(file, str(path))

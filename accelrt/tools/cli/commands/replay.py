@@ -37,7 +37,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What one pass over a trace gave; bytes, except for ratio and ns_per_event.
+    """The figures of one pass over a trace; bytes, except for ratio and ns_per_event.
 
     There is no ratio where an allocation was refused: what was reserved is not for all of the trace.
     """
@@ -59,8 +59,9 @@ class Replayer:
         streams = {index: Stream() for index in sorted(set(trace.streams))}
         queues = [streams[index] for index in trace.streams]
         self.trace = trace
-        self.rows = list(zip(trace.ops, trace.slots, trace.sizes, queues, strict=True))
-        self.addresses = [0] * trace.slot_count
+        rows = zip(trace.ops, trace.slots, trace.sizes, queues, strict=True)
+        self.rows: list[tuple[int, int, int, Stream]] = list(rows)
+        self.addresses: list[int] = [0] * trace.slot_count
         self.wanted = wanted
 
     def run(self, interrupts: HeldInterrupts) -> tuple[int, int]:
@@ -151,7 +152,7 @@ def figures_of(replayer: Replayer) -> Figures:
 
 
 def host_capacity(trace: Trace) -> int:
-    """How large a host device serves a trace however it fragments; untouched pages cost nothing."""
+    """Returns how large a host device serves a trace however it fragments; untouched pages cost nothing."""
     return min(8 * trace.peak_live + HOST_SLACK, HOST_LIMIT)
 
 
@@ -218,7 +219,7 @@ def run(
 
 
 def told_refusals(trace: Trace, passes: Sequence[Figures]) -> bool:
-    """Whether an allocation was refused, which standard error is told: the trace was not replayed."""
+    """Tells whether an allocation was refused, which standard error is told: the trace was not replayed."""
     ooms = max(one.ooms for one in passes)
     if ooms:
         advice = "give it more by --memory" if chosen_driver() == "host" else "use a device with more"

@@ -31,7 +31,7 @@ from accelrt.tools.traces import load, npz_archive
 from accelrt.tools.traces.trace import Trace
 
 # What is tried of each key, alone and then together with the best so far.
-CHOICES = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "stitching": ("False",),
     "growth_slack": ("0.0", "0.02", "0.1", "1.0"),
     "piece_size_mb": ("2", "20"),
@@ -51,7 +51,7 @@ UNSET = ("ACCELRT_RECORD", "ACCELRT_PUBLISH", "ACCELRT_DEBUG", "ACCELRT_SANITIZE
 
 @dataclass(frozen=True)
 class Trial:
-    """What one pass over the trace gave under some settings.
+    """The figures of one pass over the trace under some settings.
 
     Attributes:
         settings: the string; empty for the defaults.

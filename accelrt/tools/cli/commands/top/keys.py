@@ -8,9 +8,9 @@ import sys
 import termios
 import tty
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
-from accelrt.core.process import Owned, open_descriptor, pipe
+from accelrt.core.process import Descriptor, Owned, open_descriptor, pipe
 
 RESIZED = "resized"
 ENDED = "ended"  # the terminal is gone
@@ -28,15 +28,16 @@ class Keys:
         self.waiting: list[str] = []
         opened = None if sys.stdin.isatty() else open_descriptor("/dev/tty", os.O_RDONLY)
         self.terminal: int = sys.stdin.fileno() if opened is None else opened.fileno()
+        self.wake: Descriptor
         self.wake, resized = pipe()
         # What was before comes back with the objects, if an interruption comes before or within __exit__.
-        self.mode = Owned(
+        self.mode: Owned[Any] = Owned(
             termios.tcgetattr,
             (self.terminal,),
             partial(termios.tcsetattr, self.terminal, termios.TCSADRAIN),
             keep=opened,
         )
-        self.handler = Owned(
+        self.handler: Owned[Any] = Owned(
             _signal.signal,
             (signal.SIGWINCH, lambda number, frame: os.write(resized.fileno(), b"\0")),
             partial(_signal.signal, signal.SIGWINCH),

@@ -1,4 +1,4 @@
-"""What top knows between two looks: the sorting, the place in the list, and what was before."""
+"""The knowledge of top between two looks: the sorting, the place in the list, and what was before."""
 
 from collections import deque
 from collections.abc import Callable
@@ -28,10 +28,10 @@ class State:
     """
 
     def __init__(self, sort: str = "m") -> None:
-        self.sort = sort
-        self.reversed = False
-        self.first = 0  # of the processes shown
-        self.sample = Sample(0.0, [], [])
+        self.sort: str = sort
+        self.reversed: bool = False
+        self.first: int = 0  # of the processes shown
+        self.sample: Sample = Sample(0.0, [], [])
         self.history: dict[tuple[str, str | int], deque[float | None]] = {}
         self.links: dict[str, tuple[float, int]] = {}  # uuid -> time, bytes over NVLink since the beginning
         self.rates: dict[str, float] = {}  # uuid -> bytes a second

@@ -1,4 +1,4 @@
-"""How it looks, on rich: a line of facts, the devices, the processes, and the keys."""
+"""Draws it, with rich: a line of facts, the devices, the processes, and the keys."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ Column = tuple[
 
 @dataclass(frozen=True)
 class Page:
-    """What is drawn on.
+    """The page that is drawn on.
 
     Attributes:
         width, height: int, columns and lines; height None for as many lines as there are.
@@ -43,7 +43,7 @@ class Page:
 
     @property
     def wide(self) -> bool:
-        """Whether there is room for more."""
+        """Tells whether there is room for more."""
         return self.width >= WIDE
 
     def text(self, words: str, style: str = "") -> Text:
@@ -54,7 +54,7 @@ class Page:
 
     @property
     def overflow(self) -> str:
-        """How what is too long ends."""
+        """Returns the end of what is too long."""
         return "ellipsis" if self.has_bars else "crop"
 
     def table(self, columns: Sequence[Column[T]], things: Iterable[T]) -> Table:
@@ -78,7 +78,7 @@ class Page:
 
 
 def picture(state: State, page: Page) -> Group:
-    """What is drawn of what is known."""
+    """Returns what is drawn of what is known."""
     devices, processes = state.sample.devices, state.processes()
     shown, rows = len(devices), len(processes)
     if page.height is not None:
