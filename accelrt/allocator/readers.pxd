@@ -3,6 +3,7 @@
 # GIL.  Each takes the locks it needs; the caller holds none.
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 
+from accelrt.allocator.pinned.block cimport PinnedPool
 from accelrt.allocator.stats cimport Stats
 from accelrt.allocator.types cimport Pool
 
@@ -61,3 +62,9 @@ cdef struct View:  # a copy of a block's fields, with those of its segment
 
 # A pool's blocks, segment by segment; to be freed.  NULL where the host has no memory for the copy.
 cdef View* copy_blocks(Pool* pool, size_t* out_count, uint64_t* out_mark) noexcept nogil
+
+# Of page-locked memory: peaks of one pool, and of the first one, which has the figures of all; sums; and the audit.
+cdef void reset_pinned_pool(PinnedPool* pool) noexcept nogil
+cdef void reset_pinned_peaks() noexcept nogil
+cdef void reset_pinned_sums() noexcept nogil
+cdef const char* pinned_audit_failure() noexcept nogil  # NULL where every identity holds

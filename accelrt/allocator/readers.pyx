@@ -3,7 +3,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from accelrt.allocator.audit cimport audit_between
+from accelrt.allocator.audit cimport audit_between, find_pinned_failure
 from accelrt.allocator.backing.stitching cimport restart_budget_count
 from accelrt.allocator.event_ring cimport record_event, reset_tag_peaks
 from accelrt.allocator.external.external_pool cimport (
@@ -17,7 +17,9 @@ from accelrt.allocator.history_types cimport SNAPSHOT
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative, current, lower_limits, reset_cumulative
-from accelrt.allocator.pinned.block cimport ANY_NODE, NO_FILE, PinnedBlock, PinnedPool, PinnedSegment
+from accelrt.allocator.pinned.block cimport (
+    ANY_NODE, NO_FILE, PinnedBlock, PinnedPool, PinnedSegment, PinnedStats, reset_peak, reset_sums, reset_timing,
+)
 from accelrt.allocator.pinned.cache cimport pinned_pool
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.pool_settings cimport rounded
@@ -1058,3 +1060,62 @@ cdef size_t list_live_pools(int device, LivePool* pools, size_t room) noexcept n
         owner = owner.next
     unlock_after_read(pool)
     return count
+
+
+# --- figures of page-locked memory ------------------------------------------------------------------------------
+
+cdef void reset_pinned_pool(PinnedPool* at) noexcept nogil:
+    spin_lock(&at.lock)
+    reset_peak(&at.stats.segments)
+    reset_peak(&at.stats.segment_bytes)
+    reset_peak(&at.stats.blocks)
+    reset_peak(&at.stats.block_bytes)
+    spin_unlock(&at.lock)
+
+
+cdef void reset_pinned_peaks() noexcept nogil:
+    reset_pinned_pool(pinned_pool(0))
+
+
+cdef void reset_pinned_sums() noexcept nogil:
+    cdef PinnedPool* pool = pinned_pool(0)
+    spin_lock(&pool.lock)
+    reset_sums(&pool.stats.segments)
+    reset_sums(&pool.stats.segment_bytes)
+    reset_sums(&pool.stats.blocks)
+    reset_sums(&pool.stats.block_bytes)
+    reset_timing(&pool.stats.take)
+    reset_timing(&pool.stats.give)
+    spin_unlock(&pool.lock)
+
+
+cdef void add_current(PinnedStats* sums, const PinnedStats* of_pool) noexcept nogil:
+    sums.segments.current += of_pool.segments.current
+    sums.segment_bytes.current += of_pool.segment_bytes.current
+    sums.blocks.current += of_pool.blocks.current
+    sums.block_bytes.current += of_pool.block_bytes.current
+
+
+cdef const char* pinned_audit_failure() noexcept nogil:
+    # All pools that there are at one moment, the first one's lock taken last.
+    cdef PinnedStats nothing, others
+    cdef const char* failure = NULL
+    cdef long index, count = 0
+    memset(&nothing, 0, sizeof(PinnedStats))
+    memset(&others, 0, sizeof(PinnedStats))
+    while pinned_pool(count) != NULL:
+        pthread_mutex_lock(&pinned_pool(count).order)
+        count += 1
+    for index in range(1, count):
+        spin_lock(&pinned_pool(index).lock)
+    spin_lock(&pinned_pool(0).lock)
+    for index in range(1, count):
+        add_current(&others, &pinned_pool(index).stats)
+        if failure == NULL:
+            failure = find_pinned_failure(pinned_pool(index), &nothing)
+    if failure == NULL:
+        failure = find_pinned_failure(pinned_pool(0), &others)
+    for index in range(count):
+        spin_unlock(&pinned_pool(index).lock)
+        pthread_mutex_unlock(&pinned_pool(index).order)
+    return failure

@@ -22,9 +22,8 @@ from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
-from accelrt.memory.caching cimport (
-    allocate_bytes, allocate_host_bytes, checked_host_size, checked_request, release_bytes, release_host_bytes,
-)
+from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
+from accelrt.memory.host_memory cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.memory.mempool cimport allocate_managed, allocate_pinned_for
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
@@ -564,36 +563,6 @@ def feeds_queue() -> bool:
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
-
-def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
-    """Returns a NumPy array on page-locked memory of the cache; its contents are not set.  The memory goes back when the
-    last view of it dies.
-
-    Arguments:
-        shape: int or tuple of int.
-        dtype: anything that numpy.dtype takes, but without Python objects.
-    Returns:
-        numpy.ndarray, C-contiguous.
-    Raises:
-        OutOfMemoryError: the driver has no such memory.
-        ValueError, TypeError: a length is negative or no int, or dtype is none or holds Python objects.
-    """
-    import math
-
-    import numpy
-
-    kind = numpy.dtype(dtype)
-    if kind.hasobject:
-        raise TypeError(f"dtype {kind} holds Python objects, which no device can read; pass a dtype of plain values")
-    try:
-        lengths = (operator.index(shape),)
-    except TypeError:
-        lengths = tuple(operator.index(length) for length in shape)
-    if min(lengths, default=0) < 0:
-        raise ValueError(f"shape is {shape}; a length is 0 or more")
-    memory = PinnedBuffer(math.prod(lengths) * kind.itemsize)
-    return numpy.ndarray(lengths, kind, memory if memory.nbytes else None)
-
 
 cdef bint is_address(object memory) except -1:
     # An int, NumPy's too.

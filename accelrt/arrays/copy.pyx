@@ -24,7 +24,8 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, MAX_PITCH, PitchedCopy
-from accelrt.memory.caching cimport allocate_host_bytes, checked_size, connect_devices, release_host_bytes
+from accelrt.memory.caching cimport checked_size, connect_devices
+from accelrt.memory.host_memory cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
 from accelrt.status cimport (

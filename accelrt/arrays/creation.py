@@ -1,21 +1,26 @@
-"""Arrays of ones and of ranges."""
+"""Arrays of ones and of ranges, and NumPy's on page-locked memory."""
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import TYPE_CHECKING
 
 import numpy
 
+from accelrt.arrays.array import PinnedBuffer
 from accelrt.arrays.exchange import asarray, full, full_like
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+    from typing import Any
+
+    from numpy.typing import DTypeLike, NDArray
 
     from accelrt.annotations import DeviceArgument, Shape
     from accelrt.arrays.array import Array
     from accelrt.streams.stream import Stream
 
-__all__ = ["arange", "ones", "ones_like"]
+__all__ = ["arange", "ones", "ones_like", "pinned_empty"]
 
 
 def ones(
@@ -68,3 +73,32 @@ def arange(
             f"arange() takes stop, or start and stop, or start, stop and step; {len(bounds)} given"
         )
     return asarray(numpy.arange(*bounds, dtype=dtype), device=device, stream=stream)
+
+
+def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
+    """Returns a NumPy array on page-locked memory of the cache, not set.
+
+    The memory goes back when the last view of it dies.
+
+    Arguments:
+        shape: int or tuple of int.
+        dtype: anything that numpy.dtype takes, but without Python objects.
+    Returns:
+        numpy.ndarray, C-contiguous.
+    Raises:
+        OutOfMemoryError: the driver has no such memory.
+        ValueError, TypeError: a length is negative or no int, or dtype is none or holds Python objects.
+    """
+    kind = numpy.dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(
+            f"dtype {kind} holds Python objects, which no device can read; pass a dtype of plain values"
+        )
+    try:
+        lengths = (operator.index(shape),)
+    except TypeError:
+        lengths = tuple(operator.index(length) for length in shape)
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"shape is {shape}; a length is 0 or more")
+    memory = PinnedBuffer(math.prod(lengths) * kind.itemsize)
+    return numpy.ndarray(lengths, kind, memory if memory.nbytes else None)

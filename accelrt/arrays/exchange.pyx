@@ -2,7 +2,7 @@
 cimport cython
 import sys
 from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
@@ -13,7 +13,6 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strchr
 
 from accelrt.allocator.backing.pages cimport is_managed
-from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.pool cimport device_at, use_across
 from accelrt.arrays.array cimport (
     allocate_array, Array, Buffer, check_live, count_elements, DEVICE_BUFFER, dtype_of, Extents, find_bounds,
@@ -36,16 +35,11 @@ from accelrt.core.integers cimport checked_address_int, checked_int
 from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check, PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.devices.device cimport count_devices, ordinal_of
-from accelrt.driver.guard cimport (
-    ask_stream, begin_wait, drop_with_gil, end_wait, enter_wait, go_relaxed, INTERRUPTED, leave_wait, make_thread_state,
-    restore_mode,
-)
+from accelrt.driver.guard cimport ask_stream, drop_with_gil, make_thread_state
 cimport accelrt.driver.registry as registry
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
-from accelrt.runtime.lifetimes cimport (
-    any_capture, dispose, drain, HOST_REGISTRATION, keep_until_passed, Record, record_on,
-)
+from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
 from accelrt.driver.table cimport PitchedCopy
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_of, wrap
@@ -938,150 +932,6 @@ def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: b
     if device is None:
         device = "cpu" if array.device_index < 0 else array.device_index
     return asarray(array, device=device, copy=copy)
-
-
-# --- the user's own memory, page-locked --------------------------------------------------------------------------
-
-cdef int lock_pages(int device, uintptr_t address, size_t size) noexcept nogil:
-    # Refused beside a capture, which it would break, unless the caller is relaxed; and so below.
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = registry.active().host_register(device, address, size)
-        restore_mode(registry.active(), mode)
-    return code
-
-
-cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
-    cdef int mode
-    cdef int code = 0
-    if enter_wait():  # beside a capture the device cannot be waited for
-        code = registry.active().device_synchronize(device)
-        leave_wait()
-    if code == 0:
-        code = go_relaxed(registry.active(), &mode)
-    if code == 0:
-        code = registry.active().host_unregister(device, address)
-        restore_mode(registry.active(), mode)
-    return code
-
-
-cdef class RegisteredMemory:
-    """RegisteredMemory(memory, device=None)\n--\n\n\
-    Memory of the user's own, page-locked until unregister() or the object's end (cuMemHostRegister).
-
-        with accelrt.register_host(array):
-            buffer.copy_from(array, blocking=False)
-
-    Arguments, Raises: as register_host.
-    Attributes:
-        ptr: int, the address; 0 once unregistered, and for 0 bytes.
-        nbytes: int.
-
-    Before the pages are unlocked its device's work is waited for, but for a capture under way; work of other devices
-    is the caller's to wait for.
-    """
-
-    cdef readonly uintptr_t ptr   # 0 once unregistered, and for 0 bytes
-    cdef readonly size_t nbytes
-    cdef int device_index         # whose driver locked it
-    cdef Py_buffer view           # keeps the memory where it is
-    cdef bint viewed
-    cdef object __weakref__
-
-    def __init__(self, memory: Memory, device: DeviceArgument | None = None) -> None:
-        cdef int ordinal = ordinal_of(device)
-        cdef uintptr_t address
-        cdef int code
-        if self.viewed:
-            raise RuntimeError("a RegisteredMemory is initialised once")
-        if not PyObject_CheckBuffer(memory):
-            raise TypeError(f"memory is of type {type(memory).__name__}; pass an array or another contiguous buffer")
-        PyObject_GetBuffer(memory, &self.view, PyBUF_ANY_CONTIGUOUS | PyBUF_SIMPLE)
-        self.viewed = True
-        address = <uintptr_t>self.view.buf
-        if self.view.len == 0:
-            return
-        if is_cached_pinned(address):
-            raise ValueError(f"memory at {address:#x} comes from accelrt's cache and is page-locked already")
-        drain()
-        with nogil:
-            code = lock_pages(ordinal, address, self.view.len)
-        if code:
-            raise_status(code, "host_register", ("device", ordinal, "address", address, "size", self.view.len))
-        self.ptr = address
-        self.nbytes = self.view.len
-        self.device_index = ordinal
-
-    def __dealloc__(self):
-        cdef int code = 0
-        watch.note_forgotten(self.ptr, self.nbytes)
-        if self.ptr:
-            begin_wait(False)
-            with nogil:
-                code = unlock_pages(self.device_index, self.ptr)
-            if code:
-                dispose(HOST_REGISTRATION, self.device_index, self.ptr)
-        if self.viewed and code != INTERRUPTED:  # which leaves the memory in use, for as long as the process lives
-            PyBuffer_Release(&self.view)
-        end_wait(code)
-
-    @cython.critical_section
-    def unregister(self) -> None:
-        """Unlocks the pages, after the device's work; doing it again does nothing.
-
-        Raises:
-            CudaError: the driver refused; the memory then stays registered.
-            KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised;
-                the memory then stays registered.
-        """
-        cdef int code = 0
-        if self.ptr:
-            watch.before_wait("RegisteredMemory.unregister")
-            begin_wait(False)
-            with nogil:
-                code = unlock_pages(self.device_index, self.ptr)
-            end_wait(code)
-        if code:
-            raise_status(code, "host_unregister", ("address", self.ptr))
-        watch.note_forgotten(self.ptr, self.nbytes)
-        self.ptr = 0
-        self.nbytes = 0
-        if self.viewed:
-            self.viewed = False
-            PyBuffer_Release(&self.view)
-
-    def __reduce__(self):
-        refuse_copy(self, "it unlocks the pages when it dies; register_host() each memory once")
-
-    def __len__(self) -> int:
-        return self.nbytes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.unregister()
-        return False
-
-    def __repr__(self):
-        return f"<accelrt.RegisteredMemory {self.nbytes} bytes at {self.ptr:#x}>"
-
-
-def register_host(memory: Memory, device: DeviceArgument | None = None) -> RegisteredMemory:
-    """Page-locks memory of your own, so that copies read and write it without a stage and asynchronously.
-
-    Arguments:
-        memory: a contiguous array or other buffer; it can be neither resized nor freed while it is registered.
-        device: the device whose driver locks it; every device can use it.  None is the current one.
-    Returns:
-        RegisteredMemory: a context manager, with unregister().
-    Raises:
-        CudaError: the driver refused, because the range is registered already, say.
-        ValueError: the memory comes from accelrt's own cache.
-        TypeError, BufferError: memory is none, or not contiguous.
-    """
-    return RegisteredMemory(memory, device)
 
 
 # --- many copies at once -------------------------------------------------------------------------------------------

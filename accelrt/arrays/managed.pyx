@@ -10,12 +10,12 @@ from accelrt.arrays.copy cimport (
     follow_producer, look_again_slow, note_use, Operand, read_operand, record_for, uses_owner, View,
 )
 from accelrt.devices.device cimport device_at, known_devices, ordinal_of
-cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport (
-    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, NOWHERE, PREFERRED_DEVICE,
-    PREFETCHED_DEVICE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, UNSET_ACCESSED_BY, UNSET_PREFERRED,
-    UNSET_READ_MOSTLY,
+from accelrt.driver.managed cimport (
+    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, NOWHERE,
+    PREFERRED_DEVICE, PREFETCHED_DEVICE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, UNSET_ACCESSED_BY,
+    UNSET_PREFERRED, UNSET_READ_MOSTLY,
 )
+cimport accelrt.driver.registry as registry
 from accelrt.errors import ArgumentError, ArgumentTypeError, CaptureError, NotSupportedError
 from accelrt.runtime.access cimport Access, begin_use, end_use, refuse_sleeping
 cimport accelrt.runtime.access as watch

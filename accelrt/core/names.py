@@ -24,10 +24,12 @@ NOW = {
     "graphs.hooks": "RemovableHandle",
     "graphs.nodes": "GraphNode",
     "memory.caching": """
-        caching_allocator_alloc caching_allocator_delete caching_host_allocator_alloc
-        caching_host_allocator_delete empty_cache get_per_process_memory_fraction host_empty_cache
-        host_memory_stats record_stream reset_accumulated_host_memory_stats reset_peak_host_memory_stats
-        set_per_process_memory_fraction
+        caching_allocator_alloc caching_allocator_delete empty_cache get_per_process_memory_fraction
+        record_stream set_per_process_memory_fraction
+    """,
+    "memory.host_memory": """
+        caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
+        reset_accumulated_host_memory_stats reset_peak_host_memory_stats
     """,
     "allocator.pinned.cache": "pinned_settings",
     "allocator.settings.apply": "configure_pinned",
@@ -56,14 +58,16 @@ LATER = {
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "kernels.tensor_map": "TensorMap",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
+    "memory.host_memory": "RegisteredMemory register_host",
     "memory.mempool": "MemPool PinnedMemPool use_mem_pool",
     "memory.reservation": "reserve",
-    "arrays.array": "is_pinned pinned_empty record_host_stream",
-    "arrays.creation": "arange ones ones_like",
-    "arrays.exchange": "RegisteredMemory copy_many register_host",
+    "arrays.array": "is_pinned record_host_stream",
+    "arrays.creation": "arange ones ones_like pinned_empty",
+    "arrays.exchange": "copy_many",
     "arrays.copy": "use",
     "graphs.nodes": "KernelParams",
-    "kernels.kernel": "Kernel KernelAttributes Launcher Module host_kernel sleep",
+    "kernels.attributes": "KernelAttributes",
+    "kernels.kernel": "Kernel Launcher Module host_kernel sleep",
     "sharing.handles": "ipc_collect",
     "devices.versions": "driver_version runtime_version",
     "devices.device": "get_device_capability get_device_name get_device_properties",
@@ -111,15 +115,15 @@ UNLISTED = "checkpoint comm gds green_contexts interop nccl nvml random readings
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
-    "arrays.exchange": "RegisteredMemory register_host",
+    "arrays.creation": "pinned_empty",
     "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",
     "memory.caching": """
-        AllocationHooks FreeMemoryCallback audit enable_peer_access free_after host_audit host_memory_snapshot
-        memory_stat
+        AllocationHooks FreeMemoryCallback audit enable_peer_access free_after memory_stat
         register_free_memory_callback select_backend sleeping
     """,
+    "memory.host_memory": "RegisteredMemory host_audit host_memory_snapshot register_host",
     "memory.addresses": "AddressInfo address_info",
     "memory.driver_pool": "DriverPool",
     "memory.growth": "Mark compare_snapshots mark",

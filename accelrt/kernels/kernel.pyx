@@ -3,7 +3,6 @@ by pointer; and sleep."""
 cimport cython
 import os
 import sys
-from collections import namedtuple
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.complex cimport PyComplex_ImagAsDouble, PyComplex_RealAsDouble
@@ -32,6 +31,7 @@ from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES
+from accelrt.kernels.attributes import KernelAttributes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
     MODULE, OTHER_HOST, any_capture, dispose, drain, keep_side, keep_until_passed, Record, record_on,
@@ -594,33 +594,6 @@ cdef enum:
     DYNAMIC_SHARED = 8    # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     PERMITTED = 48 << 10  # bytes of shared memory that a block has without being permitted more
     RECENT = 4            # names of launches that an error tells
-
-# CUfunction_attribute, by number from 0 (CUDA driver API, "Data types used by CUDA driver").
-_FIGURES = ("max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
-            "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes")
-
-
-class KernelAttributes(namedtuple("KernelAttributes", _FIGURES)):
-    """The figures of a kernel that Kernel.attributes reads.
-
-    Attributes:
-        max_threads_per_block, num_regs: int, the threads that a block may have, and registers of a thread.
-        shared_size_bytes, const_size_bytes, local_size_bytes: int, static shared, constant, and a thread's local memory.
-        ptx_version, binary_version: int, 90 for 9.0.
-        cache_mode_ca: int, 1 where it was compiled to cache global loads in L1, else 0.
-        max_dynamic_shared_size_bytes: int, the dynamic shared memory that a launch may ask for.
-    """
-    __slots__ = ()
-    # stub: max_threads_per_block: int
-    # stub: shared_size_bytes: int
-    # stub: const_size_bytes: int
-    # stub: local_size_bytes: int
-    # stub: num_regs: int
-    # stub: ptx_version: int
-    # stub: binary_version: int
-    # stub: cache_mode_ca: int
-    # stub: max_dynamic_shared_size_bytes: int
-
 
 cdef struct Recent:
     PyObject* name   # a str, and a reference to it

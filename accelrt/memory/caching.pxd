@@ -1,7 +1,6 @@
 # The caching allocator's Python border, for the modules beside it.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.pinned.block cimport PinnedStats
 from accelrt.status cimport CAP_REACHED, OUT_OF_MEMORY, POOL_CAP_REACHED
 
 cdef uintptr_t allocate_bytes(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1  # raises OutOfMemoryError
@@ -18,12 +17,5 @@ cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code
 cdef void release_bytes(int ordinal, uintptr_t address) noexcept  # for destructors
 # Opens the memory of two devices to each other, for a captured copy between them.  Takes the pools' growth locks.
 cdef int connect_devices(int device, int other) noexcept nogil
+cdef int tell_log(str name, tuple arguments) except -1  # of accelrt.tools.log, once the program has logging
 cdef int require_native(str feature) except -1  # raises NotSupportedError where the backend is another
-
-
-# The page-locked cache's Python border, for the modules beside it.
-cdef size_t checked_host_size(object size, str name) except? 0  # bytes; TypeError, ValueError, OutOfMemoryError
-cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0  # raises OutOfMemoryError; device None: current
-cdef uintptr_t share_host_bytes(object device, size_t size) except? 0  # the same, of a file (share_pinned)
-cdef void release_host_bytes(uintptr_t address) noexcept  # for destructors
-cdef dict pinned_figures(PinnedStats stats)  # as host_memory_stats has them

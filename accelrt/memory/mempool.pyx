@@ -14,7 +14,6 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL
 from accelrt.allocator.pinned.block cimport ANY_NODE, PinnedPool
 from accelrt.allocator.pinned.cache cimport (
     drop_pinned_pool, empty_pinned_pool, enter_pinned_pool, hold_pinned_pool, make_pinned_pool, read_pinned_pool,
-    reset_pinned_pool,
 )
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.private.private_types cimport Moved
@@ -28,6 +27,7 @@ from accelrt.allocator.private.sleep cimport (
     BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
     cancel_suspension, finish_suspension, is_pool_suspended, resume_pool, sweep_suspended,
 )
+from accelrt.allocator.readers cimport reset_pinned_pool
 from accelrt.allocator.readers import segments
 from accelrt.allocator.sizes cimport GRANULE, LARGE
 from accelrt.allocator.stats cimport (
@@ -41,11 +41,9 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport (
-    allocate_bytes, allocate_host_bytes, empty_pool, out_of_memory_to_wake, pinned_figures, require_native,
-    share_host_bytes,
-)
+from accelrt.memory.caching cimport allocate_bytes, empty_pool, out_of_memory_to_wake, require_native
 from accelrt.memory.history.recording import name_all, tag
+from accelrt.memory.host_memory cimport allocate_host_bytes, pinned_figures, share_host_bytes
 from accelrt.runtime.lifetimes cimport drain
 from accelrt.status cimport (
     CAP_REACHED, FORKED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade,

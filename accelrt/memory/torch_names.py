@@ -8,7 +8,6 @@ import warnings
 from accelrt.allocator.settings.apply import set_allocator_settings
 from accelrt.core import files
 from accelrt.memory.caching import (
-    host_memory_stats,
     max_memory_reserved,
     memory_reserved,
     memory_stats,
@@ -17,6 +16,7 @@ from accelrt.memory.caching import (
 from accelrt.memory.history.recording import record_history
 from accelrt.memory.history.snapshot_file import dump_snapshot
 from accelrt.memory.history.snapshots import snapshot
+from accelrt.memory.host_memory import host_memory_stats
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

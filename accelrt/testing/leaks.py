@@ -12,11 +12,12 @@ from accelrt.devices.device import device_count, synchronize
 from accelrt.driver.host import driver as host
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.memory.caching import audit as audit_devices
-from accelrt.memory.caching import empty_cache, host_audit
+from accelrt.memory.caching import empty_cache
 from accelrt.memory.explain import count_text
 from accelrt.memory.growth import Mark, compared, mark_of
 from accelrt.memory.history.recording import is_recording, record_history
 from accelrt.memory.holders import holder_of, owners
+from accelrt.memory.host_memory import host_audit
 from accelrt.memory.live import handles_in_use
 from accelrt.memory.live_blocks import line_of
 from accelrt.memory.mempool import MemPool

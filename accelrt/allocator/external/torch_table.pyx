@@ -18,8 +18,8 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
 from accelrt.allocator.pinned.block cimport PinnedStats, Tally, Timing
 from accelrt.allocator.pinned.cache cimport (
-    allocate_pinned_on, empty_pinned, read_pinned_stats, record_deferred_pinned, release_pinned, reset_pinned_peaks,
-    reset_pinned_sums, try_allocate_pinned, try_release_pinned, use_pinned_on,
+    allocate_pinned_on, empty_pinned, read_pinned_stats, record_deferred_pinned, release_pinned, try_allocate_pinned,
+    try_release_pinned, use_pinned_on,
 )
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, Exported, begin_export, device_at, empty_named, end_export, follow_history, let_device_reach, locate,
@@ -35,7 +35,7 @@ from accelrt.allocator.private.routes cimport (
 )
 from accelrt.allocator.readers cimport (
     View, active_bytes, allocated_bytes, copy_blocks, largest_free, limit_of, max_split_of, read_stats, reserved_bytes,
-    reset_accumulated, reset_peaks,
+    reset_accumulated, reset_peaks, reset_pinned_peaks, reset_pinned_sums,
 )
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport Counter, STATS, Stats

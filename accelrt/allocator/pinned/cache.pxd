@@ -159,7 +159,6 @@ cdef int drop_pinned_pool(PinnedPool* pool) noexcept nogil  # at the last one gi
 cdef PinnedPool* enter_pinned_pool(PinnedPool* pool) noexcept nogil  # of the calling thread; the one before, or NULL
 cdef int empty_pinned_pool(PinnedPool* pool) noexcept nogil
 cdef PinnedStats read_pinned_pool(PinnedPool* pool) noexcept nogil
-cdef void reset_pinned_pool(PinnedPool* pool) noexcept nogil  # its peaks
 cdef size_t pinned_limit_here() noexcept nogil  # of the pool that the calling thread has entered; SIZE_MAX: none
 cdef PinnedStats read_pinned_node(int node) noexcept nogil  # of the common memory of a node
 
@@ -167,6 +166,3 @@ cdef int tidy_pinned() noexcept nogil   # what had to wait for the end of a capt
 
 cdef PinnedPool* pinned_pool(long number) noexcept nogil  # by number, from 0 on, the first pool; NULL: there are no more
 cdef PinnedStats read_pinned_stats() noexcept nogil
-cdef void reset_pinned_peaks() noexcept nogil
-cdef void reset_pinned_sums() noexcept nogil
-cdef const char* pinned_audit_failure() noexcept nogil  # NULL where every identity holds

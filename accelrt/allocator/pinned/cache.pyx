@@ -3,12 +3,11 @@ from libc.stdint cimport SIZE_MAX, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
 
-from accelrt.allocator.audit cimport find_pinned_failure
 from accelrt.allocator.heaps cimport heap_stream
 from accelrt.allocator.pinned.block cimport (
     ANY_NODE, FREE, LARGE, LEAVING, LIVE, NO_FILE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
-    class_size, count_segments, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, reset_peak,
-    reset_sums, reset_timing, round_up, time_call,
+    class_size, count_segments, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve,
+    round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.integers cimport exact_int
@@ -1376,61 +1375,6 @@ cdef PinnedStats read_pinned_node(int node) noexcept nogil:
 
 cdef size_t pinned_limit_here() noexcept nogil:
     return (<PinnedPool*>entered).limit if entered != NULL else SIZE_MAX
-
-
-cdef void reset_pinned_pool(PinnedPool* at) noexcept nogil:
-    spin_lock(&at.lock)
-    reset_peak(&at.stats.segments)
-    reset_peak(&at.stats.segment_bytes)
-    reset_peak(&at.stats.blocks)
-    reset_peak(&at.stats.block_bytes)
-    spin_unlock(&at.lock)
-
-
-cdef void reset_pinned_peaks() noexcept nogil:
-    reset_pinned_pool(&pool)
-
-
-cdef void reset_pinned_sums() noexcept nogil:
-    spin_lock(&pool.lock)
-    reset_sums(&pool.stats.segments)
-    reset_sums(&pool.stats.segment_bytes)
-    reset_sums(&pool.stats.blocks)
-    reset_sums(&pool.stats.block_bytes)
-    reset_timing(&pool.stats.take)
-    reset_timing(&pool.stats.give)
-    spin_unlock(&pool.lock)
-
-
-cdef void add_current(PinnedStats* sums, const PinnedStats* of_pool) noexcept nogil:
-    sums.segments.current += of_pool.segments.current
-    sums.segment_bytes.current += of_pool.segment_bytes.current
-    sums.blocks.current += of_pool.blocks.current
-    sums.block_bytes.current += of_pool.block_bytes.current
-
-
-cdef const char* pinned_audit_failure() noexcept nogil:
-    # All pools at one moment, the first one's lock taken last.
-    cdef PinnedStats nothing, others
-    cdef const char* found = NULL
-    cdef long index, count = load_count(&pool_count)
-    memset(&nothing, 0, sizeof(PinnedStats))
-    memset(&others, 0, sizeof(PinnedStats))
-    for index in range(count):
-        pthread_mutex_lock(&pools[index].order)
-    for index in range(1, count):
-        spin_lock(&pools[index].lock)
-    spin_lock(&pool.lock)
-    for index in range(1, count):
-        add_current(&others, &pools[index].stats)
-        if found == NULL:
-            found = find_pinned_failure(pools[index], &nothing)
-    if found == NULL:
-        found = find_pinned_failure(&pool, &others)
-    for index in range(count):
-        spin_unlock(&pools[index].lock)
-        pthread_mutex_unlock(&pools[index].order)
-    return found
 
 
 cdef void forget_in_child() noexcept nogil:

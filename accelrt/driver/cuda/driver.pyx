@@ -43,11 +43,15 @@ from accelrt.driver.cuda.types cimport (
     CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream,
     CUstreamCaptureMode, CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
 )
+from accelrt.driver.managed cimport (
+    ACCESSED_BY, LOCATION_DEVICE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE,
+    THE_HOST,
+)
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport (
-    ACCESSED_BY, ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
-    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOCATION_DEVICE, LOG_BYTES,
-    ManagedRange, PitchedCopy, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE, Table, THE_HOST,
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
+    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, PitchedCopy,
+    Table,
 )
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,

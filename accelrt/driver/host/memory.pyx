@@ -24,12 +24,14 @@ from accelrt.driver.host.work cimport (
     BRANCH, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, REPLAY, SET, HostStream, Launch, Operation, Plan, Work,
     begin_work,
 )
-from accelrt.driver.table cimport (
-    ACCESSED_BY, IS_READ_MOSTLY, KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, LOCATION_CURRENT_NODE, LOCATION_DEVICE,
-    LOCATION_HOST, LOCATION_NODE, LOCATION_NONE, MANAGED_GLOBAL, MANAGED_HOST, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN,
-    ManagedRange, NOWHERE, PREFERRED_DEVICE, PREFERRED_KIND, PREFERRED_PLACE,
-    PREFETCHED_DEVICE, PREFETCHED_KIND, PREFETCHED_PLACE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, Table,
+from accelrt.driver.managed cimport (
+    ACCESSED_BY, IS_READ_MOSTLY, LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE,
+    MANAGED_GLOBAL, MANAGED_HOST, ManagedRange, NOWHERE, PREFERRED_DEVICE, PREFERRED_KIND, PREFERRED_PLACE,
+    PREFETCHED_DEVICE, PREFETCHED_KIND, PREFETCHED_PLACE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST,
     UNSET_ACCESSED_BY, UNSET_PREFERRED, UNSET_READ_MOSTLY,
+)
+from accelrt.driver.table cimport (
+    KIND_DEVICE, KIND_HOST, KIND_MANAGED, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN, Table,
 )
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY,
@@ -257,7 +259,7 @@ cdef int pointer_range_gated(
     lock_memory()
     range_ = containing(memory, address)
     if range_ != NULL:
-        out_kind[0] = KIND_HOST if range_.device < 0 else KIND_DEVICE
+        out_kind[0] = KIND_MANAGED if range_.kind == MANAGED else KIND_HOST if range_.device < 0 else KIND_DEVICE
         out_device[0] = range_.device if range_.device >= 0 else -1
         out_start[0], out_size[0] = range_.start, range_.size
     unlock_memory()
