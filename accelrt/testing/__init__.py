@@ -1,6 +1,6 @@
 """For people who test their own extensions: a device that may fail and stop, and what is left behind.
 
-Importing accelrt does not import it.  The pytest plug-in pytest_accelrt makes fixtures of it.
+Importing accelrt does not import it.  The plug-in for pytest, accelrt.pytest_plugin, makes fixtures of it.
 
 device          use_device(), which initialises accelrt so that calls of the driver can fail and stop
 leaks           check_leaks(): what a block left alive, with stacks and with who holds it; audits

@@ -38,10 +38,11 @@ def project(tmp_path):
     return run
 
 
-def test_accelrt_is_imported_where_a_fixture_is_used_and_nowhere_else(project):
+def test_what_fixtures_need_is_imported_where_one_is_used_and_nowhere_else(project):
     text = (
         "import sys\n"
-        "def test_without():\n    assert 'accelrt' not in sys.modules and 'pytest_accelrt' in sys.modules\n"
+        "def test_without():\n"
+        "    assert 'accelrt.testing' not in sys.modules and 'accelrt.pytest_plugin' in sys.modules\n"
     )
     said, counts = project(text)
     assert counts == {"passed": 1}, said
@@ -229,6 +230,6 @@ def test_an_option_chooses_the_device(project):
 
 def test_a_conftest_may_name_the_plug_in_too(project, tmp_path):
     (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "conftest.py").write_text('pytest_plugins = ["pytest_accelrt"]\n')
+    (tmp_path / "work" / "conftest.py").write_text('pytest_plugins = ["accelrt.pytest_plugin"]\n')
     said, counts = project("def test_one(accelrt_device):\n    pass\n")
     assert counts == {"passed": 1}, said

@@ -1,6 +1,6 @@
 """The plug-in for pytest: fixtures for tests of programs and extensions that use it.
 
-Installing accelrt installs it.  accelrt itself is imported where a test asks for a fixture;
+Installing accelrt installs it; accelrt.testing is imported where a test asks for a fixture.
 docs/guide/testing.md has examples.  Before the first of them runs, the session's device is initialised so
 that calls of the driver can fail.
 """
