@@ -129,6 +129,7 @@ NO_SUBJECTS = {
     "RemappedRows",
     "StreamContext",
     "TemperatureLimits",
+    "TensorMap",
     "cudaStatus",
     "device",
     "device_of",
