@@ -137,6 +137,7 @@ NO_SUBJECTS = {
     "RemappedRows",
     "StreamContext",
     "TemperatureLimits",
+    "TensorMap",
     "cudaStatus",
     "device",
     "device_of",
