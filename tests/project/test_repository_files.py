@@ -92,7 +92,7 @@ def test_a_workflow_runs_what_there_is_and_may_only_read(path):
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert all(job["timeout-minutes"] <= 180 for job in workflow["jobs"].values())
     text = "\n".join(step.get("run", "") for step in steps)
-    named = re.findall(r"(?<!\S)((?:\.ci|benchmarks)/[\w./]+)", text)
+    named = re.findall(r"(?<!\S)((?:\.ci|benchmarks|tests)/[\w./]+)", text)
     assert named or "sphinx" in text
     assert [name for name in named if not (ROOT / name).exists()] == []
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
