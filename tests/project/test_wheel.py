@@ -118,7 +118,7 @@ def test_the_version_stands_in_one_place():
     assert accelrt.__version__ == PROJECT["version"]
     text = (ROOT / "setup.py").read_text() + (ROOT / "accelrt/__init__.py").read_text()
     assert PROJECT["version"] not in text
-    assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{PROJECT['version']}] - " in (ROOT / "CHANGELOG.md").read_text()
 
 
 EXTRAS = PROJECT["optional-dependencies"]
