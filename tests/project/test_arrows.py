@@ -52,7 +52,7 @@ DOORS = {
         "pinned.cache",
         *("settings.apply", "settings.settings"),
     },
-    "driver": {"guard", "cuda.driver", "host.driver", "registry", "table"},
+    "driver": {"guard", "cuda.driver", "host.driver", "node_params", "registry", "table"},
 }
 FACES = {"allocator": ("memory",)}
 # Modules that stand for tools under their public names; accelrt imports them when they are asked for.
