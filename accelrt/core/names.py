@@ -53,6 +53,12 @@ LATER = {
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "graphs.definition": """
+        DefinitionNode GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
+    """,
+    "graphs.node_values": "AllocationParams Condition ConditionParams",
+    "graphs.edits": "CopyParams FillParams",
+    "graphs.parameters": "GraphParameter GraphParameters ParameterUse",
     "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
     "kernels.elementwise": "ElementwiseKernel elementwise",

@@ -13,7 +13,8 @@ from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process cimport FORK_DRIVER, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport are_abandoned, begin_wait, drop_with_gil, end_wait, guard_table, make_thread_state
-from accelrt.driver.table cimport Table, TABLE_VERSION, host_fn
+from accelrt.driver.node_params cimport NodeParams, host_fn
+from accelrt.driver.table cimport Table, TABLE_VERSION
 from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status, refuse_copy
 
 include "registry_rows.pxi"

@@ -32,6 +32,8 @@ BUFFERS = {
     "out_log": (4096, "out_log.decode(errors='replace')"),
     "out_ipc": (64, "(<char*>out_ipc)[:64]"),
 }
+# What Python gives the address of, as int.
+POINTERS = ("host_fn", "void*", "void**", "NodeParams*")
 # Rows that name a stream or an event and are not held back: one may be asked at any time, two wait, so that
 # their drivers hold back the calls that they are made of.
 AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
@@ -247,10 +249,10 @@ def python_call(row: Row) -> str:
             declared.append(f"cdef {argument.type.removesuffix('*')} {argument.name} = 0")
             value = f"&{argument.name}"
             answers.append(argument.name)
-        elif argument.type in ("host_fn", "void*", "void**"):
+        elif argument.type in POINTERS:
             value = f"<{argument.type}>{argument.name}_"
         passed.append(value)
-    pointers = [a for a in read if a.type in ("host_fn", "void*", "void**")]
+    pointers = [a for a in read if a.type in POINTERS]
     declared += [f"cdef uintptr_t {a.name}_ = {a.name}" for a in pointers]
     taken = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
     body = "".join(f"        {line}\n" for line in declared)
@@ -401,7 +403,8 @@ def fill_cuda(text: str, functions: str, declared: str, rows: list[Row]) -> str:
         [
             f"from accelrt.driver.cuda.functions cimport {', '.join(own)}",
             f"from accelrt.driver.cuda.types cimport {', '.join(types)}",
-            "from accelrt.driver.table cimport TEXT_BYTES, host_fn",
+            "from accelrt.driver.node_params cimport NodeParams, host_fn",
+            "from accelrt.driver.table cimport TEXT_BYTES",
             *(f"cdef {type_} {pointer}" for type_, pointer in own.items()),
             *derived,
             "cdef int fill_driver(Table* table, Table* blank) except -1:",

@@ -19,7 +19,7 @@
 # Rows are only ever added, at the end of their group, with TABLE_VERSION raised.
 from libc.stdint cimport uint64_t, uintptr_t
 
-ctypedef void (*host_fn)(void* data) noexcept nogil
+from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
     TABLE_VERSION = 9
@@ -195,6 +195,28 @@ cdef struct Table:
     int (*capture_begin_to)(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil
     # the status of capture_status alone; may be asked of a stream at any time
     int (*stream_is_capturing)(int device, uintptr_t stream, int* out_status) noexcept nogil
+    # graphs made by hand.  after, origins and targets are arrays of nodes of the graph.  _add reads what the new node does,
+    # and writes an allocation's address or a condition's bodies; _params tells it of a node that is no kernel (kernel_node)
+    # and no condition, with the address that an allocation has, and of a child the graph that the node owns; _set changes
+    # an instance's node, or for 0 the graph's, that is no kernel (kernel_node_set), allocation, free or condition
+    int (*graph_create)(int device, uintptr_t* out_graph) noexcept nogil
+    int (*graph_clone)(uintptr_t graph, uintptr_t* out_graph) noexcept nogil
+    int (*graph_find_in_clone)(uintptr_t graph, uintptr_t node, uintptr_t* out_node) noexcept nogil  # of the one cloned
+    int (*graph_node_add)(int device, uintptr_t graph, size_t count, void* after, NodeParams* params, uintptr_t* out_node) noexcept nogil  # no-cython-lint
+    int (*graph_node_params)(uintptr_t graph, uintptr_t node, NodeParams* params) noexcept nogil
+    int (*graph_node_set)(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil
+    int (*graph_node_destroy)(uintptr_t graph, uintptr_t node) noexcept nogil  # and its edges
+    int (*graph_edges_add)(uintptr_t graph, size_t count, void* origins, void* targets) noexcept nogil
+    int (*graph_edges_remove)(uintptr_t graph, size_t count, void* origins, void* targets) noexcept nogil
+    # whether an instance does a kernel, a copy or a fill, or leaves it out; the node is one of the graph
+    int (*graph_node_enable)(uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled) noexcept nogil
+    int (*graph_node_enabled)(uintptr_t graph, uintptr_t exec_, uintptr_t node, unsigned int* out_enabled) noexcept nogil
+    # for conditions of its nodes; value is what it is when a launch begins, unless it is kept: what the last one left
+    int (*graph_condition)(int device, uintptr_t graph, unsigned int value, int kept, uint64_t* out_condition) noexcept nogil  # no-cython-lint
+    # of memory that allocations of graphs have, by CUgraphMem_attribute numbers; _reset is for peaks
+    int (*graph_memory_get)(int device, int attribute, uint64_t* out_value) noexcept nogil
+    int (*graph_memory_reset)(int device, int attribute) noexcept nogil
+    int (*graph_memory_trim)(int device) noexcept nogil  # what no launch has goes back to the device
 
     # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
     # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/driver.pyx says what is in it)
@@ -277,9 +299,10 @@ cdef enum:  # capture_status answers
     CAPTURE_ACTIVE = 1
     CAPTURE_INVALIDATED = 2
 
-cdef enum:  # conditional_add kinds
-    CONDITION_IF = 0
+cdef enum:  # kinds of conditions; conditional_add takes the first two
+    CONDITION_IF = 0      # the first body unless the value is 0; else the second, where there is one
     CONDITION_WHILE = 1
+    CONDITION_SWITCH = 2  # the body with the value's number, where there is one
 
 cdef enum:  # kernel_launch_with flags
     LAUNCH_COOPERATIVE = 1   # all blocks run at once

@@ -22,7 +22,8 @@ from accelrt.core.process cimport FORK_DRIVER, at_fork
 from accelrt.core.interpreter cimport PyGILState_Check, PyThread_get_thread_ident
 from accelrt.core.threads cimport now, pause, pthread_cond_broadcast, pthread_cond_init, pthread_cond_t, wait_on
 from accelrt.driver.registry cimport begin_table, offer_over, table_named
-from accelrt.driver.table cimport Table, host_fn
+from accelrt.driver.node_params cimport NodeParams, host_fn
+from accelrt.driver.table cimport Table
 
 from accelrt.driver.registry import ROW_NAMES
 

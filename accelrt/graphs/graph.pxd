@@ -11,6 +11,8 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     HOOKS = 4      # functions were registered to be called around it
     RANDOM = 8     # its random numbers begin where a generator is
 
+cdef list all_things(list base, dict made)  # what nodes point at: CUDAGraph.base and made
+
 cdef class CUDAGraph:
     cdef uintptr_t exec_             # the driver's instantiated graph; 0 before it is made and after reset
     cdef uintptr_t graph             # the driver's graph, where it is kept
@@ -25,9 +27,13 @@ cdef class CUDAGraph:
     cdef int busy                    # threads that begin or end its capture or one of a body, and may have released the GIL
     cdef int uses                    # threads that read its graph or upload it, and may have released the GIL
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
-    cdef list kept                   # what the nodes point at
+    cdef list kept                   # what the nodes point at that were captured, or that are instantiated
+    cdef list base                   # what those captured point at, once others were added by hand; or None
+    cdef dict made                   # handles of nodes made by hand -> role -> list of what they point at; or None
+    cdef CUDAGraph source            # of what was instantiated from another graph's nodes: that one; or None
+    cdef object bound                # Bindings that still tell where it names memory, or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
-    cdef dict changes                # handles of kernel nodes -> NodeChange: what they use since they were changed
+    cdef dict changes                # handles of nodes, or names of memory -> NodeChange: what they use since then
     cdef list calls                  # the host functions among them
     cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
@@ -43,6 +49,10 @@ cdef class CUDAGraph:
     cdef bint uses_others_memory     # of no allocator of accelrt: kept until replays are over
     cdef object __weakref__
 
+    cdef list things(self)           # all that the nodes of the graph point at
+    cdef int take_made(self) except -1
+    cdef uintptr_t node_graph(self) except 0
+    cdef CUDAGraph make_instance(self, uint64_t flags)
     cdef int make_exec(self) except -1
     cdef int drop_exec(self) except -1
     cdef CUDAGraph move_out(self)
@@ -62,7 +72,7 @@ cdef class CUDAGraph:
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
-    cdef bint keep_change(self, uintptr_t node, NodeChange made, bint whole) except -1
+    cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1
     cdef int update_from(self, CUDAGraph to) except -1
     cdef int take_over(self, CUDAGraph other) except -1

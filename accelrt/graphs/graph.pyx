@@ -83,6 +83,10 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
     return 0
 
 
+cdef list all_things(list base, dict made):
+    return base + [thing for roles in made.values() for things in roles.values() for thing in things]
+
+
 cdef uintptr_t node_id(object node) except? 0:
     return checked_address_int(node.id if isinstance(node, GraphNode) else node, "node")
 
@@ -139,7 +143,7 @@ cdef class CUDAGraph:
         watch.note_dropped(self.capture)
         if self.uses_others_memory:
             for handle in self.launched_on:
-                keep_until_passed(self.ordinal, handle, (self.kept, self.changes))
+                keep_until_passed(self.ordinal, handle, (self.kept, self.changes, self.source))
         if exec_:
             dispose(GRAPH_EXEC, self.ordinal, exec_)
         if graph:
@@ -148,7 +152,7 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
-        self.kernels = self.changes = None
+        self.kernels = self.changes = self.base = self.made = self.source = self.bound = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -369,23 +373,74 @@ cdef class CUDAGraph:
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
-        self.kernels = self.changes = None
+        self.kernels = self.changes = self.base = self.made = self.source = self.bound = None
         self.launched_on = None
         self.last_stream = UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         self.rare |= RANDOM * (self.random is not None)
         return 0
 
+    cdef list things(self):
+        if self.made is None or self.source is not None:
+            return self.kept
+        return all_things(self.base, self.made)
+
+    cdef int take_made(self) except -1:
+        # Before the graph is instantiated anew: what was added by hand counts from here on, for earlier streams too.
+        if self.made is None:
+            return 0
+        self.kept = self.things()
+        self.kernels = None
+        self.calls = nodes_of(self.kept)
+        self.sides = [thing for thing in self.kept if isinstance(thing, Side)]
+        self.rare = self.rare & ~CALLBACKS | CALLBACKS * (len(self.calls) > 0)
+        for handle in self.launched_on or ():
+            self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
+        return 0
+
+    cdef CUDAGraph make_instance(self, uint64_t flags):
+        cdef CUDAGraph made = CUDAGraph()
+        cdef uintptr_t graph = self.raw_cuda_graph()
+        cdef int code
+        self.require_unused()
+        self.uses += 1
+        try:
+            with nogil:
+                code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0) if self.retains_pool else 0
+            if code:
+                raise_status(code, "graph_instantiate", ("pool", self.pool()))
+            made.retains_pool = self.retains_pool
+            made.pool_id[0], made.pool_id[1], made.ordinal = self.pool_id[0], self.pool_id[1], self.ordinal
+            with nogil:
+                code = instantiate(self.ordinal, graph, flags, &made.exec_)
+                code = code if code else registry.active().graph_node_count(graph, &made.node_count)
+        finally:
+            self.uses -= 1
+        if code:
+            raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags))
+        made.random = self.random
+        made.keep(list(self.things()))
+        made.changes = None if self.changes is None else dict(self.changes)
+        made.source = self
+        made.made = None if self.made is None else dict(self.made)
+        return made
+
+    cdef uintptr_t node_graph(self) except 0:
+        # Whose nodes are named.
+        return self.raw_cuda_graph() if self.source is None else self.source.raw_cuda_graph()
+
     cdef int make_exec(self) except -1:
         cdef uintptr_t graph = self.graph, made = 0
         cdef bint keep = self.keep_graph
         cdef int code, left = 0
         self.require_unused()
+        self.take_made()
+        self.bound = None
         if not keep:
             self.graph = 0
         self.begin_change()
         with nogil:
-            code = instantiate(self.ordinal, graph, &made)
+            code = instantiate(self.ordinal, graph, 0, &made)
             if not keep:
                 left = give_back(GRAPH, self.ordinal, graph)
         if left:
@@ -653,7 +708,7 @@ cdef class CUDAGraph:
         self.capture = other.capture
         self.random = other.random
         self.uses_others_memory = False
-        self.keep(other.kept)
+        self.keep(other.things())
         self.changes = changes
         return 0
 
@@ -680,6 +735,7 @@ cdef class CUDAGraph:
         made.ordinal, made.pool_id[0], made.pool_id[1] = self.ordinal, self.pool_id[0], self.pool_id[1]
         made.kept, made.changes, made.launched_on = self.kept, self.changes, self.launched_on
         made.calls, made.random, made.kernels = self.calls, self.random, self.kernels
+        made.made, made.base, made.source = self.made, self.base, self.source
         made.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
         made.retains_pool, self.retains_pool = self.retains_pool, False
         made.shown, made.last_stream = self.shown, self.last_stream
@@ -823,7 +879,7 @@ cdef class CUDAGraph:
         keep.  The race detector takes a replay for what the node launches now; where several launches of the
         capture may be the node's, for theirs too.
         """
-        cdef uintptr_t graph = self.raw_cuda_graph()
+        cdef uintptr_t graph = self.node_graph()
         cdef uintptr_t handle = node_id(node)
         cdef NodeChange made = NodeChange.__new__(NodeChange)
         cdef bint begun = False, left = False
@@ -831,7 +887,8 @@ cdef class CUDAGraph:
         self.busy += 1
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
-                               self.changes.get(handle), made, &begun, kernel, grid, block, shared, args)
+                               self.changes.get(handle), made, &begun, kernel, grid, block, shared, args,
+                               self.source is not None)
             left = self.keep_change(handle, made, True)
         except BaseException:
             if begun and self.changes.get(handle) is not made:
@@ -839,13 +896,14 @@ cdef class CUDAGraph:
             raise
         finally:
             self.busy -= 1
+            self.bound = None
         if left:
             drain()
 
     cdef dict own_kernels(self):
         # Of the capture, by their handles; makes room for changes too.
         if self.kernels is None:
-            self.kernels = kernels_in(self.kept)
+            self.kernels = kernels_in(self.things())
         if self.changes is None:
             self.changes = {}
         return self.kernels
@@ -856,7 +914,7 @@ cdef class CUDAGraph:
             change = change.before
         return 0
 
-    cdef bint keep_change(self, uintptr_t node, NodeChange made, bint whole) except -1:
+    cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1:
         # The streams of earlier replays are told too: those that come find them known.  Answers whether something that is
         # kept no more waits for them.
         cdef NodeChange before = self.changes.get(node)

@@ -4,11 +4,18 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.runtime.lifetimes cimport Record
 
-cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil  # a status code
+cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil  # a status code
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
 
+cdef str type_name(int number)  # of a node: TYPES
+
+cdef class Handles:          # room for handles that a row writes
+    cdef uintptr_t* array
+
 cdef class NodeChange:       # of a kernel node: what it launches now, and what that uses
-    cdef Kernel kernel
+    cdef Kernel kernel      # None of a node of another kind
+    cdef dict roles         # of another kind: role -> list of what it uses
+    cdef object launches    # KernelParams of an instance's node, whose graph has others
     cdef list things         # for each argument a list of what it uses: objects, each with its Side, and PoolUses
     cdef list sides          # the Sides among them, and the kernel's
     cdef NodeChange before   # where the graph refused what its instance took: what the graph's node still uses; or None
@@ -16,14 +23,16 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
     cdef int gather(self, Record record) except -1
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
 
+cdef Record recorded()        # of no capture
 cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
-# Changes a node of the graph, and of its instance unless exec_ is 0; None leaves what there is.  change is the node's last
-# one, or None; `after` is filled.  Where it raises and out_begun is set, the instance launches the new values nevertheless.
+# Changes a node of an instance, unless exec_ is 0, and of the graph, unless `instance` says that it is another's; None
+# leaves what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
+# the instance launches the new values nevertheless.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments) except -1
+                            object shared, object arguments, bint instance) except -1
 
 
 # Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,

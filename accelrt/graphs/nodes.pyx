@@ -14,9 +14,12 @@ from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
+from accelrt.driver.node_params cimport NodeParams
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
-from accelrt.kernels.kernel cimport Dimensions, keep_memory, Kernel, make_kernel, read_dimensions, read_shared, uses_of
+from accelrt.kernels.kernel cimport (
+    Dimensions, keep_memory, Kernel, make_kernel, Packed, read_dimensions, read_shared, uses_of,
+)
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, follow_capture, give_back,
     note_sides, Record, Side,
@@ -119,10 +122,12 @@ class GraphNode(namedtuple("GraphNode", "id type dependencies")):
             self, kernel=params.kernel, grid=params.grid, block=params.block, shared=params.shared, args=params.arguments)
 
 
+cdef str type_name(int number):
+    return TYPES[number] if 0 <= number < len(TYPES) else f"type {number}"
+
+
 cdef class Handles:
     """Room for handles that a row writes."""
-
-    cdef uintptr_t* array
 
     def __cinit__(self, size_t room):
         self.array = <uintptr_t*>calloc(room + 1, sizeof(uintptr_t))
@@ -197,16 +202,20 @@ cdef class NodeChange:
         return 0
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
-        # Returns what has to live until a stream is past its replays once this change gives way to another: functions, and
-        # memory of no allocator of accelrt's.
+        # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
+        # events, and memory of no allocator of accelrt's.
         cdef list leftover = [], things
         cdef Py_ssize_t index
         cdef set stays = {id(thing) for things in after.things if things for thing in things}
         for things in self.things:
-            for index in range(1, len(things) if things else 0):
-                if isinstance(things[index], Side) and id(things[index - 1]) not in stays and note_sides(
-                        [things[index]], device, stream):
-                    leftover.append(things[index - 1])
+            for index in range(len(things) if things else 0):
+                if isinstance(things[index], Side) or id(things[index]) in stays:
+                    continue
+                if index + 1 < len(things) and isinstance(things[index + 1], Side):
+                    if note_sides([things[index + 1]], device, stream):
+                        leftover.append(things[index])
+                elif self.kernel is None:
+                    leftover.append(things[index])
         return leftover
 
 
@@ -216,7 +225,7 @@ cdef dict kernels_in(list kept):
 
 cdef Kernel kernel_of(uintptr_t function, dict kernels, NodeChange change):
     # Of those that the graph keeps.
-    if change is not None and change.kernel.handle == function:
+    if change is not None and change.kernel is not None and change.kernel.handle == function:
         return change.kernel
     return kernels.get(function)
 
@@ -279,6 +288,17 @@ cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, Node
         size[6], read_arguments(function, <const void**>arguments))
 
 
+cdef tuple as_bytes(Kernel kernel, tuple arguments):
+    # As read_arguments has them.
+    cdef Packed packed
+    cdef NodeParams params
+    cdef Dimensions size
+    cdef object _room
+    size.grid, size.block, size.shared = [1, 1, 1], [1, 1, 1], 0
+    _room = kernel.describe_node(&size, arguments, &packed, &params)
+    return read_arguments(kernel.handle, <const void**>packed.pointers)
+
+
 cdef tuple addresses_in(arguments):
     # Returns what may be pointers among a node's or a caller's arguments: ints, and bytes of 8.
     return tuple([
@@ -289,12 +309,14 @@ cdef tuple addresses_in(arguments):
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments) except -1:
+                            object shared, object arguments, bint instance) except -1:
     cdef object before = read_kernel_node(graph, node, kernels, change)
     cdef Kernel to = kernel if kernel is not None else before.kernel
     cdef Dimensions size
     cdef tuple new_arguments
     out_begun[0] = False
+    if instance and change is not None:
+        before = change.launches
     read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
     read_dimensions(before.block if block is None else block, "block", size.block)
     size.shared = read_shared(before.shared if shared is None else shared)
@@ -311,7 +333,12 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     if exec_:  # which may refuse what the graph takes
         to.change_node(graph, exec_, node, &size, new_arguments)
         out_begun[0] = True
-    to.change_node(graph, 0, node, &size, new_arguments)
+    if instance:  # of others' graph, which stays as it is
+        after.launches = KernelParams(to, to.name, to.handle, (size.grid[0], size.grid[1], size.grid[2]),
+                                      (size.block[0], size.block[1], size.block[2]), size.shared,
+                                      as_bytes(to, new_arguments))
+    else:
+        to.change_node(graph, 0, node, &size, new_arguments)
     if watch.detects_races():
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(new_arguments), tuple(uses_of(to.takes, new_arguments))))
@@ -334,13 +361,13 @@ def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose) -> No
 
 # --- instantiated graphs ---------------------------------------------------------------------------------------
 
-cdef int instantiate(int ordinal, uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
+cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
     # Refused while another thread captures in global mode, which it would break, unless the caller is relaxed.
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode)
     if code:
         return code
-    code = registry.active().graph_instantiate(ordinal, graph, 0, out_exec)
+    code = registry.active().graph_instantiate(ordinal, graph, flags, out_exec)
     restore_mode(registry.active(), mode)
     return code
 
@@ -588,7 +615,7 @@ cdef int instantiate_graph(uintptr_t graph) noexcept nogil:
         return INVALID_HANDLE
     if entry.state != CAPTURED:
         return ILLEGAL_STATE
-    code = instantiate(entry.device, entry.raw, &entry.raw_exec)
+    code = instantiate(entry.device, entry.raw, 0, &entry.raw_exec)
     if code == 0:
         entry.state = READY
     return code

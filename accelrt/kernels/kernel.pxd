@@ -2,6 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
+from accelrt.driver.node_params cimport NodeParams
 from accelrt.runtime.lifetimes cimport Record
 from accelrt.streams.stream cimport Stream
 from accelrt.runtime.access cimport Access
@@ -91,6 +92,9 @@ cdef class Kernel:
     # Ends a use of memory that sleeps, or was freed.
     cdef int end_refused(self, Access* access, Packed* packed, tuple arguments) except -1
     cdef int keep_with(self, Record record, tuple arguments) except -1  # with a graph
+    # What a node that is a launch of this kernel does; the answer has to live as long as packed, which the params point at.
+    cdef object describe_node(self, const Dimensions* size, tuple arguments, Packed* packed, NodeParams* out_params)
+    cdef int check_arguments(self, tuple arguments, const Packed* packed) except -1  # still have the memory that was packed
     # A kernel node of a graph, or for exec_ of an instance of it, becomes a launch of this kernel.
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
                          tuple arguments) except -1

@@ -30,6 +30,7 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
+from accelrt.driver.node_params cimport NODE_KERNEL, NodeParams
 from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES
 from accelrt.kernels.attributes import KernelAttributes
 from accelrt.runtime import init
@@ -880,15 +881,27 @@ cdef class Kernel:
         keep_side(record, <PyObject*>self, None, OTHER_HOST, self.handle)
         return keep_memory(self.takes, arguments, record)
 
+    cdef object describe_node(self, const Dimensions* size, tuple arguments, Packed* packed, NodeParams* out_params):
+        cdef object room = pack(self.takes, arguments, UINTPTR_MAX, packed)
+        if watch.any_sleeps():
+            refuse_asleep(self.takes, arguments, packed)
+        if size.shared > self.most_shared:
+            self.permit_shared(size.shared)
+        memset(out_params, 0, sizeof(NodeParams))
+        out_params.type, out_params.function = NODE_KERNEL, self.handle
+        out_params.grid, out_params.block = size.grid, size.block
+        out_params.shared_bytes, out_params.arguments = size.shared, packed.pointers
+        return room
+
+    cdef int check_arguments(self, tuple arguments, const Packed* packed) except -1:
+        return look_again(self.takes, arguments, packed)
+
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
                          tuple arguments) except -1:
         cdef Packed packed
-        cdef object _room = pack(self.takes, arguments, UINTPTR_MAX, &packed)
+        cdef NodeParams params
+        cdef object _room = self.describe_node(size, arguments, &packed, &params)
         cdef int code
-        if watch.any_sleeps():
-            refuse_asleep(self.takes, arguments, &packed)
-        if size.shared > self.most_shared:
-            self.permit_shared(size.shared)
         with nogil:
             code = registry.active().kernel_node_set(
                 graph, exec_, node, self.handle, size.grid[0], size.grid[1], size.grid[2], size.block[0], size.block[1],

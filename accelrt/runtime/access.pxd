@@ -48,6 +48,7 @@ cdef void note_run(object mark, bint begins) noexcept  # on the thread that runs
 # --- graphs ---
 cdef int note_captured(uint64_t capture) except -1
 cdef void note_dropped(uint64_t capture) noexcept
+cdef int note_moved(uint64_t capture, uintptr_t address, size_t size, uintptr_t to) except -1  # of a range it used
 # --- memory ---
 cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1
 cdef int note_emptied() except -1

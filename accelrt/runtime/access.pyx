@@ -160,6 +160,12 @@ cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1:
     return 0
 
 
+cdef int note_moved(uint64_t capture, uintptr_t address, size_t size, uintptr_t to) except -1:
+    if detects_races():
+        told().moved(capture, address, size, to)
+    return 0
+
+
 cdef int note_access_slow(
     int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
 ) except -1:

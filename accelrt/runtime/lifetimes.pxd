@@ -4,6 +4,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.handle_map cimport AddressMap
 from accelrt.driver.guard cimport captures_open
+from accelrt.driver.node_params cimport host_fn
 from accelrt.uses.events cimport PooledEvent
 
 cdef enum:
@@ -103,6 +104,11 @@ cdef void drain_too(draining more) noexcept  # and what nogil code could not; on
 
 # Python functions in a stream's order.
 cdef int enqueue_callback(int device, uintptr_t stream, object function) except -1
+# A function that is to be a node of a graph made by hand: what the graph keeps, whose address the node is given, and what
+# the node calls.
+cdef object node_call(object function, int device, host_fn* out_fn)
+cdef object find_call(list kept, const void* address)  # the one with that address, or None
+cdef object function_of(object host_call)
 cdef list nodes_of(list kept)  # those of what a capture kept that its graph's launches run; empty where none
 cdef int begin_runs(list nodes) except -1  # before a launch, which may run them at once
 cdef void take_back_runs(list nodes) noexcept  # after a launch that was refused

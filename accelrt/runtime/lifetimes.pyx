@@ -722,6 +722,27 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     return 0
 
 
+cdef object node_call(object function, int device, host_fn* out_fn):
+    cdef HostCall host_call
+    if not callable(function):
+        raise TypeError(f"a host function is called with nothing, but {function!r} cannot be called")
+    host_call = HostCall(function, device)
+    host_call.is_node = True
+    out_fn[0] = run
+    return host_call
+
+
+cdef object find_call(list kept, const void* address):
+    for thing in kept:
+        if <const void*>thing == address and isinstance(thing, HostCall):
+            return thing
+    return None
+
+
+cdef object function_of(object host_call):
+    return (<HostCall>host_call).function
+
+
 cdef int raise_callback_errors() except -1:
     if function_errors:
         error = take_errors()

@@ -35,6 +35,7 @@ from accelrt.sanitizer.scope import (
     Span,
     Use,
     exchanged,
+    moved,
     summary_of,
     using,
 )
@@ -347,6 +348,13 @@ class Detector:
         graph = self.graphs.get(capture)
         if graph is not None:
             graph.log = exchanged(graph.log, Launched(*old), Launched(*new), caller())
+            graph.parts = summary_of(graph.log)
+
+    def moved(self, capture: int, address: int, size: int, to: int) -> None:
+        """What a graph used of a range it uses of another one now."""
+        graph = self.graphs.get(capture)
+        if graph is not None:
+            graph.log = [moved(part, address, size, to) for part in graph.log]
             graph.parts = summary_of(graph.log)
 
     def dropped(self, capture: int) -> None:

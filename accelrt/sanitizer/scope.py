@@ -173,6 +173,13 @@ def summary_of(log: list[Captured | Point]) -> list[Captured | Point]:
     return scope.summary()
 
 
+def moved(part: Captured | Point, address: int, size: int, to: int) -> Captured | Point:
+    """What a part uses of a range is used of another one instead."""
+    if isinstance(part, Point) or part.end <= address or part.begin >= address + size:
+        return part
+    return Captured(part.begin - address + to, part.end - address + to, part.access)
+
+
 def exchanged(
     log: list[Captured | Point], old: Launched, new: Launched, line: Line
 ) -> list[Captured | Point]:

@@ -36,6 +36,8 @@ ALSO_MADE_BY = {
     "physical_create_shared": "physical_create",
     "physical_import": "physical_create",
     "ipc_event_open": "event_create",
+    "graph_create": "capture_end",
+    "graph_clone": "capture_end",
 }
 ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload")  # take an ordinal first
 called = {}  # driver -> names of rows that a test called

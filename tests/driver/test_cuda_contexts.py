@@ -24,9 +24,11 @@ FREE = {
     "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set",
     "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
+    "graph_memory_get", "graph_memory_reset", "graph_memory_trim",
 }  # fmt: skip
 
 OF_THE_HOST = {"module_register"}  # which no GPU has
+EMPTY_NODE = (ctypes.c_int * 128)(5)  # NodeParams of a node that does nothing
 STAND_IN = {"LD_LIBRARY_PATH": "{library}", "FAKE_POOL": "8"}
 
 
@@ -63,6 +65,7 @@ def arguments(row):
         values["attribute"] = 9  # memory synchronisation domains
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
+    values.update(after=0, count=0, params=ctypes.addressof(EMPTY_NODE))
     for argument in row.arguments:
         if not argument.is_out:
             yield values.get(argument.name, bytes(64) if argument.type == "const char*" else ADDRESS)

@@ -25,7 +25,10 @@ HANDLES = {
 OWNERS_IN_PYTHON = {
     "accelrt.streams.stream.ExternalStream",
     "accelrt.graphs.callables.GraphedCallable",
+    "accelrt.graphs.definition.DefinitionNode",
+    "accelrt.graphs.definition.GraphDefinition",
     "accelrt.graphs.hooks.RemovableHandle",
+    "accelrt.graphs.parameters.GraphParameters",
     "accelrt.interop.cuda_core._Resource",
     "accelrt.interop.torch_memory_saver.TorchMemorySaver",
     "accelrt.interop.vllm.CuMemAllocator",
@@ -59,6 +62,7 @@ PARTS = {
     "accelrt.graphs.callables.Inputs",
     "accelrt.graphs.callables.Static",
     "accelrt.graphs.callables.Turns",
+    "accelrt.graphs.parameters.Place",
     "accelrt.interop.peers.StreamsByHandle",
     "accelrt.interop.rmm._Handle",
     "accelrt.interop.torch_regions.Regions",

@@ -28,10 +28,12 @@ from accelrt.driver.cuda.types cimport (
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GRAPH_COND_ASSIGN_DEFAULT,
     CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_JIT_ERROR_LOG_BUFFER,
-    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, AllocateFields, CUDA_HOST_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS,
+    CUDA_MEM_ALLOC_NODE_PARAMS,
     CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
-    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+    CU_MEMORYTYPE_ARRAY, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOCATION_TYPE_PINNED,
+    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
     CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_NONE,
@@ -41,11 +43,15 @@ from accelrt.driver.cuda.types cimport (
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlaunchMemSyncDomain, CUmemAccessDesc,
     CUmemAccess_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
     CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule, CUpointer_attribute, CUstream,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUsynchronizationPolicy, cuuint64_t, CUgraphMem_attribute, CUhostFn,
 )
 from accelrt.driver.managed cimport (
     ACCESSED_BY, LOCATION_DEVICE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE,
     THE_HOST,
+)
+from accelrt.driver.node_params cimport (
+    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
+    NODE_RECORD, NODE_WAIT, NodeParams, host_fn,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport (
@@ -1229,6 +1235,230 @@ cdef int conditional_add_entered(
     if code == SUCCESS:
         out_body[0] = <uintptr_t>params.conditional.phGraph_out[0]
     return code
+
+
+# graphs made by hand
+
+cdef struct NodeRoom:  # for what a node's params point at
+    CUmemAccessDesc[MOST_DEVICES] peers  # of an allocation
+    void* arguments[2]                   # of the kernel that sets a condition
+
+cdef int describe_node(int device, NodeParams* params, NodeRoom* room, CUgraphNodeParams* out_params) noexcept nogil:
+    cdef CUcontext primary = load_context(&devices[device].primary)
+    cdef uintptr_t function = params.function
+    cdef int code = SUCCESS
+    memset(out_params, 0, sizeof(CUgraphNodeParams))
+    out_params.type = params.type
+    if params.type == NODE_KERNEL:
+        out_params.kernel.gridDimX, out_params.kernel.gridDimY, out_params.kernel.gridDimZ = (
+            params.grid[0], params.grid[1], params.grid[2])
+        out_params.kernel.blockDimX, out_params.kernel.blockDimY, out_params.kernel.blockDimZ = (
+            params.block[0], params.block[1], params.block[2])
+        out_params.kernel.sharedMemBytes = params.shared_bytes
+        out_params.kernel.kernelParams = params.arguments
+        if function == 0:  # sets a condition
+            room.arguments[0], room.arguments[1] = &params.condition, &params.src
+            out_params.kernel.kernelParams = room.arguments
+            out_params.kernel.gridDimX = out_params.kernel.gridDimY = out_params.kernel.gridDimZ = 1
+            out_params.kernel.blockDimX = out_params.kernel.blockDimY = out_params.kernel.blockDimZ = 1
+            code = setter_of(device, &function)
+        out_params.kernel.func = <CUfunction>function
+    elif params.type == NODE_COPY:
+        out_params.memcpy.copyCtx = primary
+        describe_copy(params, &out_params.memcpy.copyParams)
+    elif params.type == NODE_FILL:
+        out_params.memset.dst, out_params.memset.pitch = params.dst, params.dst_pitch
+        out_params.memset.value, out_params.memset.elementSize = params.value, params.element
+        out_params.memset.width, out_params.memset.height = params.width, params.height
+        out_params.memset.ctx = primary
+    elif params.type == NODE_HOST:
+        out_params.host.fn, out_params.host.userData = <CUhostFn>params.fn, params.data
+    elif params.type == NODE_CHILD:
+        out_params.graph.graph = <CUgraph>params.graph
+    elif params.type == NODE_WAIT:
+        out_params.eventWait.event = <CUevent>params.event
+    elif params.type == NODE_RECORD:
+        out_params.eventRecord.event = <CUevent>params.event
+    elif params.type == NODE_ALLOCATE:
+        code = describe_allocation(params, room.peers, &out_params.alloc)
+    elif params.type == NODE_FREE:
+        out_params.free.dptr = params.address
+    elif params.type == NODE_CONDITION:
+        out_params.conditional.handle, out_params.conditional.type = params.condition, params.kind
+        out_params.conditional.size, out_params.conditional.ctx = params.count, primary
+    return code
+
+
+cdef void describe_copy(const NodeParams* params, CUDA_MEMCPY3D_v2* out_copy) noexcept nogil:
+    # Of one row the pitches say nothing; slices are as copy_3d has them.  Unknown memory is the host's.
+    out_copy.srcMemoryType = out_copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED
+    out_copy.srcDevice, out_copy.dstDevice = params.src, params.dst
+    if memory_kind(params.src) == PAGEABLE:
+        out_copy.srcMemoryType, out_copy.srcHost, out_copy.srcDevice = CU_MEMORYTYPE_HOST, <const void*>params.src, 0
+    if memory_kind(params.dst) == PAGEABLE:
+        out_copy.dstMemoryType, out_copy.dstHost, out_copy.dstDevice = CU_MEMORYTYPE_HOST, <void*>params.dst, 0
+    if params.height > 1 or params.depth > 1:
+        out_copy.srcPitch, out_copy.dstPitch = params.src_pitch, params.dst_pitch
+        out_copy.srcHeight = params.src_lines if params.depth > 1 else params.height
+        out_copy.dstHeight = params.dst_lines if params.depth > 1 else params.height
+    out_copy.WidthInBytes, out_copy.Height, out_copy.Depth = params.width, params.height, params.depth
+
+
+cdef int describe_allocation(const NodeParams* params, CUmemAccessDesc* room, AllocateFields* out_fields) noexcept nogil:
+    cdef int peer
+    cdef size_t count = 0
+    if not 0 <= params.device < device_total or params.peers >> device_total:
+        return INVALID_DEVICE
+    out_fields.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
+    out_fields.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    out_fields.poolProps.location.id = devices[params.device].handle
+    for peer in range(device_total):
+        if params.peers >> peer & 1:
+            room[count].location.type = CU_MEM_LOCATION_TYPE_DEVICE
+            room[count].location.id = devices[peer].handle
+            room[count].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            count += 1
+    out_fields.accessDescs, out_fields.accessDescCount = room, count
+    out_fields.bytesize = params.size
+    return SUCCESS
+
+
+cdef int graph_node_add_entered(
+    int device, uintptr_t graph, size_t count, void* after, NodeParams* params, uintptr_t* out_node
+) noexcept nogil:
+    cdef CUgraphNodeParams described
+    cdef NodeRoom room
+    cdef CUgraphNode node = NULL
+    cdef unsigned int body
+    cdef int code = describe_node(device, params, &room, &described)
+    if code == SUCCESS:
+        code = cuGraphAddNode(&node, <CUgraph>graph, <const CUgraphNode*>after, NULL, count, &described)
+    if code != SUCCESS:
+        return code
+    if params.type == NODE_ALLOCATE:
+        params.address = described.alloc.dptr
+    for body in range(params.count if params.type == NODE_CONDITION else 0):
+        params.bodies[body] = <uintptr_t>described.conditional.phGraph_out[body]
+    out_node[0] = <uintptr_t>node
+    return SUCCESS
+
+
+cdef int graph_node_set_entered(int device, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil:
+    cdef CUgraphNodeParams described
+    cdef NodeRoom room
+    cdef int code = describe_node(device, params, &room, &described)
+    if code != SUCCESS:
+        return code
+    if exec_:
+        return cuGraphExecNodeSetParams(<CUgraphExec>exec_, <CUgraphNode>node, &described)
+    return cuGraphNodeSetParams(<CUgraphNode>node, &described)
+
+
+cdef int graph_node_params_entered(uintptr_t node, NodeParams* params) noexcept nogil:
+    cdef int code, type_ = NODE_EMPTY
+    memset(params, 0, sizeof(NodeParams))
+    code = cuGraphNodeGetType(<CUgraphNode>node, &type_)
+    params.type = type_
+    if code != SUCCESS or type_ == NODE_EMPTY:
+        return code
+    if type_ == NODE_COPY:
+        return read_copy_node(node, params)
+    if type_ == NODE_FILL:
+        return read_fill_node(node, params)
+    return read_plain_node(node, params)
+
+
+cdef int read_copy_node(uintptr_t node, NodeParams* params) noexcept nogil:
+    cdef CUDA_MEMCPY3D_v2 copied
+    cdef int code
+    memset(&copied, 0, sizeof(copied))
+    code = cuGraphMemcpyNodeGetParams(<CUgraphNode>node, &copied)
+    if code == SUCCESS and CU_MEMORYTYPE_ARRAY in (copied.srcMemoryType, copied.dstMemoryType):
+        code = NOT_SUPPORTED
+    params.src, params.dst = copied.srcDevice, copied.dstDevice
+    if copied.srcMemoryType == CU_MEMORYTYPE_HOST:
+        params.src = <uintptr_t>copied.srcHost
+    if copied.dstMemoryType == CU_MEMORYTYPE_HOST:
+        params.dst = <uintptr_t>copied.dstHost
+    params.src += copied.srcXInBytes + (copied.srcZ * copied.srcHeight + copied.srcY) * copied.srcPitch
+    params.dst += copied.dstXInBytes + (copied.dstZ * copied.dstHeight + copied.dstY) * copied.dstPitch
+    params.src_pitch, params.src_lines = copied.srcPitch, copied.srcHeight
+    params.dst_pitch, params.dst_lines = copied.dstPitch, copied.dstHeight
+    params.width, params.height, params.depth = copied.WidthInBytes, copied.Height, copied.Depth
+    return code
+
+
+cdef int read_fill_node(uintptr_t node, NodeParams* params) noexcept nogil:
+    cdef CUDA_MEMSET_NODE_PARAMS filled
+    cdef int code
+    memset(&filled, 0, sizeof(filled))
+    code = cuGraphMemsetNodeGetParams(<CUgraphNode>node, &filled)
+    params.dst, params.dst_pitch = filled.dst, filled.pitch
+    params.value, params.element = filled.value, <int>filled.elementSize
+    params.width, params.height, params.depth = filled.width, filled.height, 1
+    return code
+
+
+cdef int read_plain_node(uintptr_t node, NodeParams* params) noexcept nogil:
+    # Of one function or handle, or of memory.
+    cdef CUDA_HOST_NODE_PARAMS called
+    cdef CUDA_MEM_ALLOC_NODE_PARAMS allocated
+    cdef CUdeviceptr address = 0
+    cdef int code = INVALID_VALUE
+    memset(&called, 0, sizeof(called))
+    memset(&allocated, 0, sizeof(allocated))
+    if params.type == NODE_HOST:
+        code = cuGraphHostNodeGetParams(<CUgraphNode>node, &called)
+        params.fn, params.data = <host_fn>called.fn, called.userData
+    elif params.type == NODE_WAIT:
+        code = cuGraphEventWaitNodeGetEvent(<CUgraphNode>node, <CUevent*>&params.event)
+    elif params.type == NODE_RECORD:
+        code = cuGraphEventRecordNodeGetEvent(<CUgraphNode>node, <CUevent*>&params.event)
+    elif params.type == NODE_CHILD:
+        code = cuGraphChildGraphNodeGetGraph(<CUgraphNode>node, <CUgraph*>&params.graph)
+    elif params.type == NODE_FREE:
+        code = cuGraphMemFreeNodeGetParams(<CUgraphNode>node, &address)
+        params.address = address
+    elif params.type == NODE_ALLOCATE:
+        code = cuGraphMemAllocNodeGetParams(<CUgraphNode>node, &allocated)
+        params.address, params.size = allocated.dptr, allocated.bytesize
+        params.device = ordinal_of(allocated.poolProps.location.id)
+    return code
+
+
+cdef int ordinal_of(CUdevice handle) noexcept nogil:
+    cdef int device
+    for device in range(device_total):
+        if devices[device].handle == handle:
+            return device
+    return -1
+
+
+cdef int graph_condition_entered(
+    int device, uintptr_t graph, unsigned int value, int kept, uint64_t* out_condition
+) noexcept nogil:
+    cdef CUgraphConditionalHandle condition = 0
+    cdef int code = cuGraphConditionalHandleCreate(
+        &condition, <CUgraph>graph, load_context(&devices[device].primary), value,
+        0 if kept else CU_GRAPH_COND_ASSIGN_DEFAULT)
+    out_condition[0] = condition
+    return code
+
+
+cdef int graph_memory_get(int device, int attribute, uint64_t* out_value) noexcept nogil:
+    cdef cuuint64_t value = 0
+    cdef int code = INVALID_DEVICE
+    if 0 <= device < device_total:
+        code = cuDeviceGetGraphMemAttribute(devices[device].handle, <CUgraphMem_attribute>attribute, &value)
+    out_value[0] = value
+    return code
+
+
+cdef int graph_memory_reset(int device, int attribute) noexcept nogil:
+    cdef cuuint64_t value = 0
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    return cuDeviceSetGraphMemAttribute(devices[device].handle, <CUgraphMem_attribute>attribute, &value)
 
 
 # modules and their functions

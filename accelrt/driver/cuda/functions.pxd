@@ -6,10 +6,11 @@
 # in none where the function takes the CUdevice, and where the comment says so (driver/cuda/DESIGN.md has why).
 # rowgen.py reads the comments, and writes those rows, the pointers and what asks the library for them.
 from accelrt.driver.cuda.types cimport (
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
-    CUfunction, CUfunction_attribute, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
-    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle,
-    CUipcMemHandle, CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
+    CUfunction_attribute, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
+    CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle, CUipcMemHandle,
+    CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
     CUmemLocation, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule,
     CUmoduleLoadingMode, CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode,
@@ -176,7 +177,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuGraphGetEdges_v12030)(
         CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil  # graph_edges
     ctypedef int (*PFN_cuGraphNodeGetType_v10000)(
-        CUgraphNode, CUgraphNodeType*) noexcept nogil  # graph_node_type(node, out_type)
+        CUgraphNode, CUgraphNodeType*) noexcept nogil  # graph_node_type(node, out_type), graph_node_params
     ctypedef int (*PFN_cuStreamBeginCaptureToGraph_v12030)(
         CUstream, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
         CUstreamCaptureMode) noexcept nogil  # capture_begin_to(stream, body, NULL, NULL, 0, mode)
@@ -187,10 +188,10 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUstream, CUgraphNode*, const CUgraphEdgeData*, size_t, unsigned int) noexcept nogil  # conditional_add
     ctypedef int (*PFN_cuGraphAddNode_v12030)(
         CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
-        CUgraphNodeParams*) noexcept nogil  # conditional_add
+        CUgraphNodeParams*) noexcept nogil  # conditional_add, graph_node_add
     ctypedef int (*PFN_cuGraphConditionalHandleCreate_v12030)(
         CUgraphConditionalHandle*, CUgraph, CUcontext, unsigned int,
-        unsigned int) noexcept nogil  # conditional_create, conditional_set
+        unsigned int) noexcept nogil  # conditional_create, conditional_set, graph_condition
 
     # modules, launches and kernel nodes
 
@@ -227,6 +228,44 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
+
+    # graphs made by hand
+
+    ctypedef int (*PFN_cuGraphCreate_v10000)(CUgraph*, unsigned int) noexcept nogil  # graph_create(out_graph, 0)
+    ctypedef int (*PFN_cuGraphClone_v10000)(CUgraph*, CUgraph) noexcept nogil  # graph_clone(out_graph, graph)
+    ctypedef int (*PFN_cuGraphNodeFindInClone_v10000)(
+        CUgraphNode*, CUgraphNode, CUgraph) noexcept nogil  # graph_find_in_clone(out_node, node, graph)
+    ctypedef int (*PFN_cuGraphNodeSetParams_v12020)(CUgraphNode, CUgraphNodeParams*) noexcept nogil  # graph_node_set
+    ctypedef int (*PFN_cuGraphExecNodeSetParams_v12020)(
+        CUgraphExec, CUgraphNode, CUgraphNodeParams*) noexcept nogil  # graph_node_set
+    ctypedef int (*PFN_cuGraphDestroyNode_v10000)(CUgraphNode) noexcept nogil  # graph_node_destroy(node)
+    ctypedef int (*PFN_cuGraphAddDependencies_v12030)(
+        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t
+    ) noexcept nogil  # graph_edges_add(graph, origins, targets, NULL, count)
+    ctypedef int (*PFN_cuGraphRemoveDependencies_v12030)(
+        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t
+    ) noexcept nogil  # graph_edges_remove(graph, origins, targets, NULL, count)
+    ctypedef int (*PFN_cuGraphNodeSetEnabled_v11060)(
+        CUgraphExec, CUgraphNode, unsigned int) noexcept nogil  # graph_node_enable(exec_, node, enabled)
+    ctypedef int (*PFN_cuGraphNodeGetEnabled_v11060)(
+        CUgraphExec, CUgraphNode, unsigned int*) noexcept nogil  # graph_node_enabled(exec_, node, out_enabled)
+    ctypedef int (*PFN_cuGraphMemcpyNodeGetParams_v10000)(
+        CUgraphNode, CUDA_MEMCPY3D_v2*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphMemsetNodeGetParams_v10000)(
+        CUgraphNode, CUDA_MEMSET_NODE_PARAMS*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphHostNodeGetParams_v10000)(
+        CUgraphNode, CUDA_HOST_NODE_PARAMS*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphEventRecordNodeGetEvent_v11010)(CUgraphNode, CUevent*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphEventWaitNodeGetEvent_v11010)(CUgraphNode, CUevent*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphChildGraphNodeGetGraph_v10000)(CUgraphNode, CUgraph*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphMemAllocNodeGetParams_v11040)(
+        CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphMemFreeNodeGetParams_v11040)(CUgraphNode, CUdeviceptr*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuDeviceGetGraphMemAttribute_v11040)(
+        CUdevice, CUgraphMem_attribute, void*) noexcept nogil  # graph_memory_get
+    ctypedef int (*PFN_cuDeviceSetGraphMemAttribute_v11040)(
+        CUdevice, CUgraphMem_attribute, void*) noexcept nogil  # graph_memory_reset
+    ctypedef int (*PFN_cuDeviceGraphMemTrim_v11040)(CUdevice) noexcept nogil  # graph_memory_trim(device)
 
 # Typed by hand, for headers have had them only since 13.0, 12.5 and 12.4.
 ctypedef int (*PFN_cuMemPrefetchBatchAsync_v13000)(

@@ -37,6 +37,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int CUstreamCaptureStatus
     ctypedef int CUgraphNodeType
     ctypedef int CUgraphConditionalNodeType
+    ctypedef int CUgraphMem_attribute
     ctypedef int CUgraphExecUpdateResult
     ctypedef int CUfunction_attribute
     ctypedef int CUjit_option
@@ -59,6 +60,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     int CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
     int CU_POINTER_ATTRIBUTE_RANGE_SIZE
     unsigned int CU_MEMORYTYPE_HOST
+    unsigned int CU_MEMORYTYPE_ARRAY
     unsigned int CU_MEMORYTYPE_UNIFIED
     int CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     int CU_MEM_ALLOCATION_TYPE_PINNED
@@ -99,11 +101,19 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUmemLocation location
         CUmemAccess_flags flags
     ctypedef struct CUDA_MEMCPY3D_v2:
+        size_t srcXInBytes
+        size_t srcY
+        size_t srcZ
         unsigned int srcMemoryType
+        const void* srcHost
         CUdeviceptr srcDevice
         size_t srcPitch
         size_t srcHeight
+        size_t dstXInBytes
+        size_t dstY
+        size_t dstZ
         unsigned int dstMemoryType
+        void* dstHost
         CUdeviceptr dstDevice
         size_t dstPitch
         size_t dstHeight
@@ -119,8 +129,75 @@ cdef extern from "cudaTypedefs.h" nogil:
         unsigned int size
         CUgraph* phGraph_out
         CUcontext ctx
+    ctypedef struct CUmemPoolProps:
+        CUmemAllocationType allocType
+        CUmemLocation location
+    ctypedef struct CUDA_MEM_ALLOC_NODE_PARAMS:
+        CUmemPoolProps poolProps
+        const CUmemAccessDesc* accessDescs
+        size_t accessDescCount
+        size_t bytesize
+        CUdeviceptr dptr
+    ctypedef struct CUDA_MEMSET_NODE_PARAMS:
+        CUdeviceptr dst
+        size_t pitch
+        unsigned int value
+        unsigned int elementSize
+        size_t width
+        size_t height
+    ctypedef struct CUDA_HOST_NODE_PARAMS:
+        CUhostFn fn
+        void* userData
+    # Those that a node's params hold are second versions, of which these are the fields that are named.
+    ctypedef struct KernelFields "CUDA_KERNEL_NODE_PARAMS_v3":
+        CUfunction func
+        unsigned int gridDimX
+        unsigned int gridDimY
+        unsigned int gridDimZ
+        unsigned int blockDimX
+        unsigned int blockDimY
+        unsigned int blockDimZ
+        unsigned int sharedMemBytes
+        void** kernelParams
+    ctypedef struct CopyFields "CUDA_MEMCPY_NODE_PARAMS":
+        CUcontext copyCtx
+        CUDA_MEMCPY3D_v2 copyParams
+    ctypedef struct FillFields "CUDA_MEMSET_NODE_PARAMS_v2":
+        CUdeviceptr dst
+        size_t pitch
+        unsigned int value
+        unsigned int elementSize
+        size_t width
+        size_t height
+        CUcontext ctx
+    ctypedef struct HostFields "CUDA_HOST_NODE_PARAMS_v2":
+        CUhostFn fn
+        void* userData
+    ctypedef struct ChildFields "CUDA_CHILD_GRAPH_NODE_PARAMS":
+        CUgraph graph
+    ctypedef struct WaitFields "CUDA_EVENT_WAIT_NODE_PARAMS":
+        CUevent event
+    ctypedef struct RecordFields "CUDA_EVENT_RECORD_NODE_PARAMS":
+        CUevent event
+    ctypedef struct AllocateFields "CUDA_MEM_ALLOC_NODE_PARAMS_v2":
+        CUmemPoolProps poolProps
+        const CUmemAccessDesc* accessDescs
+        size_t accessDescCount
+        size_t bytesize
+        CUdeviceptr dptr
+    ctypedef struct FreeFields "CUDA_MEM_FREE_NODE_PARAMS":
+        CUdeviceptr dptr
     ctypedef struct CUgraphNodeParams:
         CUgraphNodeType type
+        KernelFields kernel
+        CopyFields memcpy
+        FillFields memset
+        HostFields host
+        ChildFields graph
+        WaitFields eventWait
+        RecordFields eventRecord
+        AllocateFields alloc
+        FreeFields free
         CUDA_CONDITIONAL_NODE_PARAMS conditional
     ctypedef struct Dimensions "CUdim3":  # a name for what CUlaunchAttributeValue holds without one
         unsigned int x

@@ -6,8 +6,10 @@ machine  what is below the rows: one sparse memory file a device, mapped where i
          each served by a thread while it has work, and the lock of all of them; the crew of threads that
          share a kernel's blocks with the one that serves its stream
 stream   the rows of streams, events, copies, fills and host functions; whether a row may do its work;
-         captures, and graphs as lists of nodes
-memory   the rows of plain, page-locked and virtual memory, and of what other processes made
-driver   puts the table together; the rows of devices, of modules, functions and launches (C functions that
-         are called for each block), and of captures and graphs with their kernel nodes
+         launches; captures, and what they add to a graph
+memory   the rows of plain, page-locked and virtual memory, of memory of graphs, and of what other
+         processes made
+graphs   the rows of captures and graphs: nodes and edges, instances and launches, conditions
+driver   puts the table together; the rows of devices, and of modules, functions and launches (C functions
+         that are called for each block)
 """

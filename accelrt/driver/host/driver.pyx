@@ -1,6 +1,6 @@
 """The host driver: an embedded device that executes on CPU threads and refuses what a GPU refuses.
 
-Here are the settings, and the rows of devices, of modules, functions and launches, and of captures and graphs.
+Here are the settings, and the rows of devices, and of modules, functions and launches.
 
 A kernel is a C function that is called once for each block of the grid, with the block's place and pointers to the
 arguments' values; `accelrt/kernels/DESIGN.md` has the declaration.  The blocks of a launch run on the thread that serves
@@ -21,39 +21,31 @@ import errno
 import os
 
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdio cimport FILE, fclose, fopen, fprintf, snprintf
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt import env
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.driver.host.graphs cimport execs, fill_graphs, graphs
 from accelrt.driver.host.machine cimport (
     calls_beside_ends as beside_ends, count_streams, crew_open, delay_ends, drain_device, drop_launch, drop_module,
-    drop_plan, drop_ticket, enqueue, enqueue_point, find_stream, follow_legacy_order, gone_calls, held_ends,
-    hold_end_open, is_legacy, lock, mark, memory_counts, memory_figures, memory_open, new_handle, open_errno,
-    operations, peek_stream, queue_open, take_lack_of_addresses, take_unused_modules, unlock,
+    find_stream, gone_calls, held_ends, lock, memory_counts, memory_figures, memory_open, new_handle, open_errno,
+    operations, queue_open, take_lack_of_addresses, take_unused_modules, unlock,
 )
 from accelrt.driver.host.memory cimport count_physicals, devices_with_access, fill_memory, takings
 from accelrt.driver.host.stream cimport (
-    abandon_tickets, add_node, begin_capture, beside_capture, break_capture, change_plan, check_implicit, check_unsafe,
-    end_capture, enter, events, exchange_mode, fill_stream, find_body, find_node, find_planned, free_graph, gate, gate_any,
-    gate_close, gate_devices, gate_is_new, gate_open, keep_body, new_condition, plan_of, prepare_branch, prepare_set,
-    put_in, shape_changed, tickets_for,
+    check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open, put_in,
+    BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED,
+    SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
 )
-from accelrt.driver.host.work cimport (
-    BRANCH, CALL, COPY, COPY_3D, FILL, KERNEL, RECORD, REPLAY, WAIT, Graph, HostFunction, HostModule, HostStream,
-    Launch, Node, Plan, Ticket, Work, begin_work, kernel_fn,
-)
+from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, Work, begin_work, kernel_fn
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
-from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_WHILE, LAUNCH_COOPERATIVE,
-    LAUNCH_PROGRAMMATIC, LOG_BYTES, TEXT_BYTES, Table,
-)
+from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, TEXT_BYTES, Table
 from accelrt.status cimport (
-    CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, COOPERATIVE_LAUNCH_TOO_LARGE, GRAPH_UPDATE_FAILURE, INIT_FAILED,
-    INVALID_CLUSTER_SIZE, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NO_HOST_MEMORY, OPERATING_SYSTEM,
-    PEER_ACCESS_UNSUPPORTED, keep_init_error,
+    COOPERATIVE_LAUNCH_TOO_LARGE, INIT_FAILED, INVALID_CLUSTER_SIZE, INVALID_HANDLE, INVALID_IMAGE, INVALID_VALUE,
+    NOT_FOUND, NO_HOST_MEMORY, PEER_ACCESS_UNSUPPORTED, keep_init_error,
 )
 
 cdef extern from "<unistd.h>" nogil:
@@ -134,40 +126,19 @@ cdef extern from *:
     int dlclose(void* library) noexcept nogil
     const char* dlerror() noexcept nogil
 
-cdef enum:  # what a device takes, by the numbers of CUdevice_attribute; those of an H200
-    MOST_THREADS = 1024
-    MOST_DEEP = 64                # threads in a block's z
-    MOST_WIDE_GRID = 0x7FFFFFFF   # blocks in x; in y and z:
-    MOST_DEEP_GRID = 65535
-    THREADS_AT_ONCE = 2048        # of a multiprocessor
-    BLOCKS_AT_ONCE = 32
-    SHARED = 48 << 10             # bytes of a block's memory, unless the function's attribute was set
-    MOST_SHARED = 227 << 10       # up to which it may be
-    SHARED_AT_ONCE = 228 << 10
-    MOST_CLUSTER = 8              # blocks
-
 cdef enum:
     MOST_PARAMETERS = 4096   # bytes, of all of a kernel's
-    MOST_ALIGNED = 16
     ATTRIBUTES = 16          # CUfunction_attribute of CUDA 13
     ATTRIBUTE_THREADS = 0
     ATTRIBUTE_DYNAMIC = 8    # MAX_DYNAMIC_SHARED_SIZE_BYTES
     ATTRIBUTE_CARVEOUT = 9
-
-cdef struct Exec:
-    uintptr_t handle
-    Plan* plan
-    Ticket* last  # of the last launch
 
 cdef Table table
 cdef int node_count = 1  # of the host's memory; written at open
 
 # Guarded by the queue's lock.
 cdef AddressMap modules
-cdef AddressMap functions
 cdef unsigned long images = 0
-cdef AddressMap graphs
-cdef AddressMap execs
 
 include "driver_rows.pxi"
 
@@ -507,12 +478,6 @@ cdef int module_unload_gated(int device, uintptr_t module) noexcept nogil:
 
 # --- functions ---------------------------------------------------------------------------------------------
 
-cdef size_t aligned(size_t offset, size_t size) noexcept nogil:
-    # As C lays a struct out, where a size's lowest bit is its alignment.
-    cdef size_t alignment = min(size & (~size + 1), <size_t>MOST_ALIGNED)
-    return (offset + alignment - 1) & ~(alignment - 1)
-
-
 cdef int add_function(
     HostModule* module, kernel_fn fn, const char* name, size_t count, const size_t* sizes, HostFunction** out_function
 ) noexcept nogil:
@@ -595,10 +560,6 @@ cdef int module_global_locked(
         return NOT_FOUND
     out_address[0] = <uintptr_t>address
     return 0
-
-
-cdef HostFunction* find_function(uintptr_t function) noexcept nogil:
-    return <HostFunction*>map_find(&functions, function)
 
 
 cdef int function_attribute_locked(uintptr_t function, int attribute, int* out_value) noexcept nogil:
@@ -688,51 +649,6 @@ cdef int occupancy_clusters_locked(
 
 # --- launches ----------------------------------------------------------------------------------------------
 
-cdef bint fits(const unsigned int* grid, const unsigned int* block) noexcept nogil:
-    cdef unsigned long long threads = <unsigned long long>block[0] * block[1]
-    if block[0] > MOST_THREADS or block[1] > MOST_THREADS or block[2] > MOST_DEEP:
-        return False
-    if threads * block[2] == 0 or threads * block[2] > MOST_THREADS:
-        return False
-    if grid[0] == 0 or grid[1] == 0 or grid[2] == 0:
-        return False
-    return grid[0] <= MOST_WIDE_GRID and grid[1] <= MOST_DEEP_GRID and grid[2] <= MOST_DEEP_GRID
-
-
-cdef int make_launch(
-    HostFunction* function, const unsigned int* grid, const unsigned int* block, unsigned int shared_bytes,
-    void** arguments, Launch** out_launch
-) noexcept nogil:
-    # A launch with one holder, checked as a GPU checks it, and its arguments copied; under the queue's lock.
-    cdef Launch* launch
-    cdef size_t count = function.count, index, size = 0
-    cdef char* values
-    if not fits(grid, block) or shared_bytes > <unsigned int>function.most_shared or (count and arguments == NULL):
-        return INVALID_VALUE
-    for index in range(count):
-        if arguments[index] == NULL:
-            return INVALID_VALUE
-        size = function.offsets[index] + function.sizes[index]
-    # One allocation: the launch, pointers, and what they point at, aligned as malloc's.
-    size += sizeof(Launch) + count * sizeof(void*) + MOST_ALIGNED
-    launch = <Launch*>malloc(size)
-    if launch == NULL:
-        return NO_HOST_MEMORY
-    launch.arguments = <void**>(launch + 1)
-    values = <char*>aligned(<size_t>(launch.arguments + count), MOST_ALIGNED)
-    for index in range(count):
-        launch.arguments[index] = values + function.offsets[index]
-        memcpy(launch.arguments[index], arguments[index], function.sizes[index])
-    memcpy(launch.grid, grid, sizeof(launch.grid))
-    memcpy(launch.block, block, sizeof(launch.block))
-    launch.shared_bytes = shared_bytes
-    launch.function = function
-    launch.holders = 1
-    function.module.holders += 1
-    out_launch[0] = launch
-    return 0
-
-
 cdef int put_launch_in(
     int device, uintptr_t stream, uintptr_t function, const unsigned int* grid, const unsigned int* block,
     unsigned int shared_bytes, void** arguments
@@ -782,394 +698,6 @@ cdef int kernel_launch_with_gated(
         if <unsigned long long>grid_x * grid_y * grid_z > room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
             return COOPERATIVE_LAUNCH_TOO_LARGE
     return put_launch_in(device, stream, function, grid, block, shared_bytes, arguments)
-
-
-# --- captures and graphs -----------------------------------------------------------------------------------
-
-cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
-    # Or a body.
-    cdef Graph* known = <Graph*>map_find(&graphs, graph)
-    return known if known != NULL else find_body(graph)
-
-
-cdef Exec* find_exec(uintptr_t exec_) noexcept nogil:
-    return <Exec*>map_find(&execs, exec_)
-
-
-cdef int capture_begin_locked(HostStream* stream, int mode) noexcept nogil:
-    return begin_capture(stream, NULL, mode)
-
-
-cdef int capture_end_locked(int device, uintptr_t stream, uintptr_t* out_graph) noexcept nogil:
-    cdef HostStream* origin = find_stream(device, stream)
-    cdef Graph* graph = NULL
-    cdef int code
-    if origin != NULL and hold_end_open(origin):
-        origin = find_stream(device, stream)
-    code = INVALID_HANDLE if origin == NULL else map_reserve(&graphs)
-    if code == 0:
-        code = end_capture(origin, &graph)
-    if code == 0 and graph.within != NULL:
-        out_graph[0] = graph.handle
-    elif code == 0:
-        out_graph[0] = new_handle()
-        map_insert(&graphs, out_graph[0], graph)
-    return code
-
-
-cdef int capture_status_locked(HostStream* stream, int* out_status, uint64_t* out_id) noexcept nogil:
-    if stream == NULL:
-        return INVALID_HANDLE
-    if is_legacy(stream):
-        return CAPTURE_IMPLICIT if beside_capture(stream) else 0
-    if stream.capture != NULL:
-        out_status[0] = CAPTURE_INVALIDATED if stream.capture.broken else CAPTURE_ACTIVE
-        out_id[0] = 0 if stream.capture.broken else stream.capture.id
-    return 0
-
-
-cdef int stream_is_capturing_locked(int device, uintptr_t stream, int* out_status) noexcept nogil:
-    cdef uint64_t ignored
-    return capture_status_locked(peek_stream(device, stream), out_status, &ignored)
-
-
-cdef int capture_mode_exchange_gated(int mode, int* out_before) noexcept nogil:
-    if mode < 0 or mode > CAPTURE_RELAXED:
-        return INVALID_VALUE
-    out_before[0] = exchange_mode(mode)
-    return 0
-
-
-cdef int graph_destroy_locked(uintptr_t graph) noexcept nogil:
-    cdef Graph* removed = <Graph*>map_remove(&graphs, graph)
-    if removed == NULL:
-        return INVALID_VALUE
-    free_graph(removed)
-    return 0
-
-
-cdef int graph_node_count_locked(Graph* graph, size_t* out_count) noexcept nogil:
-    out_count[0] = graph.count
-    return 0
-
-
-cdef int graph_instantiate_locked(uintptr_t graph, uintptr_t* out_exec) noexcept nogil:
-    cdef const Graph* origin = <const Graph*>map_find(&graphs, graph)
-    cdef Exec* instance
-    cdef int code = INVALID_VALUE if origin == NULL else check_unsafe()
-    if code == 0:
-        code = map_reserve(&execs)
-    if code:
-        return code
-    instance = <Exec*>calloc(1, sizeof(Exec))
-    if instance != NULL:
-        instance.plan = plan_of(origin)
-    if instance == NULL or instance.plan == NULL:
-        free(instance)
-        return NO_HOST_MEMORY
-    instance.handle = new_handle()
-    map_insert(&execs, instance.handle, instance)
-    out_exec[0] = instance.handle
-    return 0
-
-
-cdef int graph_update_locked(
-    Exec* exec_, uintptr_t graph, int* out_result, uintptr_t* out_node
-) noexcept nogil:
-    cdef const Graph* to = <const Graph*>map_find(&graphs, graph)
-    cdef Plan* plan
-    if to == NULL:
-        return INVALID_VALUE
-    out_result[0] = shape_changed(exec_.plan, to, out_node)
-    if out_result[0]:
-        return GRAPH_UPDATE_FAILURE
-    plan = plan_of(to)  # launches under way keep the old one
-    if plan == NULL:
-        return NO_HOST_MEMORY
-    drop_plan(exec_.plan)
-    exec_.plan = plan
-    return 0
-
-
-cdef int launch_in_turn(Exec* exec_, HostStream* on, const Work* replay) noexcept nogil:
-    # One launch of an instantiated graph runs at a time, whichever the streams.
-    cdef void* tickets = NULL
-    cdef int code = follow_legacy_order(on)
-    if code == 0 and exec_.last != NULL and not exec_.last.done:
-        code = enqueue_point(on, WAIT, exec_.last)
-    if code == 0:
-        code = tickets_for(exec_.plan, &tickets)
-    if code == 0:
-        code = enqueue(on, replay, NULL, tickets)
-        if code:
-            abandon_tickets(exec_.plan, tickets)
-    if code == 0:
-        drop_ticket(exec_.last)
-        exec_.last = mark(on, &code)
-    return code
-
-
-cdef int graph_launch_locked(Exec* exec_, HostStream* stream) noexcept nogil:
-    cdef Work work
-    cdef int code
-    if stream.capture != NULL:
-        return break_capture(stream, CAPTURE_UNSUPPORTED)
-    code = check_implicit(stream)
-    if code:
-        return code
-    begin_work(&work, REPLAY)
-    work.plan = exec_.plan
-    return launch_in_turn(exec_, stream, &work)
-
-
-cdef int graph_upload_locked(HostStream* stream, Exec* exec_) noexcept nogil:
-    # There is nowhere to upload to; the handles are still checked.
-    return break_capture(stream, CAPTURE_UNSUPPORTED) if stream.capture != NULL else 0
-
-
-cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
-    cdef Exec* removed
-    cdef int code = check_unsafe()
-    if code:
-        return code
-    removed = <Exec*>map_remove(&execs, exec_)
-    if removed == NULL:
-        return INVALID_VALUE
-    drop_plan(removed.plan)
-    drop_ticket(removed.last)
-    free(removed)
-    return 0
-
-
-# --- what a graph is made of: its nodes, its edges, a drawing, its conditions ------------------------------
-
-cdef enum:  # CUgraphNodeType
-    TYPE_KERNEL = 0
-    TYPE_MEMCPY = 1
-    TYPE_MEMSET = 2
-    TYPE_HOST = 3
-    TYPE_EVENT_WAIT = 6
-    TYPE_EVENT_RECORD = 7
-    TYPE_CONDITIONAL = 13
-
-
-cdef int type_of(int kind) noexcept nogil:
-    # What sets a condition is a kernel on a GPU.
-    if kind == COPY or kind == COPY_3D:
-        return TYPE_MEMCPY
-    if kind == FILL:
-        return TYPE_MEMSET
-    if kind == BRANCH:
-        return TYPE_CONDITIONAL
-    if kind == WAIT:
-        return TYPE_EVENT_WAIT
-    if kind == RECORD:
-        return TYPE_EVENT_RECORD
-    return TYPE_HOST if kind == CALL else TYPE_KERNEL
-
-
-cdef const char* type_name(int kind) noexcept nogil:
-    cdef int type_ = type_of(kind)
-    if type_ == TYPE_MEMCPY:
-        return "MEMCPY"
-    if type_ == TYPE_MEMSET:
-        return "MEMSET"
-    if type_ == TYPE_CONDITIONAL:
-        return "CONDITIONAL"
-    if type_ == TYPE_EVENT_WAIT:
-        return "EVENT_WAIT"
-    if type_ == TYPE_EVENT_RECORD:
-        return "EVENT_RECORD"
-    return "HOST" if type_ == TYPE_HOST else "KERNEL"
-
-
-# --- lists -------------------------------------------------------------------------------------------------
-
-cdef int graph_nodes_locked(Graph* graph, size_t room, void* nodes, size_t* out_count) noexcept nogil:
-    cdef size_t index
-    out_count[0] = min(<size_t>graph.count, room) if room else graph.count
-    for index in range(min(<size_t>graph.count, room)):
-        (<uintptr_t*>nodes)[index] = graph.nodes[index].handle
-    return 0
-
-
-cdef size_t list_edges(const Graph* graph, size_t room, uintptr_t* origins, uintptr_t* targets) noexcept nogil:
-    # Answers how many there are; writes those that have room.
-    cdef size_t count = 0
-    cdef int index, step
-    for index in range(graph.count):
-        for step in range(graph.nodes[index].after.count):
-            if count < room:
-                origins[count] = graph.nodes[graph.nodes[index].after.nodes[step]].handle
-                targets[count] = graph.nodes[index].handle
-            count += 1
-    return count
-
-
-cdef int graph_edges_locked(
-    Graph* graph, size_t room, void* origins, void* targets, size_t* out_count
-) noexcept nogil:
-    cdef size_t count = list_edges(graph, room, <uintptr_t*>origins, <uintptr_t*>targets)
-    out_count[0] = min(count, room) if room else count
-    return 0
-
-
-cdef int graph_node_type_locked(Graph* graph, uintptr_t node, int* out_type) noexcept nogil:
-    cdef const Node* known = find_node(graph.nodes, graph.count, node)
-    if known == NULL:
-        return INVALID_VALUE
-    out_type[0] = type_of(known.work.kind)
-    return 0
-
-
-# --- a drawing ---------------------------------------------------------------------------------------------
-
-cdef void write_nodes(FILE* file, const Graph* graph) noexcept nogil:
-    # Nodes are named by their handles; a conditional node's body is a cluster that it points into.
-    cdef int index, step
-    cdef const Graph* body
-    for index in range(graph.count):
-        fprintf(file, "\"%llx\" [label=\"%d\\n%s\"];\n", <unsigned long long>graph.nodes[index].handle, index,
-                type_name(graph.nodes[index].work.kind))
-        for step in range(graph.nodes[index].after.count):
-            fprintf(file, "\"%llx\" -> \"%llx\";\n",
-                    <unsigned long long>graph.nodes[graph.nodes[index].after.nodes[step]].handle,
-                    <unsigned long long>graph.nodes[index].handle)
-        body = graph.nodes[index].work.body
-        if body != NULL:
-            fprintf(file, "subgraph \"cluster_%llx\" {\nlabel=\"%s\";\n", <unsigned long long>body.handle,
-                    "while" if graph.nodes[index].work.repeats else "if")
-            write_nodes(file, body)
-            fprintf(file, "}\n")
-            if body.count:
-                fprintf(file, "\"%llx\" -> \"%llx\" [style=dashed];\n",
-                        <unsigned long long>graph.nodes[index].handle, <unsigned long long>body.nodes[0].handle)
-
-
-cdef int graph_dot_locked(Graph* graph, const char* path) noexcept nogil:
-    cdef FILE* file = fopen(path, "w")
-    cdef bint written
-    if file == NULL:
-        return OPERATING_SYSTEM
-    fprintf(file, "digraph dot {\n")
-    write_nodes(file, graph)
-    written = fprintf(file, "}\n") > 0
-    return 0 if fclose(file) == 0 and written else OPERATING_SYSTEM
-
-
-# --- conditions --------------------------------------------------------------------------------------------
-
-cdef int conditional_create_locked(HostStream* stream, uint64_t* out_condition) noexcept nogil:
-    return new_condition(stream, out_condition)
-
-
-cdef int conditional_set_locked(HostStream* stream, uint64_t condition, uintptr_t address) noexcept nogil:
-    cdef Work work
-    cdef int code = prepare_set(stream, condition, address, &work)
-    return code if code else add_node(stream, &work)
-
-
-cdef int conditional_add_locked(
-    int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body
-) noexcept nogil:
-    cdef HostStream* on
-    cdef Work work
-    cdef int code
-    if kind < CONDITION_IF or kind > CONDITION_WHILE:
-        return INVALID_VALUE
-    on = find_stream(device, stream)
-    code = INVALID_HANDLE if on == NULL else prepare_branch(on, condition, kind == CONDITION_WHILE, &work)
-    if code:
-        return code
-    code = add_node(on, &work)
-    if code:
-        free(work.body)
-        return code
-    keep_body(work.body)
-    out_body[0] = work.body.handle
-    return 0
-
-
-cdef int capture_begin_to_locked(HostStream* stream, uintptr_t body, int mode) noexcept nogil:
-    cdef Graph* to = find_body(body)
-    return begin_capture(stream, to, mode) if to != NULL else INVALID_VALUE
-
-
-# --- kernel nodes ------------------------------------------------------------------------------------------
-
-cdef Node* find_kernel_node(Graph* graph, uintptr_t node) noexcept nogil:
-    cdef Node* known = find_node(graph.nodes, graph.count, node)
-    return known if known != NULL and known.work.kind == KERNEL else NULL
-
-
-cdef int kernel_node_locked(
-    Graph* graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y,
-    unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z,
-    unsigned int* out_shared_bytes, uintptr_t* out_arguments
-) noexcept nogil:
-    cdef const Node* known = find_kernel_node(graph, node)
-    cdef const Launch* launch
-    if known == NULL:
-        return INVALID_VALUE
-    launch = known.work.launch
-    out_function[0] = launch.function.handle
-    out_grid_x[0], out_grid_y[0], out_grid_z[0] = launch.grid[0], launch.grid[1], launch.grid[2]
-    out_block_x[0], out_block_y[0], out_block_z[0] = launch.block[0], launch.block[1], launch.block[2]
-    out_shared_bytes[0] = launch.shared_bytes
-    out_arguments[0] = <uintptr_t>launch.arguments
-    return 0
-
-
-cdef int change_exec(Exec* exec_, uintptr_t node, Launch* launch) noexcept nogil:
-    # Launches under way keep the old plan; without them it is changed in place.
-    cdef Plan* plan
-    cdef Node* planned
-    cdef bint changed = False
-    if exec_ == NULL:
-        return INVALID_VALUE
-    if exec_.plan.holders == 1:
-        planned = find_planned(exec_.plan, node)
-        if planned == NULL or planned.work.kind != KERNEL:
-            return INVALID_VALUE
-        change_launch(planned, launch)
-        return 0
-    plan = change_plan(exec_.plan, node, launch, &changed)
-    if plan == NULL or not changed:
-        drop_plan(plan)
-        return INVALID_VALUE if plan != NULL else NO_HOST_MEMORY
-    drop_plan(exec_.plan)
-    exec_.plan = plan
-    return 0
-
-
-cdef void change_launch(Node* node, Launch* launch) noexcept nogil:
-    drop_launch(node.work.launch)
-    node.work.launch = launch
-    launch.holders += 1
-
-
-cdef int kernel_node_set_locked(
-    Graph* graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y,
-    unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
-    void** arguments
-) noexcept nogil:
-    cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
-    cdef unsigned int[3] block = [block_x, block_y, block_z]
-    cdef Node* changed = find_kernel_node(graph, node)
-    cdef HostFunction* launched = find_function(function)
-    cdef Launch* launch = NULL
-    cdef int code
-    if changed == NULL or launched == NULL:
-        return INVALID_VALUE if changed == NULL else INVALID_HANDLE
-    if launched.module.device != changed.work.launch.function.module.device:
-        return INVALID_VALUE
-    code = make_launch(launched, grid, block, shared_bytes, arguments, &launch)
-    if code == 0 and exec_:
-        code = change_exec(find_exec(exec_), node, launch)
-    elif code == 0:
-        change_launch(changed, launch)
-    drop_launch(launch)
-    return code
 
 
 # --- what tests ask ----------------------------------------------------------------------------------------
@@ -1262,6 +790,7 @@ table.close = close_driver
 fill_driver(&table)
 fill_stream(&table)
 fill_memory(&table)
+fill_graphs(&table)
 finish_table(&table)
 offer("host", &table)
 explain_refusals(cause_of_refusal)

@@ -4,7 +4,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from accelrt.driver.host.work cimport (
-    Capture, Condition, HostModule, HostStream, Launch, Plan, SharedEvent, Ticket, Work,
+    Allocation, Capture, Condition, HostModule, HostStream, Launch, Plan, SharedEvent, Ticket, Work,
 )
 
 # Memory.  Every function of the first group takes and leaves its own lock.
@@ -40,7 +40,8 @@ cdef enum:  # Range.kind
     REGISTERED = 4
     IMPORTED = 5    # another process's plain memory
     MANAGED = 6
-    KINDS = 7
+    OF_GRAPHS = 7   # of an Allocation; without access until a launch has it
+    KINDS = 8
 
 # Bytes of a device's file, or of a file of their own that other processes may have too, held while the handle is alive or
 # mapped.
@@ -173,6 +174,10 @@ cdef int wait_for(Ticket* ticket) noexcept nogil  # 0 or INTERRUPTED; opens the 
 cdef int drain_device(int device) noexcept nogil   # -1 is all; opens the lock while it waits
 cdef void drop_plan(Plan* plan) noexcept nogil
 cdef void drop_condition(Condition* condition) noexcept nogil
+cdef void drop_work(const Work* work) noexcept nogil  # what a node's work shares with others
+cdef void drop_allocation(Allocation* allocation) noexcept nogil
+cdef void link_allocation(Allocation* allocation) noexcept nogil
+cdef Allocation* allocations  # of all graphs
 cdef void drop_launch(Launch* launch) noexcept nogil
 cdef void drop_module(HostModule* module) noexcept nogil
 cdef HostModule* take_unused_modules() noexcept nogil  # for the caller to close, without the lock

@@ -34,11 +34,11 @@ from accelrt.core.threads cimport (
     wait_on,
 )
 from accelrt.driver.host.work cimport (
-    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block, Capture,
-    Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work, begin_work,
-    clear_frontier,
+    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block,
+    Capture, Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work,
+    begin_work, clear_frontier, CHILD, Allocation, place_of,
 )
-from accelrt.driver.table cimport STREAM_BLOCKING
+from accelrt.driver.table cimport CONDITION_IF, CONDITION_WHILE, STREAM_BLOCKING
 from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on
 from accelrt.status cimport (
     ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED,
@@ -666,6 +666,7 @@ cdef size_t held_ends = 0
 cdef size_t operations = 0
 cdef Operation* spare_operations = NULL  # to be used again; under the lock
 cdef int spare_count = 0
+cdef Allocation* allocations = NULL  # of all graphs; under the lock
 
 # The crew, under its own lock.  A part_fn does count parts of a task from first on; False: no more of them are to be done.
 # On any thread, under no lock.
@@ -725,11 +726,18 @@ cdef void drop_plan(Plan* plan) noexcept nogil:
         return
     for index in range(plan.count):
         clear_frontier(&plan.nodes[index].after)
-        drop_condition(plan.nodes[index].work.condition)
-        drop_launch(plan.nodes[index].work.launch)
+        drop_work(&plan.nodes[index].work)
         drop_plan(plan.nodes[index].work.plan)
+    drop_plan(plan.sibling)
+    free(plan.order)
     free(plan.nodes)
     free(plan)
+
+
+cdef void drop_work(const Work* work) noexcept nogil:
+    drop_condition(work.condition)
+    drop_launch(work.launch)
+    drop_allocation(work.allocation)
 
 
 cdef void drop_condition(Condition* condition) noexcept nogil:
@@ -738,6 +746,48 @@ cdef void drop_condition(Condition* condition) noexcept nogil:
     condition.holders -= 1
     if condition.holders == 0:
         free(condition)
+
+
+cdef void link_allocation(Allocation* allocation) noexcept nogil:
+    global allocations
+    allocation.after = allocations
+    if allocations != NULL:
+        allocations.before = allocation
+    allocations = allocation
+
+
+cdef void drop_allocation(Allocation* allocation) noexcept nogil:
+    global allocations
+    if allocation == NULL:
+        return
+    allocation.holders -= 1
+    if allocation.holders:
+        return
+    if allocation.before != NULL:
+        allocation.before.after = allocation.after
+    else:
+        allocations = allocation.after
+    if allocation.after != NULL:
+        allocation.after.before = allocation.before
+    lock_memory()
+    if allocation.backed:
+        give_bytes(allocation.device, allocation.offset, allocation.size)
+    drop_room(<void*>allocation.address, allocation.size)
+    drop_range(&memory, containing(memory, allocation.address))
+    unlock_memory()
+    free(allocation)
+
+
+cdef void count_running(const Plan* plan, int change) noexcept nogil:
+    # A launch of it comes into a queue, or is done.
+    cdef int index
+    cdef const Work* work
+    for index in range(plan.count if plan.allocates else 0):
+        work = &plan.nodes[index].work
+        if work.allocation != NULL:
+            work.allocation.running += change
+        elif work.kind == CHILD:
+            count_running(work.plan, change)
 
 
 # --- launches and modules ----------------------------------------------------------------------------------
@@ -975,6 +1025,7 @@ cdef int append(HostStream* stream, Operation* operation, Ticket* ticket, void* 
     operation.next = NULL
     if operation.work.plan != NULL:
         operation.work.plan.holders += 1
+        count_running(operation.work.plan, 1)
     if operation.work.launch != NULL:
         operation.work.launch.holders += 1
     if stream.head == NULL:
@@ -1120,16 +1171,20 @@ cdef void pass_point(int kind, Ticket* ticket) noexcept nogil:
     unlock()
 
 
-cdef void replay(const Plan* plan, Ticket** tickets, int device) noexcept nogil:
-    cdef int index
+cdef int replay(const Plan* plan, Ticket** tickets, int next_point, int device) noexcept nogil:
+    # Answers the number of the point that comes next.
+    cdef int step
     cdef const Work* work
-    clear_conditions(plan)
-    for index in range(plan.count):
-        work = &plan.nodes[index].work
+    for step in range(plan.count):
+        work = &plan.nodes[place_of(plan, step)].work
         if work.kind == RECORD or work.kind == WAIT:
-            pass_point(work.kind, tickets[index])
-        else:
+            pass_point(work.kind, tickets[next_point])
+            next_point += 1
+        elif work.kind == CHILD:
+            next_point = replay(work.plan, tickets, next_point, device)
+        elif not work.disabled:
             perform(work, NULL, device)
+    return next_point
 
 
 cdef void finish(HostStream* stream) noexcept nogil:
@@ -1146,8 +1201,10 @@ cdef void finish(HostStream* stream) noexcept nogil:
         unlink_working(stream)
     operations -= 1
     drop_ticket(head.ticket)
-    if head.work.plan != NULL and head.staged != NULL:
-        drop_tickets(<Ticket**>head.staged, head.work.plan.count)
+    if head.work.plan != NULL:
+        count_running(head.work.plan, -1)
+        if head.staged != NULL:
+            drop_tickets(<Ticket**>head.staged, head.work.plan.points)
     drop_plan(head.work.plan)
     drop_launch(head.work.launch)
     free(head.staged)
@@ -1172,7 +1229,8 @@ cdef void* serve(void* data) noexcept nogil:
             if delay:
                 sleep_ns(delay * 1000)
             if head.work.kind == REPLAY:
-                replay(head.work.plan, <Ticket**>head.staged, stream.device)
+                clear_conditions(head.work.plan)
+                replay(head.work.plan, <Ticket**>head.staged, 0, stream.device)
             else:
                 perform(&head.work, head.staged, stream.device)
             lock()
@@ -1225,28 +1283,35 @@ cdef bint in_callback() noexcept nogil:
 
 
 cdef void clear_conditions(const Plan* plan) noexcept nogil:
-    # Every condition is 0 when a launch begins.
+    # Every condition has its first value when a launch begins.
     cdef int index
     cdef const Work* work
+    cdef const Plan* body
     for index in range(plan.count):
         work = &plan.nodes[index].work
-        if work.kind == BRANCH:
-            work.condition.value = 0
-            clear_conditions(work.plan)
-
-
-cdef void run_plan(const Plan* plan, int device) noexcept nogil:
-    cdef int index
-    for index in range(plan.count):
-        perform(&plan.nodes[index].work, NULL, device)
+        if work.kind == BRANCH and not work.condition.kept:
+            work.condition.value = work.condition.initial
+        body = work.plan
+        while body != NULL:
+            clear_conditions(body)
+            body = body.sibling
 
 
 cdef void run_branch(const Work* work, int device) noexcept nogil:
-    # A lost device is out of every loop.
-    while work.condition.value and not read_lost():
-        run_plan(work.plan, device)
-        if not work.repeats:
-            return
+    # A lost device is out of every loop.  Bodies hold no points.
+    cdef unsigned int value = work.condition.value
+    cdef const Plan* body = work.plan
+    if work.flow == CONDITION_WHILE:
+        while work.condition.value and not read_lost():
+            replay(body, NULL, 0, device)
+        return
+    if work.flow == CONDITION_IF:
+        value = value == 0
+    while body != NULL and value:
+        body = body.sibling
+        value -= 1
+    if body != NULL and not read_lost():
+        replay(body, NULL, 0, device)
 
 
 cdef bint run_blocks(const void* launch_, unsigned long long first, unsigned long long count) noexcept nogil:
@@ -1293,21 +1358,28 @@ cdef void copy_rows(const Work* work) noexcept nogil:
 
 
 cdef void fill_bytes(const Work* work) noexcept nogil:
+    # A height of 0 is one row too.
+    cdef size_t row
+    for row in range(max(work.height, <size_t>1)):
+        fill_row(work, work.dst + row * work.to.pitch)
+
+
+cdef void fill_row(const Work* work, uintptr_t dst) noexcept nogil:
     cdef size_t index
     if work.width == 1:
-        memset(<void*>work.dst, work.value, work.size)
+        memset(<void*>dst, work.value, work.size)
     elif work.width == 2:
         for index in range(work.size):
-            (<unsigned short*>work.dst)[index] = work.value
+            (<unsigned short*>dst)[index] = work.value
     else:
         for index in range(work.size):
-            (<unsigned int*>work.dst)[index] = work.value
+            (<unsigned int*>dst)[index] = work.value
 
 
 cdef bint touches_nothing(const Work* work) noexcept nogil:
     # A replay may come when the memory that was captured is gone.
     cdef size_t size = work.size * work.width if work.kind == FILL else work.size
-    cdef bint pitched = work.kind == COPY_3D
+    cdef bint pitched = work.kind == COPY_3D or work.height > 1
     if work.known & DST_KNOWN and owner_to_write(work.dst, work.to.span if pitched else size) == UNKNOWN_MEMORY:
         return True
     return work.known & SRC_KNOWN and owner_of(work.src, work.origin.span if pitched else size) == UNKNOWN_MEMORY

@@ -14,15 +14,16 @@ from libc.string cimport memcpy, memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, IMPORTED, MANAGED, MANAGED_PAGE, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED,
-    UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, device_of, drain_device, drop_range,
-    drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock, lock_memory, lost_device,
-    make_file, memory, name_file, open_named, place_page, reservations, rounded, show, take_bytes, take_pages, uncharge,
-    unlock, unlock_memory, working,
+    UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, device_of, drain_device,
+    drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
+    lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
+    take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
+    drop_allocation, link_allocation,
 )
-from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, put_in
+from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, put_in
 from accelrt.driver.host.work cimport (
-    BRANCH, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, REPLAY, SET, HostStream, Launch, Operation, Plan, Work,
-    begin_work,
+    COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, SET, HostStream, Launch, Operation, Plan, Work, begin_work,
+    ALLOCATE, CHILD, RELEASE, Allocation, place_of,
 )
 from accelrt.driver.managed cimport (
     ACCESSED_BY, IS_READ_MOSTLY, LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE,
@@ -110,28 +111,33 @@ cdef bint is_argument(const Launch* launch, uintptr_t start, size_t size) noexce
 
 
 cdef bint plan_names(const Plan* plan, uintptr_t start, size_t size) noexcept nogil:
+    # One of them, or of its siblings.
     cdef int index
-    for index in range(plan.count):
-        if work_names(&plan.nodes[index].work, False, start, size):
-            return True
+    while plan != NULL:
+        for index in range(plan.count):
+            if work_names(&plan.nodes[index].work, False, start, size):
+                return True
+        plan = plan.sibling
     return False
 
 
 cdef bint work_names(const Work* work, bint staged, uintptr_t start, size_t size) noexcept nogil:
     # staged: of a COPY, its source's bytes were taken when it was queued.
+    if work.disabled:
+        return False
     if work.kind == COPY:
         return overlap(start, size, work.dst, work.size) or (not staged and overlap(start, size, work.src, work.size))
     if work.kind == COPY_3D:
         return overlap(start, size, work.dst, work.to.span) or overlap(start, size, work.src, work.origin.span)
     if work.kind == FILL:
-        return overlap(start, size, work.dst, work.size * work.width)
+        return overlap(start, size, work.dst, work.to.span if work.height > 1 else work.size * work.width)
     if work.kind == MANAGE:
         return overlap(start, size, work.dst, work.size)
     if work.kind == SET:
         return overlap(start, size, work.src, sizeof(unsigned int))
     if work.kind == KERNEL:
         return is_argument(work.launch, start, size)
-    return (work.kind == REPLAY or work.kind == BRANCH) and plan_names(work.plan, start, size)
+    return plan_names(work.plan, start, size)
 
 
 cdef bint queue_names(uintptr_t start, size_t size) noexcept nogil:
@@ -306,10 +312,219 @@ cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
 
 cdef int memory_free(int device, uintptr_t address) noexcept nogil:
     cdef bint managed
+    cdef int code
     lock_memory()
     managed = whole_range(address, MANAGED, device) != NULL
     unlock_memory()
-    return free_when_quiet(device, address, MANAGED if managed else PLAIN, device)
+    code = free_when_quiet(device, address, MANAGED if managed else PLAIN, device)
+    return free_of_graph(device, address) if code == INVALID_VALUE else code
+
+
+# --- memory of graphs --------------------------------------------------------------------------------------
+#
+# The addresses of an allocation are taken with its node, without access.  A launch that comes to the node puts bytes behind
+# them, in the order of launches; they stay until the last node and instance is gone, or the device's memory of graphs is
+# trimmed.  All of it under the queue's lock.
+
+cdef enum:  # CUgraphMem_attribute
+    USED = 0
+    MOST_USED = 1
+    HELD = 2
+    MOST_HELD = 3
+
+cdef size_t[MAX_HOST_DEVICES] most_held  # bytes behind allocations at a time
+cdef size_t[MAX_HOST_DEVICES] most_used  # the same, since the peak was reset by its own number
+
+
+cdef int make_allocation(int device, size_t size, uint64_t peers, Allocation** out_allocation) noexcept nogil:
+    # With one holder.  Every device reaches all memory, so that peers are looked at alone.
+    cdef Allocation* made
+    cdef Range range_
+    cdef void* room
+    if not known_device(device) or size == 0 or peers >> gate_devices():
+        return INVALID_VALUE
+    if size >> 60:
+        return OUT_OF_MEMORY
+    made = <Allocation*>calloc(1, sizeof(Allocation))
+    if made == NULL:
+        return NO_HOST_MEMORY
+    made.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
+    room = find_room(made.size, 4096)
+    if room == NULL:
+        free(made)
+        return OUT_OF_MEMORY
+    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, made.size)
+    range_.open = False
+    if place(&memory, &range_, &made.address):
+        free(made)
+        return NO_HOST_MEMORY
+    made.holders, made.device, made.asked = 1, device, size
+    link_allocation(made)
+    out_allocation[0] = made
+    return 0
+
+
+cdef Allocation* find_allocation(uintptr_t address) noexcept nogil:
+    cdef Allocation* known = allocations
+    while known != NULL and known.address != address:
+        known = known.after
+    return known
+
+
+cdef int put_bytes_behind(Allocation* allocation) noexcept nogil:
+    cdef Range* range_
+    cdef int device = allocation.device
+    cdef int code
+    if allocation.backed:
+        return 0
+    lock_memory()
+    code = take_bytes(device, allocation.size, &allocation.offset)
+    if code == 0 and not show(<void*>allocation.address, allocation.size, file_of(device), allocation.offset,
+                              PROT_READ | PROT_WRITE):
+        give_bytes(device, allocation.offset, allocation.size)
+        code = OUT_OF_MEMORY
+    if code == 0:
+        range_ = containing(memory, allocation.address)
+        range_.open = allocation.backed = True
+    unlock_memory()
+    if code == 0:
+        most_held[device] = max(most_held[device], held_by_graphs(device))
+        most_used[device] = max(most_used[device], held_by_graphs(device))
+    return code
+
+
+cdef void take_bytes_away(Allocation* allocation) noexcept nogil:
+    cdef Range* range_
+    lock_memory()
+    hide(<void*>allocation.address, allocation.size)
+    give_bytes(allocation.device, allocation.offset, allocation.size)
+    range_ = containing(memory, allocation.address)
+    range_.open = allocation.backed = False
+    unlock_memory()
+
+
+cdef size_t held_by_graphs(int device) noexcept nogil:
+    cdef const Allocation* each = allocations
+    cdef size_t held = 0
+    while each != NULL:
+        held += each.size if each.backed and each.device == device else 0
+        each = each.after
+    return held
+
+
+cdef void set_live(Allocation* allocation, bint live) noexcept nogil:
+    # A launch that has it is a holder.
+    if allocation.live == live:
+        return
+    allocation.live = live
+    if live:
+        allocation.holders += 1
+    else:
+        drop_allocation(allocation)
+
+
+cdef int free_of_graph(int device, uintptr_t address) noexcept nogil:
+    # What a launch left allocated; the call has waited for the device.
+    cdef Allocation* known
+    lock()
+    known = find_allocation(address)
+    if known == NULL or known.device != device or not known.live:
+        unlock()
+        return INVALID_VALUE
+    set_live(known, False)
+    unlock()
+    return 0
+
+
+cdef int claim_memory(const Plan* plan, bint frees) noexcept nogil:
+    # What a launch that is put in takes and gives back.  Where it is refused, everything is as before, but that bytes may
+    # stay behind some allocations.
+    cdef Allocation* each = allocations
+    cdef int code
+    while each != NULL:
+        each.was_live = each.live
+        each = each.after
+    code = claim(plan, frees)
+    each = allocations if code else NULL
+    while each != NULL:  # of which no holder is the last, since nodes hold them
+        set_live(each, each.was_live)
+        each = each.after
+    return code
+
+
+cdef int claim(const Plan* plan, bint frees) noexcept nogil:
+    cdef const Work* work
+    cdef int step, code = 0
+    for step in range(plan.count if plan.allocates else 0):
+        work = &plan.nodes[place_of(plan, step)].work
+        if work.kind == CHILD:
+            code = claim(work.plan, frees)
+        elif work.kind == RELEASE:
+            code = 0 if work.allocation.live else INVALID_VALUE
+            set_live(work.allocation, False)
+        elif work.kind == ALLOCATE:
+            code = INVALID_VALUE if work.allocation.live and not frees else put_bytes_behind(work.allocation)
+            if code == 0:
+                set_live(work.allocation, True)
+        if code:
+            return code
+    return 0
+
+
+cdef bint note_instance(const Plan* plan, bint made) noexcept nogil:
+    # Whether it may be made: an allocation has one instance at a time.
+    cdef const Work* work
+    cdef int index
+    for index in range(plan.count if plan.allocates else 0):
+        work = &plan.nodes[index].work
+        if made and work.kind == ALLOCATE and work.allocation.instantiated:
+            return False
+        if made and work.kind == CHILD and not note_instance(work.plan, True):
+            return False
+    for index in range(plan.count if plan.allocates else 0):
+        work = &plan.nodes[index].work
+        if work.kind == ALLOCATE:
+            work.allocation.instantiated = made
+        elif work.kind == CHILD and not made:
+            note_instance(work.plan, False)
+    return True
+
+
+cdef int graph_memory_get_gated(int device, int attribute, uint64_t* out_value) noexcept nogil:
+    cdef int code = 0 if USED <= attribute <= MOST_HELD else INVALID_VALUE
+    lock()
+    if attribute == MOST_USED:
+        out_value[0] = most_used[device]
+    elif attribute == MOST_HELD:
+        out_value[0] = most_held[device]
+    elif code == 0:
+        out_value[0] = held_by_graphs(device)
+    unlock()
+    return code
+
+
+cdef int graph_memory_reset_gated(int device, int attribute) noexcept nogil:
+    if attribute != MOST_USED and attribute != MOST_HELD:
+        return INVALID_VALUE
+    lock()
+    if attribute == MOST_USED:
+        most_used[device] = held_by_graphs(device)
+    else:
+        most_held[device] = held_by_graphs(device)
+    unlock()
+    return 0
+
+
+cdef int graph_memory_trim_gated(int device) noexcept nogil:
+    cdef Allocation* each
+    lock()
+    each = allocations
+    while each != NULL:
+        if each.device == device and each.backed and not each.live and not each.running:
+            take_bytes_away(each)
+        each = each.after
+    unlock()
+    return 0
 
 
 # --- page-locked memory ------------------------------------------------------------------------------------

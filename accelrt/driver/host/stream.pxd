@@ -2,12 +2,48 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.handle_map cimport AddressMap
-from accelrt.driver.host.work cimport Capture, Frontier, Graph, HostStream, Launch, Node, Plan, Ticket, Work
+from accelrt.driver.host.work cimport (
+    Capture, Condition, Frontier, Graph, HostFunction, HostStream, Launch, Plan, Ticket, Work,
+)
 from accelrt.driver.table cimport Table
 
 cdef void fill_stream(Table* table) noexcept nogil
 # Under the queue's lock: into the stream's queue, or into its capture.
 cdef int put_in(HostStream* stream, const Work* work, Ticket* ticket, void* staged) noexcept nogil
+
+# What rows put into a stream, and nodes do; checked, and under no lock of the queues'.
+cdef int prepare_copy_3d(
+    Work* out_work, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines,
+    size_t width, size_t height, size_t depth) noexcept nogil
+cdef int prepare_fill(Work* out_work, uintptr_t dst, unsigned int value, int width, size_t count, size_t height,
+                      size_t pitch) noexcept nogil
+# Of memory of these owners (owner_of, owner_at_launch), where bytes that the driver does not know are allowed.
+cdef int prepare_copy(Work* out_work, uintptr_t dst, int to, uintptr_t src, int origin, size_t size) noexcept nogil
+cdef int owner_at_launch(uintptr_t address, size_t size, bint written) noexcept nogil  # of memory of graphs too
+
+
+# Launches of kernels, under the lock.
+
+cdef enum:  # what a device takes, by the numbers of CUdevice_attribute; those of an H200
+    MOST_THREADS = 1024
+    MOST_DEEP = 64                # threads in a block's z
+    MOST_WIDE_GRID = 0x7FFFFFFF   # blocks in x; in y and z:
+    MOST_DEEP_GRID = 65535
+    THREADS_AT_ONCE = 2048        # of a multiprocessor
+    BLOCKS_AT_ONCE = 32
+    SHARED = 48 << 10             # bytes of a block's memory, unless the function's attribute was set
+    MOST_SHARED = 227 << 10       # up to which it may be
+    SHARED_AT_ONCE = 228 << 10
+    MOST_CLUSTER = 8              # blocks
+
+cdef AddressMap functions  # handle -> HostFunction*
+cdef HostFunction* find_function(uintptr_t function) noexcept nogil
+cdef size_t aligned(size_t offset, size_t size) noexcept nogil  # as C lays a struct out
+cdef bint fits(const unsigned int* grid, const unsigned int* block) noexcept nogil
+# A launch with one holder, checked as a GPU checks it, and its arguments copied.
+cdef int make_launch(
+    HostFunction* function, const unsigned int* grid, const unsigned int* block, unsigned int shared_bytes,
+    void** arguments, Launch** out_launch) noexcept nogil
 
 
 # Whether a row of the host driver may do its work: asked first by every one.
@@ -33,10 +69,6 @@ cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil  # of a 
 
 # Captures, and graphs as lists of nodes.  All under the queue's lock.
 
-cdef enum:  # numbers of CUgraphExecUpdateResult
-    TOPOLOGY_CHANGED = 2
-    NODE_TYPE_CHANGED = 3
-
 cdef int exchange_mode(int mode) noexcept nogil  # of the calling thread; answers the one before
 # A call that could depend on what captures record: refused, and the captures broken, as the modes say.
 cdef int check_unsafe() noexcept nogil
@@ -48,27 +80,27 @@ cdef int end_capture(HostStream* stream, Graph** out_graph) noexcept nogil
 cdef void abandon_capture(HostStream* stream) noexcept nogil  # the stream is destroyed
 cdef int break_capture(HostStream* stream, int code) noexcept nogil  # answers the code
 cdef int add_node(HostStream* stream, const Work* work) noexcept nogil
+cdef int append_node(Graph* graph, const Work* work, const Frontier* after) noexcept nogil  # of no capture's
 cdef Capture* capture_of(uint64_t id) noexcept nogil  # NULL where it ended
 cdef int join_capture(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil
 
-cdef void free_graph(Graph* graph) noexcept nogil
-cdef Plan* plan_of(const Graph* graph) noexcept nogil  # NULL where the host has no memory
-# A copy of a plan in which a KERNEL node, of a body too, launches something else; NULL as above.
-cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_found) noexcept nogil
-cdef Node* find_node(Node* nodes, int count, uintptr_t handle) noexcept nogil  # of a graph or a plan; NULL where it is none
-cdef Node* find_planned(const Plan* plan, uintptr_t handle) noexcept nogil  # the same, of its bodies too
-# 0, or what changed, and at which node of the graph
-cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node) noexcept nogil
+cdef bint is_captured_into(const Graph* graph) noexcept nogil
+cdef void free_graph(Graph* graph) noexcept nogil  # and its siblings; NULL is none
+cdef void hold_work(const Work* work) noexcept nogil  # what a node's work shares with others; drop_work drops it
 
 
 # The host device's conditions and the bodies that they govern.  All under the queue's lock.
 
 cdef Graph* find_body(uintptr_t handle) noexcept nogil  # NULL where it is none
-cdef void keep_body(Graph* body) noexcept nogil  # of a node that was added; prepare_branch made room for it
-cdef void forget_body(const Graph* body) noexcept nogil  # the caller frees it
 
 # Of the graph that the stream captures into, and of those that it is within.  What is prepared is the caller's to
 # add, or where that fails to free.
 cdef int new_condition(HostStream* stream, uint64_t* out_condition) noexcept nogil
 cdef int prepare_set(HostStream* stream, uint64_t condition, uintptr_t address, Work* out_work) noexcept nogil
-cdef int prepare_branch(HostStream* stream, uint64_t condition, bint repeats, Work* out_work) noexcept nogil
+cdef Condition* condition_of(const Graph* graph, uint64_t condition) noexcept nogil  # NULL where it has none such
+cdef AddressMap bodies  # handle -> Graph*
+cdef void keep_body(Graph* body) noexcept nogil  # where there is room for it
+cdef int prepare_branch(HostStream* stream, uint64_t condition, int flow, Work* out_work) noexcept nogil
+# The same of a graph that is made by hand, and with several bodies.
+cdef int add_condition(Graph* graph, unsigned int value, bint kept, uint64_t* out_condition) noexcept nogil
+cdef int begin_branch(Graph* graph, uint64_t condition, int flow, unsigned int count, Work* out_work) noexcept nogil

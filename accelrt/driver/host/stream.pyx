@@ -19,17 +19,16 @@ from accelrt.core.slots cimport Slot
 from accelrt.driver.guard cimport enter_asking, leave_asking
 from accelrt.driver.host.machine cimport (
     EVENT_FILE, HOST_MEMORY, MAX_HOST_DEVICES, UNKNOWN_MEMORY, add_stream, begin_record, complete_record, device_of,
-    drain_device, drop_condition, drop_launch, drop_plan, drop_shared_event, drop_stream, drop_ticket, drop_tickets,
-    enqueue, enqueue_point, find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket,
-    in_callback, is_legacy, is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code,
-    lost_device, make_shared_event, mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of,
-    owner_to_write, unlock,
-    unlock_memory, wait_for,
+    drain_device, drop_condition, drop_shared_event, drop_stream, drop_ticket, drop_tickets, enqueue, enqueue_point,
+    find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket, in_callback, is_legacy,
+    is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device, make_shared_event,
+    mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, owner_to_write, unlock,
+    unlock_memory, wait_for, OF_GRAPHS, Range, containing, drop_work, memory,
 )
 from accelrt.driver.host.work cimport (
-    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,
-    HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, begin_work, clear_frontier, copy_frontier,
-    join_frontier,
+    BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,
+    HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, begin_work, clear_frontier, copy_frontier,
+    join_frontier, place_of,
 )
 from accelrt.driver.table cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, CAPTURE_GLOBAL, CAPTURE_RELAXED,
@@ -59,6 +58,7 @@ cdef enum:
     GREATEST_PRIORITY = -5
     AUTO_POLICY = 1  # CUsynchronizationPolicy: auto, spin, yield, blocking
     LAST_POLICY = 4
+    MOST_ALIGNED = 16   # of a kernel's parameters
 
 cdef long[MAX_HOST_DEVICES] entered  # whether a call came that on a GPU makes the device's context
 # Guarded by the queue's lock.
@@ -66,6 +66,7 @@ cdef Capture* captures = NULL
 cdef uint64_t last_id = 0
 cdef AddressMap events
 cdef AddressMap bodies  # handle -> Graph*
+cdef AddressMap functions
 
 include "stream_rows.pxi"
 
@@ -117,6 +118,20 @@ cdef bint is_closed(uintptr_t address, size_t size, int owner, int device) noexc
     return owner >= 0 and owner != device and not is_open_to(address, size, device)
 
 
+cdef int owner_at_launch(uintptr_t address, size_t size, bint written) noexcept nogil:
+    # As owner_of, or owner_to_write; also of memory of graphs, which has bytes when a launch comes to it.
+    cdef const Range* part
+    cdef int owner = owner_to_write(address, size) if written else owner_of(address, size)
+    if owner != UNKNOWN_MEMORY:
+        return owner
+    lock_memory()
+    part = containing(memory, address)
+    if part != NULL and part.kind == OF_GRAPHS and address + size <= part.start + part.size:
+        owner = part.device
+    unlock_memory()
+    return owner
+
+
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
     return put_copy_in(device, stream, dst, src, size, False)
 
@@ -136,16 +151,12 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
     if code or size == 0:
         return code
     to, origin = owner_to_write(dst, size), owner_of(src, size)
-    if reaches_out(dst, to) or reaches_out(src, origin) or dst == 0 or src == 0:
-        return INVALID_VALUE
-    if not across and (is_closed(dst, size, to, device) or is_closed(src, size, origin, device)):
-        return INVALID_VALUE
-    begin_work(&work, COPY)
-    work.dst = dst
-    work.src = src
-    work.size = size
+    code = prepare_copy(&work, dst, to, src, origin, size)
+    if code == 0 and not across and (is_closed(dst, size, to, device) or is_closed(src, size, origin, device)):
+        code = INVALID_VALUE
+    if code:
+        return code
     work.across = across
-    work.known = DST_KNOWN * (to != UNKNOWN_MEMORY) | SRC_KNOWN * (origin != UNKNOWN_MEMORY)
     lock()
     on = find_stream(device, stream)
     if on != NULL and on.capture == NULL and not work.known & SRC_KNOWN:
@@ -161,6 +172,17 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
         code = finish_if_queued(on)
     unlock()
     return code
+
+
+cdef int prepare_copy(Work* out_work, uintptr_t dst, int to, uintptr_t src, int origin, size_t size) noexcept nogil:
+    begin_work(out_work, COPY)
+    if reaches_out(dst, to) or reaches_out(src, origin) or dst == 0 or src == 0:
+        return INVALID_VALUE
+    out_work.dst = dst
+    out_work.src = src
+    out_work.size = size
+    out_work.known = DST_KNOWN * (to != UNKNOWN_MEMORY) | SRC_KNOWN * (origin != UNKNOWN_MEMORY)
+    return 0
 
 
 cdef int copy_peer(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil:
@@ -191,42 +213,39 @@ cdef int measure(Side* side, size_t pitch, size_t lines, size_t width, size_t he
     return INVALID_VALUE if add(side.span, width, &side.span) else 0
 
 
-cdef int read_pitched(Work* work, const PitchedCopy* wanted) noexcept nogil:
-    cdef int code, to, origin
-    if wanted.width == 0 or wanted.height == 0 or wanted.depth == 0:
-        return INVALID_VALUE
-    begin_work(work, COPY_3D)
-    code = measure(&work.to, wanted.dst_pitch, wanted.dst_lines, wanted.width, wanted.height, wanted.depth)
-    if code == 0:
-        code = measure(&work.origin, wanted.src_pitch, wanted.src_lines, wanted.width, wanted.height, wanted.depth)
-    if code:
-        return code
-    to, origin = owner_to_write(wanted.dst, work.to.span), owner_of(wanted.src, work.origin.span)
-    if to == UNKNOWN_MEMORY or origin == UNKNOWN_MEMORY or (to >= 0 and origin >= 0 and to != origin):
-        return INVALID_VALUE
-    work.dst = wanted.dst
-    work.src = wanted.src
-    work.size = wanted.width
-    work.height = wanted.height
-    work.depth = wanted.depth
-    work.known = DST_KNOWN | SRC_KNOWN
-    return 0
-
-
 cdef int copy_3d_gated(
     int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch,
     size_t src_lines, size_t width, size_t height, size_t depth
 ) noexcept nogil:
-    cdef PitchedCopy wanted
     cdef Work work
     cdef int code
     if width == 0 or height == 0 or depth == 0:
         return 0
-    wanted.dst, wanted.dst_pitch, wanted.dst_lines = dst, dst_pitch, dst_lines
-    wanted.src, wanted.src_pitch, wanted.src_lines = src, src_pitch, src_lines
-    wanted.width, wanted.height, wanted.depth = width, height, depth
-    code = read_pitched(&work, &wanted)
+    code = prepare_copy_3d(&work, dst, dst_pitch, dst_lines, src, src_pitch, src_lines, width, height, depth)
     return code if code else put(device, stream, &work)
+
+
+cdef int prepare_copy_3d(
+    Work* out_work, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines,
+    size_t width, size_t height, size_t depth
+) noexcept nogil:
+    cdef int code, to, origin
+    begin_work(out_work, COPY_3D)
+    code = measure(&out_work.to, dst_pitch, dst_lines, width, height, depth)
+    if code == 0:
+        code = measure(&out_work.origin, src_pitch, src_lines, width, height, depth)
+    if code:
+        return code
+    to, origin = owner_at_launch(dst, out_work.to.span, True), owner_at_launch(src, out_work.origin.span, False)
+    if to == UNKNOWN_MEMORY or origin == UNKNOWN_MEMORY or (to >= 0 and origin >= 0 and to != origin):
+        return INVALID_VALUE
+    out_work.dst = dst
+    out_work.src = src
+    out_work.size = width
+    out_work.height = height
+    out_work.depth = depth
+    out_work.known = DST_KNOWN | SRC_KNOWN
+    return 0
 
 
 cdef int put_all_in(int device, uintptr_t stream, const Work* works, size_t count, size_t* out_done) noexcept nogil:
@@ -278,7 +297,12 @@ cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t 
     if works == NULL:
         return NO_HOST_MEMORY
     for index in range(count):
-        code = read_pitched(&works[index], &wanted[index])
+        code = INVALID_VALUE
+        if wanted[index].width and wanted[index].height and wanted[index].depth:
+            code = prepare_copy_3d(
+                &works[index], wanted[index].dst, wanted[index].dst_pitch, wanted[index].dst_lines, wanted[index].src,
+                wanted[index].src_pitch, wanted[index].src_lines, wanted[index].width, wanted[index].height,
+                wanted[index].depth)
         if code:
             break
     if code == 0:
@@ -291,17 +315,33 @@ cdef int fill_gated(
     int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count
 ) noexcept nogil:
     cdef Work work
+    cdef int code
     if width not in (1, 2, 4) or dst % width or (count and owner_to_write(dst, count * width) == UNKNOWN_MEMORY):
         return INVALID_VALUE
     if count == 0:
         return 0
-    begin_work(&work, FILL)
-    work.dst = dst
-    work.value = value
-    work.width = width
-    work.size = count
-    work.known = DST_KNOWN
-    return put(device, stream, &work)
+    code = prepare_fill(&work, dst, value, width, count, 1, 0)
+    return code if code else put(device, stream, &work)
+
+
+cdef int prepare_fill(Work* out_work, uintptr_t dst, unsigned int value, int width, size_t count, size_t height,
+                      size_t pitch) noexcept nogil:
+    # Of rows of count elements of width bytes, which begin a pitch apart.
+    begin_work(out_work, FILL)
+    if width not in (1, 2, 4) or dst % width or count == 0 or height == 0 or count >> 60 or pitch % width:
+        return INVALID_VALUE
+    out_work.to.span = count * width
+    if height > 1 and measure(&out_work.to, pitch, height, count * width, height, 1):
+        return INVALID_VALUE
+    if owner_at_launch(dst, out_work.to.span, True) == UNKNOWN_MEMORY:
+        return INVALID_VALUE
+    out_work.dst = dst
+    out_work.value = value
+    out_work.width = width
+    out_work.size = count
+    out_work.height = height
+    out_work.known = DST_KNOWN
+    return 0
 
 
 cdef int stream_host_func_gated(int device, uintptr_t stream, host_fn fn, void* data) noexcept nogil:
@@ -312,6 +352,63 @@ cdef int stream_host_func_gated(int device, uintptr_t stream, host_fn fn, void* 
     work.fn = fn
     work.data = data
     return put(device, stream, &work)
+
+
+# --- launches: what a kernel is put in with -----------------------------------------------------------------
+
+cdef HostFunction* find_function(uintptr_t function) noexcept nogil:
+    return <HostFunction*>map_find(&functions, function)
+
+
+cdef size_t aligned(size_t offset, size_t size) noexcept nogil:
+    # As C lays a struct out, where a size's lowest bit is its alignment.
+    cdef size_t alignment = min(size & (~size + 1), <size_t>MOST_ALIGNED)
+    return (offset + alignment - 1) & ~(alignment - 1)
+
+
+cdef bint fits(const unsigned int* grid, const unsigned int* block) noexcept nogil:
+    cdef unsigned long long threads = <unsigned long long>block[0] * block[1]
+    if block[0] > MOST_THREADS or block[1] > MOST_THREADS or block[2] > MOST_DEEP:
+        return False
+    if threads * block[2] == 0 or threads * block[2] > MOST_THREADS:
+        return False
+    if grid[0] == 0 or grid[1] == 0 or grid[2] == 0:
+        return False
+    return grid[0] <= MOST_WIDE_GRID and grid[1] <= MOST_DEEP_GRID and grid[2] <= MOST_DEEP_GRID
+
+
+cdef int make_launch(
+    HostFunction* function, const unsigned int* grid, const unsigned int* block, unsigned int shared_bytes,
+    void** arguments, Launch** out_launch
+) noexcept nogil:
+    # A launch with one holder, checked as a GPU checks it, and its arguments copied; under the queue's lock.
+    cdef Launch* launch
+    cdef size_t count = function.count, index, size = 0
+    cdef char* values
+    if not fits(grid, block) or shared_bytes > <unsigned int>function.most_shared or (count and arguments == NULL):
+        return INVALID_VALUE
+    for index in range(count):
+        if arguments[index] == NULL:
+            return INVALID_VALUE
+        size = function.offsets[index] + function.sizes[index]
+    # One allocation: the launch, pointers, and what they point at, aligned as malloc's.
+    size += sizeof(Launch) + count * sizeof(void*) + MOST_ALIGNED
+    launch = <Launch*>malloc(size)
+    if launch == NULL:
+        return NO_HOST_MEMORY
+    launch.arguments = <void**>(launch + 1)
+    values = <char*>aligned(<size_t>(launch.arguments + count), MOST_ALIGNED)
+    for index in range(count):
+        launch.arguments[index] = values + function.offsets[index]
+        memcpy(launch.arguments[index], arguments[index], function.sizes[index])
+    memcpy(launch.grid, grid, sizeof(launch.grid))
+    memcpy(launch.block, block, sizeof(launch.block))
+    launch.shared_bytes = shared_bytes
+    launch.function = function
+    launch.holders = 1
+    function.module.holders += 1
+    out_launch[0] = launch
+    return 0
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -681,52 +778,66 @@ cdef void record_at_launch(HostEvent* event, Ticket* ticket) noexcept nogil:
 cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil:
     # Of a launch that came to nothing: the streams that wait for one of its records are let go.
     cdef Ticket** tickets = <Ticket**>given
-    cdef int index
     if tickets == NULL:
         return
-    for index in range(plan.count):
-        if tickets[index] != NULL and plan.nodes[index].work.kind == RECORD:
-            tickets[index].done = True
-    drop_tickets(tickets, plan.count)
+    let_go(plan, tickets, 0)
+    drop_tickets(tickets, plan.points)
     free(tickets)
 
 
-cdef bint has_points(const Plan* plan) noexcept nogil:
-    cdef int index
-    for index in range(plan.count):
-        if plan.nodes[index].work.event:
-            return True
-    return False
+cdef int let_go(const Plan* plan, Ticket** tickets, int point) noexcept nogil:
+    # Answers the number of the point that comes next, in the order of a replay.
+    cdef int step
+    cdef const Work* work
+    for step in range(plan.count):
+        work = &plan.nodes[place_of(plan, step)].work
+        if work.kind == CHILD:
+            point = let_go(work.plan, tickets, point)
+        elif work.kind == RECORD or work.kind == WAIT:
+            if tickets[point] != NULL and work.kind == RECORD:
+                tickets[point].done = True
+            point += 1
+    return point
 
 
 cdef int tickets_for(const Plan* plan, void** out_tickets) noexcept nogil:
-    # A new one for each record, in the order of the nodes, so that a wait sees the records before it.
+    # A new one for each record, in the order of a replay, so that a wait sees the records before it.
     cdef Ticket** tickets
-    cdef const Work* work
-    cdef HostEvent* event
-    cdef int index
+    cdef int point = 0, code
     out_tickets[0] = NULL
-    if not has_points(plan):
+    if plan.points == 0:
         return 0
-    tickets = <Ticket**>calloc(plan.count, sizeof(void*))
+    tickets = <Ticket**>calloc(plan.points, sizeof(void*))
     if tickets == NULL:
         return NO_HOST_MEMORY
+    code = fill_tickets(plan, tickets, &point)
+    if code:
+        abandon_tickets(plan, tickets)
+        return code
     out_tickets[0] = tickets
-    for index in range(plan.count):
-        work = &plan.nodes[index].work
-        if work.kind != RECORD and work.kind != WAIT:
+    return 0
+
+
+cdef int fill_tickets(const Plan* plan, Ticket** tickets, int* point) noexcept nogil:
+    cdef const Work* work
+    cdef HostEvent* event
+    cdef int step, code = 0
+    for step in range(plan.count):
+        work = &plan.nodes[place_of(plan, step)].work
+        if work.kind == CHILD and code == 0:
+            code = fill_tickets(work.plan, tickets, point)
+        if code or (work.kind != RECORD and work.kind != WAIT):
             continue
         event = <HostEvent*>map_find(&events, work.event)
         if work.kind == WAIT:
-            tickets[index] = hold_ticket(event.ticket) if event != NULL else NULL
-            continue
-        tickets[index] = new_ticket()
-        if tickets[index] == NULL:
-            abandon_tickets(plan, tickets)
-            return NO_HOST_MEMORY
-        if event != NULL:
-            record_at_launch(event, tickets[index])
-    return 0
+            tickets[point[0]] = hold_ticket(event.ticket) if event != NULL else NULL
+        else:
+            tickets[point[0]] = new_ticket()
+            code = 0 if tickets[point[0]] != NULL else NO_HOST_MEMORY
+            if code == 0 and event != NULL:
+                record_at_launch(event, tickets[point[0]])
+        point[0] += 1
+    return code
 
 
 cdef int ask_captured(uint64_t id) noexcept nogil:
@@ -1010,33 +1121,49 @@ cdef void abandon_capture(HostStream* stream) noexcept nogil:
 
 cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     cdef Graph* graph = stream.capture.graph
-    cdef Node* larger
     cdef Frontier itself
-    cdef int place
+    cdef int place, code
     if stream.capture.broken:
         return CAPTURE_INVALID
     if work.across:
         return break_capture(stream, CAPTURE_UNSUPPORTED)
-    if work.kind == CALL and graph.within != NULL:
+    if work.kind == CALL and graph.governed:
         return break_capture(stream, NOT_SUPPORTED)  # a body holds kernels, copies, fills and conditions
+    code = append_node(graph, work, &stream.frontier)
+    if code:
+        return code
+    place = graph.count - 1
+    itself.nodes = &place
+    itself.count = 1
+    return copy_frontier(&stream.frontier, &itself)
+
+
+cdef int append_node(Graph* graph, const Work* work, const Frontier* after) noexcept nogil:
+    cdef Node* larger
+    cdef Node* added
     if graph.count == graph.capacity:
         larger = <Node*>realloc(graph.nodes, (2 * graph.capacity + 16) * sizeof(Node))
         if larger == NULL:
             return NO_HOST_MEMORY
         graph.nodes = larger
         graph.capacity = 2 * graph.capacity + 16
-    place = graph.count
-    memset(&graph.nodes[place], 0, sizeof(Node))
-    if copy_frontier(&graph.nodes[place].after, &stream.frontier):
-        clear_frontier(&graph.nodes[place].after)
+    added = &graph.nodes[graph.count]
+    memset(added, 0, sizeof(Node))
+    if copy_frontier(&added.after, after):
+        clear_frontier(&added.after)
         return NO_HOST_MEMORY
-    graph.nodes[place].handle = new_handle()
-    graph.nodes[place].work = work[0]
+    added.handle = new_handle()
+    added.work = work[0]
     hold_work(work)
     graph.count += 1
-    itself.nodes = &place
-    itself.count = 1
-    return copy_frontier(&stream.frontier, &itself)
+    return 0
+
+
+cdef bint is_captured_into(const Graph* graph) noexcept nogil:
+    cdef const Capture* capture = captures
+    while capture != NULL and capture.graph != graph:
+        capture = capture.next
+    return capture != NULL
 
 
 cdef int join_capture(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil:
@@ -1072,15 +1199,22 @@ cdef void lose_body(const Graph* body) noexcept nogil:
 
 
 cdef void free_graph(Graph* graph) noexcept nogil:
+    # And its siblings; NULL is none.
+    cdef Graph* sibling
+    while graph != NULL:
+        sibling = graph.sibling
+        free_one(graph)
+        graph = sibling
+
+
+cdef void free_one(Graph* graph) noexcept nogil:
     cdef Condition* condition = graph.conditions
     cdef Condition* following
     cdef int index
     for index in range(graph.count):
         clear_frontier(&graph.nodes[index].after)
-        drop_condition(graph.nodes[index].work.condition)
-        drop_launch(graph.nodes[index].work.launch)
-        if graph.nodes[index].work.body != NULL:
-            free_graph(graph.nodes[index].work.body)
+        drop_work(&graph.nodes[index].work)
+        free_graph(graph.nodes[index].work.body)
     while condition != NULL:
         following = condition.next
         drop_condition(condition)
@@ -1092,123 +1226,14 @@ cdef void free_graph(Graph* graph) noexcept nogil:
     free(graph)
 
 
-cdef Plan* new_plan(int room) noexcept nogil:
-    # Of no nodes, with room for so many; NULL where the host has no memory.
-    cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))
-    if plan == NULL:
-        return NULL
-    plan.holders = 1
-    plan.nodes = <Node*>calloc(room + 1, sizeof(Node))
-    if plan.nodes == NULL:
-        free(plan)
-        return NULL
-    return plan
-
-
 cdef void hold_work(const Work* work) noexcept nogil:
     # What a node's work shares with others.
     if work.condition != NULL:
         work.condition.holders += 1
     if work.launch != NULL:
         work.launch.holders += 1
-
-
-cdef Plan* copy_nodes(
-    const Node* nodes, int count, uintptr_t node, Launch* launch, bint* out_changed
-) noexcept nogil:
-    cdef Plan* plan = new_plan(count)
-    cdef int index
-    if plan == NULL:
-        return NULL
-    for index in range(count):
-        if copy_node(&plan.nodes[index], &nodes[index], node, launch, out_changed):
-            drop_plan(plan)
-            return NULL
-        plan.count += 1
-    return plan
-
-
-cdef Plan* plan_of(const Graph* graph) noexcept nogil:
-    return copy_nodes(graph.nodes, graph.count, 0, NULL, NULL)
-
-
-cdef Plan* change_plan(const Plan* plan, uintptr_t node, Launch* launch, bint* out_changed) noexcept nogil:
-    return copy_nodes(plan.nodes, plan.count, node, launch, out_changed)
-
-
-cdef int copy_node(Node* to, const Node* origin, uintptr_t node, Launch* launch, bint* out_changed) noexcept nogil:
-    # Leaves nothing behind where it fails.  A body becomes a plan.
-    cdef const Graph* body = origin.work.body
-    cdef const Plan* plan = origin.work.plan
-    if copy_frontier(&to.after, &origin.after):
-        clear_frontier(&to.after)
-        return NO_HOST_MEMORY
-    to.handle = origin.handle
-    to.work = origin.work
-    to.work.body = NULL
-    if body != NULL:
-        to.work.plan = copy_nodes(body.nodes, body.count, node, launch, out_changed)
-    elif plan != NULL:
-        to.work.plan = copy_nodes(plan.nodes, plan.count, node, launch, out_changed)
-    if to.work.plan == NULL and (body != NULL or plan != NULL):
-        clear_frontier(&to.after)
-        return NO_HOST_MEMORY
-    if origin.handle == node and origin.work.kind == KERNEL:
-        to.work.launch = launch
-        out_changed[0] = True
-    hold_work(&to.work)
-    return 0
-
-
-cdef Node* find_node(Node* nodes, int count, uintptr_t handle) noexcept nogil:
-    # By bisection: handles grow in the order in which nodes are added.
-    cdef int low = 0, high = count, middle
-    while low < high:
-        middle = (low + high) >> 1
-        if nodes[middle].handle < handle:
-            low = middle + 1
-        else:
-            high = middle
-    return &nodes[low] if low < count and nodes[low].handle == handle else NULL
-
-
-cdef Node* find_planned(const Plan* plan, uintptr_t handle) noexcept nogil:
-    cdef Node* planned = find_node(plan.nodes, plan.count, handle)
-    cdef int index
-    for index in range(plan.count if planned == NULL else 0):
-        if planned == NULL and plan.nodes[index].work.plan != NULL:
-            planned = find_planned(plan.nodes[index].work.plan, handle)
-    return planned
-
-
-cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
-    cdef int index
-    if one.count != other.count:
-        return False
-    for index in range(one.count):
-        if one.nodes[index] != other.nodes[index]:
-            return False
-    return True
-
-
-cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node) noexcept nogil:
-    cdef int index, changed = 0
-    cdef const Node* node
-    out_node[0] = 0
-    if plan.count != graph.count:
-        return TOPOLOGY_CHANGED
-    for index in range(plan.count):
-        node = &graph.nodes[index]
-        if plan.nodes[index].work.kind != node.work.kind or plan.nodes[index].work.repeats != node.work.repeats:
-            changed = NODE_TYPE_CHANGED
-        elif not same_after(&plan.nodes[index].after, &node.after):
-            changed = TOPOLOGY_CHANGED
-        elif node.work.body != NULL:
-            changed = shape_changed(plan.nodes[index].work.plan, node.work.body, out_node)
-        if changed:
-            out_node[0] = out_node[0] if out_node[0] else node.handle
-            return changed
-    return 0
+    if work.allocation != NULL:
+        work.allocation.holders += 1
 
 
 # --- the host device's conditional nodes ------------------------------------------------------------------
@@ -1232,22 +1257,23 @@ cdef int check_capturing(const HostStream* stream) noexcept nogil:
 
 
 cdef int new_condition(HostStream* stream, uint64_t* out_condition) noexcept nogil:
-    cdef Condition* added
     cdef int code = check_capturing(stream)
-    if code:
-        return code
-    added = <Condition*>calloc(1, sizeof(Condition))
+    return code if code else add_condition(stream.capture.graph, 0, False, out_condition)
+
+
+cdef int add_condition(Graph* graph, unsigned int value, bint kept, uint64_t* out_condition) noexcept nogil:
+    cdef Condition* added = <Condition*>calloc(1, sizeof(Condition))
     if added == NULL:
         return NO_HOST_MEMORY
     added.holders = 1
-    added.next = stream.capture.graph.conditions
-    stream.capture.graph.conditions = added
+    added.initial, added.kept = value, kept
+    added.next = graph.conditions
+    graph.conditions = added
     out_condition[0] = <uintptr_t>&added.value
     return 0
 
 
-cdef Condition* condition_of(const HostStream* stream, uint64_t condition) noexcept nogil:
-    cdef const Graph* graph = stream.capture.graph
+cdef Condition* condition_of(const Graph* graph, uint64_t condition) noexcept nogil:
     cdef Condition* known = NULL
     while graph != NULL and known == NULL:
         known = graph.conditions
@@ -1262,7 +1288,7 @@ cdef int prepare(HostStream* stream, uint64_t condition, int kind, Work* out_wor
     begin_work(out_work, kind)
     if code:
         return code
-    out_work.condition = condition_of(stream, condition)
+    out_work.condition = condition_of(stream.capture.graph, condition)
     return 0 if out_work.condition != NULL else INVALID_VALUE
 
 
@@ -1278,19 +1304,35 @@ cdef int prepare_set(HostStream* stream, uint64_t condition, uintptr_t address, 
     return 0
 
 
-cdef int prepare_branch(HostStream* stream, uint64_t condition, bint repeats, Work* out_work) noexcept nogil:
-    cdef int code = prepare(stream, condition, BRANCH, out_work)
-    if code == 0:
+cdef int prepare_branch(HostStream* stream, uint64_t condition, int flow, Work* out_work) noexcept nogil:
+    cdef int code = check_capturing(stream)
+    return code if code else begin_branch(stream.capture.graph, condition, flow, 1, out_work)
+
+
+cdef int begin_branch(Graph* graph, uint64_t condition, int flow, unsigned int count, Work* out_work) noexcept nogil:
+    # With so many bodies, which are known; where its node is not added, free_graph is for these.
+    cdef Graph** place = &out_work.body
+    cdef int code = 0
+    begin_work(out_work, BRANCH)
+    out_work.condition = condition_of(graph, condition)
+    out_work.flow = flow
+    if out_work.condition == NULL or count == 0:
+        return INVALID_VALUE
+    while count and code == 0:
         code = map_reserve(&bodies)
+        place[0] = <Graph*>calloc(1, sizeof(Graph)) if code == 0 else NULL
+        if place[0] == NULL:
+            code = NO_HOST_MEMORY
+            break
+        place[0].within, place[0].governed = graph, True
+        place[0].handle = new_handle()
+        keep_body(place[0])
+        place = &place[0].sibling
+        count -= 1
     if code:
-        return code
-    out_work.repeats = repeats
-    out_work.body = <Graph*>calloc(1, sizeof(Graph))
-    if out_work.body == NULL:
-        return NO_HOST_MEMORY
-    out_work.body.within = stream.capture.graph
-    out_work.body.handle = new_handle()
-    return 0
+        free_graph(out_work.body)
+        out_work.body = NULL
+    return code
 
 
 at_fork("driver.host.stream", FORK_HOST_DRIVER, &hold_still, &go_on, &shut_in_child)

@@ -21,6 +21,10 @@ cdef enum:  # kinds of work
     COPY_3D = 8   # a copy of slices of rows
     KERNEL = 9
     MANAGE = 10   # managed memory goes elsewhere, or loses its contents, or both; never a node
+    CHILD = 11    # a graph within a graph; only ever a node, as are the following
+    NOTHING = 12
+    ALLOCATE = 13  # memory of graphs, which launches take and give back when they are put in
+    RELEASE = 14
 
 cdef enum:  # Work.known
     DST_KNOWN = 1
@@ -48,6 +52,8 @@ cdef struct Ticket:
 
 cdef struct Condition:
     unsigned int value  # one launch that reads it runs at a time; its address is the handle, where kernels set it
+    unsigned int initial  # what it is when a launch begins
+    bint kept           # it is what the launch before left instead
     int holders         # its graph, and every node that names it
     Condition* next     # of the same graph
 
@@ -89,7 +95,22 @@ cdef struct Launch:
     unsigned int shared_bytes
     void** arguments   # pointers to copies of the values
 
-cdef struct Side:      # of a COPY_3D
+cdef struct Allocation:  # memory of an ALLOCATE; its addresses are taken with the node
+    int holders          # nodes and plans, and a launch that did not give it back
+    int device
+    uintptr_t address
+    size_t size          # bytes, of whole pages
+    size_t asked         # bytes that a node asked for
+    long offset          # in the device's file, while
+    bint backed          # there are bytes behind the addresses
+    bint live            # a launch has it; what comes later in the launches' order may give it back
+    bint was_live        # before the launch that is being put in
+    bint instantiated    # an instance has its node
+    int running          # launches with it in the queues
+    Allocation* before   # of all
+    Allocation* after
+
+cdef struct Side:      # of a COPY_3D; `to` is also of a FILL of several rows
     size_t pitch       # bytes from row to row
     size_t lines       # pitches from slice to slice
     size_t span        # bytes from the first row's begin to the last one's end
@@ -108,11 +129,13 @@ cdef struct Work:
     host_fn fn
     void* data
     uintptr_t event    # of a RECORD or WAIT that is a node
-    Plan* plan         # of a REPLAY, one of its holders; of a plan's BRANCH, its body
-    Graph* body        # of a graph's BRANCH, which owns it
+    Plan* plan         # of a REPLAY, one of its holders; of a plan's BRANCH, its first body; of a plan's CHILD
+    Graph* body        # of a graph's BRANCH or CHILD, which owns it and its siblings
     Condition* condition  # of a SET or a BRANCH, one of its holders
     Launch* launch     # of a KERNEL, one of its holders
-    bint repeats       # a BRANCH that runs while, not if
+    Allocation* allocation  # of an ALLOCATE or a RELEASE, one of its holders
+    int flow           # of a BRANCH: CONDITION_IF, _WHILE or _SWITCH
+    bint disabled      # a node that an instance leaves out
     int known          # DST_KNOWN, SRC_KNOWN: memory that the driver knew, and has to know when it runs
     bint across        # a COPY of copy_peer or copy_across, or a MANAGE, which no capture takes
     int place          # of a MANAGE: a device or HOST_MEMORY
@@ -122,7 +145,7 @@ cdef struct Work:
 cdef struct Operation:
     Work work
     Ticket* ticket     # one of its holders
-    void* staged       # freed after use: a copy of pageable source bytes; of a REPLAY, a Ticket* for each node
+    void* staged       # freed after use: a copy of pageable source bytes; of a REPLAY, a Ticket* for each point
     Operation* next
 
 # Nodes that an event, or the next work of a stream, comes after.
@@ -133,20 +156,27 @@ cdef struct Frontier:
 
 cdef struct Node:
     uintptr_t handle
+    uintptr_t origin   # the node that it was cloned from, or 0
     Work work
     Frontier after
 
 cdef struct Plan:      # an instantiated graph, fixed
     int holders
-    Node* nodes        # in an order that respects every dependency
+    Node* nodes        # in the order of the graph, which is that of their handles
     int count
+    int* order         # places of nodes in an order that respects every dependency; NULL where theirs does
+    int points         # records of events and waits for them, those of graphs within it too
+    bint allocates     # it has an ALLOCATE or a RELEASE, or a graph within it has
+    Plan* sibling      # the next body of the same BRANCH, which holds it
 
 cdef struct Graph:
     Node* nodes
     int count
     int capacity
-    Graph* within      # whose body it is; NULL for a graph of its own
-    uintptr_t handle   # of a body
+    Graph* within      # whose body or child it is; NULL for a graph of its own
+    bint governed      # it is a body of a BRANCH, or within one
+    Graph* sibling     # the next body of the same BRANCH
+    uintptr_t handle   # of a body or a child
     Condition* conditions  # made for its nodes
 
 cdef struct Capture:
@@ -224,6 +254,10 @@ cdef inline int join_frontier(Frontier* to, const Frontier* origin) noexcept nog
     for index in range(origin.count):
         code = code or add_to_frontier(to, origin.nodes[index])
     return code
+
+
+cdef inline int place_of(const Plan* plan, int step) noexcept nogil:
+    return plan.order[step] if plan.order != NULL else step
 
 
 cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:

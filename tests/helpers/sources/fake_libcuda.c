@@ -193,6 +193,8 @@ static int capture_info(uintptr_t stream, int *status, uint64_t *id) {
 static int capture_site(uintptr_t stream, int *status) { *status = stream == 0x777; return wants_context(); }
 static int add_node(void *node, void *graph, void *after, void *edges, size_t count, char *params) {
     static uintptr_t bodies[1] = {0x900};
+    if (*(int *)params != 13)  /* no condition */
+        return node && graph && !edges ? wants_context() : INVALID_VALUE;
     *(uintptr_t **)(params + 32) = bodies;  /* conditional.phGraph_out of CUgraphNodeParams */
     return node && !graph && !after && !edges && !count ? wants_context() : INVALID_VALUE;
 }
@@ -333,7 +335,17 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuLaunchKernelEx", 11060, wants_context}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, wants_context},
     {"cuOccupancyMaxPotentialBlockSize", 6050, wants_context}, {"cuOccupancyMaxActiveClusters", 11070, wants_context},
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
-    {"cuGraphExecKernelNodeSetParams", 12000, wants_context},
+    {"cuGraphExecKernelNodeSetParams", 12000, wants_context}, {"cuGraphCreate", 10000, wants_context},
+    {"cuGraphClone", 10000, wants_context}, {"cuGraphNodeFindInClone", 10000, wants_context},
+    {"cuGraphNodeSetParams", 12020, wants_context}, {"cuGraphExecNodeSetParams", 12020, wants_context},
+    {"cuGraphDestroyNode", 10000, wants_context}, {"cuGraphAddDependencies", 12030, wants_context},
+    {"cuGraphRemoveDependencies", 12030, wants_context}, {"cuGraphNodeSetEnabled", 11060, wants_context},
+    {"cuGraphNodeGetEnabled", 11060, wants_context}, {"cuGraphMemcpyNodeGetParams", 10000, wants_context},
+    {"cuGraphMemsetNodeGetParams", 10000, wants_context}, {"cuGraphHostNodeGetParams", 10000, wants_context},
+    {"cuGraphEventRecordNodeGetEvent", 11010, wants_context}, {"cuGraphEventWaitNodeGetEvent", 11010, wants_context},
+    {"cuGraphChildGraphNodeGetGraph", 10000, wants_context}, {"cuGraphMemAllocNodeGetParams", 11040, wants_context},
+    {"cuGraphMemFreeNodeGetParams", 11040, wants_context}, {"cuDeviceGetGraphMemAttribute", 11040, harmless},
+    {"cuDeviceSetGraphMemAttribute", 11040, harmless}, {"cuDeviceGraphMemTrim", 11040, harmless},
     {"cuStreamSetAttribute", 11000, set_attribute}, {"cuStreamGetAttribute", 11000, get_attribute},
     {"cuCtxGetLimit", 3010, get_limit}, {"cuCtxSetLimit", 3010, set_limit},
     {"cuCtxResetPersistingL2Cache", 11000, wants_context}, {"cuModuleGetLoadingMode", 11070, loading_mode},

@@ -1,0 +1,7 @@
+# The host driver's captures and graphs.
+from accelrt.core.handle_map cimport AddressMap
+from accelrt.driver.table cimport Table
+
+cdef void fill_graphs(Table* table) noexcept nogil
+cdef AddressMap graphs  # handle -> Graph*; under the queue's lock, as the next one
+cdef AddressMap execs   # handle -> Exec*

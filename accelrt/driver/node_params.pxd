@@ -1,0 +1,54 @@
+# What nodes of graphs do, in neutral types, for the rows of the driver table that make, read and change them.
+from libc.stdint cimport uint64_t, uintptr_t
+
+ctypedef void (*host_fn)(void* data) noexcept nogil
+
+# What a node of a graph does; which fields count depends on its type, the others are 0.
+cdef struct NodeParams:
+    int type                # CUgraphNodeType numbers
+    uintptr_t function      # of a kernel, as kernel_launch takes the rest
+    unsigned int[3] grid
+    unsigned int[3] block
+    unsigned int shared_bytes
+    void** arguments
+    uintptr_t dst           # of a copy or a fill
+    uintptr_t src
+    size_t dst_pitch        # of a copy as copy_3d takes it, or 0: of width bytes; of a fill's rows
+    size_t dst_lines
+    size_t src_pitch
+    size_t src_lines
+    size_t width            # bytes of a copy's row, elements of a fill's
+    size_t height
+    size_t depth
+    unsigned int value      # of a fill
+    int element             # bytes, 1, 2 or 4
+    host_fn fn              # of a host function
+    void* data
+    uintptr_t event         # of a record or a wait
+    uintptr_t graph         # of a child: copied into the node
+    uintptr_t address       # of an allocation, or a free
+    size_t size             # bytes of an allocation
+    int device              # that the allocation is of
+    uint64_t peers          # other devices that have access to it, a bit each
+    uint64_t condition      # of a condition: its value,
+    int kind                # CONDITION_ numbers,
+    unsigned int count      # how many bodies it has, and
+    uintptr_t* bodies       # room for them: graphs that the node owns
+
+cdef enum:  # NodeParams.type: CUgraphNodeType
+    NODE_KERNEL = 0
+    NODE_COPY = 1
+    NODE_FILL = 2
+    NODE_HOST = 3
+    NODE_CHILD = 4
+    NODE_EMPTY = 5
+    NODE_WAIT = 6
+    NODE_RECORD = 7
+    NODE_ALLOCATE = 10
+    NODE_FREE = 11
+    NODE_CONDITION = 13
+
+cdef enum:  # graph_instantiate flags
+    INSTANTIATE_AUTO_FREE = 1   # a launch first frees what the one before left allocated
+    INSTANTIATE_FOR_DEVICE = 4  # kernels may launch it
+    INSTANTIATE_PRIORITIES = 8  # nodes keep the priorities that they were captured with

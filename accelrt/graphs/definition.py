@@ -1,0 +1,635 @@
+"""Graphs made by hand: nodes and edges that are put together, and captured graphs that are taken apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeAlias
+from weakref import WeakValueDictionary
+
+from accelrt.annotations import DeviceArgument, Memory
+from accelrt.graphs import edits
+from accelrt.graphs.graph import CUDAGraph
+from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
+from accelrt.graphs.node_values import CHANGES, AllocationParams, Condition, ConditionParams, plain_params
+from accelrt.graphs.nodes import list_edges, list_nodes
+from accelrt.kernels.kernel import Kernel
+from accelrt.streams.stream import Event, Stream
+
+Nodes: TypeAlias = "DefinitionNode | Iterable[DefinitionNode]"
+KINDS = ("if", "while", "switch")
+AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITIES = 1, 4, 8  # flags of cuGraphInstantiate
+ATTRIBUTES = ("used", "used_peak", "reserved", "reserved_peak")  # CUgraphMem_attribute
+
+
+def _list(
+    graph: int, ordinal: int, base: object, made: object, lister: Callable[[int], list[Any]]
+) -> list[Any]:
+    return lister(graph)
+
+
+class DefinitionNode:
+    """A node of a GraphDefinition.
+
+    Attributes:
+        definition: GraphDefinition that it is in.
+        id: int, the driver's handle (CUgraphNode).
+        type: str, as of a GraphNode: "kernel", "memcpy", "memset", "host", "graph", "empty", "wait_event",
+            "event_record", "mem_alloc", "mem_free", "conditional".
+    """
+
+    __slots__ = ("__weakref__", "definition", "id", "type")
+
+    def __init__(self, definition: GraphDefinition, node: int, kind: str) -> None:
+        self.definition, self.id, self.type = definition, node, kind
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a DefinitionNode cannot be pickled or copied: it is of one graph; clone the definition"
+        )
+
+    def __repr__(self) -> str:
+        return f"<accelrt.DefinitionNode {self.type} {self.name or hex(self.id)}>"
+
+    @property
+    def name(self) -> str:
+        """What it was called when it was added, or since; "" where it was not."""
+        return self.definition._root._names.get(self.id, "")
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.definition._root._names[self._live_id()] = str(name)
+
+    @property
+    def predecessors(self) -> tuple[DefinitionNode, ...]:
+        """The nodes that it comes directly after."""
+        return tuple(origin for origin, target in self.definition.edges() if target is self)
+
+    @property
+    def successors(self) -> tuple[DefinitionNode, ...]:
+        """The nodes that come directly after it."""
+        return tuple(target for origin, target in self.definition.edges() if origin is self)
+
+    @property
+    def params(self) -> Any:
+        """What it does: KernelParams; CopyParams; FillParams; the function of a host node; the Event of a
+        record or a wait; AllocationParams; the address of a free; the GraphDefinition of a child;
+        ConditionParams, or None of a condition that was captured; None of an empty node."""
+        return self.definition._read(self)
+
+    @property
+    def address(self) -> int:
+        """Where the memory of an allocation lies."""
+        if self.type != "mem_alloc":
+            raise TypeError(
+                f"{self!r} allocates nothing; only a node of GraphDefinition.allocate has an address"
+            )
+        return int(self.params.address)
+
+    @property
+    def bodies(self) -> tuple[GraphDefinition, ...]:
+        """The graphs that a condition runs, for more nodes; () of a node of another kind, and of one that was
+        captured."""
+        made = self.definition._condition_of(self)
+        return () if made is None else made.bodies
+
+    def update(self, *, instance: CUDAGraph | None = None, **changes: object) -> None:
+        """Changes what the node does, in the definition or in an instance of it.
+
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate: it alone is changed; launches under way are
+                left alone. None changes the definition, and so what is instantiated of it later.
+            changes: of a kernel node kernel, grid, block, shared, args; of a copy dst, src, nbytes, or those
+                of copy_3d; of a fill dst, value, count, width, height, pitch; of a host node function; of a
+                record or a wait event; of a child graph.  What is not named stays.
+        Raises:
+            TypeError: the node has no such argument.
+            RuntimeError: the node is none of the graph that instance was instantiated from; or another thread
+                uses that graph.
+            CudaError: the driver refused; nothing is changed.
+        """
+        self.definition._update(self, instance, changes)
+
+    def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
+        """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
+
+        Raises:
+            CudaError: the node is of another kind, or none of the instance's.
+        """
+        edits.switch_node(instance, self._live_id(), bool(enabled))
+
+    def is_enabled(self, instance: CUDAGraph) -> bool:
+        """Whether an instance does a kernel, a copy or a fill."""
+        return edits.switch_node(instance, self._live_id(), None)
+
+    def remove(self) -> None:
+        """Takes the node out of its graph, with its edges.
+
+        Raises:
+            CudaError: the graph has allocations; then its nodes and edges stay.
+        """
+        self.definition._remove(self)
+
+    def _live_id(self) -> int:
+        if not self.id:
+            raise RuntimeError("the node was taken out of its graph")
+        return self.id
+
+
+class GraphDefinition:
+    """A graph that is made by hand, or that was captured and is changed (cuGraphCreate, cuGraphAddNode; CUDA
+    12.3).
+
+        d = accelrt.GraphDefinition()
+        first = d.fill(x, 0)
+        second = d.kernel(kernel, 4, 64, (x, y), after=first)
+        d.copy(z, y, after=[second])
+        g = d.instantiate()
+        g.replay()
+
+    Arguments:
+        graph: CUDAGraph(keep_graph=True) that holds a capture: its nodes are listed, changed and removed, and
+            others added.  What was instantiated of it before is as it was.  None makes a new graph.
+        device: the device of a new graph; None is the current one.
+    Raises:
+        RuntimeError: graph holds no graph that was kept.
+        NotSupportedError: the driver makes no graphs by hand.
+
+    Each method that adds a node takes `after`, a node or several that it comes after, and `name`, and returns
+    a DefinitionNode.  What a node points at, memory, functions, events and kernels, is kept alive as long as
+    the definition and what was instantiated of it, or until the node is removed.  Where a method takes memory
+    it also takes an int, the address of memory that is the caller's to keep, such as that of an allocation of
+    the graph.  Nodes of captured copies read memory that is neither the device's nor page-locked at each
+    launch, as it is then.
+    """
+
+    def __init__(self, graph: CUDAGraph | None = None, *, device: DeviceArgument | None = None) -> None:
+        if graph is not None and not isinstance(graph, CUDAGraph):
+            raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a CUDAGraph")
+        if graph is None:
+            graph = CUDAGraph(keep_graph=True)
+            edits.begin_graph_by_hand(graph, device)
+        else:
+            graph.raw_cuda_graph()
+        self._graph, self._body = graph, 0
+        self._parent: GraphDefinition | None = None
+        # Of all nodes, those of graphs within it too.
+        self._nodes: WeakValueDictionary[int, DefinitionNode] = WeakValueDictionary()
+        self._names: dict[int, str] = {}
+        self._conditions: dict[int, tuple[str, Condition, list[int]]] = {}
+        self._hooks: list[RemovableHandle] = []
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a GraphDefinition cannot be pickled or copied: it owns a graph; use clone()")
+
+    def __repr__(self) -> str:
+        kind = "body" if self._body else "graph"
+        return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
+
+    @property
+    def graph(self) -> CUDAGraph:
+        """The CUDAGraph that keeps the driver's graph: to dump it, or to update another one from it."""
+        return self._graph
+
+    # --- what there is ---
+
+    def nodes(self) -> list[DefinitionNode]:
+        """The nodes, in the order that the driver gives."""
+        found = edits.edit(self._graph, self._body, _list, list_nodes)
+        return [self._node(each.id, each.type) for each in found]
+
+    def edges(self) -> list[tuple[DefinitionNode, DefinitionNode]]:
+        """The dependencies, as (node, node that comes after it)."""
+        by_id = {node.id: node for node in self.nodes()}
+        pairs = edits.edit(self._graph, self._body, _list, list_edges)
+        return [(by_id[origin], by_id[target]) for origin, target in pairs]
+
+    def _node(self, node: int, kind: str) -> DefinitionNode:
+        known = self._root._nodes.get(node)
+        if known is None:
+            known = self._root._nodes[node] = DefinitionNode(self, node, kind)
+        return known
+
+    def _read(self, node: DefinitionNode) -> Any:
+        if node.type == "kernel" and not self._body:
+            return self._graph.kernel_node_params(node._live_id())
+        if node.type in ("kernel", "conditional"):
+            return self._condition_of(node)
+        found = edits.edit(self._graph, self._body, edits.read_node, node._live_id())
+        if node.type == "graph":
+            assert isinstance(found, int)
+            return self._within(found)
+        if isinstance(found, tuple) and node.type == "mem_alloc":
+            return AllocationParams(*found)
+        return found
+
+    def _within(self, body: int) -> GraphDefinition:
+        """A graph that a node of this one owns."""
+        made = GraphDefinition.__new__(GraphDefinition)
+        made._graph, made._body, made._parent = self._graph, body, self._root
+        return made
+
+    @property
+    def _root(self) -> GraphDefinition:
+        return self if self._parent is None else self._parent
+
+    def _condition_of(self, node: DefinitionNode) -> ConditionParams | None:
+        known = self._root._conditions.get(node.id)
+        if known is None:
+            return None
+        kind, condition, bodies = known
+        return ConditionParams(kind, condition, tuple(map(self._within, bodies)))
+
+    # --- nodes ---
+
+    def _add(
+        self,
+        work: edits.NodeWork,
+        kind: str,
+        after: Any,
+        name: str,
+        condition: tuple[str, Condition] | None = None,
+    ) -> DefinitionNode:
+        nodes = [after] if isinstance(after, DefinitionNode) else list(after)
+        for node in nodes:
+            if not isinstance(node, DefinitionNode) or node.definition._body != self._body:
+                raise TypeError(f"after has {node!r}, which is no node of this graph")
+            if node.definition._root is not self._root:
+                raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
+        ids = [node._live_id() for node in nodes]
+        handle, _address, found = edits.edit(self._graph, self._body, edits.add_node, work, ids)
+        made = self._node(handle, kind)
+        if name:
+            made.name = name
+        if condition is not None:
+            self._root._conditions[handle] = (*condition, found)
+        return made
+
+    @property
+    def device_index(self) -> int:
+        """The ordinal of the graph's device."""
+        return edits.device_of_graph(self._graph)
+
+    def kernel(
+        self, kernel: Kernel, grid: int | Sequence[int], block: int | Sequence[int],
+        args: Sequence[object] = (), *, shared: int = 0, after: Nodes = (), name: str = "",
+    ) -> DefinitionNode:  # fmt: skip
+        """Adds a launch of a kernel; the arguments are those of Kernel.launch."""
+        work = edits.kernel_work(self.device_index, kernel, grid, block, shared, args)
+        return self._add(work, "kernel", after, name)
+
+    def copy(
+        self, dst: Memory | int, src: Memory | int, nbytes: int | None = None, *, dst_offset: int = 0,
+        src_offset: int = 0, after: Nodes = (), name: str = "",
+    ) -> DefinitionNode:  # fmt: skip
+        """Adds a copy of bytes.
+
+        Arguments:
+            dst, src: memory as accelrt.copy takes it, of the graph's device or of the host, or addresses.
+            nbytes: int; None is as many as both sides have, which have to be the same.
+            dst_offset, src_offset: int, bytes to skip.
+        """
+        work = edits.copy_work(self.device_index, dst, src, nbytes, dst_offset, src_offset)
+        return self._add(work, "memcpy", after, name)
+
+    def copy_3d(
+        self, dst: Memory | int, src: Memory | int, width: int, height: int = 1, depth: int = 1, *,
+        dst_pitch: int | None = None, dst_lines: int | None = None, src_pitch: int | None = None,
+        src_lines: int | None = None, dst_offset: int = 0, src_offset: int = 0, after: Nodes = (),
+        name: str = "",
+    ) -> DefinitionNode:  # fmt: skip
+        """Adds a copy of slices of rows.
+
+        Arguments:
+            dst, src: device memory or page-locked memory, or addresses of such.
+            width: int, bytes of a row.
+            height, depth: int, rows of a slice, and slices.
+            dst_pitch, src_pitch: int, bytes from row to row; None is width.
+            dst_lines, src_lines: int, rows from slice to slice; None is height.
+            dst_offset, src_offset: int, bytes to skip.
+        """
+        work = edits.copy_3d_work(
+            self.device_index, dst, src, (width, height, depth), (dst_pitch, dst_lines),
+            (src_pitch, src_lines), dst_offset, src_offset,
+        )  # fmt: skip
+        return self._add(work, "memcpy", after, name)
+
+    def fill(
+        self, dst: Memory | int, value: int = 0, count: int | None = None, *, width: int = 1, offset: int = 0,
+        height: int = 1, pitch: int | None = None, after: Nodes = (), name: str = "",
+    ) -> DefinitionNode:  # fmt: skip
+        """Adds a fill of elements with one value.
+
+        Arguments:
+            dst: device memory or page-locked memory, or an address.
+            value: int from 0 to 2**(8 * width) - 1.
+            count: int, elements of a row; None is all of dst, as one row.
+            width: int, bytes of an element: 1, 2 or 4.
+            offset: int, bytes to skip.
+            height: int, rows.
+            pitch: int, bytes from row to row; None is as long as a row.
+        """
+        work = edits.fill_work(self.device_index, dst, value, count, width, offset, height, pitch)
+        return self._add(work, "memset", after, name)
+
+    def host_function(
+        self, function: Callable[[], object], *, after: Nodes = (), name: str = ""
+    ) -> DefinitionNode:
+        """Adds a call of a function, on a thread of the driver's; as Stream.launch_host_func has it."""
+        return self._add(edits.host_work(self.device_index, function), "host", after, name)
+
+    def record(self, event: Event, *, after: Nodes = (), name: str = "") -> DefinitionNode:
+        """Adds a record of an event: each launch records it."""
+        return self._add(edits.event_work(self.device_index, event, True), "event_record", after, name)
+
+    def wait(self, event: Event, *, after: Nodes = (), name: str = "") -> DefinitionNode:
+        """Adds a wait for an event: each launch waits for the last record before it."""
+        return self._add(edits.event_work(self.device_index, event, False), "wait_event", after, name)
+
+    def empty(self, *, after: Nodes = (), name: str = "") -> DefinitionNode:
+        """Adds a node that does nothing, for many that come after many."""
+        return self._add(edits.empty_work(), "empty", after, name)
+
+    def child(
+        self, graph: GraphDefinition | CUDAGraph, *, after: Nodes = (), name: str = ""
+    ) -> DefinitionNode:
+        """Adds a copy of a graph as it is now, as one node.
+
+        Arguments:
+            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions.
+        """
+        return self._add(self.child_work(graph), "graph", after, name)
+
+    def child_work(self, graph: object) -> edits.NodeWork:
+        """Describes a node that is a copy of a graph; child() adds one, and update() changes one to it."""
+        if isinstance(graph, CUDAGraph):
+            graph = GraphDefinition(graph)
+        if not isinstance(graph, GraphDefinition):
+            raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
+        if graph.device_index != self.device_index:
+            raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
+        return edits.child_work(graph._body or graph._graph.raw_cuda_graph(), edits.things_of(graph._graph))
+
+    def allocate(
+        self, nbytes: int, *, peers: Iterable[int] = (), after: Nodes = (), name: str = ""
+    ) -> DefinitionNode:
+        """Adds an allocation of device memory, at the address that the node has from now on (its `address`).
+
+        Arguments:
+            nbytes: int.
+            peers: ordinals of other devices that reach the memory.
+
+        The bytes are the graph's from a launch on until a node, of this graph or another, frees them, or
+        free_graph_memory does, or the next launch where it was instantiated with auto_free=True.  Nodes and
+        edges of a graph with allocations cannot be removed, it can be neither cloned nor be a child, and has
+        one instance at a time.
+        """
+        return self._add(edits.allocate_work(self.device_index, nbytes, peers), "mem_alloc", after, name)
+
+    def free(self, memory: DefinitionNode | int, *, after: Nodes = (), name: str = "") -> DefinitionNode:
+        """Adds a free of what an allocation of a graph has, named by its node or its address."""
+        address = memory.address if isinstance(memory, DefinitionNode) else memory
+        return self._add(edits.free_work(address), "mem_free", after, name)
+
+    # --- conditions ---
+
+    def condition(self, value: int = 0, *, keep: bool = False) -> Condition:
+        """Makes a value that nodes of this graph, and of the graphs within it, depend on.
+
+        Arguments:
+            value: int from 0 to 2**32 - 1, what it is when a launch begins.
+            keep: bool, it begins instead with what the launch before left.
+        """
+        handle = edits.edit(self._graph, self._body, edits.make_condition, value, bool(keep))
+        return Condition(handle, value, bool(keep))
+
+    def _conditional(
+        self, kind: str, condition: Condition, count: int, after: Any, name: str
+    ) -> DefinitionNode:
+        if not isinstance(condition, Condition):
+            raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
+        work = edits.condition_work(condition.handle, KINDS.index(kind), count)
+        return self._add(work, "conditional", after, name, (kind, condition))
+
+    def if_(
+        self, condition: Condition, *, else_: bool = False, after: Nodes = (), name: str = ""
+    ) -> DefinitionNode:
+        """Adds a node whose first body runs unless the condition is 0; with else_, whose second runs if it is
+        0.
+
+        The bodies are empty graphs (`node.bodies`), which take kernels, copies, fills, empty nodes, children
+        and conditions. A second one needs CUDA 12.8.
+        """
+        return self._conditional("if", condition, 2 if else_ else 1, after, name)
+
+    def while_(self, condition: Condition, *, after: Nodes = (), name: str = "") -> DefinitionNode:
+        """Adds a node whose body is repeated while the condition is not 0."""
+        return self._conditional("while", condition, 1, after, name)
+
+    def switch(
+        self, condition: Condition, count: int, *, after: Nodes = (), name: str = ""
+    ) -> DefinitionNode:
+        """Adds a node with count bodies, of which the one with the condition's value as number runs, if any
+        (CUDA 12.8)."""
+        if not isinstance(count, int) or not 1 <= count <= 1 << 16:
+            raise ValueError(f"count is {count!r}; pass how many bodies the switch has, from 1 to {1 << 16}")
+        return self._conditional("switch", condition, count, after, name)
+
+    def set_condition(
+        self, condition: Condition, flag: Memory | int, *, after: Nodes = (), name: str = ""
+    ) -> DefinitionNode:
+        """Adds a node that gives a condition the value of an integer in device memory.
+
+        Arguments:
+            condition: Condition of this graph, or of one that it is within.
+            flag: device memory, whose first 4 bytes are read, or an address.
+        """
+        return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
+
+    # --- changes ---
+
+    def add_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
+        """Has one node come after another (cuGraphAddDependencies).
+
+        Raises:
+            CudaError: it does already, or one of them is none of this graph.  A circle is refused by
+                instantiate().
+        """
+        ids = [before._live_id()], [after._live_id()]
+        edits.edit(self._graph, self._body, edits.change_edges, True, *ids)
+
+    def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
+        """Takes back that one node comes after another (cuGraphRemoveDependencies).
+
+        Raises:
+            CudaError: it does not come directly after it, or the graph has allocations.
+        """
+        ids = [before._live_id()], [after._live_id()]
+        edits.edit(self._graph, self._body, edits.change_edges, False, *ids)
+
+    def _remove(self, node: DefinitionNode) -> None:
+        inner = [each for body in self._graphs_of(node) for each in body._all_nodes()]
+        edits.edit(self._graph, self._body, edits.remove_node, node._live_id(), [each.id for each in inner])
+        for gone in (node, *inner):
+            for known in (self._root._nodes, self._root._names, self._root._conditions):
+                known.pop(gone.id, None)
+            gone.id = 0
+
+    def _graphs_of(self, node: DefinitionNode) -> tuple[GraphDefinition, ...]:
+        return (self._read(node),) if node.type == "graph" else node.bodies
+
+    def _all_nodes(self) -> list[DefinitionNode]:
+        nodes = self.nodes()
+        return nodes + [
+            each for node in nodes for body in self._graphs_of(node) for each in body._all_nodes()
+        ]
+
+    def _update(self, node: DefinitionNode, instance: CUDAGraph | None, changes: dict[str, Any]) -> None:
+        target = self._graph if instance is None else instance
+        if instance is not None and not edits.is_instance(instance, self._graph):
+            raise RuntimeError(f"{node!r} is no node of the graph that the instance was instantiated from")
+        if node.type == "kernel":
+            if self._body:
+                raise NotImplementedError(
+                    "a kernel of a body or a child is changed by removing it and adding another"
+                )
+            target.set_kernel_node_params(node._live_id(), **changes)
+            return
+        maker = CHANGES.get(node.type)
+        if maker is None:
+            raise TypeError(f"{node!r} cannot be changed; remove it and add another")
+        try:
+            work = maker(self, self._current(node, target), **changes)
+        except TypeError as error:
+            if "unexpected keyword" not in str(error):
+                raise
+            raise TypeError(f"a {node.type} node has no such argument: {', '.join(changes)}") from None
+        edits.change_node(target, node._live_id(), work, self._body)
+
+    def _current(self, node: DefinitionNode, target: CUDAGraph) -> Any:
+        changed = edits.changed_params(target, node.id)
+        return self._read(node) if changed is None else changed
+
+    def retain_object(self, thing: object) -> None:
+        """Keeps an object alive as long as the graph, and what is instantiated of it from now on."""
+        edits.edit(self._graph, 0, edits.keep_object, thing)
+
+    def clone(self) -> GraphDefinition:
+        """Clones the graph (cuGraphClone); find_in_clone tells which node is which.
+
+        Raises:
+            CudaError: it has allocations or conditions.
+        """
+        if self._body:
+            raise RuntimeError("the body of a condition cannot be cloned by itself")
+        made = CUDAGraph(keep_graph=True)
+        edits.clone_into(self._graph, made)
+        clone = GraphDefinition(made)
+        for node in self.nodes():
+            if node.name:
+                clone.find_in_clone(node).name = node.name
+        return clone
+
+    def find_in_clone(self, node: DefinitionNode) -> DefinitionNode:
+        """The node of this clone that is the copy of a node of the graph that was cloned."""
+        (found,) = edits.find_clones(self._graph.raw_cuda_graph(), [node._live_id()]).values()
+        return self._node(found, node.type)
+
+    # --- instances ---
+
+    def instantiate(
+        self, *, auto_free: bool = False, device_launch: bool = False, node_priorities: bool = False,
+        upload: Stream | int | None = None,
+    ) -> CUDAGraph:  # fmt: skip
+        """Makes a CUDAGraph that replays the graph as it is now (cuGraphInstantiate).
+
+        Arguments:
+            auto_free: bool, each launch first frees what the one before left allocated.
+            device_launch: bool, kernels may launch it; it then takes kernels, copies, fills and children
+                alone.
+            node_priorities: bool, nodes keep the priorities of the streams that they were captured from.
+            upload: Stream, or handle, in whose order it is put onto the device now rather than with the first
+                replay.
+        Returns:
+            CUDAGraph; changes of the definition leave it as it is.
+        Raises:
+            CudaError: the nodes come after themselves, or the driver refused for another reason.
+            Exception: whatever a hook raised.
+        """
+        if self._body:
+            raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
+        run_hooks(self._hooks, self, True)
+        flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities
+        made = edits.instance_of(self._graph, flags)
+        if upload is not None:
+            made.upload(upload)
+        run_hooks(self._hooks, made, False)
+        return made
+
+    def register_instantiate_pre_hook(self, hook: Callable[[GraphDefinition], object]) -> RemovableHandle:
+        """Has a function called as hook(definition) before each instantiate(); what it raises is raised
+        there."""
+        return add_hook(self._hooks, hook, True)
+
+    def register_instantiate_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
+        """Has a function called as hook(graph) with each CUDAGraph that was instantiated."""
+        return add_hook(self._hooks, hook, False)
+
+    # --- to be read elsewhere ---
+
+    def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None:
+        """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump."""
+        self._graph.debug_dump(debug_path, verbose)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The graph as plain data.
+
+        Returns:
+            dict: "device", and "nodes", a list of dicts in the driver's order: "id", its place; "type";
+                "name"; "after", the
+            places of the nodes that it comes directly after; "params", a dict; "graphs", of a child and a
+            condition, a list of such dicts.
+        """
+        nodes = self.nodes()
+        places = {node.id: place for place, node in enumerate(nodes)}
+        after: dict[int, list[int]] = {node.id: [] for node in nodes}
+        for origin, target in self.edges():
+            after[target.id].append(places[origin.id])
+        return {"device": self.device_index, "nodes": [self._describe(each, places, after) for each in nodes]}
+
+    def _describe(
+        self, node: DefinitionNode, places: dict[int, int], after: dict[int, list[int]]
+    ) -> dict[str, Any]:
+        described = {"id": places[node.id], "type": node.type, "name": node.name, "after": after[node.id]}
+        return {
+            **described,
+            "params": plain_params(node.type, self._read(node)),
+            "graphs": [each.to_dict() for each in self._graphs_of(node)],
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """to_dict() as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+
+def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
+    """What allocations of graphs hold of a device's memory (cuDeviceGetGraphMemAttribute).
+
+    Returns:
+        dict of bytes: "used", "used_peak", "reserved" and "reserved_peak": what graphs use, what the driver
+            holds for them,
+        and the most of both since the peaks were reset.
+    """
+    return {name: edits.graph_memory(device, number) for number, name in enumerate(ATTRIBUTES)}
+
+
+def reset_peak_graph_memory_stats(device: DeviceArgument | None = None) -> None:
+    """Has the peaks of graph_memory_stats begin anew with what there is."""
+    edits.change_graph_memory(device, False)
+
+
+def graph_memory_trim(device: DeviceArgument | None = None) -> None:
+    """Gives what the driver holds for graphs, and no launch has, back to the device
+    (cuDeviceGraphMemTrim)."""
+    edits.change_graph_memory(device, True)

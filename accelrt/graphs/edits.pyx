@@ -1,0 +1,1031 @@
+"""What is done to nodes of graphs by hand: they are described, added, changed and taken out, and given other memory.
+
+A NodeWork says what a node is to do, and keeps what it points at.  edit() calls what changes a CUDAGraph's graph, while no
+other thread may use it; Bindings have an instance's nodes use other memory.
+"""
+cimport cython
+from collections import namedtuple
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from accelrt.allocator.private.routes cimport retain_pool
+from accelrt.arrays.copy cimport enter_use_apart, Operand, read_operand, uses_owner, View
+from accelrt.core.integers cimport checked_int
+from accelrt.devices.device cimport ordinal_of
+from accelrt.driver.node_params cimport (
+    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
+    NODE_RECORD, NODE_WAIT, NodeParams,
+)
+cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport MAX_PITCH
+from accelrt.errors import CudaError
+from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
+from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
+from accelrt.graphs.nodes import list_nodes
+from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
+from accelrt.memory.mempool cimport next_pool
+from accelrt.runtime.lifetimes cimport (
+    GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
+)
+from accelrt.status cimport INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
+from accelrt.streams.stream cimport Event
+from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of
+cimport accelrt.runtime.access as watch
+
+
+# --- nodes made by hand ----------------------------------------------------------------------------------------
+
+cdef size_t ANY_BYTES = <size_t>1 << 62  # of memory that is given by its address alone
+
+
+# stub: _Things = list[object]
+# stub: _Made = dict[int, dict[str, list[object]]]
+# stub: _Answer = TypeVar("_Answer")
+# stub: def edit(
+# stub:     graph: CUDAGraph, body: int, change: Callable[..., _Answer], *arguments: object
+# stub: ) -> _Answer: ...
+# stub: class NodeWork:
+cdef class NodeWork:
+    """What a node is to do, and what it keeps alive, by role."""
+
+    cdef NodeParams params
+    cdef dict things           # role -> list of what it keeps alive
+    cdef list memory           # of the caller's, which is looked at again before the driver has its address: (object, role)
+    cdef Operand dst
+    cdef Operand src
+    cdef Kernel kernel         # of a kernel node, with
+    cdef Packed packed         # what its params point at
+    cdef object room
+    cdef tuple arguments
+    cdef list bodies           # of a condition: handles, once the node is there
+    cdef object __weakref__
+
+    def __cinit__(self):
+        memset(&self.params, 0, sizeof(NodeParams))
+        self.things, self.memory = {}, []
+
+    def __reduce__(self):
+        refuse_copy(self, "it names memory of this process; make another node")
+
+    cdef uintptr_t read(self, Operand* side, object given, str role, int ordinal, bint writable) except? 0:
+        # An int is an address, whose memory is the caller's to keep.
+        cdef Record record
+        cdef View view
+        if isinstance(given, int) and not isinstance(given, bool):
+            side.address = checked_int(given, role, 1, 0xFFFFFFFFFFFFFFFF, "an address")
+            side.nbytes, side.ordinal = ANY_BYTES, -1
+            side.source, side.ordered = NULL, True
+            self.things[role] = []
+            return side.address
+        view = read_operand(side, given, role, writable)
+        if side.ordinal >= 0 and side.ordinal != ordinal:
+            raise ValueError(f"{role} is on device {side.ordinal}, the graph on {ordinal}")
+        record = recorded()
+        keep_side(record, side.source, given if view is None else view, side.ordinal, side.block)
+        self.things[role] = record.kept
+        self.memory.append((given, role))
+        return side.address
+
+    cdef int call(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list after,
+                  uintptr_t* out_node) except -1:
+        # Adds a node, or where one is named changes it: the driver's call, behind a look whether memory is what it was.
+        cdef Access access
+        cdef bint entered = False
+        cdef int code
+        if self.kernel is not None:
+            return self.call_launch(graph, after, ordinal, out_node)
+        if len(self.memory) == 2:
+            enter_use_apart(&access, &self.dst, self.memory[0][0], &self.src, self.memory[1][0])
+            entered = True
+        elif self.memory:
+            enter_use_apart(&access, &self.dst if self.memory[0][1] == "dst" else &self.src, self.memory[0][0], NULL, None)
+            entered = True
+        try:
+            code = self.put(graph, exec_, node, ordinal, after, out_node)
+        finally:
+            if entered:
+                end_use_of(&access)
+        return code
+
+    cdef int call_launch(self, uintptr_t graph, list after, int ordinal, uintptr_t* out_node) except -1:
+        cdef Access access
+        begin_use(&access, uses_owner, <PyObject*>self.arguments)
+        try:
+            self.kernel.check_arguments(self.arguments, &self.packed)
+            return self.put(graph, 0, 0, ordinal, after, out_node)
+        finally:
+            end_use(&access)
+
+    cdef int put(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list after,
+                 uintptr_t* out_node) except -1:
+        cdef Handles places = handles_of(after or [])
+        cdef size_t count = len(after or ())
+        cdef Handles bodies = Handles(self.params.count)
+        cdef int code
+        self.params.bodies = bodies.array
+        with nogil:
+            if node:
+                code = registry.active().graph_node_set(ordinal, graph, exec_, node, &self.params)
+            else:
+                code = registry.active().graph_node_add(ordinal, graph, count, places.array, &self.params, out_node)
+        self.params.bodies = NULL
+        self.bodies = [bodies.array[count] for count in range(self.params.count)]
+        if code:
+            raise_status(code, "graph_node_set" if node else "graph_node_add", self.described(graph), refusal_of(self, code))
+        return 0
+
+    cdef tuple described(self, uintptr_t graph):
+        # For errors.
+        cdef NodeParams* params = &self.params
+        told = ["graph", graph, "type", type_name(params.type)]
+        if params.type in (NODE_COPY, NODE_FILL):
+            told += ["dst", params.dst, "width", params.width, "height", params.height]
+        if params.type == NODE_COPY:
+            told += ["src", params.src, "depth", params.depth]
+        elif params.type == NODE_FILL:
+            told += ["value", params.value, "element", params.element]
+        elif params.type == NODE_KERNEL and self.kernel is not None:
+            told += ["kernel", self.kernel.name]
+        elif params.type in (NODE_ALLOCATE, NODE_FREE):
+            told += ["address", params.address, "size", params.size]
+        return tuple(told)
+
+
+cdef str refusal_of(NodeWork work, int code):
+    if code == NOT_SUPPORTED:
+        return ("the driver has no such nodes (graphs made by hand need CUDA 12.3), or the graph may not hold one: a body "
+                "of a condition takes kernels, copies, fills, empty nodes, children and conditions")
+    if work.params.type == NODE_FREE:
+        return "the address is none that an allocation of a graph has"
+    return ""
+
+
+cdef Handles handles_of(list numbers):
+    cdef Handles made = Handles(len(numbers))
+    cdef Py_ssize_t index
+    for index in range(len(numbers)):
+        made.array[index] = numbers[index]
+    return made
+
+
+cdef size_t span(object value, str name, size_t limit) except? 0:
+    return checked_int(value, name, 0, limit, "a number of bytes")
+
+
+def copy_work(int ordinal, dst: object, src: object, nbytes: object, dst_offset: object, src_offset: object) -> NodeWork:
+    """Describes a copy of nbytes, or None for as many as both sides have; a side is memory or an address."""
+    cdef NodeWork work = NodeWork()
+    cdef size_t to = 0, origin = 0, left
+    work.read(&work.dst, dst, "dst", ordinal, True)
+    work.read(&work.src, src, "src", ordinal, False)
+    to, origin = span(dst_offset, "dst_offset", work.dst.nbytes), span(src_offset, "src_offset", work.src.nbytes)
+    left = min(work.dst.nbytes - to, work.src.nbytes - origin)
+    if nbytes is None:
+        if left > ANY_BYTES >> 1:
+            raise ValueError("nbytes is None, and both sides are addresses; say how many bytes to copy")
+        if work.dst.nbytes - to != work.src.nbytes - origin and max(work.dst.nbytes, work.src.nbytes) < ANY_BYTES:
+            raise ValueError(f"dst has {work.dst.nbytes - to} bytes and src {work.src.nbytes - origin}; pass nbytes")
+        nbytes = left
+    work.params.type, work.params.height, work.params.depth = NODE_COPY, 1, 1
+    work.params.dst, work.params.src = work.dst.address + to, work.src.address + origin
+    work.params.width = checked_int(nbytes, "nbytes", 1, left, "the bytes to copy, within both sides")
+    return work
+
+
+def copy_3d_work(
+    int ordinal, dst: object, src: object, extent: tuple[int, int, int], dst_pitches: tuple[int | None, int | None],
+    src_pitches: tuple[int | None, int | None], dst_offset: object, src_offset: object,
+) -> NodeWork:
+    """Describes a copy of (bytes of a row, rows, slices); pitches are (bytes from row to row, rows of a slice)."""
+    cdef NodeWork work = NodeWork()
+    cdef size_t to, origin
+    work.read(&work.dst, dst, "dst", ordinal, True)
+    work.read(&work.src, src, "src", ordinal, False)
+    if not (work.dst.ordered and work.src.ordered):
+        raise ValueError("a copy of rows is between device memory and page-locked memory; copy ordinary memory by bytes")
+    to, origin = span(dst_offset, "dst_offset", work.dst.nbytes), span(src_offset, "src_offset", work.src.nbytes)
+    work.params.type = NODE_COPY
+    work.params.width = checked_int(extent[0], "width", 1, ANY_BYTES, "bytes of a row")
+    work.params.height = checked_int(extent[1], "height", 1, ANY_BYTES, "rows")
+    work.params.depth = checked_int(extent[2], "depth", 1, ANY_BYTES, "slices")
+    check_rows(&work.params, "dst", dst_pitches, work.dst.nbytes - to, &work.params.dst_pitch, &work.params.dst_lines)
+    check_rows(&work.params, "src", src_pitches, work.src.nbytes - origin, &work.params.src_pitch, &work.params.src_lines)
+    work.params.dst, work.params.src = work.dst.address + to, work.src.address + origin
+    return work
+
+
+cdef int check_rows(const NodeParams* params, str name, tuple pitches, size_t room, size_t* out_pitch,
+                    size_t* out_lines) except -1:
+    pitch, lines = pitches
+    pitch = params.width if pitch is None else checked_int(pitch, f"{name}_pitch", params.width, MAX_PITCH, "bytes")
+    lines = params.height if lines is None else checked_int(lines, f"{name}_lines", params.height, ANY_BYTES, "rows")
+    span = ((params.depth - 1) * lines + params.height - 1) * pitch + params.width
+    if span > room:
+        raise ValueError(f"the rows take {span} bytes of {name}, which has {room} there")
+    out_pitch[0], out_lines[0] = pitch, lines
+    return 0
+
+
+def fill_work(
+    int ordinal, dst: object, value: object, count: object, width: object, offset: object, height: object, pitch: object,
+) -> NodeWork:
+    """Describes a fill of rows of count elements of width bytes; a count of None is all of one row."""
+    cdef NodeWork work = NodeWork()
+    cdef size_t skip, room, elements
+    work.read(&work.dst, dst, "dst", ordinal, True)
+    work.params.type, work.params.depth = NODE_FILL, 1
+    element = checked_int(width, "width", 1, 4, "1, 2 or 4")
+    if element == 3:
+        raise ValueError("width is 3; an element has 1, 2 or 4 bytes")
+    skip = span(offset, "offset", work.dst.nbytes)
+    room = work.dst.nbytes - skip
+    rows = checked_int(height, "height", 1, ANY_BYTES, "rows")
+    if count is None and (work.dst.nbytes == ANY_BYTES or rows > 1 or room % <size_t>element):
+        raise ValueError(f"count is None, for all of one row of memory with {room} bytes; say how many elements to fill")
+    most = room // <size_t>element
+    elements = checked_int(most if count is None else count, "count", 1, most, "elements")
+    step = elements * <size_t>element if pitch is None else checked_int(
+        pitch, "pitch", elements * <size_t>element, MAX_PITCH, "bytes from row to row")
+    if rows > 1 and step % element:
+        raise ValueError(f"pitch is {step}; it has to be a multiple of the width {element}")
+    if (rows - 1) * step + elements * element > room:
+        raise ValueError(f"the rows take {(rows - 1) * step + elements * element} bytes of dst, which has {room} there")
+    work.params.dst, work.params.element = work.dst.address + skip, element
+    work.params.value = checked_int(value, "value", 0, (1 << 8 * element) - 1, f"an element of {element} bytes")
+    work.params.width, work.params.height = elements, rows
+    work.params.dst_pitch = step if rows > 1 else 0
+    return work
+
+
+def kernel_work(
+    int ordinal, Kernel kernel not None, grid: object, block: object, shared: object, args: Sequence[object],
+) -> NodeWork:
+    """Describes a launch; what it takes is what Kernel.launch takes."""
+    cdef NodeWork work = NodeWork()
+    cdef Dimensions size
+    cdef Record record = recorded()
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args is {args!r:.60} of type {type(args).__name__}; pass a tuple of arguments")
+    if kernel.device_index != ordinal:
+        raise ValueError(f"kernel {kernel.name!r} is on device {kernel.device_index}, the graph on {ordinal}")
+    read_dimensions(grid, "grid", size.grid)
+    read_dimensions(block, "block", size.block)
+    size.shared = read_shared(shared)
+    work.kernel, work.arguments = kernel, tuple(args)
+    kernel.keep_with(record, work.arguments)
+    work.things["kernel"] = record.kept
+    work.room = kernel.describe_node(&size, work.arguments, &work.packed, &work.params)
+    return work
+
+
+def host_work(int ordinal, function: object) -> NodeWork:
+    """Describes a call of a function of Python's."""
+    cdef NodeWork work = NodeWork()
+    call = node_call(function, ordinal, &work.params.fn)
+    work.params.type, work.params.data = NODE_HOST, <void*>call
+    work.things["function"] = [call]
+    return work
+
+
+def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
+    """Describes a record of an event, or a wait for it."""
+    cdef NodeWork work = NodeWork()
+    event.ensure_handle(ordinal if event.handle == 0 or records else event.device_index)
+    work.params.type, work.params.event = NODE_RECORD if records else NODE_WAIT, event.handle
+    work.things["event"] = [event]
+    return work
+
+
+def child_work(uintptr_t graph, things: _Things) -> NodeWork:
+    """Describes a graph within the graph, with what its nodes keep alive."""
+    cdef NodeWork work = NodeWork()
+    work.params.type, work.params.graph = NODE_CHILD, graph
+    work.things["child"] = things
+    return work
+
+
+def empty_work() -> NodeWork:
+    """Describes a node that does nothing."""
+    cdef NodeWork work = NodeWork()
+    work.params.type = NODE_EMPTY
+    return work
+
+
+def allocate_work(int ordinal, nbytes: object, peers: Iterable[int]) -> NodeWork:
+    """Describes an allocation of device memory that peers reach too."""
+    cdef NodeWork work = NodeWork()
+    work.params.type, work.params.device = NODE_ALLOCATE, ordinal
+    work.params.size = checked_int(nbytes, "nbytes", 1, ANY_BYTES, "bytes")
+    for peer in peers:
+        work.params.peers |= <uint64_t>1 << <int>checked_int(peer, "peer", 0, 63, "a device")
+    return work
+
+
+def free_work(address: int) -> NodeWork:
+    """Describes a free of memory that an allocation of a graph has."""
+    cdef NodeWork work = NodeWork()
+    work.params.type = NODE_FREE
+    work.params.address = checked_int(address, "address", 1, 0xFFFFFFFFFFFFFFFF, "an address")
+    return work
+
+
+def condition_work(uint64_t condition, int kind, unsigned int count) -> NodeWork:
+    """Describes a node that runs one of count bodies, or repeats its only one."""
+    cdef NodeWork work = NodeWork()
+    work.params.type, work.params.condition, work.params.kind, work.params.count = NODE_CONDITION, condition, kind, count
+    return work
+
+
+def setter_work(int ordinal, uint64_t condition, flag: object) -> NodeWork:
+    """Describes a node that gives a condition the value of an integer of 4 bytes in device memory."""
+    cdef NodeWork work = NodeWork()
+    work.read(&work.src, flag, "src", ordinal, False)
+    if work.src.nbytes < 4 or (work.src.ordinal != ordinal and work.src.nbytes < ANY_BYTES) or work.src.address % 4:
+        raise ValueError(f"flag has {work.src.nbytes} bytes on device {work.src.ordinal}; it takes 4 bytes on device "
+                         f"{ordinal}, at a multiple of 4")
+    work.params.type, work.params.condition, work.params.src = NODE_KERNEL, condition, work.src.address
+    return work
+
+
+# --- changes of graphs, for edit(): each is given the driver's graph, its device, and what its nodes keep alive: those
+# captured, and those made by hand
+
+def add_node(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work, after: list[int],
+) -> tuple[int, int, list[int]]:
+    """Adds a node behind others.
+
+    Returns:
+        (int, int, list of int): the node's handle; an allocation's address, else 0; the graphs of a condition's bodies.
+    """
+    cdef uintptr_t node = 0
+    made[0] = work.things  # until it has a handle
+    try:
+        work.call(graph, 0, 0, ordinal, after, &node)
+        made[node] = made.pop(0)
+    finally:
+        made.pop(0, None)
+    return node, work.params.address, work.bodies
+
+
+cdef int put_change(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, NodeWork work, bint own, NodeChange made,
+                    NodeChange before, list calls, dict made_before) except -1:
+    # Fills made; calls are the host functions that launches of the instance run.
+    cdef dict roles = dict(work.things) if before is None else {**before.roles, **work.things}
+    cdef object call = work.things["function"][0] if work.params.type == NODE_HOST else None
+    cdef object called = None
+    if call is not None and exec_:
+        called = called_by(graph, node, before, calls, made_before)
+    made.kernel, made.roles = None, roles
+    made.launches = None if own else params_of(&work.params)
+    made.things = list(roles.values())
+    made.sides = [thing for things in made.things for thing in things if isinstance(thing, Side)]
+    if exec_:
+        work.call(graph, exec_, node, ordinal, None, NULL)
+        if call is not None:
+            calls[calls.index(called)] = call
+    if own:
+        work.call(graph, 0, node, ordinal, None, NULL)
+    return 0
+
+
+cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list calls, dict made_before):
+    # Which of the functions that launches run is the node's: the graph of an instance may name another one by now.
+    cdef NodeParams params
+    cdef object found = None
+    if before is not None:
+        return before.roles["function"][0]
+    if node in (made_before or ()):
+        return made_before[node]["function"][0]
+    if registry.active().graph_node_params(graph, node, &params) == 0 and params.type == NODE_HOST:
+        found = find_call(calls, params.data)
+    if found is None:
+        raise ValueError("the node calls no function that was given to accelrt; what is instantiated cannot be changed")
+    return found
+
+
+def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
+    """Keeps an object alive with the graph."""
+    base.append(thing)
+
+
+def remove_node(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node, inner: Iterable[int],
+) -> None:
+    """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
+    cdef NodeParams params
+    cdef object call = None
+    cdef int type_ = 0, code
+    code = registry.active().graph_node_type(graph, node, &type_)
+    if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
+        call = find_call(base, params.data)
+    if code == 0:
+        with nogil:
+            code = registry.active().graph_node_destroy(graph, node)
+    if code:
+        raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
+                     "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
+    for gone in (node, *inner):
+        made.pop(gone, None)
+    if call is not None:  # what launches run is what is left
+        base.remove(call)
+
+
+def change_edges(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[int], targets: Sequence[int],
+) -> None:
+    """Adds edges, or removes them."""
+    cdef Handles first = handles_of(list(origins)), second = handles_of(list(targets))
+    cdef size_t count = len(origins)
+    cdef int code
+    with nogil:
+        if adds:
+            code = registry.active().graph_edges_add(graph, count, first.array, second.array)
+        else:
+            code = registry.active().graph_edges_remove(graph, count, first.array, second.array)
+    if code:
+        raise_status(code, "graph_edges_add" if adds else "graph_edges_remove", ("graph", graph, "edges", count),
+                     "an edge is there already, or is none, or a node is none of this graph" if code == INVALID_VALUE
+                     else "the graph has allocations, and keeps its edges" if code == NOT_SUPPORTED else "")
+
+
+def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, value: int, bint kept) -> int:
+    """The driver's handle of a new value that nodes of the graph depend on."""
+    cdef uint64_t condition = 0
+    cdef unsigned int first = checked_int(value, "value", 0, 0xFFFFFFFF, "an int")
+    cdef int code
+    with nogil:
+        code = registry.active().graph_condition(ordinal, graph, first, kept, &condition)
+    if code:
+        raise_status(code, "graph_condition", ("graph", graph, "value", value))
+    return condition
+
+
+def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
+    """Node of a graph -> the node of its clone that is the same."""
+    cdef uintptr_t node = 0
+    cdef dict found = {}
+    cdef int code
+    for each in nodes:
+        code = registry.active().graph_find_in_clone(clone, each, &node)
+        if code:
+            raise_status(code, "graph_find_in_clone", ("graph", clone, "node", each))
+        found[each] = node
+    return found
+
+
+class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
+    """What a copy node copies: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row and rows of
+    a slice, which say nothing of one row."""
+    # stub: dst: int
+    # stub: src: int
+    # stub: width: int
+    # stub: height: int
+    # stub: depth: int
+    # stub: dst_pitch: int
+    # stub: dst_lines: int
+    # stub: src_pitch: int
+    # stub: src_lines: int
+
+    __slots__ = ()
+
+
+class FillParams(namedtuple("FillParams", "dst value width elements height pitch")):
+    """What a fill node fills: the address, the element and its bytes, elements of a row, rows, and bytes from row to row."""
+    # stub: dst: int
+    # stub: value: int
+    # stub: width: int
+    # stub: elements: int
+    # stub: height: int
+    # stub: pitch: int
+
+    __slots__ = ()
+
+
+def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node) -> object:
+    """What a node that is no kernel does.
+
+    Returns:
+        CopyParams; FillParams; a host function, or None of one that is not accelrt's; an Event, or the driver's handle; int,
+        the driver's graph of a child; (address, bytes, device) of an allocation; the address of a free; None of an empty
+        node.
+    Raises:
+        CudaError: the node is none of the graph, or a condition, whose bodies the driver does not tell.
+    """
+    cdef NodeParams params
+    cdef int code
+    with nogil:
+        code = registry.active().graph_node_params(graph, node, &params)
+    if code:
+        raise_status(code, "graph_node_params", ("graph", graph, "node", node))
+    if params.type in (NODE_COPY, NODE_FILL):
+        return params_of(&params)
+    if params.type == NODE_HOST:
+        call = find_call(all_things(base, made), params.data)
+        return None if call is None else function_of(call)
+    if params.type in (NODE_RECORD, NODE_WAIT):
+        return find_event(all_things(base, made), params.event)
+    if params.type == NODE_CHILD:
+        return params.graph
+    if params.type == NODE_ALLOCATE:
+        return params.address, params.size, params.device
+    return params.address if params.type == NODE_FREE else None
+
+
+cdef object params_of(const NodeParams* params):
+    # Of a copy or a fill; None of the rest.
+    if params.type == NODE_COPY:
+        return CopyParams(params.dst, params.src, params.width, params.height, params.depth, params.dst_pitch,
+                          params.dst_lines, params.src_pitch, params.src_lines)
+    if params.type == NODE_FILL:
+        return FillParams(params.dst, params.value, params.element, params.width, params.height, params.dst_pitch)
+    return None
+
+
+cdef object find_event(list things, uintptr_t handle):
+    for thing in things:
+        if isinstance(thing, Event) and (<Event>thing).handle == handle:
+            return thing
+    return handle
+
+
+def graph_memory(device: object, attribute: int) -> int:
+    """Bytes that allocations of graphs have on a device, by a number of CUgraphMem_attribute."""
+    cdef uint64_t value = 0
+    cdef int ordinal = ordinal_of(device)
+    cdef int number = attribute, code
+    with nogil:
+        code = registry.active().graph_memory_get(ordinal, number, &value)
+    if code:
+        raise_status(code, "graph_memory_get", ("device", ordinal, "attribute", attribute))
+    return value
+
+
+def change_graph_memory(device: object, bint trims) -> None:
+    """Gives memory of graphs that no launch has back to the device, or resets the peaks."""
+    cdef int ordinal = ordinal_of(device)
+    cdef int code = 0, number
+    with nogil:
+        if trims:
+            code = registry.active().graph_memory_trim(ordinal)
+        for number in range(1, 4, 2):
+            if code == 0 and not trims:
+                code = registry.active().graph_memory_reset(ordinal, number)
+    if code:
+        raise_status(code, "graph_memory_trim" if trims else "graph_memory_reset", ("device", ordinal))
+
+
+# --- graphs whose nodes are changed by hand ------------------------------------------------------------------
+# What graphs/definition.py stands on.
+
+def begin_graph_by_hand(CUDAGraph graph not None, device: object) -> None:
+    """Gives a CUDAGraph that holds nothing a graph without nodes."""
+    cdef int ordinal = ordinal_of(device)
+    cdef int code
+    with nogil:
+        code = registry.active().graph_create(ordinal, &graph.graph)
+    if code:
+        raise_status(code, "graph_create", ("device", ordinal),
+                     "graphs made by hand need CUDA 12.3" if code == NOT_SUPPORTED else "")
+    graph.ordinal = ordinal
+    graph.pool_id[0], graph.pool_id[1] = 0, next_pool()
+    graph.keep([])
+
+
+def device_of_graph(CUDAGraph graph not None) -> int:
+    """The ordinal of a graph's device."""
+    return graph.ordinal
+
+
+def edit(CUDAGraph graph not None, uintptr_t body, object change, *arguments):
+    """Calls a function with the driver's graph, its device and what its nodes keep alive, while no other thread may use
+    it.
+
+    Arguments:
+        body: a graph that a node of it owns, which the function is given instead; or 0.
+    """
+    cdef uintptr_t handle
+    with cython.critical_section(graph):
+        handle = graph.raw_cuda_graph()
+        graph.require_unused()
+        if graph.made is None:
+            graph.base, graph.made = list(graph.kept), {}
+        graph.busy += 1
+    try:
+        answer = change(body or handle, graph.ordinal, graph.base, graph.made, *arguments)
+        registry.active().graph_node_count(handle, &graph.node_count)
+        return answer
+    finally:
+        with cython.critical_section(graph):
+            graph.busy -= 1
+
+
+cdef uintptr_t require_exec(CUDAGraph graph) except 0:
+    if graph.exec_ == 0:
+        raise RuntimeError("the graph is not instantiated, and an instance does nodes or leaves them out; instantiate it")
+    return graph.exec_
+
+
+def instance_of(CUDAGraph graph not None, flags: int) -> CUDAGraph:
+    """Instantiates a kept graph once more, as a CUDAGraph of its own."""
+    with cython.critical_section(graph):
+        return graph.make_instance(flags)
+
+
+def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
+    """Clones a kept graph into a CUDAGraph that holds nothing."""
+    cdef int code
+    with cython.critical_section(graph):
+        graph.raw_cuda_graph()
+        graph.require_unused()
+        graph.uses += 1
+    try:
+        made.ordinal, made.pool_id[0], made.pool_id[1] = graph.ordinal, graph.pool_id[0], graph.pool_id[1]
+        with nogil:
+            code = retain_pool(made.ordinal, made.pool_id[0], made.pool_id[1], False, 0) if graph.retains_pool else 0
+            made.retains_pool = graph.retains_pool and code == 0
+            code = code if code else registry.active().graph_clone(graph.graph, &made.graph)
+        if code:
+            raise_status(code, "graph_clone", ("graph", graph.graph),
+                         "graphs with allocations or conditions cannot be cloned" if code == NOT_SUPPORTED else "")
+        made.random, made.node_count = graph.random, graph.node_count
+        made.keep(list(graph.things()))
+        if graph.made is not None:
+            clones = find_clones(made.graph, graph.made)
+            made.base = list(graph.base)
+            made.made = {clones[node]: dict(roles) for node, roles in graph.made.items()}
+    finally:
+        with cython.critical_section(graph):
+            graph.uses -= 1
+
+
+def things_of(CUDAGraph graph not None) -> list[object]:
+    """What the nodes of a graph keep alive."""
+    with cython.critical_section(graph):
+        return list(graph.things() or ())
+
+
+def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
+    """Whether one was instantiated from the other's nodes."""
+    return instance.exec_ != 0 and (instance.source is graph or instance is graph)
+
+
+def changed_params(CUDAGraph graph not None, node: int) -> object:
+    """CopyParams or FillParams that an instance's node has of its own, or None."""
+    cdef NodeChange change
+    with cython.critical_section(graph):
+        change = (graph.changes or {}).get(node)
+        return None if change is None or change.kernel is not None else change.launches
+
+
+def change_node(CUDAGraph graph not None, uintptr_t node, NodeWork work not None, uintptr_t body) -> None:
+    """Changes what a node that is no kernel does: in the graph, where it is this one's, and in what is instantiated."""
+    cdef NodeChange made = NodeChange.__new__(NodeChange)
+    cdef NodeChange before
+    cdef uintptr_t handle
+    cdef bint left = False
+    with cython.critical_section(graph):
+        handle = body or graph.node_graph()
+        graph.require_unreplayed()
+        graph.own_kernels()
+        before = graph.changes.get(node)
+        graph.busy += 1
+        try:
+            put_change(handle, graph.exec_, node, graph.ordinal, work, graph.source is None, made, before,
+                       graph.calls if graph.exec_ else [], graph.made)
+            left = graph.keep_change(node, made, True)
+        finally:
+            graph.busy -= 1
+            graph.bound = None
+        if graph.source is None and graph.made is not None and node in graph.made:
+            graph.made[node] = {**graph.made[node], **work.things}
+        if graph.exec_:
+            graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
+    if left:
+        drain()
+
+
+def switch_node(CUDAGraph graph not None, uintptr_t node, enable: bool | None) -> bool:
+    """Has an instance do a node, or leave it out; None asks."""
+    cdef unsigned int enabled = enable is True
+    cdef uintptr_t handle, exec_
+    cdef int code
+    with cython.critical_section(graph):
+        handle, exec_ = graph.node_graph(), require_exec(graph)
+        graph.require_unreplayed()
+        graph.busy += 1
+    with nogil:
+        if enable is None:
+            code = registry.active().graph_node_enabled(handle, exec_, node, &enabled)
+        else:
+            code = registry.active().graph_node_enable(handle, exec_, node, enabled)
+    with cython.critical_section(graph):
+        graph.busy -= 1
+    if code:
+        raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
+                     "only kernels, copies and fills can be left out" if code == INVALID_VALUE else "")
+    return enabled != 0
+
+
+# --- memory that replays may be given anew ---------------------------------------------------------------------
+
+cdef struct BoundNode:     # that names memory
+    uintptr_t node
+    NodeParams params      # as the instance has them; of a kernel their arguments are a copy of its own
+    bint touched           # by the change under way
+
+cdef struct BoundWord:     # an address in its params
+    BoundNode* node
+    uintptr_t* place
+    size_t offset          # from where the memory begins
+    int name               # whose memory it is
+
+
+def memory_of(memory: object, str name) -> tuple[int, int, int]:
+    """(address, bytes, device or -1) of memory that is no pool's of graphs."""
+    cdef Operand side
+    cdef Record record = recorded()
+    read_operand(&side, memory, name, False)
+    if not side.ordered:
+        raise TypeError(f"{name} of type {type(memory).__name__} is ordinary host memory; name device memory or page-locked "
+                        "memory")
+    if side.nbytes == 0:
+        raise ValueError(f"{name} has no bytes")
+    if side.ordinal >= 0 and not keep_side(record, side.source, None, side.ordinal, side.block):
+        raise ValueError(f"{name} is memory of a graph's pool, which the capture may have used for other things too")
+    return side.address, side.nbytes, side.ordinal
+
+
+def argument_kinds(given: Kernel | None, int count) -> list[str]:
+    """Of each argument "reads" or "writes" where it is a pointer by the kernel's signature, "value", or "unknown"."""
+    cdef list kinds = ["unknown"] * count
+    cdef Kernel kernel = given
+    cdef int index
+    for index in range(count if kernel is not None and kernel.takes.told else 0):
+        kinds[index] = "value" if kernel.takes.each[index].kind != POINTER else (
+            "writes" if kernel.takes.each[index].writes else "reads")
+    return kinds
+
+
+def nodes_to_bind(CUDAGraph graph not None) -> list[tuple[GraphNode, object]]:
+    """The nodes of what is replayed, each with its params; of a child with a list of the same, of others None."""
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    cdef NodeChange change
+    for change in (graph.changes or {}).values():
+        if graph.source is not None and change.launches is not None:
+            raise RuntimeError("nodes of the instance were changed by hand; name its memory before that")
+    if graph.exec_ == 0:
+        graph.instantiate()
+    return edit(source, 0, params_to_bind, source)
+
+
+def params_to_bind(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph source,
+) -> list[tuple[GraphNode, object]]:
+    """The same of a driver's graph."""
+    cdef list found = []
+    for node in list_nodes(graph):
+        params = None
+        if node.type == "kernel":
+            params = read_launch(graph, node.id, source)
+        elif node.type in ("memcpy", "memset"):
+            params = read_node(graph, ordinal, base, made, node.id)
+        elif node.type == "graph":
+            params = params_to_bind(read_node(graph, ordinal, base, made, node.id), ordinal, base, made, source)
+        found.append((node, params))
+    return found
+
+
+cdef object read_launch(uintptr_t graph, uintptr_t node, CUDAGraph source):
+    # None of one that the driver has for itself: what sets a condition.
+    try:
+        return read_kernel_node(graph, node, source.own_kernels(), source.changes.get(node))
+    except CudaError:
+        return None
+
+
+def blocks_of(CUDAGraph graph not None) -> set[int]:
+    """Where the memory begins that the nodes of a graph are known to use."""
+    return {(<Side>thing).address for thing in graph.things() if isinstance(thing, Side)}
+
+
+cdef class Bindings:
+    """Where an instance's nodes name memory, so that they can be given other memory."""
+
+    cdef CUDAGraph graph
+    cdef uintptr_t handle         # of the driver's graph whose nodes they are
+    cdef BoundNode* nodes
+    cdef BoundWord* words
+    cdef int node_count
+    cdef int word_count
+    cdef list parameters          # (name, address, bytes, device, uses)
+    cdef dict places              # name -> its index among them
+    cdef uintptr_t* current       # where each one's memory begins
+    cdef object __weakref__
+
+    def __init__(self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]]) -> None:
+        if self.graph is not None:
+            raise RuntimeError("these Bindings are made already; make others")
+        self.parameters = list(parameters)
+        self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
+        self.handle = graph.node_graph()
+        self.allot()
+        self.graph = graph
+        graph.bound = self
+
+    def __dealloc__(self):
+        cdef int index
+        for index in range(self.node_count):
+            free(self.nodes[index].params.arguments)
+        free(self.nodes)
+        free(self.words)
+        free(self.current)
+
+    def __reduce__(self):
+        refuse_copy(self, "they are of one graph; make others")
+
+    cdef int allot(self) except -1:
+        cdef dict known = {}
+        cdef int name, index
+        for _, _, _, _, uses in self.parameters:
+            for use in uses:
+                known.setdefault(use.node, len(known))
+                self.word_count += 1
+        self.nodes = <BoundNode*>calloc(len(known) + 1, sizeof(BoundNode))
+        self.words = <BoundWord*>calloc(self.word_count + 1, sizeof(BoundWord))
+        self.current = <uintptr_t*>calloc(len(self.parameters) + 1, sizeof(uintptr_t))
+        if self.nodes == NULL or self.words == NULL or self.current == NULL:
+            raise MemoryError("no host memory for the names of a graph's memory")
+        for node, index in known.items():
+            self.read(&self.nodes[index], node)
+            self.node_count += 1
+        index = 0
+        for name, (_, address, _, _, uses) in enumerate(self.parameters):
+            self.current[name] = address
+            for use in uses:
+                self.words[index].node = &self.nodes[<int>known[use.node]]
+                self.words[index].place = place_of(self.words[index].node, use.argument, use.word)
+                self.words[index].offset, self.words[index].name = use.offset, name
+                index += 1
+        return 0
+
+    cdef int read(self, BoundNode* bound, uintptr_t node) except -1:
+        cdef uintptr_t arguments = 0
+        cdef NodeParams* params = &bound.params
+        cdef int type_ = 0
+        cdef int code = registry.active().graph_node_type(self.handle, node, &type_)
+        bound.node = node
+        if code == 0 and type_ != NODE_KERNEL:
+            code = registry.active().graph_node_params(self.handle, node, params)
+        elif code == 0:
+            code = registry.active().kernel_node(
+                self.handle, node, &params.function, &params.grid[0], &params.grid[1], &params.grid[2], &params.block[0],
+                &params.block[1], &params.block[2], &params.shared_bytes, &arguments)
+        params.type = type_
+        if code:
+            raise_status(code, "graph_node_params", ("graph", self.handle, "node", node))
+        if type_ == NODE_KERNEL:
+            params.arguments = copy_arguments(params.function, <void**>arguments)
+        return 0
+
+    def rebind(self, memory: dict[str, object]) -> None:
+        """Gives the instance other memory under some names."""
+        cdef CUDAGraph graph = self.graph
+        cdef list changes = []
+        cdef tuple given = tuple(memory.values())
+        cdef Access access
+        cdef Operand side
+        cdef bint left = False
+        cdef dict before = {}
+        for name, thing in memory.items():
+            changes.append(self.look(name, thing, &side))
+            before[self.places[name]] = (self.current[<int>self.places[name]], side.address)
+        with cython.critical_section(graph):
+            graph.require_unreplayed()
+            require_exec(graph)
+            if graph.bound is not self:
+                raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
+                                   "named; make other GraphParameters")
+            graph.own_kernels()
+            graph.busy += 1
+        begin_use(&access, uses_owner, <PyObject*>given)
+        try:
+            for name, thing in memory.items():  # as when it was read
+                self.look(name, thing, &side)
+                if side.address != before[self.places[name]][1]:
+                    raise ValueError(f"{name} was moved by another thread")
+                watch.refuse_sleeping(side.address, name)
+            for (name, thing), change in zip(memory.items(), changes):
+                left = graph.keep_change(name, change, True) or left
+            self.change({index: new for index, (_, new) in before.items()},
+                        {index: old for index, (old, _) in before.items()})
+        finally:
+            end_use(&access)
+            with cython.critical_section(graph):
+                graph.busy -= 1
+        if left:
+            drain()
+
+    cdef NodeChange look(self, object name, object memory, Operand* side):
+        # What is given for a name, and what it keeps alive.
+        cdef Record record = recorded()
+        cdef NodeChange made = NodeChange.__new__(NodeChange)
+        cdef View view
+        if name not in self.places:
+            raise TypeError(f"the graph has no memory named {name!r}; it has {', '.join(self.places)}")
+        _, address, nbytes, device, uses = self.parameters[self.places[name]]
+        view = read_operand(side, memory, name, any(["w" in use.access for use in uses]))
+        if not side.ordered or side.ordinal != device:
+            raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {device} (-1 is page-locked "
+                             "memory)")
+        if side.nbytes < nbytes:
+            raise ValueError(f"{name} has {side.nbytes} bytes; what was captured has {nbytes}")
+        if side.address % min(address & -address, 256):
+            raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at {address:#x}")
+        keep_side(record, side.source, memory if view is None else view, side.ordinal, side.block)
+        made.things = [record.kept]
+        made.sides = [thing for thing in record.kept if isinstance(thing, Side)]
+        return made
+
+    cdef int change(self, dict new, dict old) except -1:
+        # Where the driver refuses one, those before it get back what they had.
+        cdef int done = 0, code
+        cdef bint mixed = False
+        cdef str lost = ""
+        self.write(new)
+        with nogil:
+            code = self.put(self.node_count, &done)
+        if code == 0:
+            for name, address in new.items():
+                watch.note_moved(self.graph.capture, old[name], self.parameters[name][2], address)
+            return 0
+        self.write(old)
+        with nogil:
+            mixed = self.put(done, &done) != 0
+        if mixed:
+            lost = "nodes before it could not be changed back: instantiate the graph anew"
+            dispose(GRAPH_EXEC, self.graph.ordinal, self.graph.exec_)
+            self.graph.exec_, self.graph.rare = 0, self.graph.rare | UNREADY
+        raise_status(code, "graph_node_set", ("graph_exec", self.graph.exec_, "node", self.nodes[done].node), lost)
+
+    cdef int write(self, dict addresses) except -1:
+        cdef int index
+        for index in range(self.node_count):
+            self.nodes[index].touched = False
+        for name, address in addresses.items():
+            self.current[<int>name] = address
+        for index in range(self.word_count):
+            if self.words[index].name in addresses:
+                self.words[index].place[0] = self.current[self.words[index].name] + self.words[index].offset
+                self.words[index].node.touched = True
+        return 0
+
+    cdef int put(self, int count, int* out_done) noexcept nogil:
+        # The nodes that are touched, among the first ones; out_done is the one that was refused.
+        cdef NodeParams* params
+        cdef int index, code = 0
+        for index in range(count):
+            if not self.nodes[index].touched:
+                continue
+            params = &self.nodes[index].params
+            if params.type == NODE_KERNEL:
+                code = registry.active().kernel_node_set(
+                    self.handle, self.graph.exec_, self.nodes[index].node, params.function, params.grid[0], params.grid[1],
+                    params.grid[2], params.block[0], params.block[1], params.block[2], params.shared_bytes, params.arguments)
+            else:
+                code = registry.active().graph_node_set(
+                    self.graph.ordinal, self.handle, self.graph.exec_, self.nodes[index].node, params)
+            if code:
+                out_done[0] = index
+                break
+        return code
+
+
+cdef uintptr_t* place_of(BoundNode* node, object argument, size_t word) except NULL:
+    if argument == "dst":
+        return &node.params.dst
+    if argument == "src":
+        return &node.params.src
+    return <uintptr_t*>(<char*>node.params.arguments[<size_t>argument] + word)
+
+
+cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
+    # One block: the pointers, and what they point at.
+    cdef size_t offset = 0, size = 0, count = 0, total = 0, index
+    cdef void** made
+    cdef char* place
+    while registry.active().function_parameter(function, count, &offset, &size) == 0:
+        total += (size + 15) & ~<size_t>15
+        count += 1
+    made = <void**>calloc(1, (count + 2) * sizeof(void*) + total + 16)
+    if made == NULL:
+        raise MemoryError("no host memory for a kernel's arguments")
+    place = <char*>((<uintptr_t>(made + count + 1) + 15) & ~<uintptr_t>15)
+    for index in range(count):
+        registry.active().function_parameter(function, index, &offset, &size)
+        made[index] = place
+        memcpy(place, values[index], size)
+        place += (size + 15) & ~<size_t>15
+    return made

@@ -1,0 +1,149 @@
+"""What nodes of graphs made by hand do, as values: what they tell, with some of it changed, and as plain
+data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from accelrt.graphs.edits import (
+    CopyParams,
+    FillParams,
+    NodeWork,
+    copy_3d_work,
+    copy_work,
+    event_work,
+    fill_work,
+    host_work,
+)
+from accelrt.graphs.nodes import KernelParams
+from accelrt.streams.stream import Event
+
+
+class Condition(NamedTuple):
+    """A value of 32 bits that conditions of a graph depend on.
+
+    Attributes:
+        handle: int, the driver's (CUgraphConditionalHandle), which a kernel takes to set the value:
+            cudaGraphSetConditional(handle, value) on a GPU; on the host device it is the value's address.
+        value: int, what it is when a launch begins.
+        keep: bool, it is instead what the launch before left.
+    """
+
+    handle: int
+    value: int
+    keep: bool
+
+
+class AllocationParams(NamedTuple):
+    """What a node allocates.
+
+    Attributes:
+        address: int, of the memory, the same in every launch.
+        nbytes: int.
+        device: int, ordinal of the device whose memory it is.
+    """
+
+    address: int
+    nbytes: int
+    device: int
+
+
+class ConditionParams(NamedTuple):
+    """What a conditional node does.
+
+    Attributes:
+        kind: str, "if", "while" or "switch".
+        condition: Condition.
+        bodies: tuple of GraphDefinition.
+    """
+
+    kind: str
+    condition: Condition
+    bodies: tuple[Any, ...]
+
+
+def argument_bytes(argument: object) -> bytes:
+    """An argument that a kernel node tells."""
+    assert isinstance(argument, bytes)
+    return argument
+
+
+def plain_params(kind: str, params: Any) -> dict[str, Any]:
+    """What a node does, as plain data."""
+    if isinstance(params, KernelParams):
+        arguments = (
+            None if params.arguments is None else [argument_bytes(each).hex() for each in params.arguments]
+        )
+        return {**params._asdict(), "kernel": params.name, "arguments": arguments}
+    if isinstance(params, (CopyParams, FillParams, AllocationParams)):
+        return dict(params._asdict())
+    if isinstance(params, ConditionParams):
+        return {"kind": params.kind, "value": params.condition.value, "keep": params.condition.keep}
+    if kind == "host":
+        return {"function": None if params is None else getattr(params, "__qualname__", repr(params))}
+    return {"address": params} if kind == "mem_free" else {}
+
+
+def change_copy(
+    definition: Any, now: CopyParams, *, dst: Any = None, src: Any = None, nbytes: int | None = None,
+    width: int | None = None, height: int | None = None, depth: int | None = None, dst_pitch: int | None =
+        None,
+    dst_lines: int | None = None, src_pitch: int | None = None, src_lines: int | None = None, dst_offset: int
+        = 0,
+    src_offset: int = 0,
+) -> NodeWork:  # fmt: skip
+    """Describes a copy node's copy with some of it changed."""
+    to, origin = now.dst if dst is None else dst, now.src if src is None else src
+    rows, slices = height or now.height, depth or now.depth
+    size = next(each for each in (nbytes, width, now.width) if each is not None)
+    if rows == slices == 1:
+        return copy_work(definition.device_index, to, origin, size, dst_offset, src_offset)
+    return copy_3d_work(
+        definition.device_index, to, origin, (size, rows, slices),
+        (dst_pitch or now.dst_pitch or None, dst_lines or now.dst_lines or None),
+        (src_pitch or now.src_pitch or None, src_lines or now.src_lines or None), dst_offset, src_offset,
+    )  # fmt: skip
+
+
+def change_fill(
+    definition: Any, now: FillParams, *, dst: Any = None, value: int | None = None, count: int | None = None,
+    width: int | None = None, height: int | None = None, pitch: int | None = None, offset: int = 0,
+) -> NodeWork:  # fmt: skip
+    """Describes a fill node's fill with some of it changed."""
+    return fill_work(
+        definition.device_index, now.dst if dst is None else dst, now.value if value is None else value,
+        now.elements if count is None else count, width or now.width, offset, height or now.height, pitch or
+        now.pitch or None,
+    )  # fmt: skip
+
+
+def change_host(definition: Any, now: object, *, function: Any) -> NodeWork:
+    """Describes a host node's call of another function."""
+    return host_work(definition.device_index, function)
+
+
+def change_record(definition: Any, now: object, *, event: Event) -> NodeWork:
+    """Describes a record of another event."""
+    return event_work(definition.device_index, event, True)
+
+
+def change_wait(definition: Any, now: object, *, event: Event) -> NodeWork:
+    """Describes a wait for another event."""
+    return event_work(definition.device_index, event, False)
+
+
+def change_child(definition: Any, now: object, *, graph: object) -> NodeWork:
+    """Describes a child that is a copy of another graph."""
+    work: NodeWork = definition.child_work(graph)
+    return work
+
+
+CHANGES: dict[str, Callable[..., NodeWork]] = {
+    "memcpy": change_copy,
+    "memset": change_fill,
+    "host": change_host,
+    "event_record": change_record,
+    "wait_event": change_wait,
+    "graph": change_child,
+}

@@ -1,0 +1,52 @@
+"""Graphs made by hand by the rows of the driver table: what nodes do, as the rows read it."""
+
+import ctypes
+
+KERNEL, COPY, FILL, HOST, CHILD, EMPTY, WAIT, RECORD, ALLOCATE, FREE, CONDITION = *range(8), 10, 11, 13
+IF, WHILE, SWITCH = range(3)
+
+
+class NodeParams(ctypes.Structure):
+    """NodeParams of accelrt/driver/node_params.pxd."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("function", ctypes.c_size_t),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("arguments", ctypes.c_void_p),
+        *((name, ctypes.c_size_t) for name in ("dst", "src", "dst_pitch", "dst_lines", "src_pitch")),
+        *((name, ctypes.c_size_t) for name in ("src_lines", "width", "height", "depth")),
+        ("value", ctypes.c_uint),
+        ("element", ctypes.c_int),
+        ("fn", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_size_t) for name in ("event", "graph", "address", "size")),
+        ("device", ctypes.c_int),
+        ("peers", ctypes.c_uint64),
+        ("condition", ctypes.c_uint64),
+        ("kind", ctypes.c_int),
+        ("count", ctypes.c_uint),
+        ("bodies", ctypes.c_void_p),
+    )
+
+
+def copied(dst, src, width):
+    return NodeParams(type=COPY, dst=dst, src=src, width=width, height=1, depth=1)
+
+
+def filled(dst, value, width, element=1, height=1, pitch=0):
+    return NodeParams(
+        type=FILL, dst=dst, value=value, element=element, width=width, height=height, dst_pitch=pitch
+    )
+
+
+def array(handles):
+    return (ctypes.c_size_t * max(len(handles), 1))(*handles)
+
+
+def edges(rows, name, graph, *pairs):
+    origins, targets = array([pair[0] for pair in pairs]), array([pair[1] for pair in pairs])
+    given = ctypes.addressof(origins), ctypes.addressof(targets)
+    return getattr(rows, name)(graph, len(pairs), *given)

@@ -1,0 +1,555 @@
+"""Graphs made by hand: nodes, edges, instances, and captured graphs that are taken apart."""
+
+import copy
+import gc
+import json
+import os
+import pickle
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from kernel_sources import image_for, numbers
+
+import accelrt
+
+COUNT = 256
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
+
+
+def kernel_of(image):
+    return accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+
+
+def defined():
+    try:
+        return accelrt.GraphDefinition()
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver makes no graphs by hand")
+
+
+def buffer(value=0):
+    made = accelrt.Buffer(4 * COUNT)
+    made.fill(value)
+    return made
+
+
+def read(memory, dtype=np.uint32):
+    out = np.zeros(4 * COUNT // np.dtype(dtype).itemsize, dtype)
+    accelrt.copy(out, memory)
+    return out
+
+
+def replayed(graph):
+    graph.replay()
+    accelrt.synchronize()
+
+
+def test_nodes_run_in_the_order_of_their_edges(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y = buffer(), buffer()
+    first = definition.kernel(kernel, 4, 64, (x, 5), name="numbers")
+    second = definition.copy(y, x, after=first)
+    third = definition.fill(x, 1, after=[second])
+    graph = definition.instantiate()
+    replayed(graph)
+    assert (read(y) == numbers(5)).all()
+    assert (read(x, np.uint8) == 1).all()
+    assert [node.type for node in definition.nodes()] == ["kernel", "memcpy", "memset"]
+    assert definition.edges() == [(first, second), (second, third)]
+    assert (second.predecessors, second.successors) == ((first,), (third,))
+    assert definition.nodes()[0] is first
+    assert repr(first) == "<accelrt.DefinitionNode kernel numbers>"
+    assert "graph of 3 nodes" in repr(definition)
+
+
+def test_an_instance_stays_when_the_definition_changes():
+    definition = defined()
+    x = buffer()
+    first = definition.fill(x, 1)
+    graph = definition.instantiate()
+    second = definition.fill(x, 2, after=first)
+    replayed(graph)
+    assert (read(x, np.uint8) == 1).all()
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 2).all()
+    second.remove()
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 1).all()
+    with pytest.raises(RuntimeError, match="taken out"):
+        second.remove()
+
+
+def test_edges_are_added_and_removed():
+    definition = defined()
+    x, y = buffer(), buffer()
+    copied, filled = definition.copy(y, x), definition.fill(x, 3)
+    definition.add_edge(filled, copied)
+    replayed(definition.instantiate())
+    assert (read(y, np.uint8) == 3).all()
+    definition.remove_edge(filled, copied)
+    assert definition.edges() == []
+    with pytest.raises(accelrt.CudaError, match="edge"):
+        definition.remove_edge(filled, copied)
+    definition.add_edge(filled, copied)
+    definition.add_edge(copied, filled)
+    with pytest.raises(accelrt.CudaError):
+        definition.instantiate()
+
+
+def test_rows_are_copied_and_filled():
+    definition = defined()
+    x, y = buffer(), buffer()
+    first = definition.fill(x, 7, 2, width=4, offset=16, height=3, pitch=64)
+    definition.copy_3d(y, x, 8, 3, src_offset=16, src_pitch=64, dst_pitch=16, after=first)
+    replayed(definition.instantiate())
+    assert np.flatnonzero(read(x)).tolist() == [4, 5, 20, 21, 36, 37]
+    assert np.flatnonzero(read(y)).tolist() == [0, 1, 4, 5, 8, 9]
+    assert set(read(y)) == {0, 7}
+
+
+def test_host_functions_run_and_their_errors_are_raised_later():
+    definition = defined()
+    seen = []
+    first = definition.host_function(lambda: seen.append(1))
+    definition.host_function(lambda: seen.append(2), after=first)
+    graph = definition.instantiate()
+    for _ in range(3):
+        replayed(graph)
+    assert seen == [1, 2] * 3
+    definition.host_function(lambda: 1 / 0)
+    graph = definition.instantiate()
+    graph.replay()
+    with pytest.raises(ZeroDivisionError):
+        accelrt.synchronize()
+
+
+def test_events_are_recorded_and_waited_for():
+    definition = defined()
+    x = buffer()
+    gate, done = threading.Event(), accelrt.Event()
+    before, other = accelrt.Event(), accelrt.Stream()
+    other.launch_host_func(lambda: gate.wait(20))
+    before.record(other)
+    waits = definition.wait(before)
+    fill = definition.fill(x, 4, after=waits)
+    definition.record(done, after=fill)
+    graph = definition.instantiate()
+    graph.replay()
+    assert not done.query()
+    gate.set()
+    done.synchronize()
+    assert (read(x, np.uint8) == 4).all()
+
+
+def test_a_child_is_a_copy_whose_functions_run_as_often_as_it_is_there():
+    definition = defined()
+    seen, x = [], buffer()
+    child = accelrt.GraphDefinition()
+    child.host_function(lambda: seen.append(1))
+    fill = child.fill(x, 5)
+    first = definition.child(child)
+    definition.child(child, after=first)
+    fill.update(value=6)
+    assert [node.type for node in first.params.nodes()] == ["host", "memset"]
+    del child, fill
+    gc.collect()
+    replayed(definition.instantiate())
+    assert seen == [1, 1]
+    assert (read(x, np.uint8) == 5).all()
+
+
+def test_nodes_tell_what_they_do(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y, event = buffer(), buffer(), accelrt.Event()
+    launch = definition.kernel(kernel, 4, 64, (x, 5))
+    assert (launch.params.kernel, launch.params.grid, launch.params.block) == (kernel, (4, 1, 1), (64, 1, 1))
+    copied = definition.copy(y, x, 64, dst_offset=8).params
+    assert (copied.dst, copied.src, copied.width, copied.height) == (y.ptr + 8, x.ptr, 64, 1)
+    filled = definition.fill(x, 258, 4, width=2).params
+    assert (filled.dst, filled.value, filled.width, filled.elements) == (x.ptr, 258, 2, 4)
+    assert definition.host_function(gc.collect).params == gc.collect
+    assert definition.record(event).params is event
+    assert definition.empty().params is None
+
+
+def test_an_instances_node_is_changed_and_the_definition_stays(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y = buffer(), buffer()
+    launch = definition.kernel(kernel, 4, 64, (x, 5))
+    fill = definition.fill(y, 1)
+    graph = definition.instantiate()
+    launch.update(instance=graph, args=(y, 9))
+    fill.update(instance=graph, dst=x)
+    replayed(graph)
+    assert (read(y) == numbers(9)).all()
+    assert (read(x, np.uint8) == 1).all()
+    launch.update(instance=graph, grid=2)  # with the arguments that it has
+    fill.update(instance=graph, value=2)
+    y.fill(0)
+    replayed(graph)
+    assert (read(y) == [*numbers(9, 128), *[0] * 128]).all()
+    assert (read(x, np.uint8) == 2).all()
+    assert launch.params.grid == (4, 1, 1)
+    assert fill.params.value == 1
+    replayed(definition.instantiate())
+    assert (read(x) == numbers(5)).all()
+
+
+def test_a_definitions_node_is_changed_for_later_instances(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y, seen = buffer(), buffer(), []
+    launch = definition.kernel(kernel, 4, 64, (x, 5))
+    copied = definition.copy(y, x, 64, after=launch)
+    calls = definition.host_function(lambda: seen.append("old"), after=copied)
+    old = definition.instantiate()
+    launch.update(args=(x, 8))
+    copied.update(nbytes=128)
+    calls.update(function=lambda: seen.append("new"))
+    replayed(old)
+    replayed(definition.instantiate())
+    assert seen == ["old", "new"]
+    assert (read(y)[:33] == [*numbers(8, 32), 0]).all()
+    calls.update(instance=old, function=lambda: seen.append("other"))
+    replayed(old)
+    replayed(old)
+    assert seen == ["old", "new", "other", "other"]
+    with pytest.raises(TypeError, match="no such argument"):
+        copied.update(value=1)
+    with pytest.raises(TypeError, match="cannot be changed"):
+        definition.empty().update(value=1)
+
+
+def test_nodes_are_left_out_of_an_instance():
+    definition = defined()
+    x, y = buffer(), buffer()
+    fill, other = definition.fill(x, 1), definition.fill(y, 1)
+    empty = definition.empty()
+    graph = definition.instantiate()
+    fill.set_enabled(graph, False)
+    assert (fill.is_enabled(graph), other.is_enabled(graph)) == (False, True)
+    replayed(graph)
+    assert (read(x, np.uint8) == 0).all()
+    assert (read(y, np.uint8) == 1).all()
+    fill.set_enabled(graph, True)
+    replayed(graph)
+    assert (read(x, np.uint8) == 1).all()
+    with pytest.raises(accelrt.CudaError, match="only kernels, copies and fills"):
+        empty.set_enabled(graph, False)
+    other_graph = accelrt.GraphDefinition().instantiate()
+    with pytest.raises(RuntimeError, match="no node of the graph"):
+        fill.update(instance=other_graph, value=1)
+
+
+def test_an_instance_takes_what_another_definition_does():
+    definition = defined()
+    x = buffer()
+    definition.fill(x, 1)
+    graph = definition.instantiate()
+    other = accelrt.GraphDefinition()
+    first = other.fill(x, 2)
+    graph.update(other.graph)
+    replayed(graph)
+    assert (read(x, np.uint8) == 2).all()
+    other.fill(x, 3, after=first)
+    with pytest.raises(accelrt.CudaError, match="TOPOLOGY_CHANGED"):
+        graph.update(other.graph)
+
+
+def test_a_clone_is_a_graph_of_its_own(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, seen = buffer(), []
+    launch = definition.kernel(kernel, 4, 64, (x, 5), name="launch")
+    calls = definition.host_function(lambda: seen.append(1), after=launch)
+    clone = definition.clone()
+    copied = clone.find_in_clone(launch)
+    assert (copied.name, copied.type) == ("launch", "kernel")
+    clone.find_in_clone(calls).remove()
+    copied.update(args=(x, 7))
+    graph = clone.instantiate()
+    del definition, launch, calls
+    gc.collect()
+    replayed(graph)
+    assert (read(x) == numbers(7)).all()
+    assert not seen
+
+
+def test_a_captured_graph_is_taken_apart_and_added_to(image):
+    kernel = kernel_of(image)
+    x, y, seen = buffer(), buffer(), []
+    captured = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(captured):
+        kernel[4, 64](x, 5)
+        accelrt.current_stream().launch_host_func(lambda: seen.append("captured"))
+    captured.instantiate()
+    apart = accelrt.GraphDefinition(captured)
+    launch, calls = apart.nodes()
+    assert (launch.type, calls.type) == ("kernel", "host")
+    calls.remove()
+    last = apart.copy(y, x, after=launch)
+    apart.host_function(lambda: seen.append("added"), after=last)
+    replayed(captured)  # as it was instantiated
+    assert seen == ["captured"]
+    captured.instantiate()
+    replayed(captured)
+    assert seen == ["captured", "added"]
+    assert (read(y) == numbers(5)).all()
+    replayed(apart.instantiate())
+    assert seen == ["captured", "added", "added"]
+
+
+def test_memory_of_the_graphs_pool_serves_an_instance():
+    captured, y = accelrt.CUDAGraph(keep_graph=True), buffer()
+    with accelrt.graph(captured):
+        temporary = accelrt.Buffer(4 * COUNT)
+        temporary.fill(3)
+        accelrt.copy(y, temporary, blocking=False)
+    graph = accelrt.GraphDefinition(captured).instantiate()
+    assert graph.pool() == captured.pool()
+    del captured, temporary
+    gc.collect()
+    accelrt.empty_cache()
+    replayed(graph)
+    assert (read(y, np.uint8) == 3).all()
+
+
+def test_what_nodes_point_at_lives_as_long_as_they_do():
+    definition = defined()
+    x, y, kept = buffer(), buffer(), []
+    watched = [weakref.ref(each) for each in (x, y)]
+    fill = definition.fill(x, 1)
+    definition.copy(y, x, after=fill)
+    del x
+    graph = definition.instantiate()
+    node = definition.nodes()[1]
+    node.remove()
+    del node, y
+    gc.collect()
+    assert [each() is None for each in watched] == [False, False]  # the instance has the copy
+    del graph
+    accelrt.synchronize()
+    gc.collect()
+    assert [each() is None for each in watched] == [False, True]
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    watched.append(weakref.ref(thing))
+    definition.retain_object(thing)
+    del thing
+    graph = definition.instantiate()
+    del definition, fill
+    gc.collect()
+    assert watched[2]() is not None
+    del graph
+    gc.collect()
+    assert [each() for each in watched] == [None] * 3
+    assert not kept
+
+
+def test_a_graph_that_dies_under_its_replay_keeps_the_memory():
+    definition = defined()
+    x = buffer()
+    gate = threading.Event()
+    first = definition.host_function(lambda: gate.wait(20))
+    definition.fill(x, 9, after=first)
+    graph = definition.instantiate()
+    graph.replay()
+    del graph, definition, first
+    gc.collect()
+    address = x.ptr
+    out = np.zeros(4 * COUNT, np.uint8)
+    del x
+    gate.set()
+    accelrt.synchronize()
+    again = accelrt.Buffer(4 * COUNT)
+    assert again.ptr != address or accelrt.copy(out, again) is None
+
+
+def test_conditions_choose_and_repeat():
+    definition = defined()
+    x, flag = buffer(), accelrt.Buffer(8)
+    accelrt.copy(flag, np.array([1, 0], np.uint32))
+    chosen = definition.condition()
+    sets = definition.set_condition(chosen, flag)
+    node = definition.if_(chosen, else_=True, after=sets)
+    then, otherwise = node.bodies
+    then.fill(x, 1)
+    otherwise.fill(x, 2)
+    graph = definition.instantiate()
+    replayed(graph)
+    assert (read(x, np.uint8) == 1).all()
+    accelrt.copy(flag, np.array([0, 0], np.uint32))
+    replayed(graph)
+    assert (read(x, np.uint8) == 2).all()
+    assert node.params.kind == "if"
+    assert [each.type for each in then.nodes()] == ["memset"]
+    with pytest.raises(accelrt.NotSupportedError, match="body"):
+        then.host_function(gc.collect)
+
+
+def test_a_loop_and_a_switch_nest():
+    definition = defined()
+    x, flags = buffer(), accelrt.Buffer(16)
+    accelrt.copy(flags, np.array([0, 2, 0, 0], np.uint32))
+    more = definition.condition(1)
+    (body,) = definition.while_(more).bodies
+    which = body.condition()
+    picks = body.set_condition(which, flags.ptr + 4)
+    cases = body.switch(which, 3, after=picks).bodies
+    for number, case in enumerate(cases):
+        case.fill(x, 10 + number)
+    body.set_condition(more, flags)
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 12).all()
+    assert len(definition.to_dict()["nodes"][0]["graphs"][0]["nodes"][1]["graphs"]) == 3
+    with pytest.raises(accelrt.CudaError):
+        definition.clone()
+
+
+def test_memory_is_allocated_and_freed_in_a_graph(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    y = buffer()
+    allocated = definition.allocate(4 * COUNT)
+    launch = definition.kernel(kernel, 4, 64, (allocated.address, 3), after=allocated)
+    copied = definition.copy(y, allocated.address, 4 * COUNT, after=launch)
+    definition.free(allocated, after=copied)
+    accelrt.reset_peak_graph_memory_stats()
+    graph = definition.instantiate()
+    for _ in range(2):
+        replayed(graph)
+    assert (read(y) == numbers(3)).all()
+    assert allocated.params.nbytes == 4 * COUNT
+    stats = accelrt.graph_memory_stats()
+    assert stats["reserved"] >= 4 * COUNT
+    assert stats["reserved_peak"] >= stats["reserved"]
+    with pytest.raises(accelrt.CudaError):
+        copied.remove()
+    del graph
+    gc.collect()
+    accelrt.graph_memory_trim()
+    accelrt.reset_peak_graph_memory_stats()
+    assert accelrt.graph_memory_stats() == dict.fromkeys(stats, 0)
+
+
+def test_a_launch_frees_what_the_last_one_left():
+    definition = defined()
+    allocated = definition.allocate(4096)
+    definition.fill(allocated.address, 1, 4096, after=allocated)
+    graph = definition.instantiate(auto_free=True)
+    for _ in range(3):
+        replayed(graph)
+    del graph
+    gc.collect()
+    last = accelrt.GraphDefinition()
+    last.free(allocated)
+    replayed(last.instantiate())
+    graph = definition.instantiate()
+    replayed(graph)
+    with pytest.raises(accelrt.CudaError):
+        graph.replay()
+    replayed(last.instantiate())
+
+
+def test_a_definition_is_told_as_data_and_drawn(image, tmp_path):
+    definition = defined()
+    kernel = kernel_of(image)
+    x = buffer()
+    first = definition.kernel(kernel, 4, 64, (x, 5), name="one")
+    definition.fill(x, 1, after=first)
+    told = json.loads(definition.to_json())
+    assert [(node["type"], node["name"], node["after"]) for node in told["nodes"]] == [
+        ("kernel", "one", []),
+        ("memset", "", [0]),
+    ]
+    assert told["nodes"][1]["params"]["dst"] == x.ptr
+    assert told["nodes"][0]["params"]["arguments"][1] == "05000000"
+    definition.debug_dump(tmp_path / "graph.dot")
+    assert (tmp_path / "graph.dot").read_text().startswith("digraph")
+
+
+def test_hooks_are_called_around_an_instantiation():
+    definition = defined()
+    calls = []
+    with definition.register_instantiate_pre_hook(lambda given: calls.append(given is definition)):
+        definition.register_instantiate_hook(lambda graph: calls.append(type(graph).__name__))
+        definition.instantiate()
+    definition.instantiate()
+    assert calls == [True, "CUDAGraph", "CUDAGraph"]
+
+
+def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x = buffer()
+    freed = buffer()
+    freed.free()
+    other = accelrt.GraphDefinition()
+    node = other.empty()
+    refused = [
+        (lambda: definition.fill(freed, 1), ValueError, "freed"),
+        (lambda: definition.fill(x, 256), ValueError, "value"),
+        (lambda: definition.fill(x, 0, 4 * COUNT + 1), ValueError, "count"),
+        (lambda: definition.fill(x, 0, width=3), ValueError, "1, 2 or 4"),
+        (lambda: definition.copy(x, x, 4 * COUNT + 1), ValueError, "nbytes"),
+        (lambda: definition.copy(x.ptr, x.ptr), ValueError, "say how many"),
+        (lambda: definition.copy(x, object()), TypeError, "src"),
+        (lambda: definition.copy_3d(x, x, 64, 17, 1, dst_pitch=64), ValueError, "bytes of dst"),
+        (lambda: definition.kernel(kernel, 4, 64, (x,)), TypeError, "number"),
+        (lambda: definition.kernel(kernel, 4, 64, (freed, 1)), ValueError, "freed"),
+        (lambda: definition.kernel(kernel, 0, 64, (x, 1)), ValueError, "grid"),
+        (lambda: definition.host_function(3), TypeError, "cannot be called"),
+        (lambda: definition.empty(after=[3]), TypeError, "no node"),
+        (lambda: definition.empty(after=node), ValueError, "another GraphDefinition"),
+        (lambda: definition.child(3), TypeError, "pass a GraphDefinition"),
+        (lambda: definition.free(node), TypeError, "allocates nothing"),
+        (lambda: definition.allocate(0), ValueError, "nbytes"),
+        (lambda: definition.if_(3), TypeError, "condition"),
+        (lambda: definition.switch(definition.condition(), 0), ValueError, "count"),
+        (lambda: definition.set_condition(definition.condition(), x.ptr + 1), ValueError, "multiple of 4"),
+        (lambda: accelrt.GraphDefinition(3), TypeError, "CUDAGraph"),
+        (lambda: accelrt.GraphDefinition(accelrt.CUDAGraph()), RuntimeError, "not kept"),
+    ]
+    for call, kind, text in refused:
+        with pytest.raises(kind, match=text):
+            call()
+    assert definition.nodes() == []
+    for thing in (definition, node):
+        for duplicate in (copy.copy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be pickled or copied"):
+                duplicate(thing)
+
+
+def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
+    definition = defined()
+    x = buffer()
+    refused = []
+
+    def add():
+        for _ in range(200):
+            try:
+                definition.fill(x, 1)
+            except RuntimeError as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(definition.nodes()) == 800 - len(refused)
+    assert all("another thread" in str(error) for error in refused)
+    replayed(definition.instantiate())

@@ -1,0 +1,340 @@
+"""Graphs with arguments: memory that replays are given anew, and what is refused since it is not sure."""
+
+import gc
+import os
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_sources import image_for, numbers
+
+import accelrt
+
+COUNT = 256
+BYTES = 4 * COUNT
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+NUMBER = "uint32_t* at, uint32_t value"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
+
+
+def number_of(image):
+    return accelrt.Module(image).function("number", NUMBER)
+
+
+def saxpy_of(image):
+    return accelrt.Module(image).function("saxpy", "float a, const float* x, float* y, uint32_t n")
+
+
+def buffer(value=0, nbytes=BYTES):
+    made = accelrt.Buffer(nbytes)
+    made.fill(value)
+    return made
+
+
+def captured(work):
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        work()
+    return graph
+
+
+def read(memory, dtype=np.uint32):
+    out = np.zeros(memory.nbytes // np.dtype(dtype).itemsize, dtype)
+    accelrt.copy(out, memory)
+    return out
+
+
+def array(values):
+    made = accelrt.Buffer(np.asarray(values).nbytes)
+    accelrt.copy(made, np.ascontiguousarray(values))
+    return made
+
+
+def test_a_replay_reads_and_writes_the_memory_that_it_is_given(image):
+    saxpy = saxpy_of(image)
+    x, y = array(np.arange(COUNT, dtype=np.float32)), array(np.ones(COUNT, np.float32))
+    graph = captured(lambda: saxpy[4, 64](2.0, x, y, COUNT))
+    arguments = accelrt.GraphParameters(graph, x=x, y=y)
+    assert list(arguments) == ["x", "y"]
+    (use,) = arguments["x"].uses
+    assert (use.type, use.name, use.argument, use.word, use.offset, use.access) == (
+        "kernel",
+        "saxpy",
+        1,
+        0,
+        0,
+        "r",
+    )
+    assert (arguments["y"].access, arguments["y"].nbytes, arguments["y"].address) == ("rw", BYTES, y.ptr)
+    other, out = array(np.full(COUNT, 5, np.float32)), array(np.zeros(COUNT, np.float32))
+    arguments.replay(x=other, y=out)
+    assert (read(out, np.float32) == 10).all()
+    assert (read(y, np.float32) == 1).all()
+    arguments.replay(x=x)
+    assert (read(out, np.float32) == 10 + 2 * np.arange(COUNT)).all()
+    arguments.replay()
+    assert (read(out, np.float32) == 10 + 4 * np.arange(COUNT)).all()
+    assert "x, y" in repr(arguments)
+
+
+def test_copies_and_fills_are_given_other_memory_with_their_offsets(image):
+    number = number_of(image)
+    x, y = buffer(1), buffer(2)
+
+    def work():
+        accelrt.fill(x, 3, 64, offset=32)
+        accelrt.copy(y, x, 128, dst_offset=16, blocking=False)
+        number[1, 16](y, 7)
+
+    arguments = accelrt.GraphParameters(captured(work), x=x, y=y)
+    assert [use.offset for use in arguments["x"].uses] == [32, 0]
+    assert [(use.argument, use.offset) for use in arguments["y"].uses] == [("dst", 16), (0, 0)]
+    to, origin = buffer(8), buffer(9)
+    arguments.replay(y=to, x=origin)
+    expected = np.full(BYTES, 9, np.uint8)
+    expected[32:96] = 3
+    assert (read(origin, np.uint8) == expected).all()
+    copied = np.full(BYTES, 8, np.uint8)
+    copied[16:144] = expected[:128]
+    copied[:64] = numbers(7, 16).view(np.uint8)
+    assert (read(to, np.uint8) == copied).all()
+    assert (read(x, np.uint8) == 1).all()
+    assert (read(y, np.uint8) == 2).all()
+
+
+def test_an_instance_of_a_definition_is_given_other_memory(image):
+    number = number_of(image)
+    definition, x, y = accelrt.GraphDefinition(), buffer(), buffer()
+    launch = definition.kernel(number, 4, 64, (x, 5))
+    definition.copy(y, x, after=launch)
+    graph = definition.instantiate()
+    arguments = accelrt.GraphParameters(graph, x=x, y=y)
+    new = buffer()
+    arguments.replay(x=new)
+    assert (read(y) == numbers(5)).all()
+    assert (read(x) == 0).all()
+    launch.update(instance=graph, args=(x, 6))
+    with pytest.raises(RuntimeError, match="make other GraphParameters"):
+        arguments.rebind(x=x)
+    with pytest.raises(RuntimeError, match="changed by hand"):
+        accelrt.GraphParameters(graph, x=x)
+
+
+def test_what_is_given_is_kept_alive_and_given_up_with_the_next(image):
+    number = number_of(image)
+    x = buffer()
+    graph = captured(lambda: number[4, 64](x, 5))
+    arguments = accelrt.GraphParameters(graph, x=x)
+    first, second = buffer(), buffer()
+    watched = weakref.ref(first)
+    arguments.replay(x=first)
+    del first
+    gc.collect()
+    assert watched() is not None
+    arguments.replay(x=second)
+    accelrt.synchronize()
+    gc.collect()
+    assert watched() is None
+    assert (read(second) == numbers(5)).all()
+
+
+def test_many_changes_leave_nothing_behind(image):
+    number = number_of(image)
+    x = buffer()
+    graph = captured(lambda: number[4, 64](x, 5))
+    arguments = accelrt.GraphParameters(graph, x=x)
+    others = [buffer(), buffer()]
+    arguments.replay(x=others[0])
+    accelrt.synchronize()
+    before = accelrt.memory_allocated()
+    for index in range(2000):
+        arguments.rebind(x=others[index % 2])
+    assert accelrt.memory_allocated() == before
+    assert len(gc.get_referrers(others[0])) < 20
+
+
+def test_a_kernel_without_a_signature_is_refused_unless_a_twin_shows_it(image):
+    module = accelrt.Module(image)
+    kernel = module.function("number")
+    x, y = buffer(), buffer()
+    graph, twin = (captured(lambda memory=memory: kernel[4, 64](memory, np.uint32(5))) for memory in (x, y))
+    with pytest.raises(
+        ValueError, match=r"argument 0 of the kernel node 'number' .* may be an address of x, or a number"
+    ):
+        accelrt.GraphParameters(graph, x=x)
+    arguments = accelrt.GraphParameters(graph, twin=twin, x=(x, y))
+    new = buffer()
+    arguments.replay(x=new)
+    assert (read(new) == numbers(5)).all()
+    assert (read(x) == 0).all()
+    same = captured(lambda: kernel[4, 64](x, np.uint32(5)))
+    with pytest.raises(ValueError, match="no node of the graph uses x"):
+        accelrt.GraphParameters(graph, twin=same, x=(x, y))
+    third = buffer()
+    other = captured(lambda: kernel[4, 64](third, np.uint32(5)))
+    with pytest.raises(ValueError, match="in the twin it does not"):
+        accelrt.GraphParameters(graph, twin=other, x=(x, y))
+    longer = captured(lambda: (kernel[4, 64](y, np.uint32(5)), y.fill(0)))
+    with pytest.raises(ValueError, match="other nodes"):
+        accelrt.GraphParameters(graph, twin=longer, x=(x, y))
+
+
+def test_what_cannot_be_said_for_sure_is_refused(image):
+    block = buffer(0, 2 * BYTES)
+    low = accelrt.asarray(block)[:BYTES]
+    x, flag = buffer(), buffer(1)
+    pinned = accelrt.PinnedBuffer(BYTES)
+
+    def conditional(graph):
+        with accelrt.graph(graph), graph.if_(flag):
+            x.fill(1)
+        return graph
+
+    branched = conditional(accelrt.CUDAGraph(keep_graph=True))
+    called = captured(
+        lambda: (
+            accelrt.copy(x, pinned, blocking=False),
+            accelrt.current_stream().launch_host_func(gc.collect),
+        )
+    )
+    refused = [
+        (captured(lambda: block.fill(1)), {"low": low}, "goes beyond low"),
+        (captured(lambda: x.fill(1)), {"x": x, "y": x}, "share memory"),
+        (captured(lambda: x.fill(1)), {"x": flag}, "no node of the graph uses x"),
+        (branched, {"x": x}, "cannot be told"),
+        (called, {"pinned": pinned}, "the host node .* may use"),
+    ]
+    for graph, memory, text in refused:
+        with pytest.raises(ValueError, match=text):
+            accelrt.GraphParameters(graph, **memory)
+    child = accelrt.GraphDefinition()
+    child.fill(x, 1)
+    definition = accelrt.GraphDefinition()
+    definition.child(child)
+    with pytest.raises(ValueError, match="in a child"):
+        accelrt.GraphParameters(definition.instantiate(), x=x)
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        inner = buffer()
+    with pytest.raises(ValueError, match="pool"):
+        accelrt.GraphParameters(graph, inner=inner)
+    with pytest.raises(TypeError, match="no memory was named"):
+        accelrt.GraphParameters(graph)
+    with pytest.raises(TypeError, match="ordinary host memory"):
+        accelrt.GraphParameters(graph, x=np.zeros(4))
+
+
+def test_an_address_where_memory_ends_is_other_memorys_or_refused(image):
+    number = number_of(image)
+    x, y = buffer(), buffer()
+    graph = captured(lambda: (x.fill(1), number[4, 64](y, 5)))
+    assert len(accelrt.GraphParameters(graph, x=x)["x"].uses) == 1
+    definition = accelrt.GraphDefinition()
+    definition.fill(x, 1)
+    definition.kernel(number, 1, 1, (x.ptr + BYTES, 5))
+    with pytest.raises(ValueError, match="where x ends"):
+        accelrt.GraphParameters(definition.instantiate(), x=x)
+
+
+def test_memory_that_does_not_fit_is_refused_and_nothing_is_changed(image):
+    number = number_of(image)
+    x, y = buffer(), buffer()
+    graph = captured(lambda: (number[4, 64](x, 5), y.fill(1)))
+    arguments = accelrt.GraphParameters(graph, x=x, y=y)
+    freed = buffer()
+    freed.free()
+    bytes_ = accelrt.empty(2 * BYTES, "uint8")
+    refused = [
+        ({"z": y}, TypeError, "no memory named 'z'; it has x, y"),
+        ({"x": accelrt.Buffer(BYTES // 2)}, ValueError, "has 512 bytes; what was captured has 1024"),
+        ({"x": freed}, ValueError, "freed"),
+        ({"x": np.zeros(BYTES, np.uint8)}, ValueError, "device -1"),
+        ({"x": bytes_[1 : BYTES + 1]}, ValueError, "less aligned"),
+        ({"y": y, "x": 5}, TypeError, "x"),
+    ]
+    for memory, kind, text in refused:
+        with pytest.raises(kind, match=text):
+            arguments.rebind(**memory)
+    arguments.replay()
+    assert (read(x) == numbers(5)).all()
+    assert (read(y, np.uint8) == 1).all()
+
+
+OPERATIONS = st.one_of(
+    st.tuples(
+        st.just("fill"), st.integers(0, 3), st.integers(0, 255), st.integers(0, 15), st.integers(1, 16)
+    ),
+    st.tuples(st.just("copy"), st.integers(0, 3), st.integers(0, 3), st.integers(0, 15), st.integers(1, 16)),
+    st.tuples(st.just("number"), st.integers(0, 3), st.integers(0, 1 << 30), st.integers(0, 3)),
+    st.tuples(st.just("saxpy"), st.integers(0, 3), st.integers(0, 3), st.integers(0, 4)),
+    st.tuples(st.just("inner"), st.integers(0, 3), st.integers(0, 3)),
+)
+
+
+def perform(operations, memory, number, saxpy):
+    """Puts random work on four buffers into the current stream."""
+    for kind, first, *rest in operations:
+        to = memory[first]
+        if kind == "fill":
+            value, start, count = rest
+            accelrt.fill(to, value, min(count, 16 - start) * 64, offset=start * 64)
+        elif kind == "copy":
+            other, start, count = rest
+            if other != first:
+                accelrt.copy(
+                    to, memory[other], min(count, 16 - start) * 64, dst_offset=start * 64, blocking=False
+                )
+        elif kind == "number":
+            value, start = rest
+            number[1, 64](accelrt.asarray(to).view("uint32")[64 * start :], value)
+        elif kind == "saxpy":
+            other, blocks = rest
+            saxpy[4, 64](2.0, memory[other], to, 64 * blocks)
+        else:
+            temporary = accelrt.Buffer(BYTES)
+            accelrt.copy(temporary, to, blocking=False)
+            accelrt.copy(memory[rest[0]], temporary, blocking=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    operations=st.lists(OPERATIONS, min_size=1, max_size=12),
+    rounds=st.lists(st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 30)), min_size=1, max_size=4),
+    seed=st.integers(0, 1 << 30),
+)
+def test_random_graphs_with_random_memory_do_what_eager_work_does(image, operations, rounds, seed):
+    module = accelrt.Module(image)
+    number = module.function("number", NUMBER)
+    saxpy = module.function("saxpy", "float a, const float* x, float* y, uint32_t n")
+    random = np.random.default_rng(seed)
+
+    def fresh():
+        return array(random.integers(0, 1 << 16, COUNT, np.uint32))
+
+    memory = [fresh() for _ in range(4)]
+    graph = captured(lambda: perform(operations, memory, number, saxpy))
+    names = {}
+    for index, each in enumerate(memory):
+        try:
+            accelrt.GraphParameters(graph, m=each)
+            names[f"m{index}"] = each
+        except ValueError as error:
+            if "no node of the graph uses m" not in str(error):
+                raise
+    if not names:
+        return
+    arguments = accelrt.GraphParameters(graph, **names)
+    for given_ in rounds:
+        changed = {f"m{index}": fresh() for index in given_ if f"m{index}" in names}
+        memory = [changed.get(f"m{index}", each) for index, each in enumerate(memory)]
+        expected = [array(read(each)) for each in memory]
+        perform(operations, expected, number, saxpy)
+        arguments.replay(**changed)
+        for have, wanted in zip(memory, expected, strict=True):
+            assert (read(have, np.uint8) == read(wanted, np.uint8)).all()
