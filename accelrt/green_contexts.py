@@ -312,7 +312,7 @@ def checked_queue(scope: str | None, limit: int | None) -> Queue | None:
 
 
 def spread(value: Any, name: str, count: int) -> list[Any]:
-    """What is given for all groups, or for each."""
+    """Returns a value for each group, of one for all or of one for each."""
     if not isinstance(value, (list, tuple)):
         return [value] * count
     if len(value) != count:
@@ -323,7 +323,7 @@ def spread(value: Any, name: str, count: int) -> list[Any]:
 
 
 def domains_of(device: int) -> int:
-    """How many locality domains a device has."""
+    """Returns the number of locality domains of a device."""
     return max(1, get_device_properties(device).attributes.get("locality_domain_count", 0))
 
 
@@ -428,7 +428,7 @@ class GreenContext:
 
     @property
     def resources(self) -> ContextResources:
-        """What the context has: multiprocessors and work queues, as the driver says."""
+        """The multiprocessors and work queues of the context, as the driver says."""
         handle, device = self._part.handle, self.device_index
         sms = ask("cuGreenCtxGetDevResource", handle, type_of(SM), device=device)
         return described(sms, told_queues("cuGreenCtxGetDevResource", handle, device))
@@ -552,7 +552,7 @@ def key_of(
     queue: Queue | None,
     each: Mapping[str, Any],
 ) -> Key:
-    """What a split asks for, checked; each: by name, what is given for all groups or for each."""
+    """Checks the wishes of a split; each: by name, one for all groups or one for each."""
     if not isinstance(counts, (list, tuple)) or not counts:
         raise ArgumentTypeError(f"counts is {counts!r}; pass a list of ints, None for what is left")
     if within is not None and not isinstance(within, GreenContext):
@@ -627,7 +627,7 @@ def plan(
     locality_domain_id: int | Sequence[int | None] | None = None,
     within: GreenContext | None = None,
 ) -> SplitPlan:
-    """What split() would make, without making a context.
+    """Plans a split, without making a context.
 
     Arguments:
         as of split.
@@ -665,7 +665,7 @@ def stream_resources(stream: Stream) -> ContextResources:
 
 
 def device_resources(device: DeviceArgument | None = None) -> ContextResources:
-    """What a device has for green contexts to share: multiprocessors and work queues.
+    """Returns the multiprocessors and work queues of a device, which green contexts share.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.

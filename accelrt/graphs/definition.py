@@ -54,7 +54,7 @@ class DefinitionNode:
 
     @property
     def name(self) -> str:
-        """What it was called when it was added, or since; "" where it was not."""
+        """The name that it was given when it was added, or since; "" where there is none."""
         return self.definition._root._names.get(self.id, "")
 
     @name.setter
@@ -73,7 +73,7 @@ class DefinitionNode:
 
     @property
     def params(self) -> Any:
-        """What it does: KernelParams; CopyParams; FillParams; the function of a host node; the Event of a
+        """Its work: KernelParams; CopyParams; FillParams; the function of a host node; the Event of a
         record or a wait; AllocationParams; the address of a free; the GraphDefinition of a child;
         ConditionParams, or None of a condition that was captured; None of an empty node."""
         return self.definition._read(self)
@@ -120,7 +120,7 @@ class DefinitionNode:
         edits.switch_node(instance, self._live_id(), bool(enabled))
 
     def is_enabled(self, instance: CUDAGraph) -> bool:
-        """Whether an instance does a kernel, a copy or a fill."""
+        """Tells whether an instance does a kernel, a copy or a fill."""
         return edits.switch_node(instance, self._live_id(), None)
 
     def remove(self) -> None:
@@ -614,7 +614,7 @@ class GraphDefinition:
 
 
 def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
-    """What allocations of graphs hold of a device's memory (cuDeviceGetGraphMemAttribute).
+    """Returns the bytes of a device that allocations of graphs hold (cuDeviceGetGraphMemAttribute).
 
     Returns:
         dict of bytes: "used", "used_peak", "reserved" and "reserved_peak": what graphs use, what the driver

@@ -1,4 +1,4 @@
-"""What is done to nodes of graphs by hand: they are described, added, changed and taken out, and given other memory.
+"""Describes, adds, changes and takes out nodes of graphs by hand, and gives them other memory.
 
 A NodeWork says what a node is to do, and keeps what it points at.  edit() calls what changes a CUDAGraph's graph, while no
 other thread may use it; Bindings have an instance's nodes use other memory.
@@ -43,12 +43,10 @@ cdef size_t ANY_BYTES = <size_t>1 << 62  # of memory that is given by its addres
 # stub: _Things = list[object]
 # stub: _Made = dict[int, dict[str, list[object]]]
 # stub: _Answer = TypeVar("_Answer")
-# stub: def edit(
-# stub:     graph: CUDAGraph, body: int, change: Callable[..., _Answer], *arguments: object
-# stub: ) -> _Answer: ...
+# stub: def edit(graph: CUDAGraph, body: int, change: Callable[..., _Answer], *arguments: object) -> _Answer: ...
 # stub: class NodeWork:
 cdef class NodeWork:
-    """What a node is to do, and what it keeps alive, by role."""
+    """Holds a node's work, and the objects that it keeps alive, by role."""
 
     cdef NodeParams params
     cdef dict things           # role -> list of what it keeps alive
@@ -477,7 +475,7 @@ def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
 
 
 class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
-    """What a copy node copies: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row and rows of
+    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row and rows of
     a slice, which say nothing of one row."""
     # stub: dst: int
     # stub: src: int
@@ -493,7 +491,7 @@ class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch 
 
 
 class FillParams(namedtuple("FillParams", "dst value width elements height pitch")):
-    """What a fill node fills: the address, the element and its bytes, elements of a row, rows, and bytes from row to row."""
+    """Describes the fill of a fill node: address, element and its bytes, elements of a row, rows, bytes from row to row."""
     # stub: dst: int
     # stub: value: int
     # stub: width: int
@@ -505,7 +503,7 @@ class FillParams(namedtuple("FillParams", "dst value width elements height pitch
 
 
 def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node) -> object:
-    """What a node that is no kernel does.
+    """Returns the work of a node that is no kernel.
 
     Returns:
         CopyParams; FillParams; a host function, or None of one that is not accelrt's; an Event, or the driver's handle; int,
@@ -595,7 +593,7 @@ def begin_graph_by_hand(CUDAGraph graph not None, device: object) -> None:
 
 
 def device_of_graph(CUDAGraph graph not None) -> int:
-    """The ordinal of a graph's device."""
+    """Returns the ordinal of a graph's device."""
     return graph.ordinal
 
 
@@ -662,13 +660,13 @@ def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
 
 
 def things_of(CUDAGraph graph not None) -> list[object]:
-    """What the nodes of a graph keep alive."""
+    """Returns the objects that the nodes of a graph keep alive."""
     with cython.critical_section(graph):
         return list(graph.things() or ())
 
 
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
-    """Whether one was instantiated from the other's nodes."""
+    """Tells whether one was instantiated from the other's nodes."""
     return instance.exec_ != 0 and (instance.source is graph or instance is graph)
 
 

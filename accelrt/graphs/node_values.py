@@ -1,4 +1,4 @@
-"""What nodes of graphs made by hand do, as values: what they tell, with some of it changed, and as plain
+"""The work of nodes of graphs made by hand, as values: what they tell, with some of it changed, and as plain
 data."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Condition(NamedTuple):
 
 
 class AllocationParams(NamedTuple):
-    """What a node allocates.
+    """Describes the memory that a node allocates.
 
     Attributes:
         address: int, of the memory, the same in every launch.
@@ -50,7 +50,7 @@ class AllocationParams(NamedTuple):
 
 
 class ConditionParams(NamedTuple):
-    """What a conditional node does.
+    """Describes a conditional node.
 
     Attributes:
         kind: str, "if", "while" or "switch".
@@ -70,7 +70,7 @@ def argument_bytes(argument: object) -> bytes:
 
 
 def plain_params(kind: str, params: Any) -> dict[str, Any]:
-    """What a node does, as plain data."""
+    """Returns the work of a node as plain data."""
     if isinstance(params, KernelParams):
         arguments = (
             None if params.arguments is None else [argument_bytes(each).hex() for each in params.arguments]

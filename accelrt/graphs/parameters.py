@@ -178,7 +178,7 @@ class Place:
             raise ValueError(f"{name}: the twin uses the same memory; capture it with other memory")
 
     def holds(self, begin: int, end: int) -> bool:
-        """Whether it has a byte of a range, or ends where an empty one is."""
+        """Tells whether it has a byte of a range, or ends where an empty one is."""
         return begin < self.address + self.nbytes and self.address < end
 
     def has_all(self, begin: int, end: int) -> bool:

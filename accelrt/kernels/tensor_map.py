@@ -49,7 +49,7 @@ NEEDS = "tensor maps need a driver of CUDA 12.0 or later"
 
 
 class Options(NamedTuple):
-    """What both kinds of maps are told."""
+    """Holds the options of both kinds of maps."""
 
     element_strides: tuple[int, ...]
     interleave: str

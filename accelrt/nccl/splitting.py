@@ -29,7 +29,7 @@ MOST = (1 << 31) - 1
 
 
 class Side(NamedTuple):
-    """What a rank asked for."""
+    """Holds the wish of a rank."""
 
     color: int
     key: int

@@ -41,7 +41,7 @@ def ask(
     told: Mapping[str, object],
     meanings: Mapping[int, str] | None = None,
 ) -> Any:
-    """What a function of the driver answers beside its status.
+    """Calls a function of the driver, and returns its answers beside the status.
 
     Arguments:
         needs: what an error says where the function is missing: "green contexts need a driver of ...".

@@ -351,7 +351,7 @@ class Detector:
             graph.parts = summary_of(graph.log)
 
     def moved(self, capture: int, address: int, size: int, to: int) -> None:
-        """What a graph used of a range it uses of another one now."""
+        """Moves the uses of a graph from a range to another one."""
         graph = self.graphs.get(capture)
         if graph is not None:
             graph.log = [moved(part, address, size, to) for part in graph.log]

@@ -174,7 +174,7 @@ def summary_of(log: list[Captured | Point]) -> list[Captured | Point]:
 
 
 def moved(part: Captured | Point, address: int, size: int, to: int) -> Captured | Point:
-    """What a part uses of a range is used of another one instead."""
+    """Moves the uses of a part from a range to another one."""
     if isinstance(part, Point) or part.end <= address or part.begin >= address + size:
         return part
     return Captured(part.begin - address + to, part.end - address + to, part.access)

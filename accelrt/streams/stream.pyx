@@ -349,7 +349,7 @@ cdef class Stream:
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether the stream is independent of the legacy default stream (CU_STREAM_NON_BLOCKING)."""
+        """Tells whether the stream is independent of the legacy default stream (CU_STREAM_NON_BLOCKING)."""
         if not self.made:
             refuse_unmade(self)
         cdef unsigned int flags = STREAM_BLOCKING

@@ -1,4 +1,4 @@
-"""What is alive that was not before: memory, handles and pools, with stacks and with who holds them."""
+"""Finds what is alive and was not before: memory, handles and pools, with stacks and who holds them."""
 
 from __future__ import annotations
 

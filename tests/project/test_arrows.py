@@ -62,7 +62,9 @@ DOORS = {
         *("backing.pages", "pinned.cache"),
         *("settings.apply", "settings.settings"),
     },
-    "driver": {"guard", "cuda.driver", "host.driver", "managed", "node_params", "registry", "table", "testing"},
+    "driver": {
+        *("guard", "cuda.driver", "host.driver", "managed", "node_params", "registry", "table", "testing"),
+    },
 }
 FACES = {"allocator": ("memory",)}
 # Modules that stand for tools under their public names; accelrt imports them when they are asked for.

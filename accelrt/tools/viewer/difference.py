@@ -1,4 +1,4 @@
-"""What is live in a snapshot and was not in an earlier one, as the page shows it."""
+"""The live memory of a snapshot that an earlier one lacks, as the page shows it."""
 
 from __future__ import annotations
 
