@@ -1153,10 +1153,10 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
         dict: "allocated_bytes.all.current" and the like: nine figures, for all and the small and large pools,
         current, peak, allocated and freed, in blocks or bytes; "oversize_allocations.current" and the like;
         counts of retries, failures, those of throw_on_cudamalloc_oom and device calls.  Beyond torch's:
-        virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses, bytes of address
-        space; sleeping_bytes, which the device has back until their pools wake; largest_free_block, bytes;
-        fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
-        like for each tag (accelrt.memory.tag), bytes and blocks.
+        virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time;
+        reserved_addresses, bytes of address space; sleeping_bytes, which the device has back until their pools wake;
+        largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1;
+        "tag.NAME.allocated_bytes.current" and the like for each tag (accelrt.memory.tag), bytes and blocks.
         Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then
         what small blocks occupy, live or pending, and large_pool the rest, idle memory included, with the peak of all;
         segments and splits all count as large.
