@@ -23,7 +23,7 @@ from accelrt.driver.table cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
 from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
-from accelrt.graphs.nodes import list_nodes
+from accelrt.graphs.nodes import list_edges, list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
@@ -162,11 +162,19 @@ cdef str refusal_of(NodeWork work, int code):
     return ""
 
 
-cdef Handles handles_of(list numbers):
-    cdef Handles made = Handles(len(numbers))
+cdef uintptr_t handle_of(object node) except 0:
+    # Of a node of a definition, which is asked while no other thread may take it out.
+    cdef uintptr_t handle = node.id
+    if handle == 0:
+        raise RuntimeError("the node was taken out of its graph")
+    return handle
+
+
+cdef Handles handles_of(list nodes):
+    cdef Handles made = Handles(len(nodes))
     cdef Py_ssize_t index
-    for index in range(len(numbers)):
-        made.array[index] = numbers[index]
+    for index in range(len(nodes)):
+        made.array[index] = handle_of(nodes[index])
     return made
 
 
@@ -353,7 +361,7 @@ def setter_work(int ordinal, uint64_t condition, flag: object) -> NodeWork:
 # captured, and those made by hand
 
 def add_node(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work, after: list[int],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work, after: list[object],
 ) -> tuple[int, int, list[int]]:
     """Adds a node behind others.
 
@@ -406,17 +414,25 @@ cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list c
     return found
 
 
+def look(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made,
+) -> tuple[list[GraphNode], list[tuple[int, int]]]:
+    """The nodes and the edges of a graph."""
+    return list_nodes(graph), list_edges(graph)
+
+
 def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
     """Keeps an object alive with the graph."""
     base.append(thing)
 
 
 def remove_node(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node, inner: Iterable[int],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, gone: object, inner: Sequence[object],
 ) -> None:
     """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
     cdef NodeParams params
     cdef object call = None
+    cdef uintptr_t node = handle_of(gone)
     cdef int type_ = 0, code
     code = registry.active().graph_node_type(graph, node, &type_)
     if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
@@ -427,14 +443,15 @@ def remove_node(
     if code:
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
-    for gone in (node, *inner):
-        made.pop(gone, None)
+    for each in (gone, *inner):
+        made.pop(each.id, None)
+        each.id = 0
     if call is not None:  # what launches run is what is left
         base.remove(call)
 
 
 def change_edges(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[int], targets: Sequence[int],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[object], targets: Sequence[object],
 ) -> None:
     """Adds edges, or removes them."""
     cdef Handles first = handles_of(list(origins)), second = handles_of(list(targets))
@@ -504,7 +521,7 @@ class FillParams(namedtuple("FillParams", "dst value width elements height pitch
     __slots__ = ()
 
 
-def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node) -> object:
+def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: object) -> object:
     """What a node that is no kernel does.
 
     Returns:
@@ -515,6 +532,7 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_
         CudaError: the node is none of the graph, or a condition, whose bodies the driver does not tell.
     """
     cdef NodeParams params
+    cdef uintptr_t node = handle_of(asked)
     cdef int code
     with nogil:
         code = registry.active().graph_node_params(graph, node, &params)
@@ -680,16 +698,17 @@ def changed_params(CUDAGraph graph not None, node: int) -> object:
         return None if change is None or change.kernel is not None else change.launches
 
 
-def change_node(CUDAGraph graph not None, uintptr_t node, NodeWork work not None, uintptr_t body) -> None:
+def change_node(CUDAGraph graph not None, changed: object, NodeWork work not None, uintptr_t body) -> None:
     """Changes what a node that is no kernel does: in the graph, where it is this one's, and in what is instantiated."""
     cdef NodeChange made = NodeChange.__new__(NodeChange)
     cdef NodeChange before
-    cdef uintptr_t handle
+    cdef uintptr_t handle, node
     cdef bint left = False
     with cython.critical_section(graph):
         handle = body or graph.node_graph()
         graph.require_unreplayed()
         graph.own_kernels()
+        node = handle_of(changed)
         before = graph.changes.get(node)
         graph.busy += 1
         try:
@@ -707,13 +726,13 @@ def change_node(CUDAGraph graph not None, uintptr_t node, NodeWork work not None
         drain()
 
 
-def switch_node(CUDAGraph graph not None, uintptr_t node, enable: bool | None) -> bool:
+def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
     cdef unsigned int enabled = enable is True
-    cdef uintptr_t handle, exec_
+    cdef uintptr_t handle, exec_, node
     cdef int code
     with cython.critical_section(graph):
-        handle, exec_ = graph.node_graph(), require_exec(graph)
+        handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         graph.require_unreplayed()
         graph.busy += 1
     with nogil:
@@ -791,9 +810,9 @@ def params_to_bind(
         if node.type == "kernel":
             params = read_launch(graph, node.id, source)
         elif node.type in ("memcpy", "memset"):
-            params = read_node(graph, ordinal, base, made, node.id)
+            params = read_node(graph, ordinal, base, made, node)
         elif node.type == "graph":
-            params = params_to_bind(read_node(graph, ordinal, base, made, node.id), ordinal, base, made, source)
+            params = params_to_bind(read_node(graph, ordinal, base, made, node), ordinal, base, made, source)
         found.append((node, params))
     return found
 

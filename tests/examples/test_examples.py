@@ -45,7 +45,9 @@ def test_an_example_runs(command):
     assert SAYS.get(command, "") in said
 
 
-@pytest.mark.parametrize("command", ["pipeline.py", "saxpy.py", "block_sums.py", "training_step.py"])
+@pytest.mark.parametrize(
+    "command", ["pipeline.py", "saxpy.py", "block_sums.py", "training_step.py", "graph_by_hand.py"]
+)
 def test_no_streams_of_an_example_race(command):
     run(command, ACCELRT_SANITIZE="raise")
 
