@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.allocator.private.routes cimport retain_pool
-from accelrt.arrays.copy cimport enter_use_apart, Operand, read_operand, uses_owner, View
+from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_operand, uses_owner, View
 from accelrt.core.integers cimport checked_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.node_params cimport (
@@ -451,7 +451,8 @@ def remove_node(
 
 
 def change_edges(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[object], targets: Sequence[object],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[object],
+    targets: Sequence[object],
 ) -> None:
     """Adds edges, or removes them."""
     cdef Handles first = handles_of(list(origins)), second = handles_of(list(targets))
@@ -755,6 +756,16 @@ cdef struct BoundNode:     # that names memory
     NodeParams params      # as the instance has them; of a kernel their arguments are a copy of its own
     bint touched           # by the change under way
 
+cdef struct BoundName:     # memory that has a name
+    uintptr_t address      # that was captured
+    size_t nbytes
+    size_t alignment       # of that address, as far as kernels rely on it
+    int device
+    bint writes            # some node writes to it
+    uintptr_t current      # of what it is now
+    uintptr_t wanted       # of what a change under way gives it
+    bint changes           # there is such a change
+
 cdef struct BoundWord:     # an address in its params
     BoundNode* node
     uintptr_t* place
@@ -830,6 +841,19 @@ def blocks_of(CUDAGraph graph not None) -> set[int]:
     return {(<Side>thing).address for thing in graph.things() if isinstance(thing, Side)}
 
 
+# stub: class Given:
+@cython.final
+cdef class Given:
+    """Memory that a name is given, and what it keeps alive."""
+
+    cdef uintptr_t address
+    cdef NodeChange change
+    cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it names memory of this process")
+
+
 cdef class Bindings:
     """Where an instance's nodes name memory, so that they can be given other memory."""
 
@@ -839,18 +863,17 @@ cdef class Bindings:
     cdef BoundWord* words
     cdef int node_count
     cdef int word_count
-    cdef list parameters          # (name, address, bytes, device, uses)
-    cdef dict places              # name -> its index among them
-    cdef uintptr_t* current       # where each one's memory begins
+    cdef dict places              # name -> its index
+    cdef BoundName* names
+    cdef int name_count
     cdef object __weakref__
 
     def __init__(self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]]) -> None:
         if self.graph is not None:
             raise RuntimeError("these Bindings are made already; make others")
-        self.parameters = list(parameters)
         self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
         self.handle = graph.node_graph()
-        self.allot()
+        self.allot(list(parameters))
         self.graph = graph
         graph.bound = self
 
@@ -860,30 +883,35 @@ cdef class Bindings:
             free(self.nodes[index].params.arguments)
         free(self.nodes)
         free(self.words)
-        free(self.current)
+        free(self.names)
 
     def __reduce__(self):
         refuse_copy(self, "they are of one graph; make others")
 
-    cdef int allot(self) except -1:
+    cdef int allot(self, list parameters) except -1:
+        # parameters: (name, address, bytes, device, uses)
         cdef dict known = {}
         cdef int name, index
-        for _, _, _, _, uses in self.parameters:
+        for _, _, _, _, uses in parameters:
             for use in uses:
                 known.setdefault(use.node, len(known))
                 self.word_count += 1
         self.nodes = <BoundNode*>calloc(len(known) + 1, sizeof(BoundNode))
         self.words = <BoundWord*>calloc(self.word_count + 1, sizeof(BoundWord))
-        self.current = <uintptr_t*>calloc(len(self.parameters) + 1, sizeof(uintptr_t))
-        if self.nodes == NULL or self.words == NULL or self.current == NULL:
+        self.names = <BoundName*>calloc(len(parameters) + 1, sizeof(BoundName))
+        if self.nodes == NULL or self.words == NULL or self.names == NULL:
             raise MemoryError("no host memory for the names of a graph's memory")
+        self.name_count = len(parameters)
         for node, index in known.items():
             self.read(&self.nodes[index], node)
             self.node_count += 1
         index = 0
-        for name, (_, address, _, _, uses) in enumerate(self.parameters):
-            self.current[name] = address
+        for name, (_, address, nbytes, device, uses) in enumerate(parameters):
+            self.names[name].address = self.names[name].current = address
+            self.names[name].nbytes, self.names[name].device = nbytes, device
+            self.names[name].alignment = min(address & -address, 256)
             for use in uses:
+                self.names[name].writes = self.names[name].writes or "w" in use.access
                 self.words[index].node = &self.nodes[<int>known[use.node]]
                 self.words[index].place = place_of(self.words[index].node, use.argument, use.word)
                 self.words[index].offset, self.words[index].name = use.offset, name
@@ -917,10 +945,9 @@ cdef class Bindings:
         cdef Access access
         cdef Operand side
         cdef bint left = False
-        cdef dict before = {}
+        cdef int index
         for name, thing in memory.items():
             changes.append(self.look(name, thing, &side))
-            before[self.places[name]] = (self.current[<int>self.places[name]], side.address)
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
@@ -931,15 +958,17 @@ cdef class Bindings:
             graph.busy += 1
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
-            for name, thing in memory.items():  # as when it was read
-                self.look(name, thing, &side)
-                if side.address != before[self.places[name]][1]:
-                    raise ValueError(f"{name} was moved by another thread")
+            for index in range(self.name_count):
+                self.names[index].changes = False
+            for name, change in zip(memory, changes):
+                index = self.places[name]
+                side.address = self.names[index].wanted = (<Given>change).address
+                look_again(&side, memory[name], name)  # as when it was read
                 watch.refuse_sleeping(side.address, name)
-            for (name, thing), change in zip(memory.items(), changes):
-                left = graph.keep_change(name, change, True) or left
-            self.change({index: new for index, (_, new) in before.items()},
-                        {index: old for index, (old, _) in before.items()})
+                self.names[index].changes = True
+            for name, change in zip(memory, changes):
+                left = graph.keep_change(name, (<Given>change).change, True) or left
+            self.change()
         finally:
             end_use(&access)
             with cython.critical_section(graph):
@@ -947,40 +976,49 @@ cdef class Bindings:
         if left:
             drain()
 
-    cdef NodeChange look(self, object name, object memory, Operand* side):
+    cdef Given look(self, object name, object memory, Operand* side):
         # What is given for a name, and what it keeps alive.
         cdef Record record = recorded()
-        cdef NodeChange made = NodeChange.__new__(NodeChange)
+        cdef Given made = Given.__new__(Given)
+        cdef NodeChange change = NodeChange.__new__(NodeChange)
+        cdef BoundName* bound
         cdef View view
-        if name not in self.places:
+        index = self.places.get(name)
+        if index is None:
             raise TypeError(f"the graph has no memory named {name!r}; it has {', '.join(self.places)}")
-        _, address, nbytes, device, uses = self.parameters[self.places[name]]
-        view = read_operand(side, memory, name, any(["w" in use.access for use in uses]))
-        if not side.ordered or side.ordinal != device:
-            raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {device} (-1 is page-locked "
-                             "memory)")
-        if side.nbytes < nbytes:
-            raise ValueError(f"{name} has {side.nbytes} bytes; what was captured has {nbytes}")
-        if side.address % min(address & -address, 256):
-            raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at {address:#x}")
+        bound = &self.names[<int>index]
+        view = read_operand(side, memory, name, bound.writes)
+        if not side.ordered or side.ordinal != bound.device:
+            raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {bound.device} "
+                             "(-1 is page-locked memory)")
+        if side.nbytes < bound.nbytes:
+            raise ValueError(f"{name} has {side.nbytes} bytes; what was captured has {bound.nbytes}")
+        if side.address % bound.alignment:
+            raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at "
+                             f"{bound.address:#x}")
         keep_side(record, side.source, memory if view is None else view, side.ordinal, side.block)
-        made.things = [record.kept]
-        made.sides = [thing for thing in record.kept if isinstance(thing, Side)]
+        change.things = [record.kept]
+        change.sides = [thing for thing in record.kept if isinstance(thing, Side)]
+        made.address, made.change = side.address, change
         return made
 
-    cdef int change(self, dict new, dict old) except -1:
+    cdef int change(self) except -1:
         # Where the driver refuses one, those before it get back what they had.
-        cdef int done = 0, code
+        cdef int done = 0, index, code
         cdef bint mixed = False
         cdef str lost = ""
-        self.write(new)
+        cdef BoundName* bound
+        self.write(True)
         with nogil:
             code = self.put(self.node_count, &done)
         if code == 0:
-            for name, address in new.items():
-                watch.note_moved(self.graph.capture, old[name], self.parameters[name][2], address)
+            for index in range(self.name_count):
+                bound = &self.names[index]
+                if bound.changes:
+                    watch.note_moved(self.graph.capture, bound.current, bound.nbytes, bound.wanted)
+                    bound.current = bound.wanted
             return 0
-        self.write(old)
+        self.write(False)
         with nogil:
             mixed = self.put(done, &done) != 0
         if mixed:
@@ -989,17 +1027,17 @@ cdef class Bindings:
             self.graph.exec_, self.graph.rare = 0, self.graph.rare | UNREADY
         raise_status(code, "graph_node_set", ("graph_exec", self.graph.exec_, "node", self.nodes[done].node), lost)
 
-    cdef int write(self, dict addresses) except -1:
+    cdef void write(self, bint wanted) noexcept:
+        # The addresses of the names that change: those wanted, or those that there were.
+        cdef const BoundName* bound
         cdef int index
         for index in range(self.node_count):
             self.nodes[index].touched = False
-        for name, address in addresses.items():
-            self.current[<int>name] = address
         for index in range(self.word_count):
-            if self.words[index].name in addresses:
-                self.words[index].place[0] = self.current[self.words[index].name] + self.words[index].offset
+            bound = &self.names[self.words[index].name]
+            if bound.changes:
+                self.words[index].place[0] = (bound.wanted if wanted else bound.current) + self.words[index].offset
                 self.words[index].node.touched = True
-        return 0
 
     cdef int put(self, int count, int* out_done) noexcept nogil:
         # The nodes that are touched, among the first ones; out_done is the one that was refused.
