@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from accelrt.annotations import DeviceArgument, Memory
@@ -13,7 +13,6 @@ from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
 from accelrt.graphs.node_values import CHANGES, AllocationParams, Condition, ConditionParams, plain_params
-from accelrt.graphs.nodes import list_edges, list_nodes
 from accelrt.kernels.kernel import Kernel
 from accelrt.streams.stream import Event, Stream
 
@@ -21,12 +20,6 @@ Nodes: TypeAlias = "DefinitionNode | Iterable[DefinitionNode]"
 KINDS = ("if", "while", "switch")
 AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITIES = 1, 4, 8  # flags of cuGraphInstantiate
 ATTRIBUTES = ("used", "used_peak", "reserved", "reserved_peak")  # CUgraphMem_attribute
-
-
-def _list(
-    graph: int, ordinal: int, base: object, made: object, lister: Callable[[int], list[Any]]
-) -> list[Any]:
-    return lister(graph)
 
 
 class DefinitionNode:
@@ -117,11 +110,11 @@ class DefinitionNode:
         Raises:
             CudaError: the node is of another kind, or none of the instance's.
         """
-        edits.switch_node(instance, self._live_id(), bool(enabled))
+        edits.switch_node(instance, self, bool(enabled))
 
     def is_enabled(self, instance: CUDAGraph) -> bool:
         """Tells whether an instance does a kernel, a copy or a fill."""
-        return edits.switch_node(instance, self._live_id(), None)
+        return edits.switch_node(instance, self, None)
 
     def remove(self) -> None:
         """Takes the node out of its graph, with its edges.
@@ -196,14 +189,18 @@ class GraphDefinition:
 
     def nodes(self) -> list[DefinitionNode]:
         """The nodes, in the order that the driver gives."""
-        found = edits.edit(self._graph, self._body, _list, list_nodes)
-        return [self._node(each.id, each.type) for each in found]
+        return self._look()[0]
 
     def edges(self) -> list[tuple[DefinitionNode, DefinitionNode]]:
         """The dependencies, as (node, node that comes after it)."""
-        by_id = {node.id: node for node in self.nodes()}
-        pairs = edits.edit(self._graph, self._body, _list, list_edges)
-        return [(by_id[origin], by_id[target]) for origin, target in pairs]
+        return self._look()[1]
+
+    def _look(self) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
+        """The nodes and the edges at one moment."""
+        found, pairs = edits.edit(self._graph, self._body, edits.look)
+        nodes = [self._node(each.id, each.type) for each in found]
+        by_id = dict(zip([each.id for each in found], nodes, strict=True))
+        return nodes, [(by_id[origin], by_id[target]) for origin, target in pairs]
 
     def _node(self, node: int, kind: str) -> DefinitionNode:
         known = self._root._nodes.get(node)
@@ -213,10 +210,10 @@ class GraphDefinition:
 
     def _read(self, node: DefinitionNode) -> Any:
         if node.type == "kernel" and not self._body:
-            return self._graph.kernel_node_params(node._live_id())
+            return self._graph.kernel_node_params(cast(Any, node))
         if node.type in ("kernel", "conditional"):
             return self._condition_of(node)
-        found = edits.edit(self._graph, self._body, edits.read_node, node._live_id())
+        found = edits.edit(self._graph, self._body, edits.read_node, node)
         if node.type == "graph":
             assert isinstance(found, int)
             return self._within(found)
@@ -257,8 +254,7 @@ class GraphDefinition:
                 raise TypeError(f"after has {node!r}, which is no node of this graph")
             if node.definition._root is not self._root:
                 raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
-        ids = [node._live_id() for node in nodes]
-        handle, _address, found = edits.edit(self._graph, self._body, edits.add_node, work, ids)
+        handle, _address, found = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
         made = self._node(handle, kind)
         if name:
             made.name = name
@@ -456,8 +452,7 @@ class GraphDefinition:
             CudaError: it does already, or one of them is none of this graph.  A circle is refused by
                 instantiate().
         """
-        ids = [before._live_id()], [after._live_id()]
-        edits.edit(self._graph, self._body, edits.change_edges, True, *ids)
+        edits.edit(self._graph, self._body, edits.change_edges, True, [before], [after])
 
     def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Takes back that one node comes after another (cuGraphRemoveDependencies).
@@ -465,16 +460,15 @@ class GraphDefinition:
         Raises:
             CudaError: it does not come directly after it, or the graph has allocations.
         """
-        ids = [before._live_id()], [after._live_id()]
-        edits.edit(self._graph, self._body, edits.change_edges, False, *ids)
+        edits.edit(self._graph, self._body, edits.change_edges, False, [before], [after])
 
     def _remove(self, node: DefinitionNode) -> None:
         inner = [each for body in self._graphs_of(node) for each in body._all_nodes()]
-        edits.edit(self._graph, self._body, edits.remove_node, node._live_id(), [each.id for each in inner])
-        for gone in (node, *inner):
+        gone = [each.id for each in (node, *inner)]
+        edits.edit(self._graph, self._body, edits.remove_node, node, inner)
+        for handle in gone:
             for known in (self._root._nodes, self._root._names, self._root._conditions):
-                known.pop(gone.id, None)
-            gone.id = 0
+                known.pop(handle, None)
 
     def _graphs_of(self, node: DefinitionNode) -> tuple[GraphDefinition, ...]:
         return (self._read(node),) if node.type == "graph" else node.bodies
@@ -494,7 +488,7 @@ class GraphDefinition:
                 raise NotImplementedError(
                     "a kernel of a body or a child is changed by removing it and adding another"
                 )
-            target.set_kernel_node_params(node._live_id(), **changes)
+            target.set_kernel_node_params(cast(Any, node), **changes)
             return
         maker = CHANGES.get(node.type)
         if maker is None:
@@ -505,7 +499,7 @@ class GraphDefinition:
             if "unexpected keyword" not in str(error):
                 raise
             raise TypeError(f"a {node.type} node has no such argument: {', '.join(changes)}") from None
-        edits.change_node(target, node._live_id(), work, self._body)
+        edits.change_node(target, node, work, self._body)
 
     def _current(self, node: DefinitionNode, target: CUDAGraph) -> Any:
         changed = edits.changed_params(target, node.id)
@@ -591,19 +585,17 @@ class GraphDefinition:
             places of the nodes that it comes directly after; "params", a dict; "graphs", of a child and a
             condition, a list of such dicts.
         """
-        nodes = self.nodes()
-        places = {node.id: place for place, node in enumerate(nodes)}
-        after: dict[int, list[int]] = {node.id: [] for node in nodes}
-        for origin, target in self.edges():
-            after[target.id].append(places[origin.id])
-        return {"device": self.device_index, "nodes": [self._describe(each, places, after) for each in nodes]}
+        nodes, edges = self._look()
+        places = {node: place for place, node in enumerate(nodes)}
+        after: dict[DefinitionNode, list[int]] = {node: [] for node in nodes}
+        for origin, target in edges:
+            after[target].append(places[origin])
+        described = [self._describe(node, places[node], after[node]) for node in nodes]
+        return {"device": self.device_index, "nodes": described}
 
-    def _describe(
-        self, node: DefinitionNode, places: dict[int, int], after: dict[int, list[int]]
-    ) -> dict[str, Any]:
-        described = {"id": places[node.id], "type": node.type, "name": node.name, "after": after[node.id]}
+    def _describe(self, node: DefinitionNode, place: int, after: list[int]) -> dict[str, Any]:
         return {
-            **described,
+            **{"id": place, "type": node.type, "name": node.name, "after": after},
             "params": plain_params(node.type, self._read(node)),
             "graphs": [each.to_dict() for each in self._graphs_of(node)],
         }

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.allocator.private.routes cimport retain_pool
-from accelrt.arrays.copy cimport enter_use_apart, Operand, read_operand, uses_owner, View
+from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_operand, uses_owner, View
 from accelrt.core.integers cimport checked_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.node_params cimport (
@@ -23,7 +23,7 @@ from accelrt.driver.table cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
 from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
-from accelrt.graphs.nodes import list_nodes
+from accelrt.graphs.nodes import list_edges, list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
@@ -160,11 +160,19 @@ cdef str refusal_of(NodeWork work, int code):
     return ""
 
 
-cdef Handles handles_of(list numbers):
-    cdef Handles made = Handles(len(numbers))
+cdef uintptr_t handle_of(object node) except 0:
+    # Of a node of a definition, which is asked while no other thread may take it out.
+    cdef uintptr_t handle = node.id
+    if handle == 0:
+        raise RuntimeError("the node was taken out of its graph")
+    return handle
+
+
+cdef Handles handles_of(list nodes):
+    cdef Handles made = Handles(len(nodes))
     cdef Py_ssize_t index
-    for index in range(len(numbers)):
-        made.array[index] = numbers[index]
+    for index in range(len(nodes)):
+        made.array[index] = handle_of(nodes[index])
     return made
 
 
@@ -351,7 +359,7 @@ def setter_work(int ordinal, uint64_t condition, flag: object) -> NodeWork:
 # captured, and those made by hand
 
 def add_node(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work, after: list[int],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work, after: list[object],
 ) -> tuple[int, int, list[int]]:
     """Adds a node behind others.
 
@@ -404,17 +412,25 @@ cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list c
     return found
 
 
+def look(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made,
+) -> tuple[list[GraphNode], list[tuple[int, int]]]:
+    """The nodes and the edges of a graph."""
+    return list_nodes(graph), list_edges(graph)
+
+
 def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
     """Keeps an object alive with the graph."""
     base.append(thing)
 
 
 def remove_node(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node, inner: Iterable[int],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, gone: object, inner: Sequence[object],
 ) -> None:
     """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
     cdef NodeParams params
     cdef object call = None
+    cdef uintptr_t node = handle_of(gone)
     cdef int type_ = 0, code
     code = registry.active().graph_node_type(graph, node, &type_)
     if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
@@ -425,14 +441,16 @@ def remove_node(
     if code:
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
-    for gone in (node, *inner):
-        made.pop(gone, None)
+    for each in (gone, *inner):
+        made.pop(each.id, None)
+        each.id = 0
     if call is not None:  # what launches run is what is left
         base.remove(call)
 
 
 def change_edges(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[int], targets: Sequence[int],
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[object],
+    targets: Sequence[object],
 ) -> None:
     """Adds edges, or removes them."""
     cdef Handles first = handles_of(list(origins)), second = handles_of(list(targets))
@@ -502,7 +520,7 @@ class FillParams(namedtuple("FillParams", "dst value width elements height pitch
     __slots__ = ()
 
 
-def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_t node) -> object:
+def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: object) -> object:
     """Returns the work of a node that is no kernel.
 
     Returns:
@@ -513,6 +531,7 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, uintptr_
         CudaError: the node is none of the graph, or a condition, whose bodies the driver does not tell.
     """
     cdef NodeParams params
+    cdef uintptr_t node = handle_of(asked)
     cdef int code
     with nogil:
         code = registry.active().graph_node_params(graph, node, &params)
@@ -678,16 +697,17 @@ def changed_params(CUDAGraph graph not None, node: int) -> object:
         return None if change is None or change.kernel is not None else change.launches
 
 
-def change_node(CUDAGraph graph not None, uintptr_t node, NodeWork work not None, uintptr_t body) -> None:
+def change_node(CUDAGraph graph not None, changed: object, NodeWork work not None, uintptr_t body) -> None:
     """Changes what a node that is no kernel does: in the graph, where it is this one's, and in what is instantiated."""
     cdef NodeChange made = NodeChange.__new__(NodeChange)
     cdef NodeChange before
-    cdef uintptr_t handle
+    cdef uintptr_t handle, node
     cdef bint left = False
     with cython.critical_section(graph):
         handle = body or graph.node_graph()
         graph.require_unreplayed()
         graph.own_kernels()
+        node = handle_of(changed)
         before = graph.changes.get(node)
         graph.busy += 1
         try:
@@ -705,13 +725,13 @@ def change_node(CUDAGraph graph not None, uintptr_t node, NodeWork work not None
         drain()
 
 
-def switch_node(CUDAGraph graph not None, uintptr_t node, enable: bool | None) -> bool:
+def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
     cdef unsigned int enabled = enable is True
-    cdef uintptr_t handle, exec_
+    cdef uintptr_t handle, exec_, node
     cdef int code
     with cython.critical_section(graph):
-        handle, exec_ = graph.node_graph(), require_exec(graph)
+        handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         graph.require_unreplayed()
         graph.busy += 1
     with nogil:
@@ -733,6 +753,16 @@ cdef struct BoundNode:     # that names memory
     uintptr_t node
     NodeParams params      # as the instance has them; of a kernel their arguments are a copy of its own
     bint touched           # by the change under way
+
+cdef struct BoundName:     # memory that has a name
+    uintptr_t address      # that was captured
+    size_t nbytes
+    size_t alignment       # of that address, as far as kernels rely on it
+    int device
+    bint writes            # some node writes to it
+    uintptr_t current      # of what it is now
+    uintptr_t wanted       # of what a change under way gives it
+    bint changes           # there is such a change
 
 cdef struct BoundWord:     # an address in its params
     BoundNode* node
@@ -789,9 +819,9 @@ def params_to_bind(
         if node.type == "kernel":
             params = read_launch(graph, node.id, source)
         elif node.type in ("memcpy", "memset"):
-            params = read_node(graph, ordinal, base, made, node.id)
+            params = read_node(graph, ordinal, base, made, node)
         elif node.type == "graph":
-            params = params_to_bind(read_node(graph, ordinal, base, made, node.id), ordinal, base, made, source)
+            params = params_to_bind(read_node(graph, ordinal, base, made, node), ordinal, base, made, source)
         found.append((node, params))
     return found
 
@@ -809,6 +839,19 @@ def blocks_of(CUDAGraph graph not None) -> set[int]:
     return {(<Side>thing).address for thing in graph.things() if isinstance(thing, Side)}
 
 
+# stub: class Given:
+@cython.final
+cdef class Given:
+    """Memory that a name is given, and what it keeps alive."""
+
+    cdef uintptr_t address
+    cdef NodeChange change
+    cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it names memory of this process")
+
+
 cdef class Bindings:
     """Where an instance's nodes name memory, so that they can be given other memory."""
 
@@ -818,18 +861,17 @@ cdef class Bindings:
     cdef BoundWord* words
     cdef int node_count
     cdef int word_count
-    cdef list parameters          # (name, address, bytes, device, uses)
-    cdef dict places              # name -> its index among them
-    cdef uintptr_t* current       # where each one's memory begins
+    cdef dict places              # name -> its index
+    cdef BoundName* names
+    cdef int name_count
     cdef object __weakref__
 
     def __init__(self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]]) -> None:
         if self.graph is not None:
             raise RuntimeError("these Bindings are made already; make others")
-        self.parameters = list(parameters)
         self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
         self.handle = graph.node_graph()
-        self.allot()
+        self.allot(list(parameters))
         self.graph = graph
         graph.bound = self
 
@@ -839,30 +881,35 @@ cdef class Bindings:
             free(self.nodes[index].params.arguments)
         free(self.nodes)
         free(self.words)
-        free(self.current)
+        free(self.names)
 
     def __reduce__(self):
         refuse_copy(self, "they are of one graph; make others")
 
-    cdef int allot(self) except -1:
+    cdef int allot(self, list parameters) except -1:
+        # parameters: (name, address, bytes, device, uses)
         cdef dict known = {}
         cdef int name, index
-        for _, _, _, _, uses in self.parameters:
+        for _, _, _, _, uses in parameters:
             for use in uses:
                 known.setdefault(use.node, len(known))
                 self.word_count += 1
         self.nodes = <BoundNode*>calloc(len(known) + 1, sizeof(BoundNode))
         self.words = <BoundWord*>calloc(self.word_count + 1, sizeof(BoundWord))
-        self.current = <uintptr_t*>calloc(len(self.parameters) + 1, sizeof(uintptr_t))
-        if self.nodes == NULL or self.words == NULL or self.current == NULL:
+        self.names = <BoundName*>calloc(len(parameters) + 1, sizeof(BoundName))
+        if self.nodes == NULL or self.words == NULL or self.names == NULL:
             raise MemoryError("no host memory for the names of a graph's memory")
+        self.name_count = len(parameters)
         for node, index in known.items():
             self.read(&self.nodes[index], node)
             self.node_count += 1
         index = 0
-        for name, (_, address, _, _, uses) in enumerate(self.parameters):
-            self.current[name] = address
+        for name, (_, address, nbytes, device, uses) in enumerate(parameters):
+            self.names[name].address = self.names[name].current = address
+            self.names[name].nbytes, self.names[name].device = nbytes, device
+            self.names[name].alignment = min(address & -address, 256)
             for use in uses:
+                self.names[name].writes = self.names[name].writes or "w" in use.access
                 self.words[index].node = &self.nodes[<int>known[use.node]]
                 self.words[index].place = place_of(self.words[index].node, use.argument, use.word)
                 self.words[index].offset, self.words[index].name = use.offset, name
@@ -896,10 +943,9 @@ cdef class Bindings:
         cdef Access access
         cdef Operand side
         cdef bint left = False
-        cdef dict before = {}
+        cdef int index
         for name, thing in memory.items():
             changes.append(self.look(name, thing, &side))
-            before[self.places[name]] = (self.current[<int>self.places[name]], side.address)
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
@@ -910,15 +956,17 @@ cdef class Bindings:
             graph.busy += 1
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
-            for name, thing in memory.items():  # as when it was read
-                self.look(name, thing, &side)
-                if side.address != before[self.places[name]][1]:
-                    raise ValueError(f"{name} was moved by another thread")
+            for index in range(self.name_count):
+                self.names[index].changes = False
+            for name, change in zip(memory, changes):
+                index = self.places[name]
+                side.address = self.names[index].wanted = (<Given>change).address
+                look_again(&side, memory[name], name)  # as when it was read
                 watch.refuse_sleeping(side.address, name)
-            for (name, thing), change in zip(memory.items(), changes):
-                left = graph.keep_change(name, change, True) or left
-            self.change({index: new for index, (_, new) in before.items()},
-                        {index: old for index, (old, _) in before.items()})
+                self.names[index].changes = True
+            for name, change in zip(memory, changes):
+                left = graph.keep_change(name, (<Given>change).change, True) or left
+            self.change()
         finally:
             end_use(&access)
             with cython.critical_section(graph):
@@ -926,40 +974,49 @@ cdef class Bindings:
         if left:
             drain()
 
-    cdef NodeChange look(self, object name, object memory, Operand* side):
+    cdef Given look(self, object name, object memory, Operand* side):
         # What is given for a name, and what it keeps alive.
         cdef Record record = recorded()
-        cdef NodeChange made = NodeChange.__new__(NodeChange)
+        cdef Given made = Given.__new__(Given)
+        cdef NodeChange change = NodeChange.__new__(NodeChange)
+        cdef BoundName* bound
         cdef View view
-        if name not in self.places:
+        index = self.places.get(name)
+        if index is None:
             raise TypeError(f"the graph has no memory named {name!r}; it has {', '.join(self.places)}")
-        _, address, nbytes, device, uses = self.parameters[self.places[name]]
-        view = read_operand(side, memory, name, any(["w" in use.access for use in uses]))
-        if not side.ordered or side.ordinal != device:
-            raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {device} (-1 is page-locked "
-                             "memory)")
-        if side.nbytes < nbytes:
-            raise ValueError(f"{name} has {side.nbytes} bytes; what was captured has {nbytes}")
-        if side.address % min(address & -address, 256):
-            raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at {address:#x}")
+        bound = &self.names[<int>index]
+        view = read_operand(side, memory, name, bound.writes)
+        if not side.ordered or side.ordinal != bound.device:
+            raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {bound.device} "
+                             "(-1 is page-locked memory)")
+        if side.nbytes < bound.nbytes:
+            raise ValueError(f"{name} has {side.nbytes} bytes; what was captured has {bound.nbytes}")
+        if side.address % bound.alignment:
+            raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at "
+                             f"{bound.address:#x}")
         keep_side(record, side.source, memory if view is None else view, side.ordinal, side.block)
-        made.things = [record.kept]
-        made.sides = [thing for thing in record.kept if isinstance(thing, Side)]
+        change.things = [record.kept]
+        change.sides = [thing for thing in record.kept if isinstance(thing, Side)]
+        made.address, made.change = side.address, change
         return made
 
-    cdef int change(self, dict new, dict old) except -1:
+    cdef int change(self) except -1:
         # Where the driver refuses one, those before it get back what they had.
-        cdef int done = 0, code
+        cdef int done = 0, index, code
         cdef bint mixed = False
         cdef str lost = ""
-        self.write(new)
+        cdef BoundName* bound
+        self.write(True)
         with nogil:
             code = self.put(self.node_count, &done)
         if code == 0:
-            for name, address in new.items():
-                watch.note_moved(self.graph.capture, old[name], self.parameters[name][2], address)
+            for index in range(self.name_count):
+                bound = &self.names[index]
+                if bound.changes:
+                    watch.note_moved(self.graph.capture, bound.current, bound.nbytes, bound.wanted)
+                    bound.current = bound.wanted
             return 0
-        self.write(old)
+        self.write(False)
         with nogil:
             mixed = self.put(done, &done) != 0
         if mixed:
@@ -968,17 +1025,17 @@ cdef class Bindings:
             self.graph.exec_, self.graph.rare = 0, self.graph.rare | UNREADY
         raise_status(code, "graph_node_set", ("graph_exec", self.graph.exec_, "node", self.nodes[done].node), lost)
 
-    cdef int write(self, dict addresses) except -1:
+    cdef void write(self, bint wanted) noexcept:
+        # The addresses of the names that change: those wanted, or those that there were.
+        cdef const BoundName* bound
         cdef int index
         for index in range(self.node_count):
             self.nodes[index].touched = False
-        for name, address in addresses.items():
-            self.current[<int>name] = address
         for index in range(self.word_count):
-            if self.words[index].name in addresses:
-                self.words[index].place[0] = self.current[self.words[index].name] + self.words[index].offset
+            bound = &self.names[self.words[index].name]
+            if bound.changes:
+                self.words[index].place[0] = (bound.wanted if wanted else bound.current) + self.words[index].offset
                 self.words[index].node.touched = True
-        return 0
 
     cdef int put(self, int count, int* out_done) noexcept nogil:
         # The nodes that are touched, among the first ones; out_done is the one that was refused.

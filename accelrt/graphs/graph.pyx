@@ -88,7 +88,8 @@ cdef list all_things(list base, dict made):
 
 
 cdef uintptr_t node_id(object node) except? 0:
-    return checked_address_int(node.id if isinstance(node, GraphNode) else node, "node")
+    # Of a node of a definition too, whose id is 0 once it was taken out.
+    return checked_address_int(node if isinstance(node, int) else getattr(node, "id", node), "node")
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture

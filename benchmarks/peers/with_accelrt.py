@@ -1,6 +1,7 @@
 """accelrt's way to do each row's work."""
 
 import ctypes
+import itertools
 from pathlib import Path
 
 from timing import Work, nothing
@@ -170,6 +171,29 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
     def replay_10(self):
         return self.captured()().replay
+
+    def rebind_8(self):
+        accelrt.set_stream(self.stream)
+        to = accelrt.Buffer(1024)
+        sources, others = ([accelrt.Buffer(1024) for _ in range(8)] for _ in range(2))
+        common = accelrt.Buffer(1024)
+        graph = accelrt.CUDAGraph(keep_graph=True)
+        with accelrt.graph(graph, stream=self.stream):
+            for index in range(1000):
+                accelrt.copy(to, sources[index // 125] if index % 125 == 0 else common, blocking=False)
+        names = [f"x{index}" for index in range(8)]
+        rebind = accelrt.GraphParameters(graph, **dict(zip(names, sources, strict=True))).rebind
+        turns = itertools.cycle([dict(zip(names, each, strict=True)) for each in (others, sources)])
+        return lambda: rebind(**next(turns))
+
+    def update_1(self):
+        accelrt.set_stream(self.stream)
+        kernel, x, other = self.empty_kernel(1), accelrt.Buffer(1024), accelrt.Buffer(1024)
+        graph = accelrt.CUDAGraph(keep_graph=True)
+        with accelrt.graph(graph, stream=self.stream):
+            kernel[1, 1](x)
+        rebind, turns = accelrt.GraphParameters(graph, x=x).rebind, itertools.cycle([other, x])
+        return lambda: rebind(x=next(turns))
 
     # --- launches and exports ---
 

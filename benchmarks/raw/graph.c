@@ -1,4 +1,4 @@
-/* Capture and replay of ten small copies on the raw driver. */
+/* Capture and replay of ten small copies on the raw driver, and the change of a kernel node of an instance. */
 #include "raw.h"
 
 static CUdeviceptr to, origin;
@@ -27,11 +27,36 @@ static void prepare_replay(void) { replayed = capture(); }
 
 static void replay_10(void) { DO(cuGraphLaunch(replayed, stream)); }
 
+static CUgraphExec changed;
+static CUgraphNode node;
+static CUDA_KERNEL_NODE_PARAMS launch;
+static CUdeviceptr pointer;
+static void *arguments[] = {&pointer};
+
+static void prepare_update(void) {
+    CUgraph graph;
+    DO(cuModuleGetFunction(&launch.func, empty_kernels(), "empty_1"));
+    launch.gridDimX = launch.gridDimY = launch.gridDimZ = 1;
+    launch.blockDimX = launch.blockDimY = launch.blockDimZ = 1;
+    launch.kernelParams = arguments;
+    pointer = to;
+    DO(cuGraphCreate(&graph, 0));
+    DO(cuGraphAddKernelNode(&node, graph, NULL, 0, &launch));
+    DO(cuGraphInstantiate(&changed, graph, 0));
+}
+
+static void update_1(void) {
+    pointer = pointer == to ? origin : to;
+    DO(cuGraphExecKernelNodeSetParams(changed, node, &launch));
+}
+
 int main(int argc, char **argv) {
     if (!begin(argc, argv) || !ready("capture_10", prepare))
         return 1;
     row("capture_10", capture_10, 20, 1);
     if (ready("replay_10", prepare_replay))
         row("replay_10", replay_10, 50, 1);
+    if (ready("update_1", prepare_update))
+        row("update_1", update_1, 200, 1);
     return 0;
 }

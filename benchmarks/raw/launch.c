@@ -3,16 +3,9 @@
 
 static CUfunction one, sixteen;
 static CUdeviceptr memory;
-static char image[4096];
 
 static void prepare(void) {
-    char path[4096] = __FILE__;
-    CUmodule module;
-    strcpy(strrchr(path, '/') + 1, "empty.ptx");
-    FILE *file = fopen(path, "r");
-    if (file == NULL || fread(image, 1, sizeof image - 1, file) == 0)
-        DO(CUDA_ERROR_FILE_NOT_FOUND);
-    DO(cuModuleLoadData(&module, image));
+    CUmodule module = empty_kernels();
     DO(cuModuleGetFunction(&one, module, "empty_1"));
     DO(cuModuleGetFunction(&sixteen, module, "empty_16"));
     DO(cuMemAlloc(&memory, 1024));

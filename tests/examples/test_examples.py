@@ -51,8 +51,10 @@ def test_an_example_runs(command):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["pipeline.py", "saxpy.py", "block_sums.py", "divided_device.py", "paged_cache.py", "training_step.py"],
+    [
+        *("pipeline.py", "saxpy.py", "block_sums.py", "divided_device.py", "graph_by_hand.py"),
+        *("paged_cache.py", "training_step.py"),
+    ],
 )
 def test_no_streams_of_an_example_race(command):
     run(command, ACCELRT_SANITIZE="raise")

@@ -44,6 +44,12 @@ def graph_of(scene):
     return captured
 
 
+def definition_of(scene):
+    definition = accelrt.GraphDefinition()
+    definition.fill(scene.definition_memory, 5)
+    return definition
+
+
 def recorded_event(scene):
     event = accelrt.Event(enable_timing=True)
     event.record(scene.stream)
@@ -83,6 +89,12 @@ MAKERS = {
     "event": recorded_event,
     "graph": graph_of,
     "unused_graph": lambda scene: accelrt.CUDAGraph(),
+    "definition": definition_of,
+    "defined_node": lambda scene: scene.definition.nodes()[0],
+    "arguments": lambda scene: accelrt.GraphParameters(
+        scene.definition.instantiate(), x=scene.definition_memory
+    ),
+    "definition_memory": lambda scene: accelrt.Buffer(NBYTES),
     "node": lambda scene: scene.graph.nodes()[0],
     "hook": lambda scene: scene.graph.register_replay_hook(int),
     "generator": lambda scene: accelrt.random.Generator("cuda"),
@@ -100,7 +112,10 @@ SUBJECTS = {
     "Array": "array",
     "Buffer": "buffer",
     "CUDAGraph": "graph",
+    "DefinitionNode": "defined_node",
     "Event": "event",
+    "GraphDefinition": "definition",
+    "GraphParameters": "arguments",
     "Kernel": "kernel",
     "MemPool": "pool",
     "Module": "module",
@@ -115,14 +130,20 @@ SUBJECTS = {
 }
 # Classes of which no object is shared: values, contexts (ADDED has them as statements).
 NO_SUBJECTS = {
+    "AllocationParams",
     "CUDAPluggableAllocator",
+    "Condition",
+    "ConditionParams",
+    "CopyParams",
     "DeviceInterface",
     "DeviceProperties",
     "EccErrors",
     "ElementwiseKernel",
     "ExternalStream",
+    "FillParams",
     "GpuProcess",
     "GraphNode",
+    "GraphParameter",
     "GraphedCallable",
     "GreenContext",
     "KernelAttributes",
@@ -131,6 +152,7 @@ NO_SUBJECTS = {
     "MemoryInfo",
     "ModuleImage",
     "NvlinkTraffic",
+    "ParameterUse",
     "PcieLink",
     "PcieTraffic",
     "PowerLimits",
@@ -149,6 +171,9 @@ PARTS = {
     "pool": {"pool", "buffer", "array", "allocator"},
     "graph": {"graph", "array"},
     "node": {"graph"},
+    "definition": {"definition"},
+    "defined_node": {"definition"},
+    "arguments": {"definition"},
     "hook": {"hook", "graph"},
     "event": {"event", "stream"},
     "address": {"address", "allocator"},
@@ -211,6 +236,8 @@ ARGUMENTS = {
     "ones_like.other": "array",
     "zeros_like.other": "array",
     "full_like.other": "array",
+    "GraphDefinition.fill.dst": "definition_memory",
+    "GraphDefinition.retain_object.thing": lambda scene: 5,
     "flag": "flag",
     "generator": "generator",
     "source": "array",
@@ -264,6 +291,27 @@ LEFT_OUT = {
     "CUDAGraph.set_kernel_node_params": "the graph here has no kernel",
     "CUDAGraph.kernel_node_params": "the graph here has no kernel",
     "arange(stream=)": "asarray(stream=) goes the same way",
+    "GraphDefinition.kernel": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.copy": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.copy_3d": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.host_function": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.record": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.wait": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.child": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.child_work": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.allocate": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.free": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.if_": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.while_": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.switch": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.set_condition": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.empty": "GraphDefinition.fill goes the same way",
+    "GraphDefinition.find_in_clone": "of another graph",
+    "GraphDefinition.add_edge": "one node here",
+    "GraphDefinition.remove_edge": "one node here",
+    "DefinitionNode.is_enabled": "tests/graphs has it, with an instance",
+    "DefinitionNode.set_enabled": "tests/graphs has it, with an instance",
+    "DefinitionNode.update": "tests/graphs has it, with what is changed",
     "CUDAGraph.if_": "only in a capture",
     "CUDAGraph.while_": "only in a capture",
     "Communicator.all_gather(stream=)": "all_reduce(stream=) goes the same way",
