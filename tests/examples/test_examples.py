@@ -51,6 +51,7 @@ def test_an_example_runs(command):
 
 
 @pytest.mark.parametrize(
+    "command",
     [
         *("pipeline.py", "saxpy.py", "block_sums.py", "divided_device.py", "graph_by_hand.py"),
         *("paged_cache.py", "training_step.py"),
