@@ -20,7 +20,7 @@ from accelrt.driver.host.machine cimport (
 from accelrt.driver.host.memory cimport claim_memory, find_allocation, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_condition, add_node, append_node, begin_branch, begin_capture, beside_capture, bodies,
-    break_capture, check_implicit, check_unsafe, condition_of, end_capture, events, exchange_mode, find_body,
+    break_capture, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode, find_body,
     find_function, free_graph, gate, gate_any, hold_work, is_captured_into, keep_body, make_launch, new_condition,
     owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill, prepare_set, tickets_for,
 )
