@@ -34,6 +34,7 @@ MADE_BY = {
 ALSO_MADE_BY = {
     "physical_create_shared": "physical_create",
     "physical_import": "physical_create",
+    "physical_retain": "physical_create",
     "ipc_event_open": "event_create",
 }
 ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload")  # take an ordinal first

@@ -214,6 +214,8 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
+    ctypedef int (*PFN_cuMemRetainAllocationHandle_v11000)(
+        CUmemGenericAllocationHandle*, void*) noexcept nogil  # physical_retain(out_handle, address)
 
 # Typed by hand, for headers have had them only since 12.5 and 12.4.
 ctypedef int (*PFN_cuCtxRecordEvent_v12050)(CUcontext, CUevent) noexcept nogil  # not needed
