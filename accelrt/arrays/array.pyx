@@ -279,7 +279,7 @@ cdef class Buffer:
         Returns:
             accelrt.sharing.MemoryHandle, which pickles.  Keep it until the others have opened it.
         Raises:
-            ValueError: the Buffer was freed, or is another process's memory itself.
+            ValueError: the Buffer was freed, or is another process's memory itself, in a plain segment.
             NotSupportedError: the memory cannot be exported: the text says why, and what to do.
             SleepingMemoryError: the memory sleeps.
             RuntimeError: the stream is capturing.

@@ -6,6 +6,7 @@ cdef class Mapping:
     cdef readonly uintptr_t base  # 0 once it is closed
     cdef readonly size_t size
     cdef size_t mapped            # bytes from base on
+    cdef list sizes               # of the pages that are mapped, in bytes; None of a plain segment
     cdef bint plain               # a plain segment
     cdef bint noted               # streams that use it are noted
     cdef int lost                 # answers in a row that the device is lost

@@ -503,6 +503,7 @@ cdef class SharedBytes:
     cdef list handles
     cdef object view               # of memory of a Reservation, what keeps that; or None
     cdef list exports              # its pages that the allocator counts as exported
+    cdef bint is_opened            # of another process's: the handles are this object's, and view is its Lease
     cdef bint exported             # the allocator counts it as such
     cdef bint is_torchs
     cdef object __weakref__
@@ -516,6 +517,11 @@ cdef class SharedBytes:
         if self.is_torchs:
             with nogil:
                 let_go_of_share(address)
+        elif self.is_opened:
+            for page in self.handles:
+                address = page
+                with nogil:
+                    registry.active().physical_release(address)
         elif self.view is not None:
             for page in self.exports:
                 address = page
@@ -541,7 +547,10 @@ cdef class SharedBytes:
         cdef int file = -1, code
         cdef bint kept = False
         with nogil:
-            code = export_page(handle, &file, &kept)
+            if self.is_opened:
+                code = registry.active().physical_export(handle, &file)
+            else:
+                code = export_page(handle, &file, &kept)
         if code:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
         return file, None if kept else own(file)
@@ -602,12 +611,12 @@ def share_bytes(Buffer buffer) -> SharedBytes:
         )
     if buffer.kept and getattr(buffer.keeper, "reservation", None) is not None:
         return share_reserved(buffer)
+    if buffer.kept and isinstance(buffer.keeper, Lease):
+        return pass_on(buffer, buffer.keeper)
     if buffer.kept:
         if not isinstance(buffer.keeper, SharedBytes):
-            raise ValueError(
-                f"{buffer!r} is memory of another process already, which alone can share it; copy it into a Buffer of "
-                "this process, and share that"
-            )
+            raise ValueError(f"{buffer!r} is memory that something else keeps, which cannot be shared; copy it into a "
+                             "Buffer, and share that")
         return buffer.keeper
     shared = SharedBytes.__new__(SharedBytes)
     shared.device_index = device
@@ -629,6 +638,41 @@ def share_bytes(Buffer buffer) -> SharedBytes:
         raise
     finally:
         free(export.pages)
+    return shared
+
+
+cdef long long passed_on = 0  # pages that were given a number so far
+
+
+cdef SharedBytes pass_on(Buffer buffer, Lease lease):
+    # Memory that this process has opened of another one, as its own to the next: the lease lives until that has let go of
+    # it.  Pages have numbers below 0, which none of this process's own has.
+    global passed_on
+    cdef SharedBytes shared = SharedBytes.__new__(SharedBytes)
+    cdef Mapping memory = lease.ending.memory
+    cdef uintptr_t at, handle = 0
+    cdef int code
+    cdef list pages = []
+    if buffer.nbytes and (memory is None or memory.plain):
+        raise ValueError(
+            f"{buffer!r} is memory of another process in a plain segment, which that process alone can share; copy it "
+            "into a Buffer of this process, and share that"
+        )
+    shared.device_index, shared.ptr, shared.nbytes = buffer.device_index, buffer.ptr, buffer.nbytes
+    shared.is_opened, shared.view, shared.handles = True, lease, []
+    at = memory.base if buffer.nbytes else 0
+    for size in memory.sizes if buffer.nbytes else ():
+        if at + <size_t>size > buffer.ptr and at < buffer.ptr + buffer.nbytes:
+            with nogil:
+                code = registry.active().physical_retain(at, &handle)
+            if code:
+                raise_status(code, "physical_retain", ("address", at))
+            shared.handles.append(handle)
+            shared.base = at if not pages else shared.base
+            passed_on += 1
+            pages.append((-passed_on, size))
+        at += <size_t>size
+    shared.pages, shared.size = tuple(pages), sum([size for _, size in pages])
     return shared
 
 
@@ -789,6 +833,7 @@ cdef class Mapping:
             _unreleased.append(handle)
         if code:
             raise_status(code, "memory_map", ("address", address, "size", size, "handle", handle))
+        self.sizes.append(size)
 
     def finish(self) -> None:
         """Opens the pages for the device, and begins to note which streams use them."""
@@ -906,6 +951,7 @@ def reserve(int device, size_t size) -> Mapping:
     mapping.device_index = device
     mapping.base = address
     mapping.size = size
+    mapping.sizes = []
     return mapping
 
 

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 from beside import Gate
+from child import in_own_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -286,3 +287,21 @@ def test_batches_of_several_threads_are_each_whole():
         thread.join()
     assert not errors
     assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()
+
+
+@in_own_process(ACCELRT_SANITIZE="raise")
+def test_the_race_detector_hears_of_each_copy():
+    first, second = accelrt.Stream(), accelrt.Stream()
+    buffer = accelrt.Buffer(4096)
+    one, other = accelrt.PinnedBuffer(1024), accelrt.PinnedBuffer(1024)
+    array, source = accelrt.zeros((8, 8), "i4"), accelrt.zeros((4, 2), "i4")
+    for stream in (first, second):
+        stream.wait_stream(accelrt.current_stream())
+    accelrt.copy_many([buffer.ptr, buffer.ptr + 1024], [one.ptr, one.ptr], 1024, stream=first)
+    accelrt.copy_many([buffer.ptr + 2048], [other.ptr], 1024, stream=second)
+    with pytest.raises(accelrt.RaceError, match="copy_many"):
+        accelrt.copy_many([buffer.ptr + 1024], [other.ptr], 16, stream=second)
+    accelrt.copy_many([array[:4, 1:3]], [source], stream=first)
+    with pytest.raises(accelrt.RaceError):
+        accelrt.fill(array, 1, stream=second)
+    accelrt.synchronize()

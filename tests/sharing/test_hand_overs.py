@@ -80,6 +80,37 @@ def test_pages_of_a_reservation_are_shared_and_not_taken_back_meanwhile(other):
         cache.decommit(page, 3 * page)
 
 
+def pass_it_on(kept, array):
+    kept["passed"] = array[1:]
+    kept["handle"] = kept["passed"].share()
+    return kept["handle"]
+
+
+def open_and_fill(kept, handle, value):
+    array = handle.open()
+    seen = array.numpy()
+    array.fill_(value)
+    accelrt.synchronize()
+    return seen
+
+
+def test_what_was_opened_is_passed_on_to_a_third_process(other, mortal):
+    array = accelrt.full(3 * MIB, 3, "int32")
+    handle = other.call(pass_it_on, array)
+    assert (mortal.call(open_and_fill, handle, 8) == 3).all()
+    assert array[0].item() == 3
+    assert (array[1:].numpy() == 8).all()
+    address = array.ptr
+    array.free()
+    assert (mortal.call(open_and_fill, handle, 9) == 8).all()  # while the second process keeps it
+    assert (other.call(look, "passed") == 9).all()
+    assert accelrt.memory.address_info(address).state == "active_allocated"
+    handle.close()
+    other.call(drop, "passed")
+    other.call(drop, "handle")
+    wait_until(lambda: accelrt.memory.address_info(address).state != "active_allocated")
+
+
 def test_what_another_process_made_comes_here(other):
     array = other.call(make, "made", 3 * MIB, 5)
     assert (array.numpy() == 5).all()

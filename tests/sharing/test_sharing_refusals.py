@@ -47,12 +47,15 @@ def share_on(kept, name):
     return kept[name].share()
 
 
-def test_memory_of_another_process(other):
+@in_own_process(ACCELRT_DRIVER=os.environ["ACCELRT_DRIVER"], ACCELRT_ALLOC_CONF="expandable_segments:False")
+def test_memory_of_another_process_in_a_plain_segment():
+    other = Other(ACCELRT_ALLOC_CONF="expandable_segments:False")
     array = accelrt.full((3,), 1, "int8")
     other.call(keep, "array", array)
-    with pytest.raises(RuntimeError, match=r"is memory of another process already, which alone can share it"):
+    with pytest.raises(RuntimeError, match=r"in a plain segment, which that process alone can share"):
         other.call(share_on, "array")
     other.call(drop, "array")
+    other.stop()
 
 
 def test_beside_a_capture_of_the_stream(other):

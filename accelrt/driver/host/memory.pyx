@@ -925,6 +925,26 @@ cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noex
     return code
 
 
+cdef int physical_retain_gated(uintptr_t address, uintptr_t* out_handle) noexcept nogil:
+    # Of memory that other processes may have, as one that was imported.
+    cdef const Range* mapping
+    cdef size_t size = 0
+    cdef int own = -1, device = -1, code = INVALID_VALUE
+    lock_memory()
+    mapping = containing(memory, address)
+    if mapping != NULL and mapping.kind == MAPPED:
+        code = NOT_SUPPORTED
+        if mapping.physical.own >= 0:
+            own, device, size = copy_file(mapping.physical.own), mapping.device, mapping.size
+            code = 0 if own >= 0 else OPERATING_SYSTEM
+    unlock_memory()
+    if code == 0:
+        code = add_physical(device, size, own, False, out_handle)
+        if code:
+            close_file(own)
+    return code
+
+
 cdef void let_go(Physical* physical) noexcept nogil:
     if physical.alive or physical.mappings:
         return
