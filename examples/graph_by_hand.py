@@ -38,7 +38,7 @@ def make(x: accelrt.Array, out: accelrt.Array, left: accelrt.Array) -> accelrt.C
 def run() -> None:
     """Replays it over two inputs."""
     x = accelrt.asarray(np.full(COUNT, 8, np.float32))
-    out, left = accelrt.zeros(COUNT), accelrt.asarray(np.array([ROUNDS], np.uint32))
+    out, left = accelrt.zeros(COUNT, "float32"), accelrt.asarray(np.array([ROUNDS], np.uint32))
     graph = make(x, out, left)
     graph.replay()
     assert (out.numpy() == 8 / 2**ROUNDS).all()
@@ -49,7 +49,7 @@ def run() -> None:
     with accelrt.graph(captured):
         scale(x, out=out)
     arguments = accelrt.GraphParameters(captured, x=x, out=out)
-    other, result = accelrt.full(COUNT, 21.0), accelrt.zeros(COUNT)
+    other, result = accelrt.full(COUNT, 21.0, "float32"), accelrt.zeros(COUNT, "float32")
     arguments.replay(x=other, out=result)
     assert (result.numpy() == 42).all()
     print(f"{ROUNDS} rounds of a loop on the device, and a replay with other memory: right")
@@ -59,6 +59,7 @@ def main() -> None:
     if not accelrt.is_available() or os.environ.get("ACCELRT_DRIVER") == "host":
         accelrt.init(driver="host")
     run()
+    print(f"{accelrt.memory_allocated()} bytes are still allocated")
 
 
 if __name__ == "__main__":

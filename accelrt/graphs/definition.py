@@ -76,7 +76,7 @@ class DefinitionNode:
         """Where the memory of an allocation lies."""
         if self.type != "mem_alloc":
             raise TypeError(
-                f"{self!r} allocates nothing; only a node of GraphDefinition.allocate has an address"
+                f"a {self.type} node allocates nothing; a node of GraphDefinition.allocate has an address"
             )
         return int(self.params.address)
 

@@ -840,7 +840,6 @@ def blocks_of(CUDAGraph graph not None) -> set[int]:
 
 
 # stub: class Given:
-@cython.final
 cdef class Given:
     """Memory that a name is given, and what it keeps alive."""
 
@@ -856,6 +855,7 @@ cdef class Bindings:
     """Where an instance's nodes name memory, so that they can be given other memory."""
 
     cdef CUDAGraph graph
+    cdef object token             # that the graph has as long as its nodes are as they are known here
     cdef uintptr_t handle         # of the driver's graph whose nodes they are
     cdef BoundNode* nodes
     cdef BoundWord* words
@@ -873,7 +873,7 @@ cdef class Bindings:
         self.handle = graph.node_graph()
         self.allot(list(parameters))
         self.graph = graph
-        graph.bound = self
+        self.token = graph.bound = object()
 
     def __dealloc__(self):
         cdef int index
@@ -949,7 +949,7 @@ cdef class Bindings:
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
-            if graph.bound is not self:
+            if graph.bound is not self.token:
                 raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
                                    "named; make other GraphParameters")
             graph.own_kernels()

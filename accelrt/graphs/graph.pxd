@@ -31,7 +31,7 @@ cdef class CUDAGraph:
     cdef list base                   # what those captured point at, once others were added by hand; or None
     cdef dict made                   # handles of nodes made by hand -> role -> list of what they point at; or None
     cdef CUDAGraph source            # of what was instantiated from another graph's nodes: that one; or None
-    cdef object bound                # Bindings that still tell where it names memory, or None
+    cdef object bound                # token of the Bindings that still tell where it names memory, or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
     cdef dict changes                # handles of nodes, or names of memory -> NodeChange: what they use since then
     cdef list calls                  # the host functions among them
