@@ -191,8 +191,8 @@ PARTS = {
 }
 # Argument -> the role of the object, or what makes it; "Class.method.argument" goes before "argument".
 ARGUMENTS = {
-    "copy_many.dsts": lambda scene: [scene.buffer],
-    "copy_many.srcs": lambda scene: [scene.pinned],
+    "copy_many.dsts": lambda scene: [],
+    "copy_many.srcs": lambda scene: [],
     "MemPool.grant_access.peer": lambda scene: 1,
     "MemPool.revoke_access.peer": lambda scene: 1,
     "dst": lambda scene: np.zeros(NBYTES, np.uint8),
@@ -350,6 +350,8 @@ LEFT_OUT = {
     "memory.record_history": "ADDED has it, with its end",
     "memory.set_allocator_settings": "ADDED has it, with its end",
     "memory.tag_pool": "within use_mem_pool",
+    "copy_many": "ADDED has it, with memory",
+    "copy_many(stream=)": "ADDED has it, with memory",
     "reserve": "ADDED has it, with its end",
     "caching_allocator_alloc": "ADDED has it, with its end",
     "caching_host_allocator_alloc": "ADDED has it, with its end",
@@ -447,6 +449,10 @@ ADDED = {
     "callbacks": ({"allocator"}, observed),
     "caching_allocator_alloc, delete": ({"allocator", "stream"}, raw_memory),
     "caching_host_allocator_alloc, delete": ({"pinned"}, raw_pinned),
+    "copy_many": (
+        {"buffer", "pinned", "stream"},
+        lambda scene: accelrt.copy_many([scene.buffer], [scene.pinned], stream=scene.stream),
+    ),
     "reserve, commit, close": ({"allocator", "buffer", "stream"}, reserved),
     "settings": ({"settings", "allocator"}, set_and_reset),
     "Buffer()": ({"allocator"}, lambda scene: accelrt.Buffer(3 << 20)),
