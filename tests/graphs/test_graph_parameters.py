@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from child import in_own_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_sources import image_for, numbers
@@ -264,6 +265,20 @@ def test_memory_that_does_not_fit_is_refused_and_nothing_is_changed(image):
     arguments.replay()
     assert (read(x) == numbers(5)).all()
     assert (read(y, np.uint8) == 1).all()
+
+
+@pytest.mark.own_process
+@in_own_process(ACCELRT_SANITIZE="1")
+def test_the_race_detector_knows_what_a_replay_uses_instead():
+    x, y, other = buffer(), buffer(), accelrt.Stream()
+    other.wait_stream(accelrt.current_stream())
+    arguments = accelrt.GraphParameters(captured(lambda: x.fill(3)), x=x)
+    arguments.replay(x=y)
+    with accelrt.stream(other):
+        x.fill(4)
+        with pytest.raises(accelrt.RaceError):
+            y.fill(4)
+    accelrt.synchronize()
 
 
 OPERATIONS = st.one_of(
