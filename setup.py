@@ -29,6 +29,9 @@ from setuptools.modified import newer_group
 ROOT = Path(__file__).parent
 PACKAGE = (ROOT / "accelrt").resolve()
 LIBRARY = "accelrt.lib.libaccelrt"
+# What Cython would write into every module, once: functions that Python calls, arguments, imports, errors.
+SHARED = "accelrt.core.cython_utilities"
+NOT_SHARED = ("MemoryView",)  # which no module uses
 # What writes sources: no part of a wheel.
 NOT_INSTALLED = ("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen")
 CMAKE_VERSION = """\
@@ -258,6 +261,16 @@ def c_library(kind):
     return made
 
 
+def shared_module(kind):
+    """The module of Cython's own functions, in a list; an older Cython writes them into every module."""
+    import Cython  # late: check_tools says so where there is none
+
+    if version_pair(".".join(Cython.__version__.split(".")[:2])) < (3, 3):
+        return []
+    source = f"{SHARED.replace('.', '/')}.c"  # which Cython writes
+    return [Extension(SHARED, [source], **options(kind, SHARED.removeprefix("accelrt.")))]
+
+
 def extension(path, kind):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     module_options = options(kind, name.removeprefix("accelrt."))
@@ -265,6 +278,23 @@ def extension(path, kind):
     if name.startswith("accelrt.driver.cuda"):
         made.include_dirs = [cuda_include()]
     return made
+
+
+def write_shared_module(source, force):
+    """Has Cython write the module of its own functions, unless this version of Cython has."""
+    from Cython.Build.SharedModule import generate_shared_module
+    from Cython.Compiler.Options import CompilationOptions
+    from Cython.Utils import file_generated_by_this_cython
+
+    if force or not file_generated_by_this_cython(source):
+        generate_shared_module(
+            CompilationOptions(
+                shared_c_file_path=source,
+                module_name=SHARED,
+                compiler_directives=directives(),
+                shared_utility_features_disabled=NOT_SHARED,
+            )
+        )
 
 
 class Stamp:
@@ -302,7 +332,7 @@ class ParallelBuild(build_ext):
         ]
         variables = {name: os.environ.get(name) for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS")}
         facts = (flags, variables, headers_version(Path(cuda_include())))
-        sources = Stamp(f"{base}/sources.stamp", directives())
+        sources = Stamp(f"{base}/sources.stamp", (directives(), NOT_SHARED))
         stamps = [sources, Stamp(f"{self.build_temp}/modules.stamp", facts)]
         stamps += [Stamp(f"{base}/inplace-{kept}.stamp", facts)] * bool(self.inplace)
         self.translate(sources.differs())
@@ -331,6 +361,9 @@ class ParallelBuild(build_ext):
         )
         modules = [module for module in self.extensions if module.name != LIBRARY]
         options = {"compiler_directives": directives(), "nthreads": self.parallel, "force": force or None}
+        if modules[-1].name == SHARED:
+            options["shared_utility_qualified_name"] = SHARED
+            write_shared_module(modules.pop().sources[0], force)
         for module, translated in zip(
             modules, cythonize(modules, include_path=[str(ROOT)], **options), strict=True
         ):
@@ -403,7 +436,7 @@ def extensions():
     write_stubs()
     load_generator("core", "stubgen").write_all()
     paths = sorted((ROOT / "accelrt").rglob("*.pyx"))
-    return [*(extension(path, kind) for path in paths), c_library(kind)]
+    return [*(extension(path, kind) for path in paths), *shared_module(kind), c_library(kind)]
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import time
 
 import numpy
 
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
@@ -129,7 +130,7 @@ cdef class Rank:
     cdef double timeout           # seconds that an operation waits for ranks that do nothing
     cdef long steps               # that it takes before it is held up (hold_up), or -1
     cdef long awaited             # a bit for each rank that the operation under way waits for
-    cdef char[::1] memory
+    cdef Py_buffer memory         # the mapping of that file; its buf is NULL before
     cdef long pid
     cdef Stream last              # that an operation was put into
     cdef object __weakref__
@@ -140,20 +141,20 @@ cdef class Rank:
 
     def __dealloc__(self):
         # One that was dropped before anybody could end it: its file is cleared away by whoever makes the next one.
-        if self.pid != getpid():
-            return
-        if self.size:
-            swap_count(&(<Shared*>&self.memory[0]).state[self.rank], JOINED, ABORTED)
-        if self.file >= 0:
-            close(self.file)
+        if self.pid == getpid():
+            if self.size:
+                swap_count(&(<Shared*>self.memory.buf).state[self.rank], JOINED, ABORTED)
+            if self.file >= 0:
+                close(self.file)
+        PyBuffer_Release(&self.memory)
 
     def __reduce__(self):
         refuse_copy(self, "it is a rank of this process's")
 
     cdef Shared* shared(self) except NULL:
-        if self.memory is None or self.pid != getpid():
+        if self.memory.buf == NULL or self.pid != getpid():
             raise BackendError(INVALID_USAGE, "the rank is closed, or another process's")
-        return <Shared*>&self.memory[0]
+        return <Shared*>self.memory.buf
 
     cdef Slot* slot(self, int writer, int reader) except NULL:
         # Where one rank shows to another one, or to all, whose number is size.
@@ -453,7 +454,7 @@ def init_rank(int size, bytes name not None, int number, int device, double time
         rank.file = open_file(path)
         nbytes = sizeof(Shared) + size * (size + 1) * sizeof(Slot)
         os.posix_fallocate(rank.file, 0, nbytes)  # a page that is not there at its use would be a SIGBUS
-        rank.memory = mmap.mmap(rank.file, nbytes)
+        PyObject_GetBuffer(mmap.mmap(rank.file, nbytes), &rank.memory, PyBUF_WRITABLE)
         rank.join(size, number)
     except OSError as error:
         raise BackendError(SYSTEM_ERROR, f"memory to share could not be made: {error}") from error
