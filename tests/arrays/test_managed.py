@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from child import in_child, in_own_process, wrap_host
-from failing_calls import failing_calls
+from accelrt.testing import failing_calls
 
 import accelrt
 from accelrt import memory
@@ -407,7 +407,7 @@ def test_every_call_may_fail(mode, code, shared):
     everything(shared)
     everything(shared)
     level, codes = settled(), set()
-    for call, error in failing_calls(faults, lambda: everything(shared), code, mode):
+    for call, error in failing_calls(lambda: everything(shared), code, mode):
         codes |= {error.code} if error else set()
         after = settled()
         more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
