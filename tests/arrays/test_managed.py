@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 from child import in_child, in_own_process, wrap_host
-from accelrt.testing import failing_calls
 
 import accelrt
 from accelrt import memory
 from accelrt.driver.registry import Rows, driver_name
+from accelrt.testing import failing_calls
 
 MIB = 1 << 20
 MANAGED, CONCURRENT = 83, 89
