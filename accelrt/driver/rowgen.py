@@ -449,7 +449,7 @@ def render() -> dict[str, str]:
     calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {
         "registry_rows.pxi": "\n\n".join(registry),
-        "fault_rows.pxi": "\n\n".join(faults),
+        "fault_rows.pxi": "\n\n".join([f"cdef enum:\n    ROWS = {len(rows)}\n", *faults]),
         "guarded_rows.pxi": "\n\n".join([*map(guarded, held_back), guard(held_back)]),
         "python_rows.pxi": "\n".join(calls),
         **render_drivers(rows),
