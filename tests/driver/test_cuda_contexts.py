@@ -65,7 +65,9 @@ def arguments(row):
         values["attribute"] = 9  # memory synchronisation domains
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
-    values.update(after=0, count=0, params=ctypes.addressof(EMPTY_NODE))
+    values.update(after=0, params=ctypes.addressof(EMPTY_NODE))
+    if row.name.startswith("graph_"):
+        values["count"] = 0
     for argument in row.arguments:
         if not argument.is_out:
             yield values.get(argument.name, bytes(64) if argument.type == "const char*" else ADDRESS)

@@ -25,9 +25,13 @@ extern "C" __global__ void twice(const int* source, int* target, int count) {
 
 def opened(faults, action):
     """How many ranges the driver opened meanwhile, and what the action gave."""
-    before = faults.call_counts()["memory_access"]
+
+    def count():
+        return sum(faults.call_counts()[row] for row in ("memory_access", "memory_protect"))
+
+    before = count()
     answer = action()
-    return faults.call_counts()["memory_access"] - before, answer
+    return count() - before, answer
 
 
 def on(device, size):
