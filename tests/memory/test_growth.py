@@ -85,6 +85,8 @@ def test_the_text_says_that_stacks_are_missing():
 
 
 def test_a_mark_is_of_one_device():
+    if accelrt.device_count() < 2:
+        pytest.skip("it takes two devices")
     moment = mark(1)
     kept = accelrt.Buffer(MIB, device=0)
     assert report_data(since=moment)["device"] == 1

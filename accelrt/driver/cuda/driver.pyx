@@ -972,7 +972,7 @@ cdef int copy_batch_entered(
     cdef bint hinted = (dst_location != 0 or src_location != 0 or flags != 0) and library_version >= FROM_13_2
     cdef bint batches = False
     cdef int code = takes_batches(stream, &batches)
-    if code == SUCCESS and batches:
+    if code == SUCCESS and batches and count:  # the driver refuses a batch of none
         code = copy_together(stream, to, origin, bytes_, count, &attributes)
         if code != NOT_SUPPORTED:
             out_done[0] = count if code == SUCCESS else 0
