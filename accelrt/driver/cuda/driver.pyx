@@ -54,10 +54,10 @@ from accelrt.driver.node_params cimport (
     NODE_RECORD, NODE_WAIT, NodeParams, host_fn,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
+from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy
 from accelrt.driver.table cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, EVENT_DISABLE_TIMING,
-    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, PitchedCopy,
-    Table,
+    LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table,
 )
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
