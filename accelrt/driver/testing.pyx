@@ -46,15 +46,18 @@ cdef dict MODES = {"once": ONCE, "onward": ONWARD, "late": LATE, "slow": SLOW}
 cdef tuple ASKING = ("device_synchronize", "stream_query", "stream_synchronize", "event_query", "event_synchronize")
 
 cdef Table fault_table
+cdef enum:
+    MOST_ROWS = 256  # of the table, at most
+
 cdef Table* wrapped = NULL
-cdef counter[128] calls    # by row
+cdef counter[MOST_ROWS] calls    # by row
 cdef counter total         # counted calls since arm
 cdef counter mode          # OFF, ONCE, ...; set last by arm
 cdef counter owed          # a late failure that no call has reported yet
 cdef long long trigger     # fail the call with this number
 cdef int failure
-cdef bint[128] counted     # rows that count and may fail
-cdef bint[128] asks        # rows that report a late failure
+cdef bint[MOST_ROWS] counted     # rows that count and may fail
+cdef bint[MOST_ROWS] asks        # rows that report a late failure
 
 include "fault_rows.pxi"
 
@@ -91,6 +94,8 @@ def wrap(str driver, bint posing=False) -> None:
             driver alone: NumPy sees the host device's memory, say, and collectives run there.
     """
     global wrapped
+    if len(ROW_NAMES) > MOST_ROWS:
+        raise RuntimeError(f"the table has {len(ROW_NAMES)} rows, more than MOST_ROWS of driver/testing.pyx: raise it")
     wrapped = table_named(driver)
     fault_table.rows = wrapped.rows
     fault_table.name = b"faults"
