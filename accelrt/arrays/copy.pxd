@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
 from accelrt.core.locks cimport WITHOUT_GIL
-from accelrt.driver.table cimport PitchedCopy
+from accelrt.driver.memory cimport PitchedCopy
 from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
 from accelrt.streams.stream cimport Stream
 from accelrt.runtime.access cimport Access, any_sleeps, begin_use_of, end_use_of

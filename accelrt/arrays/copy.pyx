@@ -23,7 +23,8 @@ from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport CAPTURE_NONE, MAX_PITCH, PitchedCopy
+from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
+from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.memory.caching cimport checked_size, connect_devices
 from accelrt.memory.host_memory cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init

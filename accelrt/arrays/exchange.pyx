@@ -40,7 +40,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
-from accelrt.driver.table cimport PitchedCopy
+from accelrt.driver.memory cimport PitchedCopy
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_of, wrap
 from accelrt.runtime.access cimport (

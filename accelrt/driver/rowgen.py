@@ -5,7 +5,8 @@ the table that injects faults, those that the end of a capture excludes, and tho
 derived from the contract at build time, so that a row is declared once.
 
 A driver's module that includes NAME_rows.pxi has in it fill_NAME, which puts every row of the module's into
-the table.  A row is a function that bears its name, or is derived from what the driver says of it:
+the table; one of the cuda driver also has resolve_NAME, which asks libcuda for the module's functions.  A row
+is a function that bears its name, or is derived from what the driver says of it:
 
 - a comment in cuda/functions.pxd, "# memory_free(address)": the row is this one call of a function of
   libcuda, in the context of its device, or in any where it names none;
@@ -376,19 +377,32 @@ def fill_host(module: str, text: str, rows: list[Row]) -> str:
     return "\n\n".join([*derived, f"cdef void fill_{module}(Table* table) noexcept nogil:\n{filled}\n"])
 
 
-def fill_cuda(text: str, functions: str, declared: str, rows: list[Row]) -> str:
-    """The pointers to libcuda's functions, the derived rows, and fill_driver, which asks for the functions.
+def fill_cuda(
+    text: str, functions: str, declared: str, rows: list[Row], module: str = "driver", graphs: str = ""
+) -> str:
+    """The pointers to libcuda's functions, the derived rows, fill_NAME and resolve_NAME.
 
-    A second version of one function bears it in its name.  What the driver's .pxd declares is left to it.
+    Functions that graphs, the text of graphs.pyx, calls are that module's, and the others are driver.pyx's.
+    What is declared, by context.pxd, has its pointer there, and driver.pyx asks for it.  A second version of
+    one function bears it in its name.
     """
+    called = set(re.findall(r"\bcu[A-Z]\w+(?=\()", graphs))
     by_name = {row.name: row for row in rows}
-    pointers: dict[str, str] = {}  # by type
+    pointers: dict[str, str] = {}  # by type, of both modules
+    own, of_context = {}, []
     entries: list[str] = []
     derived = [row_around(each.row, each.call, context_of(each.row)) for each in read_bodies(text, rows)]
     for symbol in read_symbols(functions):
         taken = symbol.name in pointers.values()
         pointer = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
         pointers[symbol.type] = pointer
+        is_shared = symbol.type in declared
+        if (pointer in called and not is_shared) != (module == "graphs"):
+            continue
+        if is_shared:
+            of_context.append(pointer)
+        else:
+            own[symbol.type] = pointer
         start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{pointer}'
         places = [f"<void**>&table.{row}" for row in symbol.rows] or ["NULL"]
         entries += [f"        {start}, {place}, {symbol.needed})," for place in places]
@@ -397,21 +411,22 @@ def fill_cuda(text: str, functions: str, declared: str, rows: list[Row]) -> str:
             for row, passed in symbol.rows.items()
             if passed is not None
         ]
-    own = {type_: pointer for type_, pointer in pointers.items() if type_ not in declared}
     types = sorted(set(re.findall(r"\b(?:CU|cuuint)\w+", "\n".join(derived))))
     return "\n".join(
         [
+            *(f"from accelrt.driver.cuda.context cimport {pointer}" for pointer in of_context),
             f"from accelrt.driver.cuda.functions cimport {', '.join(own)}",
             f"from accelrt.driver.cuda.types cimport {', '.join(types)}",
             "from accelrt.driver.node_params cimport NodeParams, host_fn",
             "from accelrt.driver.table cimport TEXT_BYTES",
             *(f"cdef {type_} {pointer}" for type_, pointer in own.items()),
             *derived,
-            "cdef int fill_driver(Table* table, Table* blank) except -1:",
+            f"cdef void fill_{module}(Table* table) noexcept nogil:",
+            fill_rows(text, derived, rows),
+            f"cdef int resolve_{module}(resolve_fn resolve, Table* table, Table* blank) except -1:",
             f"    cdef Symbol[{len(entries)}] symbols = [",
             *entries,
             "    ]",
-            fill_rows(text, derived, rows),
             f"    return resolve(symbols, {len(entries)}, table, blank)",
             "",
         ]
@@ -427,8 +442,8 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
             continue
         if driver == "cuda":
             functions = path.with_name("functions.pxd").read_text()
-            declared = path.with_suffix(".pxd").read_text()
-            files["cuda/driver_rows.pxi"] = fill_cuda(text, functions, declared, rows)
+            declared, graphs = (path.with_name(name).read_text() for name in ("context.pxd", "graphs.pyx"))
+            files[f"cuda/{module}_rows.pxi"] = fill_cuda(text, functions, declared, rows, module, graphs)
         else:
             files[f"{driver}/{module}_rows.pxi"] = fill_host(module, text, rows)
     return files

@@ -19,7 +19,7 @@ from accelrt.driver.node_params cimport (
     NODE_RECORD, NODE_WAIT, NodeParams,
 )
 cimport accelrt.driver.registry as registry
-from accelrt.driver.table cimport MAX_PITCH
+from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
 from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name

@@ -6,6 +6,7 @@ import os
 from hashlib import blake2b
 
 from accelrt.core import files
+from accelrt.kernels import elf_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ KINDS = ("cubin", "ptx", "ltoir")
 
 SEAL = b"accelrt shared object 1\n"  # behind a shared object, and before the digest of what is before it
 DIGEST_BYTES = 32
+ELF_HEADER = 64  # bytes
 
 
 def sealed(data: bytes) -> bytes:
@@ -37,6 +39,27 @@ def unsealed(data: bytes) -> bytes:
     if blake2b(whole, digest_size=DIGEST_BYTES).digest() != data[start + len(SEAL) :]:
         raise ValueError("the image is not what accelrt compiled; it is damaged: compile it again")
     return whole
+
+
+def check_elf(data: bytes, is_for_host: bool) -> None:
+    """Raises ValueError where a cubin or a shared object is damaged.
+
+    Such a one is shorter than it says, is not what accelrt compiled any more, or, for the host device, has
+    tables that the dynamic linker would follow out of it.
+    """
+    text = "too few for its header"
+    if len(data) >= ELF_HEADER:
+        headers, each = int.from_bytes(data[40:48], "little"), int.from_bytes(data[58:60], "little")
+        whole = headers + each * int.from_bytes(data[60:62], "little")
+        if headers and whole <= len(data):
+            if unsealed(data) is data and is_for_host:
+                elf_image.check_shared_object(data)
+            return
+        text = f"of which {whole} should be there"
+        if not headers:
+            text = "without section headers, which tell its length"
+    found = f"the image is an ELF file of {len(data)} bytes, {text}"
+    raise ValueError(f"{found}; it is damaged: compile it again")
 
 
 class ModuleImage:

@@ -39,7 +39,7 @@ from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry import cause_of_refusal, opened_name
-from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
+from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, empty_pool, out_of_memory_to_wake, require_native
 from accelrt.memory.history.recording import name_all, tag

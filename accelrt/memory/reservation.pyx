@@ -38,7 +38,7 @@ from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait
-from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
+from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
 from accelrt.memory.caching import views_of_memory

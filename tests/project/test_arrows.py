@@ -63,7 +63,8 @@ DOORS = {
         *("settings.apply", "settings.settings"),
     },
     "driver": {
-        *("guard", "cuda.driver", "host.driver", "managed", "node_params", "registry", "table", "testing"),
+        *("guard", "cuda.driver", "host.driver", "managed", "memory", "node_params", "registry"),
+        *("table", "testing"),
     },
 }
 FACES = {"allocator": ("memory",)}

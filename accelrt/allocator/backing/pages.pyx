@@ -26,7 +26,7 @@ from accelrt.driver.guard cimport go_relaxed, is_capturing, restore_mode
 from accelrt.driver.managed cimport (
     LOCATION_DEVICE, LOCATION_HOST, MANAGED_GLOBAL, ManagedRange, SET_ACCESSED_BY, SET_PREFERRED,
 )
-from accelrt.driver.table cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
+from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.status cimport (
     CAP_REACHED, INVALID_VALUE, NO_HOST_MEMORY, NOT_SUPPORTED, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED,
     POOL_CAP_REACHED,

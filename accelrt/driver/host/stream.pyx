@@ -30,9 +30,10 @@ from accelrt.driver.host.work cimport (
     HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, begin_work, clear_frontier, copy_frontier,
     join_frontier, place_of,
 )
+from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
 from accelrt.driver.table cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, CAPTURE_GLOBAL, CAPTURE_RELAXED,
-    EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, MAX_PITCH, PitchedCopy, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
+    EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
 )
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED,

@@ -1,10 +1,15 @@
-# Devices, and their primary contexts made current for one call.  No other module cimports this.
+# Devices, their primary contexts made current for one call, and what else the modules of the cuda driver share.
 from libc.stdint cimport uintptr_t
 
-from accelrt.core.locks cimport pthread_mutex_t
-from accelrt.driver.cuda.functions cimport PFN_cuCtxGetCurrent_v4000
-from accelrt.driver.cuda.types cimport CUcontext, CUdevice, CUgraph, CUgraphEdgeData, CUgraphNode
-from accelrt.core.threads cimport pthread_cond_t
+cimport accelrt.core.locks
+from accelrt.driver.cuda.functions cimport (
+    PFN_cuDriverGetVersion_v2020, PFN_cuDeviceGet_v2000, PFN_cuDeviceGetCount_v2000, PFN_cuDeviceGetAttribute_v2000,
+    PFN_cuCtxGetCurrent_v4000, PFN_cuCtxPushCurrent_v4000, PFN_cuCtxPopCurrent_v4000,
+    PFN_cuDevicePrimaryCtxRetain_v7000, PFN_cuDevicePrimaryCtxGetState_v7000, PFN_cuPointerGetAttributes_v7000,
+    PFN_cuStreamIsCapturing_v10000,
+)
+from accelrt.driver.cuda.types cimport CUcontext, CUdevice
+from accelrt.driver.table cimport Table
 from accelrt.status cimport INVALID_DEVICE, SUCCESS
 
 # One function of the library; rowgen.py writes them from the types of the pointers.
@@ -14,6 +19,9 @@ cdef struct Symbol:
     void** function   # where its address goes; NULL is left there where the driver lacks it
     void** row        # the row that cannot work without it; NULL where there is no such row
     bint needed       # by every row: opening fails without it
+
+# Asks the library for functions; where it lacks one, the row that cannot work without it goes back to what it is in blank.
+ctypedef int (*resolve_fn)(Symbol* symbols, int total, Table* table, Table* blank) except -1
 
 cdef extern from *:
     CUcontext load_context "accelrt_load_pointer" (CUcontext* place) noexcept nogil
@@ -35,24 +43,29 @@ cdef struct Device:
     CUcontext primary   # NULL until the device is first needed; then the same for ever
     int reads_pageable  # whether it reaches host memory that is not page-locked; written at open
 
-cdef struct Errand:  # a wait for a device on a thread of its own
-    pthread_mutex_t lock
-    pthread_cond_t over
-    int device
-    int code
-    int holders      # that thread, and the one that waits for it
-    bint done
-
-cdef struct Site:  # where a stream's next node goes
-    CUgraph graph
-    const CUgraphNode* after
-    const CUgraphEdgeData* edges
-    size_t count
-
 cdef int device_total              # written at open
 cdef Device[MOST_DEVICES] devices  # by ordinal
-cdef PFN_cuCtxGetCurrent_v4000 cuCtxGetCurrent
+cdef int library_version           # of the driver, as 13000 is 13.0; written at open
+cdef bint all_concurrent           # every device uses managed memory beside the host: so batches of it may be moved
+cdef Table rows                    # the driver's table without the waits that a signal may end; written at open
 
+# Functions of the library that several modules call; the driver's module asks for them.
+cdef PFN_cuDriverGetVersion_v2020 cuDriverGetVersion
+cdef PFN_cuDeviceGet_v2000 cuDeviceGet
+cdef PFN_cuDeviceGetCount_v2000 cuDeviceGetCount
+cdef PFN_cuDeviceGetAttribute_v2000 cuDeviceGetAttribute
+cdef PFN_cuCtxGetCurrent_v4000 cuCtxGetCurrent
+cdef PFN_cuCtxPushCurrent_v4000 cuCtxPushCurrent
+cdef PFN_cuCtxPopCurrent_v4000 cuCtxPopCurrent
+cdef PFN_cuDevicePrimaryCtxRetain_v7000 cuDevicePrimaryCtxRetain
+cdef PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState
+cdef PFN_cuPointerGetAttributes_v7000 cuPointerGetAttributes
+cdef PFN_cuStreamIsCapturing_v10000 cuStreamIsCapturing
+
+cdef int count_devices() noexcept nogil
+cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil
+cdef int describe_pointer(uintptr_t address, unsigned int* out_kind, int* out_ordinal) noexcept nogil
+cdef int memory_kind(uintptr_t address) noexcept nogil
 cdef int enter_slow(int device, CUcontext current, bint* out_pushed) noexcept nogil
 cdef int enter_any_slow(bint* out_pushed) noexcept nogil
 cdef void pop_context() noexcept nogil

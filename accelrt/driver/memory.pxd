@@ -1,0 +1,27 @@
+# What the rows of memory and of copies take and answer (table.pxd); managed memory has managed.pxd.
+from libc.stdint cimport uintptr_t
+
+cdef struct PitchedCopy:  # of copy_batch_3d: what copy_3d takes
+    uintptr_t dst
+    size_t dst_pitch
+    size_t dst_lines
+    uintptr_t src
+    size_t src_pitch
+    size_t src_lines
+    size_t width
+    size_t height
+    size_t depth
+
+cdef enum:  # copy_3d
+    MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
+
+cdef enum:  # memory_protect, async_access
+    MEMORY_CLOSED = 0
+    MEMORY_READ = 1
+    MEMORY_WRITTEN = 3  # and read
+
+cdef enum:  # pointer_range
+    KIND_NONE = 0     # the driver knows nothing of it
+    KIND_HOST = 1     # page-locked
+    KIND_DEVICE = 2
+    KIND_MANAGED = 3
