@@ -1,6 +1,7 @@
 """The seam between accelrt and a device: one table of function pointers, and two drivers that fill it.
 
 table          the contract: the struct, a row a function
+managed        ranges of managed memory, and flags, as rows take them
 node_params    what nodes of graphs do, in neutral types, as rows take it
 registry       the active table, and which driver this process runs on; rows as Python methods
 testing        for accelrt.testing alone: a table of which a chosen call fails, or in which a thread stops
