@@ -45,18 +45,18 @@ cdef enum:
 cdef dict MODES = {"once": ONCE, "onward": ONWARD, "late": LATE, "slow": SLOW}
 cdef tuple ASKING = ("device_synchronize", "stream_query", "stream_synchronize", "event_query", "event_synchronize")
 
+include "fault_rows.pxi"  # ROW_COUNT, and the rows
+
 cdef Table fault_table
 cdef Table* wrapped = NULL
-cdef counter[128] calls    # by row
-cdef counter total         # counted calls since arm
-cdef counter mode          # OFF, ONCE, ...; set last by arm
-cdef counter owed          # a late failure that no call has reported yet
-cdef long long trigger     # fail the call with this number
+cdef counter[ROW_COUNT] calls  # by row
+cdef counter total             # counted calls since arm
+cdef counter mode              # OFF, ONCE, ...; set last by arm
+cdef counter owed              # a late failure that no call has reported yet
+cdef long long trigger         # fail the call with this number
 cdef int failure
-cdef bint[128] counted     # rows that count and may fail
-cdef bint[128] asks        # rows that report a late failure
-
-include "fault_rows.pxi"
+cdef bint[ROW_COUNT] counted   # rows that count and may fail
+cdef bint[ROW_COUNT] asks      # rows that report a late failure
 
 
 cdef int intercept(int row, long long* out_point) noexcept nogil:
