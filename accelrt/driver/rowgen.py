@@ -458,13 +458,14 @@ def render() -> dict[str, str]:
     registry += [forward("sentinel", "bring_up()", "active()", row, i) for i, row in enumerate(rows)]
     registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
     registry += [count_filled(rows), names]
-    faults = [intercepted(row, i) for i, row in enumerate(rows)]
+    faults = [f"cdef enum:\n    ROW_COUNT = {len(rows)}\n"]
+    faults += [intercepted(row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
     held_back = [row for row in rows if is_guarded(row)]
     calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {
         "registry_rows.pxi": "\n\n".join(registry),
-        "fault_rows.pxi": "\n\n".join([f"cdef enum:\n    ROWS = {len(rows)}\n", *faults]),
+        "fault_rows.pxi": "\n\n".join(faults),
         "guarded_rows.pxi": "\n\n".join([*map(guarded, held_back), guard(held_back)]),
         "python_rows.pxi": "\n".join(calls),
         **render_drivers(rows),

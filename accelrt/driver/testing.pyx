@@ -45,18 +45,19 @@ cdef enum:
 cdef dict MODES = {"once": ONCE, "onward": ONWARD, "late": LATE, "slow": SLOW}
 cdef tuple ASKING = ("device_synchronize", "stream_query", "stream_synchronize", "event_query", "event_synchronize")
 
-include "fault_rows.pxi"
+include "fault_rows.pxi"  # ROW_COUNT, and the rows
 
 cdef Table fault_table
 cdef Table* wrapped = NULL
-cdef counter[ROWS] calls   # by row
-cdef counter total         # counted calls since arm
-cdef counter mode          # OFF, ONCE, ...; set last by arm
-cdef counter owed          # a late failure that no call has reported yet
-cdef long long trigger     # fail the call with this number
+cdef counter[ROW_COUNT] calls  # by row
+cdef counter total             # counted calls since arm
+cdef counter mode              # OFF, ONCE, ...; set last by arm
+cdef counter owed              # a late failure that no call has reported yet
+cdef long long trigger         # fail the call with this number
 cdef int failure
-cdef bint[ROWS] counted    # rows that count and may fail
-cdef bint[ROWS] asks       # rows that report a late failure
+cdef bint[ROW_COUNT] counted   # rows that count and may fail
+cdef bint[ROW_COUNT] asks      # rows that report a late failure
+
 
 cdef int intercept(int row, long long* out_point) noexcept nogil:
     # Before each call.  out_point: where the thread is to park behind the call, for park_at; else unchanged.

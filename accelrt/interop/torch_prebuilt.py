@@ -201,11 +201,11 @@ def expected_snapshot(minor: int) -> dict[str, Any]:
         more["user_metadata"] = "metadata longer than what std::string keeps within itself"
     traces = [
         {"action": action, "addr": FIRST + index, "size": 512 + index, "stream": 77, **more}
-        for index, action in enumerate(("alloc", "free_completed"))
+        for index, action in enumerate(("alloc", "free_completed", "snapshot"))
     ]
     return {
         "segments": [segment],
-        "device_traces": [[*traces, {"action": "snapshot"}]],
+        "device_traces": [traces],
         "allocator_settings": {"expandable_segments": True, "max_split_size": stats["max_split_size"]},
         "external_annotations": [{"device": 0, "key": "value"}] * 2,
     }

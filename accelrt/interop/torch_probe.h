@@ -50,9 +50,10 @@ void fill_history() {
   recorder.most = 8;
   compile_contexts = {"a compile context"};
   user_metadata = "metadata longer than what std::string keeps within itself";
-  for (uint64_t index = 0; index < 2; ++index)
-    keep(entry_of(index ? TraceEntry::FREE_COMPLETED : TraceEntry::ALLOC, 0, FIRST + index, 512 + index,
-                  reinterpret_cast<void *>(77), {POOL[0], POOL[1]}, nullptr));
+  const TraceEntry::Action actions[] = {TraceEntry::ALLOC, TraceEntry::FREE_COMPLETED, TraceEntry::SNAPSHOT};
+  for (uint64_t index = 0; index < 3; ++index)
+    keep(entry_of(actions[index], 0, FIRST + index, 512 + index, reinterpret_cast<void *>(77), {POOL[0], POOL[1]},
+                  nullptr));
   AnnotationEntry entry(0, c10::getApproximateTime());
   entry.recordUserMetadata("key", "value");
   recorder.annotations.assign(2, entry);

@@ -1,6 +1,7 @@
 """Kernels: compiled, loaded, launched and captured.
 
 kernel              Module; Kernel, its arguments and its launches; host kernels; sleep
+attributes          KernelAttributes, the figures of a kernel
 tensor_map          descriptors of arrays for the tensor memory accelerator, passed by value
 signature           what a signature says of the parameters
 limits              why a driver refuses a launch

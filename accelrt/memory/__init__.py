@@ -1,7 +1,8 @@
 """The face of the allocator: accelrt.memory.memory_stats() and the rest of torch.cuda.memory's names.
 
-caching        raw pointers of device memory and of page-locked memory; limits; which backend the process
-               chose; functions that are asked for memory; memory_stats, peaks, snapshot, audit
+caching        raw pointers of device memory; limits; which backend the process chose; functions that are
+               asked for memory; memory_stats, peaks, snapshot, audit
+host_memory    page-locked memory: the cache's raw pointers and figures; memory of the user's own, registered
 mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
 reservation    addresses that are given memory page by page: reserve, Reservation
 addresses      address_info: what an address is

@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from accelrt.core.printable import printable
 from accelrt.testing.device import wrapped_table
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -179,7 +180,7 @@ class Interleaver:
             self.give_up(where)
 
     def give_up(self, where: str) -> None:
-        print(f"STUCK: {where}", file=sys.stderr, flush=True)
+        print(printable(f"STUCK: {where}"), file=sys.stderr, flush=True)
         faulthandler.dump_traceback(all_threads=True)
         raise StuckError(
             f"{where} does not end within {self.limit:g} s; stderr has the stacks of all threads"

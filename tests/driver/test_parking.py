@@ -47,6 +47,20 @@ def refusal(function, *arguments):
 
 
 @in_own_process
+def test_each_row_has_a_counter_of_its_own_and_can_fail():
+    faults, rows = rows_and_faults()
+    faults.reset_call_counts()
+    for name in testing.ROW_NAMES:
+        faults.arm(call=1, code=2, rows=[name])
+        assert faults.fired() == 0
+        rows.event_query(0, 0)
+        assert faults.fired() == (name == "event_query")
+        faults.disarm()
+    calls = {name: count for name, count in faults.call_counts().items() if count}
+    assert calls == {"event_query": len(testing.ROW_NAMES)}
+
+
+@in_own_process
 def test_a_thread_parks_before_a_call_or_behind_it():
     faults, rows = rows_and_faults()
     for when, made in (("before", False), ("after", True)):

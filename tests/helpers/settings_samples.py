@@ -50,6 +50,8 @@ GOOD = {
         "40G": 40 << 30,
         "0.5G": 512 * MIB,
         "2.0G": 2 << 30,
+        "0.3G": 322122547,
+        "1000.5G": 2001 << 29,
     },
 }
 
@@ -82,7 +84,7 @@ BAD = {
     "pinned_free_catch_all": NOT_BOOLEAN,
     "expandable_segments_reserve": [
         "0", "1.01", "40", "G", "0G", "-1G", "1e3G", "inf", "infG", "40GB", "40 G", "1.2.3G",
-        "9999999999999G", *NOT_FRACTION,
+        "9999999999999G", f"{'9' * 400}G", *NOT_FRACTION,
     ],
 }  # fmt: skip
 

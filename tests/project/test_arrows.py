@@ -49,7 +49,7 @@ FLOORS = (
     ),
     ("nccl", "comm"),
     ("",),
-    ("tools", "testing", "__main__", "publish", "traces", "viewer"),
+    ("tools", "testing", "pytest_plugin", "__main__", "publish", "traces", "viewer"),
 )
 # What other packages may use of these; memory/, the allocator's face, may use all of it.
 DOORS = {
@@ -72,6 +72,8 @@ FACES = {"allocator": ("memory",)}
 NAMES_OF_TOOLS = {"accelrt.publish", "accelrt.traces", "accelrt.viewer"}
 # What stands above accelrt itself, which imports them when they are asked for.
 ABOVE = NAMES_OF_TOOLS | {"accelrt.testing"}
+# The plug-in, which pytest imports, makes fixtures of accelrt.testing.
+PLUG_IN = "accelrt.pytest_plugin"
 # What tools use beside public names, and why.  A module, or a name of a public module.
 INSIDE = {
     "accelrt.core.files": "files are whole or are not there, whoever writes them",
@@ -193,7 +195,7 @@ def test_nothing_uses_the_tools_but_their_names():
         and any(f"{other}.".startswith("accelrt.tools.") for other in others)
     }
     assert users == {"accelrt.__main__", *NAMES_OF_TOOLS}
-    assert [module for module, others in uses().items() if others & ABOVE] == ["accelrt"]
+    assert [module for module, others in uses().items() if others & ABOVE] == ["accelrt", PLUG_IN]
 
 
 @pytest.mark.parametrize("package", DOORS)
@@ -217,7 +219,7 @@ def test_nothing_uses_the_table_that_is_for_tests_but_what_is_for_them_too():
         if any(f"{other}.".startswith("accelrt.testing.") for other in others)
         and not f"{module}.".startswith("accelrt.testing.")
     }
-    assert of_testing == {"accelrt"}
+    assert of_testing == {"accelrt", PLUG_IN}
 
 
 def public_names(module):

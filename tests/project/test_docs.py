@@ -50,7 +50,8 @@ def python_blocks(page):
 def settings(**others):
     """The environment of who has set nothing but the driver."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("ACCELRT_")}
-    return plain | {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": str(ROOT)} | others
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return plain | {"RANK": "0", "WORLD_SIZE": "1", "PYTHONPATH": paths} | others
 
 
 def run(*arguments, said=None, folder=None, stderr=subprocess.PIPE, **environment):

@@ -75,7 +75,7 @@ def test_a_wheel_has_every_module_but_those_of_the_build(installed):
 
 def test_a_wheel_has_the_plug_in_for_pytest(installed):
     assert (installed / "accelrt/pytest_plugin.py").is_file()
-    assert PROJECT["entry-points"]["pytest11"] == {"accelrt": "accelrt.pytest_plugin"}
+    assert PROJECT["entry-points"]["pytest11"] == {"accelrt.pytest_plugin": "accelrt.pytest_plugin"}
 
 
 def test_cython_translates_a_users_project_by_what_a_wheel_has(installed, tmp_path):

@@ -8,6 +8,7 @@ than all of it.
 from collections.abc import Callable, Mapping
 
 MIB = 1 << 20
+GIB = 1 << 30
 MOST_MB = 1 << 40  # requests of 2**60 bytes are refused unseen, so no size in MiB needs more
 AUTO = -1.0  # the pool chooses
 UNLIMITED = -1  # the greatest size_t to a reader that takes it for one, as in torch's snapshots
@@ -121,10 +122,17 @@ def read_reserve(text: str) -> tuple[Value, str]:
     digits = text[:-1]
     if not digits or any(letter not in "0123456789." for letter in digits):
         raise ValueError(text)
-    size = int(float(digits) * 1024 * MIB)
-    if not 2 * MIB <= size <= MOST_MB * MIB:
+    gibibytes = float(digits)
+    if not 2 * MIB <= gibibytes * GIB <= MOST_MB * MIB:
         raise ValueError(text)
-    return size, f"{float(digits)!r}".removesuffix(".0") + "G"
+    size = int(gibibytes * GIB)
+    return size, gibibytes_text(size)
+
+
+def gibibytes_text(size: int) -> str:
+    """Writes bytes as GiB, with the fewest decimals that read_reserve reads back; 30 are exact."""
+    decimals = (f"{size / GIB:.{places}f}" for places in range(31))
+    return next(text for text in decimals if int(float(text) * GIB) == size) + "G"
 
 
 def read_slack(text: str) -> tuple[Value, str]:
@@ -234,6 +242,7 @@ TYPES = {
     "fraction": "float",
     "read_threads": "int",
     "read_piece_size": 'int | Literal["auto"]',
+    "read_reserve": "float | str",
     "read_slack": 'float | Literal["auto"]',
     "read_divisions": 'int | Mapping[int | Literal[">"], int]',
 }
@@ -245,8 +254,8 @@ def type_of(key: Key) -> str:
 
 
 def python_value(key: Key, value: Value) -> object:
-    """Turns a value into what AllocatorSettings has: sizes in the key's unit, None for no limit, "auto", and
-    divisions that differ as a dict like their text."""
+    """Turns a value into what AllocatorSettings has: sizes in the key's unit or as "40G", None for no limit,
+    "auto", and divisions that differ as a dict like their text."""
     if isinstance(value, tuple):
         text = written(value)
         parts = [part.split(":") for part in text.strip("[]").split(",")]
@@ -257,6 +266,8 @@ def python_value(key: Key, value: Value) -> object:
         return value
     if value == key.default and key.allowed.startswith("auto,"):
         return "auto"
+    if key.read is read_reserve and isinstance(value, int):
+        return gibibytes_text(value)
     if isinstance(value, int) and value < 0:
         return None
     return value // MIB if key.name.endswith("_mb") else value
