@@ -71,12 +71,24 @@ class AllocatorSettings:
 %(arguments)s    ) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a string, "key:value,key:value"."""
+        """Reads a string, "key:value,key:value".
+
+        Arguments:
+            text: str, as of ACCELRT_ALLOC_CONF.
+        Returns:
+            AllocatorSettings.
+        Raises:
+            SettingsError: as of ACCELRT_ALLOC_CONF.
+            TypeError: text is no str.
+        """
     def replace(
         self,
         *,
 %(arguments)s    ) -> Self:
-        """Makes the same settings with other values of the keys that are given; None takes one out."""
+        """Makes the same settings with other values of the keys that are given; None takes one out.
+
+        Arguments, Raises: as AllocatorSettings.
+        """
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 %(attributes)s
