@@ -54,6 +54,7 @@ Cflags: -I${package}/include
 Libs: -L${package}/lib -Wl,-rpath,${package}/lib -laccelrt
 """
 SETTINGS_STUB = '''\
+"""The settings string as an object: AllocatorSettings, whose arguments are the keys (keys.py)."""
 from collections.abc import Mapping
 from inspect import Signature
 from typing import Literal, Self
@@ -92,7 +93,9 @@ class AllocatorSettings:
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 %(attributes)s
-def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings: ...
+def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings:
+    """Makes the same with values that are in force otherwise, whether or not a string could say them
+    together."""
 '''
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
