@@ -54,6 +54,7 @@ Cflags: -I${package}/include
 Libs: -L${package}/lib -Wl,-rpath,${package}/lib -laccelrt
 """
 SETTINGS_STUB = '''\
+"""The settings string as an object: AllocatorSettings, whose arguments are the keys (keys.py)."""
 from collections.abc import Mapping
 from inspect import Signature
 from typing import Literal, Self
@@ -71,16 +72,30 @@ class AllocatorSettings:
 %(arguments)s    ) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a string, "key:value,key:value"."""
+        """Reads a string, "key:value,key:value".
+
+        Arguments:
+            text: str, as of ACCELRT_ALLOC_CONF.
+        Returns:
+            AllocatorSettings.
+        Raises:
+            SettingsError: as of ACCELRT_ALLOC_CONF.
+            TypeError: text is no str.
+        """
     def replace(
         self,
         *,
 %(arguments)s    ) -> Self:
-        """Makes the same settings with other values of the keys that are given; None takes one out."""
+        """Makes the same settings with other values of the keys that are given; None takes one out.
+
+        Arguments, Raises: as AllocatorSettings.
+        """
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 %(attributes)s
-def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings: ...
+def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings:
+    """Makes the same with values that are in force otherwise, whether or not a string could say them
+    together."""
 '''
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {

@@ -93,7 +93,8 @@ def checked_pid(pid: int) -> int:
 
 
 def state(pid: int) -> str:
-    """The state of a process: "running", "locked", "checkpointed", "failed", "checkpointing" or "restoring".
+    """Returns a process's state: "running", "locked", "checkpointed", "failed", "checkpointing" or
+    "restoring".
 
     Arguments:
         pid: int, a process that uses CUDA.
@@ -133,6 +134,8 @@ def lock(pid: int, timeout: float | None = None) -> None:
 def checkpoint(pid: int) -> None:
     """Copies a locked process's GPU memory to host memory, its own, and has it let go of its GPUs.
 
+    Arguments:
+        pid: int, the process.
     Raises:
         ValueError, TypeError, NotSupportedError, CudaError: as state; the process is not locked, the host's
             memory does not suffice, or what the process uses cannot be saved.
@@ -144,6 +147,7 @@ def restore(pid: int, devices: Mapping[int | str, int | str] | None = None) -> N
     """Gives a checkpointed process GPUs and their contents back; it is locked then.
 
     Arguments:
+        pid: int, the process.
         devices: dict, from each device that it had to the one that it gets: ordinals of this process, or
             UUIDs as "GPU-...".  The new one is of the same model and has as much room.  None is those that
             it had.
@@ -159,6 +163,8 @@ def restore(pid: int, devices: Mapping[int | str, int | str] | None = None) -> N
 def unlock(pid: int) -> None:
     """Has a locked process's calls of CUDA go on.
 
+    Arguments:
+        pid: int, the process.
     Raises:
         ValueError, TypeError, NotSupportedError, CudaError: as state; the process is not locked.
     """
@@ -281,7 +287,7 @@ def stop_listening() -> None:
 
 @contextmanager
 def prepared(discard: Iterable[object] = (), keep: Iterable[object] = ()) -> Iterator[None]:
-    """The context in which this process holds as little memory as it can, for a checkpoint to copy less.
+    """Makes a context in which this process holds as little memory as it can, for a checkpoint to copy less.
 
     Arguments:
         discard: pools whose contents may go, as accelrt.memory.sleep takes them: MemPools, tags, ids.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__: list[str] = []
-
 CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 LONGEST = 4096  # bytes of a word or an answer
 ANSWER_SECONDS = 5.0  # how long a client may take to say its word

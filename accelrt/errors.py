@@ -332,3 +332,34 @@ class SettingsError(ArgumentError):
 
 _classes = {name: kind for name, kind in globals().items() if isinstance(kind, type) and kind is not Plain}
 __all__ = [name for name, kind in _classes.items() if issubclass(kind, Exception)]
+
+
+class InterleavingError(Plain, AssertionError):
+    """Two operations at once did what neither order of the two does (accelrt.testing)."""
+
+
+class StuckError(Plain, AssertionError):
+    """An operation does not end.  Its thread is lost, and so is what it holds (accelrt.testing)."""
+
+
+class LeakError(AssertionError):
+    """Says what a block that accelrt.testing.check_leaks() checked left behind.
+
+    Attributes:
+        blocks: list of dicts, the device memory that is new: device, address, size, stream, pool, frames,
+            tag, and holder, str.
+        handles: dict, kind -> how many more there are: stream, event, graph, exec, pool, pinned.
+        misuses: dict, what the host device counted that a GPU may die of, as of count_misuses().
+    """
+
+    def __init__(
+        self,
+        message: str,
+        blocks: list[dict[str, Any]] | None = None,
+        handles: dict[str, int] | None = None,
+        misuses: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.blocks = blocks or []
+        self.handles = handles or {}
+        self.misuses = misuses or {}

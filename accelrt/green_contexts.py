@@ -415,8 +415,10 @@ class GreenContext:
 
     @staticmethod
     def max_workqueue_concurrency(device_id: DeviceArgument | None = None) -> int:
-        """The most that workqueue_concurrency_limit may be on a device.
+        """Returns the most that workqueue_concurrency_limit may be on a device.
 
+        Arguments:
+            device_id: int, "cuda:1", ...; None is the current device.
         Raises:
             NotSupportedError: the driver does not tell (before CUDA 13.1), or this is the host device.
         """
@@ -588,7 +590,7 @@ def split(
     within: GreenContext | None = None,
     own_pool: bool = False,
 ) -> tuple[GreenContext, ...]:
-    """Green contexts of several sizes that have no multiprocessor in common (cuDevSmResourceSplit).
+    """Makes green contexts of several sizes that have no multiprocessor in common (cuDevSmResourceSplit).
 
     Arguments:
         counts: how many multiprocessors each has, ints; None is as many as are left when its turn comes.
@@ -651,7 +653,7 @@ def plan(
 
 
 def stream_resources(stream: Stream) -> ContextResources:
-    """The multiprocessors that a stream's kernels may run on (cuStreamGetDevResource).
+    """Returns the multiprocessors that a stream's kernels may run on (cuStreamGetDevResource).
 
     Arguments:
         stream: Stream, of a green context or of none.

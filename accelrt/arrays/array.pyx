@@ -478,7 +478,7 @@ cdef class PinnedBuffer:
             release_host_bytes(address)
 
     def share(self) -> PinnedHandle:
-        """A handle by which other processes open the same bytes, page-locked there too; of PinnedBuffer(..., shared=True).
+        """Makes a handle by which other processes open the same bytes, page-locked there too; of PinnedBuffer(shared=True).
 
         Returns:
             accelrt.sharing.PinnedHandle, which pickles.  Keep it until the others have opened it.

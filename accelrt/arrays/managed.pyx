@@ -24,12 +24,6 @@ from accelrt.status cimport (
 )
 from accelrt.streams.stream cimport Stream, stream_of
 
-# stub: class ManagedAttributes(NamedTuple):
-# stub:     read_mostly: bool
-# stub:     preferred_location: device | str | None
-# stub:     accessed_by: tuple[device | str, ...]
-# stub:     last_prefetch_location: device | str | None
-
 cdef enum:
     LAST_LEGACY = 1    # streams up to this number are the legacy default stream
     MOST_DEVICES = 64
@@ -41,11 +35,10 @@ cdef dict ADVICE = {
     "preferred_location": (SET_PREFERRED, UNSET_PREFERRED, True),
     "accessed_by": (SET_ACCESSED_BY, UNSET_ACCESSED_BY, True),
 }
+cdef str FIELDS = "read_mostly preferred_location accessed_by last_prefetch_location"
 
 
-class ManagedAttributes(namedtuple(
-    "ManagedAttributes", ("read_mostly", "preferred_location", "accessed_by", "last_prefetch_location"),
-)):
+class ManagedAttributes(namedtuple("ManagedAttributes", FIELDS)):
     """Advice and prefetches of managed memory, as the driver has them; each holds for all of it.
 
     Attributes:
@@ -56,6 +49,10 @@ class ManagedAttributes(namedtuple(
         last_prefetch_location: as preferred_location: where prefetch() was last to bring it, whether or not it is there
             yet; None where it never was, or in parts.
     """
+    # stub: read_mostly: bool
+    # stub: preferred_location: device | str | None
+    # stub: accessed_by: tuple[device | str, ...]
+    # stub: last_prefetch_location: device | str | None
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What operators are told through Python's logging: the loggers "accelrt.memory", "accelrt.device" and
+"""Tells operators through Python's logging: the loggers "accelrt.memory", "accelrt.device" and
 "accelrt.interop" (docs/guide/logging.md).
 
 Nothing imports this module, nor makes a text, where the program has not imported logging itself.  Callers

@@ -242,9 +242,8 @@ class Source:
                 members, end = self.class_body(at + 1, match[2])
                 is_said = any(re.search(r"\) -> .*:$|# stub: ", each) for each in self.lines[at + 1 : end])
                 if head or is_said or (names_all and not match[2].startswith("_")):
-                    stub += [
-                        line for line in self.lines[at - 1 : at] if line.startswith(("@dataclass", "@final"))
-                    ]
+                    before = self.lines[at - 1].replace("@cython.final", "@final")
+                    stub += [before] if before.startswith(("@dataclass", "@final")) else []
                     head = head or f"class {match[2]}" + (f"({bases})" if bases else "") + ":"
                     stub += [head, *members, ""] if members else [head + " ...", ""]
                     head = ""

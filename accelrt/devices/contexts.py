@@ -1,4 +1,4 @@
-"""Which devices this process has contexts on, and which of them it was not meant to use."""
+"""The devices that this process has contexts on, and those of them that it was not meant to use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def active_contexts() -> tuple[int, ...]:
-    """The devices on which this process has a primary context, whichever library made it.
+    """Lists the devices on which this process has a primary context, whichever library made it.
 
     Returns:
         tuple of int, ordinals, ascending.  None is made by asking.
@@ -39,7 +39,7 @@ def active_contexts() -> tuple[int, ...]:
 
 
 def stray_contexts(allowed: DeviceArgument | Iterable[DeviceArgument] | None = None) -> tuple[int, ...]:
-    """The devices on which this process has a context although it was not meant to use them.
+    """Lists the devices on which this process has a context although it was not meant to use them.
 
         assert not accelrt.stray_contexts(local_rank)  # a library's call went to device 0, say
 

@@ -1,4 +1,4 @@
-"""What a device or a green context has for kernels to run on, as the driver's resources tell it."""
+"""The multiprocessors and work queues of a device or a green context, as the driver's resources tell them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IN_LOCALITY = 2  # CUdevSmResourceGroup_flags
 
 
 class ContextResources(NamedTuple):
-    """What a green context, or a device, has.
+    """The multiprocessors and work queues of a green context, or a device.
 
     Attributes:
         num_sms: int, multiprocessors.
@@ -37,7 +37,7 @@ class ContextResources(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """What a split would make.
+    """The groups that a split would make.
 
     Attributes:
         groups: tuple of ContextResources, whose work queues are not told.
@@ -55,7 +55,7 @@ def told_number(of: Any, name: str) -> int | None:
 
 
 def described(sms: Any, queues: Any) -> ContextResources:
-    """What resources of the driver say, the second being None where it does not tell."""
+    """Describes resources of the driver, the second being None where it does not tell."""
     sm = sms.sm
     located = int(getattr(sm, "flags", 0)) & IN_LOCALITY
     scope = limit = None

@@ -23,7 +23,7 @@ ATTRIBUTES = ("used", "used_peak", "reserved", "reserved_peak")  # CUgraphMem_at
 
 
 class DefinitionNode:
-    """A node of a GraphDefinition.
+    """A node of a GraphDefinition, made by GraphDefinition.kernel and the other methods that add one.
 
     Attributes:
         definition: GraphDefinition that it is in.
@@ -47,7 +47,11 @@ class DefinitionNode:
 
     @property
     def name(self) -> str:
-        """The name that it was given when it was added, or since; "" where there is none."""
+        """The name that it was given when it was added, or since; "" where there is none.
+
+        Raises:
+            RuntimeError: it is set, and the node was taken out of its graph.
+        """
         return self.definition._root._names.get(self.id, "")
 
     @name.setter
@@ -73,7 +77,11 @@ class DefinitionNode:
 
     @property
     def address(self) -> int:
-        """Where the memory of an allocation lies."""
+        """The address of the memory of an allocation.
+
+        Raises:
+            TypeError: the node is no allocation.
+        """
         if self.type != "mem_alloc":
             raise TypeError(
                 f"a {self.type} node allocates nothing; a node of GraphDefinition.allocate has an address"
@@ -107,13 +115,20 @@ class DefinitionNode:
     def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
         """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
 
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate.
+            enabled: bool, whether its launches do the node's work from now on.
         Raises:
             CudaError: the node is of another kind, or none of the instance's.
         """
         edits.switch_node(instance, self, bool(enabled))
 
     def is_enabled(self, instance: CUDAGraph) -> bool:
-        """Tells whether an instance does a kernel, a copy or a fill."""
+        """Tells whether an instance does a kernel, a copy or a fill.
+
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate.
+        """
         return edits.switch_node(instance, self, None)
 
     def remove(self) -> None:
@@ -148,6 +163,7 @@ class GraphDefinition:
     Raises:
         RuntimeError: graph holds no graph that was kept.
         NotSupportedError: the driver makes no graphs by hand.
+        TypeError: graph is no CUDAGraph.
 
     Each method that adds a node takes `after`, a node or several that it comes after, and `name`, and returns
     a DefinitionNode.  What a node points at, memory, functions, events and kernels, is kept alive as long as
@@ -188,11 +204,11 @@ class GraphDefinition:
     # --- what there is ---
 
     def nodes(self) -> list[DefinitionNode]:
-        """The nodes, in the order that the driver gives."""
+        """Returns the nodes, in the order that the driver gives."""
         return self._look()[0]
 
     def edges(self) -> list[tuple[DefinitionNode, DefinitionNode]]:
-        """The dependencies, as (node, node that comes after it)."""
+        """Returns the dependencies, as (node, node that comes after it)."""
         return self._look()[1]
 
     def _look(self) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
@@ -271,7 +287,18 @@ class GraphDefinition:
         self, kernel: Kernel, grid: int | Sequence[int], block: int | Sequence[int],
         args: Sequence[object] = (), *, shared: int = 0, after: Nodes = (), name: str = "",
     ) -> DefinitionNode:  # fmt: skip
-        """Adds a launch of a kernel; the arguments are those of Kernel.launch."""
+        """Adds a launch of a kernel; the arguments are those of Kernel.launch.
+
+        Arguments:
+            kernel: Kernel.
+            grid, block: int or sequence of up to 3, blocks of the grid and threads of a block.
+            args: sequence of the kernel's arguments.
+            shared: int, bytes of dynamic shared memory of a block.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         work = edits.kernel_work(self.device_index, kernel, grid, block, shared, args)
         return self._add(work, "kernel", after, name)
 
@@ -285,6 +312,10 @@ class GraphDefinition:
             dst, src: memory as accelrt.copy takes it, of the graph's device or of the host, or addresses.
             nbytes: int; None is as many as both sides have, which have to be the same.
             dst_offset, src_offset: int, bytes to skip.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
         """
         work = edits.copy_work(self.device_index, dst, src, nbytes, dst_offset, src_offset)
         return self._add(work, "memcpy", after, name)
@@ -304,6 +335,10 @@ class GraphDefinition:
             dst_pitch, src_pitch: int, bytes from row to row; None is width.
             dst_lines, src_lines: int, rows from slice to slice; None is height.
             dst_offset, src_offset: int, bytes to skip.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
         """
         work = edits.copy_3d_work(
             self.device_index, dst, src, (width, height, depth), (dst_pitch, dst_lines),
@@ -325,6 +360,10 @@ class GraphDefinition:
             offset: int, bytes to skip.
             height: int, rows.
             pitch: int, bytes from row to row; None is as long as a row.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
         """
         work = edits.fill_work(self.device_index, dst, value, count, width, offset, height, pitch)
         return self._add(work, "memset", after, name)
@@ -332,19 +371,50 @@ class GraphDefinition:
     def host_function(
         self, function: Callable[[], object], *, after: Nodes = (), name: str = ""
     ) -> DefinitionNode:
-        """Adds a call of a function, on a thread of the driver's; as Stream.launch_host_func has it."""
+        """Adds a call of a function, on a thread of the driver's; as Stream.launch_host_func has it.
+
+        Arguments:
+            function: callable of no arguments.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         return self._add(edits.host_work(self.device_index, function), "host", after, name)
 
     def record(self, event: Event, *, after: Nodes = (), name: str = "") -> DefinitionNode:
-        """Adds a record of an event: each launch records it."""
+        """Adds a record of an event: each launch records it.
+
+        Arguments:
+            event: Event.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         return self._add(edits.event_work(self.device_index, event, True), "event_record", after, name)
 
     def wait(self, event: Event, *, after: Nodes = (), name: str = "") -> DefinitionNode:
-        """Adds a wait for an event: each launch waits for the last record before it."""
+        """Adds a wait for an event: each launch waits for the last record before it.
+
+        Arguments:
+            event: Event.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         return self._add(edits.event_work(self.device_index, event, False), "wait_event", after, name)
 
     def empty(self, *, after: Nodes = (), name: str = "") -> DefinitionNode:
-        """Adds a node that does nothing, for many that come after many."""
+        """Adds a node that does nothing, for many that come after many.
+
+        Arguments:
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         return self._add(edits.empty_work(), "empty", after, name)
 
     def child(
@@ -354,11 +424,24 @@ class GraphDefinition:
 
         Arguments:
             graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
         """
         return self._add(self.child_work(graph), "graph", after, name)
 
     def child_work(self, graph: object) -> edits.NodeWork:
-        """Describes a node that is a copy of a graph; child() adds one, and update() changes one to it."""
+        """Describes a node that is a copy of a graph; child() adds one, and update() changes one to it.
+
+        Arguments:
+            graph: GraphDefinition or CUDAGraph, as of child.
+        Returns:
+            NodeWork, which the graph's methods add.
+        Raises:
+            TypeError: graph is neither.
+            ValueError: graph is of another device.
+        """
         if isinstance(graph, CUDAGraph):
             graph = GraphDefinition(graph)
         if not isinstance(graph, GraphDefinition):
@@ -375,6 +458,10 @@ class GraphDefinition:
         Arguments:
             nbytes: int.
             peers: ordinals of other devices that reach the memory.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
 
         The bytes are the graph's from a launch on until a node, of this graph or another, frees them, or
         free_graph_memory does, or the next launch where it was instantiated with auto_free=True.  Nodes and
@@ -384,7 +471,15 @@ class GraphDefinition:
         return self._add(edits.allocate_work(self.device_index, nbytes, peers), "mem_alloc", after, name)
 
     def free(self, memory: DefinitionNode | int, *, after: Nodes = (), name: str = "") -> DefinitionNode:
-        """Adds a free of what an allocation of a graph has, named by its node or its address."""
+        """Adds a free of what an allocation of a graph has, named by its node or its address.
+
+        Arguments:
+            memory: DefinitionNode of an allocation, or its address as int.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         address = memory.address if isinstance(memory, DefinitionNode) else memory
         return self._add(edits.free_work(address), "mem_free", after, name)
 
@@ -416,18 +511,45 @@ class GraphDefinition:
 
         The bodies are empty graphs (`node.bodies`), which take kernels, copies, fills, empty nodes, children
         and conditions. A second one needs CUDA 12.8.
+
+        Arguments:
+            condition: Condition of this graph, or of one that it is within.
+            else_: bool, whether there is a second body.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
         """
         return self._conditional("if", condition, 2 if else_ else 1, after, name)
 
     def while_(self, condition: Condition, *, after: Nodes = (), name: str = "") -> DefinitionNode:
-        """Adds a node whose body is repeated while the condition is not 0."""
+        """Adds a node whose body is repeated while the condition is not 0.
+
+        Arguments:
+            condition: Condition of this graph, or of one that it is within.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        """
         return self._conditional("while", condition, 1, after, name)
 
     def switch(
         self, condition: Condition, count: int, *, after: Nodes = (), name: str = ""
     ) -> DefinitionNode:
         """Adds a node with count bodies, of which the one with the condition's value as number runs, if any
-        (CUDA 12.8)."""
+        (CUDA 12.8).
+
+        Arguments:
+            condition: Condition of this graph, or of one that it is within.
+            count: int, bodies, from 1 to 65536.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
+        Raises:
+            ValueError: count is none of these.
+        """
         if not isinstance(count, int) or not 1 <= count <= 1 << 16:
             raise ValueError(f"count is {count!r}; pass how many bodies the switch has, from 1 to {1 << 16}")
         return self._conditional("switch", condition, count, after, name)
@@ -440,6 +562,10 @@ class GraphDefinition:
         Arguments:
             condition: Condition of this graph, or of one that it is within.
             flag: device memory, whose first 4 bytes are read, or an address.
+            after: DefinitionNode, or several, that the node comes after.
+            name: str, of the node; "" is none.
+        Returns:
+            DefinitionNode.
         """
         return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
 
@@ -448,6 +574,9 @@ class GraphDefinition:
     def add_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Has one node come after another (cuGraphAddDependencies).
 
+        Arguments:
+            before: DefinitionNode of this graph, which comes first.
+            after: DefinitionNode of this graph.
         Raises:
             CudaError: it does already, or one of them is none of this graph.  A circle is refused by
                 instantiate().
@@ -457,6 +586,9 @@ class GraphDefinition:
     def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Takes back that one node comes after another (cuGraphRemoveDependencies).
 
+        Arguments:
+            before: DefinitionNode of this graph, which comes first.
+            after: DefinitionNode of this graph.
         Raises:
             CudaError: it does not come directly after it, or the graph has allocations.
         """
@@ -506,14 +638,21 @@ class GraphDefinition:
         return self._read(node) if changed is None else changed
 
     def retain_object(self, thing: object) -> None:
-        """Keeps an object alive as long as the graph, and what is instantiated of it from now on."""
+        """Keeps an object alive as long as the graph, and what is instantiated of it from now on.
+
+        Arguments:
+            thing: any object.
+        """
         edits.edit(self._graph, 0, edits.keep_object, thing)
 
     def clone(self) -> GraphDefinition:
         """Clones the graph (cuGraphClone); find_in_clone tells which node is which.
 
+        Returns:
+            GraphDefinition.
         Raises:
             CudaError: it has allocations or conditions.
+            RuntimeError: this is the body of a condition.
         """
         if self._body:
             raise RuntimeError("the body of a condition cannot be cloned by itself")
@@ -526,7 +665,11 @@ class GraphDefinition:
         return clone
 
     def find_in_clone(self, node: DefinitionNode) -> DefinitionNode:
-        """The node of this clone that is the copy of a node of the graph that was cloned."""
+        """Returns the node of this clone that is the copy of a node of the graph that was cloned.
+
+        Arguments:
+            node: DefinitionNode of the graph that was cloned.
+        """
         (found,) = edits.find_clones(self._graph.raw_cuda_graph(), [node._live_id()]).values()
         return self._node(found, node.type)
 
@@ -563,21 +706,42 @@ class GraphDefinition:
 
     def register_instantiate_pre_hook(self, hook: Callable[[GraphDefinition], object]) -> RemovableHandle:
         """Has a function called as hook(definition) before each instantiate(); what it raises is raised
-        there."""
+        there.
+
+        Arguments:
+            hook: callable of one argument, the definition.
+        Returns:
+            RemovableHandle, whose remove() ends it.
+        Raises:
+            TypeError: hook is not callable.
+        """
         return add_hook(self._hooks, hook, True)
 
     def register_instantiate_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
-        """Has a function called as hook(graph) with each CUDAGraph that was instantiated."""
+        """Has a function called as hook(graph) with each CUDAGraph that was instantiated.
+
+        Arguments:
+            hook: callable of one argument, the CUDAGraph.
+        Returns:
+            RemovableHandle, whose remove() ends it.
+        Raises:
+            TypeError: hook is not callable.
+        """
         return add_hook(self._hooks, hook, False)
 
     # --- to be read elsewhere ---
 
     def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None:
-        """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump."""
+        """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump.
+
+        Arguments:
+            debug_path: str or PathLike, the file to write.
+            verbose: bool, whether all that the driver knows of the nodes is written.
+        """
         self._graph.debug_dump(debug_path, verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """The graph as plain data.
+        """Describes the graph as plain data.
 
         Returns:
             dict: "device", and "nodes", a list of dicts in the driver's order: "id", its place; "type";
@@ -601,13 +765,19 @@ class GraphDefinition:
         }
 
     def to_json(self, indent: int | None = None) -> str:
-        """to_dict() as JSON."""
+        """Returns what to_dict() describes, as JSON.
+
+        Arguments:
+            indent: int, spaces of each level; None is all on one line.
+        """
         return json.dumps(self.to_dict(), indent=indent)
 
 
 def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
     """Returns the bytes of a device that allocations of graphs hold (cuDeviceGetGraphMemAttribute).
 
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
     Returns:
         dict of bytes: "used", "used_peak", "reserved" and "reserved_peak": what graphs use, what the driver
             holds for them,
@@ -617,11 +787,19 @@ def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
 
 
 def reset_peak_graph_memory_stats(device: DeviceArgument | None = None) -> None:
-    """Has the peaks of graph_memory_stats begin anew with what there is."""
+    """Has the peaks of graph_memory_stats begin anew with what there is.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     edits.change_graph_memory(device, False)
 
 
 def graph_memory_trim(device: DeviceArgument | None = None) -> None:
     """Gives what the driver holds for graphs, and no launch has, back to the device
-    (cuDeviceGraphMemTrim)."""
+    (cuDeviceGraphMemTrim).
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    """
     edits.change_graph_memory(device, True)

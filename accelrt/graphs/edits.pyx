@@ -493,8 +493,8 @@ def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
 
 
 class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
-    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row and rows of
-    a slice, which say nothing of one row."""
+    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row and
+    rows of a slice, which say nothing of one row."""
     # stub: dst: int
     # stub: src: int
     # stub: width: int
@@ -835,7 +835,7 @@ cdef object read_launch(uintptr_t graph, uintptr_t node, CUDAGraph source):
 
 
 def blocks_of(CUDAGraph graph not None) -> set[int]:
-    """Where the memory begins that the nodes of a graph are known to use."""
+    """Returns where each memory begins that the nodes of a graph are known to use."""
     return {(<Side>thing).address for thing in graph.things() if isinstance(thing, Side)}
 
 
@@ -852,7 +852,7 @@ cdef class Given:
 
 
 cdef class Bindings:
-    """Where an instance's nodes name memory, so that they can be given other memory."""
+    """The places where an instance's nodes name memory, so that they can be given other memory."""
 
     cdef CUDAGraph graph
     cdef object token             # that the graph has as long as its nodes are as they are known here

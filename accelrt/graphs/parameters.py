@@ -26,7 +26,7 @@ HARMLESS = ("empty", "event_record", "wait_event", "mem_alloc")  # nodes that na
 
 
 class ParameterUse(NamedTuple):
-    """Where a graph names memory.
+    """A place in a graph where memory is named.
 
     Attributes:
         node: int, the id of the node.
@@ -91,6 +91,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
             conditions, and of children that use it; of page-locked memory where the graph calls host
             functions, which may use it.  Or two names share bytes, or no node uses the memory.
         RuntimeError: the graph is not kept, or another thread uses it.
+        TypeError: graph is no CUDAGraph, no memory was named, or with a twin it is not given in pairs.
 
     A mapping of names to GraphParameter.  A change of a node by hand, an update, or a new instance ends it.
     """
@@ -155,7 +156,13 @@ class GraphParameters(Mapping[str, GraphParameter]):
         self._bindings.rebind(memory)
 
     def replay(self, **memory: Memory) -> None:
-        """Replays the graph with other memory: rebind, then CUDAGraph.replay."""
+        """Replays the graph with other memory: rebind, then CUDAGraph.replay.
+
+        Arguments:
+            memory: as of rebind; none replays with what there is.
+        Raises:
+            TypeError, ValueError, CudaError, RuntimeError: as of rebind.
+        """
         if memory:
             self._bindings.rebind(memory)
         self._graph.replay()

@@ -60,17 +60,20 @@ class Options(NamedTuple):
 
 
 class TensorMap:
-    """A descriptor of an array for the tensor memory accelerator; TensorMap.tiled and .im2col make one.
+    """A descriptor of an array for the tensor memory accelerator, made by TensorMap.tiled or im2col.
 
     It is passed to a kernel by value, for a parameter of the type CUtensorMap, and keeps the array.  A launch
     with it uses the array's memory, as one with the array does: captures keep it, streams are noted, memory
     that sleeps or was freed is refused.
 
     Attributes:
-        array: Array, which it describes.  address: int, where that begins.
+        array: Array, which it describes.
+        address: int, where that begins.
         data: bytes, the 128 of the descriptor.
         writes: bool, whether kernels write through it.
         description: str, how it was made.
+    Raises:
+        TypeError: it is called; use one of these.
     """
 
     __slots__ = ("__weakref__", "address", "array", "data", "description", "writes")
@@ -113,6 +116,8 @@ class TensorMap:
             as_type: "float32_ftz", "tfloat32" or "tfloat32_ftz", how float32 elements are read; None as they
                 are.
             writes: bool, whether kernels write through it, for the race detector.
+        Returns:
+            TensorMap.
         Raises:
             ValueError, TypeError: an argument is out of range or of the wrong kind; the text says which.
             NotSupportedError: the device has no such accelerator, as the host device has none.
@@ -159,6 +164,8 @@ class TensorMap:
             channels_per_pixel: int, 1 to 256.
             pixels_per_column: int, 1 to 1024.
             the others: as of tiled.
+        Returns:
+            TensorMap.
         Raises:
             as tiled.
         """

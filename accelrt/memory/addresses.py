@@ -19,20 +19,32 @@ KINDS = ("none", "pinned", "device", "managed")  # the driver's KIND_ numbers (d
 
 
 class AddressInfo(NamedTuple):
-    """What address_info() found."""
+    """An address and the memory that it is in, as address_info() found them.
+
+    Attributes:
+        address: int, that was asked about.
+        kind: str, "device", "pinned", "managed", "imported", or "none": the driver knows nothing of it.
+        device: int, the ordinal of the device that has it; None of host memory.
+        start: int, where the memory that it is in begins: a block, or what the driver made in one call; None
+            where that is not known.
+        nbytes: int, the bytes of that memory; None where they are not known.
+        state: str, of accelrt's memory: "active_allocated", "active_pending_free" or "inactive"; else None.
+        block: dict, as in memory_snapshot(), with "frames" and "tag"; None of others' memory.
+        segment: dict, likewise, without its blocks.
+    """
 
     address: int
-    kind: str  # "device", "pinned", "managed", "imported", or "none": the driver knows nothing of it
-    device: int | None  # the ordinal of the device that has it; None of host memory
-    start: int | None  # where the memory that it is in begins, and
-    nbytes: int | None  # its bytes: a block, or what the driver made in one call; None where neither is known
-    state: str | None  # of accelrt's memory: "active_allocated", "active_pending_free" or "inactive"
-    block: dict[str, Any] | None  # as in memory_snapshot(), with "frames" and "tag"; None of others' memory
-    segment: dict[str, Any] | None  # likewise, without its blocks
+    kind: str
+    device: int | None
+    start: int | None
+    nbytes: int | None
+    state: str | None
+    block: dict[str, Any] | None
+    segment: dict[str, Any] | None
 
 
 def address_info(address: int) -> AddressInfo:
-    """What an address is: device memory, page-locked, managed, another process's, or nothing known.
+    """Tells what an address is: device memory, page-locked, managed, another process's, or nothing known.
 
     Arguments:
         address: int.

@@ -770,7 +770,11 @@ cdef class AllocationHooks:
         self.before_free, self.after_free = before_free, after_free
 
     def register(self) -> Self:
-        """Brings them into force, until remove(); again, it does nothing."""
+        """Brings them into force, until remove(); again, it does nothing.
+
+        Returns:
+            AllocationHooks, itself.
+        """
         global hooked, hooks_in_force
         with cython.critical_section(turn):
             if self not in hooks_in_force:

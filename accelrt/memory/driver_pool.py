@@ -63,6 +63,8 @@ class DriverPool:
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
+    Attributes:
+        device_index: int, the ordinal of the device.
     Raises:
         NotSupportedError: by what asks the driver, where it has no such pool, as the host device.
     """
@@ -99,7 +101,7 @@ class DriverPool:
         return read(self, "used_mem_current")
 
     def attributes(self) -> dict[str, int]:
-        """All attributes, by their names (CUmemPool_attribute in lower case)."""
+        """Returns all attributes, by their names (CUmemPool_attribute in lower case)."""
         return {name: getattr(self, name) for name in ATTRIBUTES}
 
     def trim_to(self, nbytes: int = 0) -> None:
@@ -120,7 +122,15 @@ class DriverPool:
             raise self.error(code, "async_trim", "trim_to")
 
     def access(self, peer: DeviceArgument) -> str:
-        """What a device may do with the pool's memory (cuMemPoolGetAccess): "none", "r" or "rw"."""
+        """Tells what a device may do with the pool's memory (cuMemPoolGetAccess).
+
+        Arguments:
+            peer: int, "cuda:1", ...: the device.
+        Returns:
+            "none", "r" or "rw".
+        Raises:
+            CudaError: the driver refused.
+        """
         code, number = Rows().async_access_get(self.device_index, ordinal_of(peer))
         if code:
             raise self.error(code, "async_access_get", "access")
@@ -143,5 +153,11 @@ class DriverPool:
             raise self.error(code, "async_access_set", "access")
 
     def error(self, code: int, row: str, name: str) -> Exception:
-        """The error of what the driver answered."""
+        """Makes the error of what the driver answered.
+
+        Arguments:
+            code: int, the driver's status.
+            row: str, the call of the driver that gave it.
+            name: str, the attribute that the call was about.
+        """
         return status_error(code, row, ("device", self.device_index, "attribute", name))

@@ -1,4 +1,4 @@
-"""Which objects have memory, and who holds them: for reports of what leaked."""
+"""The objects that have memory, and who holds them: for reports of what leaked."""
 
 from __future__ import annotations
 

@@ -523,7 +523,7 @@ cdef class MemPool:
 
     @property
     def peer_access(self) -> dict[int, Literal["r", "rw"]]:
-        """Which other devices may use the pool's memory on its own device: "r" or "rw", by their ordinals.
+        """The other devices that may use the pool's memory on its own device: "r" or "rw", by their ordinals.
 
         Those that enable_peer_access() opened the device's memory to are among them.
         """
@@ -559,6 +559,7 @@ cdef class MemPool:
             peer: int, "cuda:1", ...: the other device.
         Raises:
             CudaError: the driver refused.
+            ValueError: peer names no other device.
         """
         self.open_to(peer, MEMORY_CLOSED, "revoke_access")
 
@@ -691,6 +692,8 @@ cdef class PinnedMemPool:
     Raises:
         ValueError, TypeError: limit is negative, no int, or less than the 2 MiB that are the least to take; or the
             system has no such node.
+        RuntimeError: it is made already.
+        MemoryError: there are 1024 such pools.
 
     What is idle in the pool is its own: its empty_cache() gives it back, and a request that the driver refuses.  When the
     object dies, and no context uses the pool, its idle memory goes back.  What is live stays valid until it is given back.

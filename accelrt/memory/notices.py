@@ -1,4 +1,4 @@
-"""What operators are told of memory: the logger "accelrt.memory".
+"""Notices of memory for operators: the logger "accelrt.memory".
 
 The allocator counts; the threads that come by with the GIL, outside all locks, compare the counts with those
 that were told last.  So what nogil code caused is told too, a little later.

@@ -582,6 +582,13 @@ cdef class Reservation:
     What is committed is memory of the device's allocator like any other: it counts in memory_stats() and memory_summary(),
     is recorded in the history with its stack and tag, is within limits, and sleeps.  All offsets and sizes are multiples
     of page_bytes.  Work on memory that is not committed fails as work on freed memory does.
+
+    Attributes:
+        ptr: int, the first address.
+        nbytes: int, of addresses.
+        page_bytes: int, of a page.
+        device_index: int, the ordinal of the device.
+        stream: Stream, whose order commits and decommits follow.
     """
 
     cdef readonly uintptr_t ptr         # the first address
@@ -794,7 +801,15 @@ cdef class Reservation:
         return 0
 
     def access(self, offset: int = 0) -> Literal["none", "r", "rw"]:
-        """What the device may do with the page at an offset, where it is committed: "none", "r" or "rw"."""
+        """Tells what the device may do with the page at an offset, where it is committed.
+
+        Arguments:
+            offset: int, bytes.
+        Returns:
+            "none", "r" or "rw".
+        Raises:
+            ValueError: the Reservation is closed.
+        """
         self.check_open()
         return self.accesses.get(exact_int(offset, "offset", "bytes as int") // self.page_bytes, "rw")
 
@@ -835,7 +850,13 @@ cdef class Reservation:
         return self.read().ready
 
     def committed(self) -> list[tuple[int, int]]:
-        """The ranges that are committed, as a list of (offset, bytes), in ascending order."""
+        """Lists the ranges that are committed, in ascending order.
+
+        Returns:
+            list of (offset, bytes).
+        Raises:
+            ValueError: the Reservation is closed.
+        """
         cdef size_t count, page, begin = 0
         cdef Figures figures
         cdef bytearray states
@@ -855,33 +876,60 @@ cdef class Reservation:
         return ranges
 
     def stats(self) -> dict[str, int]:
-        """The figures of its memory, as MemPool.stats gives them; a committed page is one allocation."""
+        """Returns the figures of its memory, as MemPool.stats gives them; a committed page is one allocation.
+
+        Raises:
+            ValueError: the Reservation is closed.
+        """
         self.check_open()
         return self.pool.stats()
 
     @property
     def peer_access(self) -> dict[int, Literal["r", "rw"]]:
-        """Which other devices may use the memory, see MemPool.peer_access."""
+        """The other devices that may use the memory, see MemPool.peer_access.
+
+        Raises:
+            ValueError: the Reservation is closed.
+        """
         self.check_open()
         return self.pool.peer_access
 
     def grant_access(self, peer: DeviceArgument, access: Literal["r", "rw"] = "rw") -> None:
-        """Lets another device use the memory, what is committed and what will be; see MemPool.grant_access."""
+        """Lets another device use the memory, what is committed and what will be; see MemPool.grant_access.
+
+        Arguments:
+            peer: int, "cuda:1", ...: the other device.
+            access: "r" or "rw".
+        Raises:
+            ValueError: the Reservation is closed, or as of MemPool.grant_access.
+            CudaError: as of MemPool.grant_access.
+        """
         self.check_open()
         self.pool.grant_access(peer, access)
 
     def revoke_access(self, peer: DeviceArgument) -> None:
-        """Takes away what grant_access() gave; see MemPool.revoke_access."""
+        """Takes away what grant_access() gave; see MemPool.revoke_access.
+
+        Arguments:
+            peer: int, "cuda:1", ...: the other device.
+        Raises:
+            ValueError: the Reservation is closed, or as of MemPool.revoke_access.
+            CudaError: the driver refused.
+        """
         self.check_open()
         self.pool.revoke_access(peer)
 
     def empty_cache(self) -> None:
-        """Gives the pages that are not committed back to the device, after waiting for what still uses them."""
+        """Gives the pages that are not committed back to the device, after waiting for what still uses them.
+
+        Raises:
+            ValueError: the Reservation is closed.
+        """
         self.check_open()
         self.pool.empty_cache()
 
     def buffer(self, offset: int = 0, nbytes: int | None = None) -> Buffer:
-        """A Buffer on some of the addresses, committed or not; it keeps the Reservation open, and frees nothing.
+        """Makes a Buffer on some of the addresses, committed or not; it keeps the Reservation open, and frees nothing.
 
         Arguments:
             offset, nbytes: int, bytes, of any size; None is all from offset on.
@@ -898,7 +946,7 @@ cdef class Reservation:
         return views_of_memory()[0](ReservedView(self), self.device_index, self.stream, self.ptr + start, size)
 
     def array(self, shape: Shape, dtype: DTypeLike = "u1", offset: int = 0) -> Array:
-        """An Array on some of the addresses, committed or not: torch.from_dlpack(reservation.array(shape, "f2")).
+        """Makes an Array on some of the addresses, committed or not: torch.from_dlpack(reservation.array(shape, "f2")).
 
         Arguments:
             shape: int or sequence of ints.
@@ -914,7 +962,16 @@ cdef class Reservation:
         return array(self.buffer(offset, nbytes), shape, dtype)
 
     def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
-        """Gives the memory back to the device until wake(); see MemPool.sleep."""
+        """Gives the memory back to the device until wake(); see MemPool.sleep.
+
+        Arguments:
+            keep, exports: as of MemPool.sleep.
+        Returns:
+            SleepResult.
+        Raises:
+            ValueError: the Reservation is closed, or as of MemPool.sleep.
+            RuntimeError, CudaError: as of MemPool.sleep.
+        """
         cdef size_t page
         self.check_open()
         for page, access in list(self.accesses.items()):  # the contents of what may not be read are kept too
@@ -927,7 +984,14 @@ cdef class Reservation:
             raise
 
     def wake(self) -> SleepResult:
-        """Takes memory for what is committed again, at the same addresses; see MemPool.wake."""
+        """Takes memory for what is committed again, at the same addresses; see MemPool.wake.
+
+        Returns:
+            SleepResult.
+        Raises:
+            ValueError: the Reservation is closed.
+            RuntimeError, CudaError: as of MemPool.wake.
+        """
         self.check_open()
         woken = self.pool.wake()
         self.protect_again()
@@ -940,7 +1004,7 @@ cdef class Reservation:
         return 0
 
     def is_asleep(self) -> bool:
-        """Whether it sleeps."""
+        """Tells whether it sleeps."""
         return self.pool is not None and self.pool.is_asleep()
 
     def close(self) -> None:

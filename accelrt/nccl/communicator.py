@@ -599,7 +599,7 @@ def split_all(
     *,
     config: Config | None = None,
 ) -> list[Communicator | None]:
-    """Communicator.split for a process with several ranks of one communicator, all at once.
+    """Splits a communicator that a process has several ranks of, all at once; see Communicator.split.
 
     Arguments:
         comms: list of Communicator, ranks of one communicator, each once.

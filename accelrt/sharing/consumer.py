@@ -103,7 +103,7 @@ class Place:
 
 
 class PinnedPlace:
-    """Where page-locked memory is: the owner's socket and process, its number there, and its bytes."""
+    """A place of page-locked memory: the owner's socket and process, its number there, and its bytes."""
 
     __slots__ = ("name", "nbytes", "number", "pid")
 

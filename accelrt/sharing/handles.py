@@ -95,7 +95,8 @@ class MemoryHandle:
 
 
 class PinnedHandle:
-    """Page-locked memory that other processes can open: it pickles, and its copy there has open().
+    """Page-locked memory that other processes can open, made by PinnedBuffer.share: it pickles, and its copy
+    there has open().
 
     In the owner's process it can be opened until close(), or its end; what was opened by then stays valid,
     also where the owner frees its own, or ends.
@@ -113,16 +114,19 @@ class PinnedHandle:
         return self._place.nbytes
 
     def open(self, device: DeviceArgument | None = None, *, timeout: float | None = None) -> PinnedBuffer:
-        """The memory, as a PinnedBuffer on the same bytes, which this process's driver has locked too.
+        """Opens the memory, as a PinnedBuffer on the same bytes, which this process's driver has locked too.
 
         Arguments:
             device: as for PinnedBuffer.
             timeout: float, seconds that the owner may take to answer; None is ACCELRT_SHARING_TIMEOUT.
+        Returns:
+            PinnedBuffer.
         Raises:
             RuntimeError: the owner is gone or has closed the handle.
             PeerTimeoutError: it took too long; a TimeoutError, and a RuntimeError.
             PermissionError: the owner has another authkey.
             CudaError: the driver refused.
+            ValueError: device names none, or what the owner sent is no such memory.
         """
         place = self._place
         if place.nbytes == 0:
@@ -135,7 +139,9 @@ class PinnedHandle:
         return mapping.open_pinned(file.file.fileno(), place.nbytes, device)
 
     def close(self) -> None:
-        """No process opens it any more; doing it again does nothing, and so does doing it elsewhere."""
+        """Ends the handle: no process opens it any more; doing it again does nothing, and so does doing it
+        elsewhere.
+        """
         self._file = None
 
     def __enter__(self) -> Self:

@@ -9,12 +9,12 @@ threads         threads that run at once, streams that wait, a thread that stand
 interleavings   two operations at once, the first stopped at each of its calls
 """
 
+from accelrt.errors import InterleavingError, LeakError, StuckError
 from accelrt.testing.device import use_device
 from accelrt.testing.faults import calls_of, failing, failing_calls
-from accelrt.testing.interleavings import Interleaver, InterleavingError, Outcome, StuckError, interleave
+from accelrt.testing.interleavings import Interleaver, Outcome, interleave
 from accelrt.testing.leaks import (
     LeakCheck,
-    LeakError,
     audit,
     check_leaks,
     count_misuses,

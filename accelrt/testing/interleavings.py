@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 
 from accelrt.core.printable import printable
+from accelrt.errors import InterleavingError, StuckError
 from accelrt.testing.device import wrapped_table
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 # Seconds for the second operation.  One that takes longer waits for the first, or is slow: both are fair.
 PATIENCE = 0.01
-
-
-class InterleavingError(AssertionError):
-    """Two operations at once did what neither order of the two does."""
-
-
-class StuckError(AssertionError):
-    """An operation does not end.  Its thread is lost, and so is what it holds."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +98,11 @@ class Interleaver:
     def run(self, call: Call, which: int = 0) -> Outcome:
         """Runs one operation on the first thread, or the second.
 
+        Arguments:
+            call: callable of no arguments, the operation.
+            which: int, 0 for the first thread, 1 for the second.
+        Returns:
+            Outcome.
         Raises:
             StuckError: it does not end.
         """
@@ -115,7 +113,13 @@ class Interleaver:
 
     def places(self, call: Call) -> list[tuple[int, str]]:
         """Runs an operation and lists the calls of the driver at which it can be stopped: (number, row) of
-        each; those that are made with the GIL are left out, for nobody could tell it to go on."""
+        each; those that are made with the GIL are left out, for nobody could tell it to go on.
+
+        Arguments:
+            call: callable of no arguments, the operation.
+        Returns:
+            list of (number, row).
+        """
         self.table.begin_trace()
         try:
             self.run(call)
@@ -166,6 +170,14 @@ class Interleaver:
             worker.outcome = Outcome()
 
     def await_place(self, worker: Worker, where: str) -> None:
+        """Waits until a thread stands at its call, or its operation has ended.
+
+        Arguments:
+            worker: Worker, one of the two.
+            where: str, what an error says of the trial.
+        Raises:
+            StuckError: neither happens within the limit.
+        """
         end = time.monotonic() + self.limit
         while time.monotonic() < end:
             try:
@@ -176,10 +188,25 @@ class Interleaver:
         self.give_up(where)
 
     def await_end(self, worker: Worker, where: str) -> None:
+        """Waits until a thread's operation has ended.
+
+        Arguments:
+            worker: Worker, one of the two.
+            where: str, what an error says of the trial.
+        Raises:
+            StuckError: it does not within the limit.
+        """
         if not worker.ended.wait(self.limit):
             self.give_up(where)
 
     def give_up(self, where: str) -> None:
+        """Writes the stacks of all threads to stderr, and raises that an operation does not end.
+
+        Arguments:
+            where: str, what an error says of the trial.
+        Raises:
+            StuckError: always.
+        """
         print(printable(f"STUCK: {where}"), file=sys.stderr, flush=True)
         faulthandler.dump_traceback(all_threads=True)
         raise StuckError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from accelrt.allocator.readers import holdings
 from accelrt.devices.device import device_count, synchronize
 from accelrt.driver.host import driver as host
+from accelrt.errors import LeakError
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.memory.caching import audit as audit_devices
 from accelrt.memory.caching import empty_cache
@@ -40,23 +41,6 @@ MISUSES = {
     "calls_beside_ends": "was about a stream whose capture another thread was ending",
     "frees_under_work": "took memory away that queued work uses",
 }
-
-
-class LeakError(AssertionError):
-    """Says what a checked block left behind.
-
-    Attributes:
-        blocks: list of dicts, the device memory that is new: device, address, size, stream, pool, frames,
-            tag, and holder, str.
-        handles: dict, kind -> how many more there are: stream, event, graph, exec, pool, pinned.
-        misuses: dict, what the host device counted that a GPU may die of, as of count_misuses().
-    """
-
-    def __init__(
-        self, text: str, blocks: list[dict[str, Any]], handles: dict[str, int], misuses: dict[str, int]
-    ):
-        super().__init__(text)
-        self.blocks, self.handles, self.misuses = blocks, handles, misuses
 
 
 def settle() -> None:
@@ -90,18 +74,23 @@ def audit() -> None:
 
 
 def live_objects() -> dict[str, int]:
-    """Counts what is alive on the host device, by kind: dict of counts, and bytes; {} on a GPU, whose driver
-    does not tell."""
+    """Counts what is alive on the host device, by kind.
+
+    Returns:
+        dict of counts, and bytes; {} on a GPU, whose driver does not tell.
+    """
     return host.live_objects() if is_initialized() and runs_on_host() else {}
 
 
 def count_misuses() -> dict[str, int]:
-    """Counts calls that a GPU's driver may die of, on the host device: dict of counts since the process
-    began; {} on a GPU.
+    """Counts calls that a GPU's driver may die of, on the host device.
 
     calls_of_gone_streams, calls that named a stream which had been destroyed; calls_beside_ends, those about
     a capture that another thread was ending (ACCELRT_HOST_END_DELAY_US=50 makes ends take their time);
     frees_under_work, memory taken away that queued work uses.
+
+    Returns:
+        dict of counts since the process began; {} on a GPU.
     """
     if not is_initialized() or not runs_on_host():
         return {}
@@ -159,8 +148,11 @@ class LeakCheck:
         self.before: State | None = None
 
     def begin(self) -> Self:
-        """Settles, and notes what is alive; the first use of a device, where there was none.  Returns the
-        check."""
+        """Settles, and notes what is alive; the first use of a device, where there was none.
+
+        Returns:
+            LeakCheck, itself.
+        """
         init()
         settle()
         try:

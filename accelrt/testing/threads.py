@@ -24,6 +24,9 @@ class Gate:
         array.fill_(1, stream=stream)      # put into the stream, and waits there
         ...                                # what a program may do beside work under way
     # opened at the end of the block, or by gate.open.set()
+
+    Arguments:
+        stream: Stream.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -44,6 +47,8 @@ class Caller:
         answer: what the function returned, or None.
         error: BaseException that it raised, or None.
         ident: int, of the thread.
+    Arguments:
+        function: callable of no arguments.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -63,12 +68,20 @@ class Caller:
             self.error = error
 
     def begin(self) -> Self:
-        """Lets the function begin.  Returns the Caller."""
+        """Lets the function begin.
+
+        Returns:
+            Caller, itself.
+        """
         self.begun.set()
         return self
 
     def is_done(self, timeout: float = 0.0) -> bool:
-        """Tells whether the function has ended; waits for it for so many seconds at most."""
+        """Tells whether the function has ended; waits for it for so many seconds at most.
+
+        Arguments:
+            timeout: float, seconds to wait for it at most.
+        """
         self.thread.join(timeout)
         return not self.thread.is_alive()
 
@@ -86,7 +99,12 @@ class Caller:
 
 def on_threads(function: Callable[[Any], object], values: Iterable[Any]) -> None:
     """Calls a function with each value, on a thread each, at once; raises the first error after all have
-    ended."""
+    ended.
+
+    Arguments:
+        function: callable of one argument.
+        values: iterable of what it is called with.
+    """
     callers = [Caller(functools.partial(function, value)) for value in values]
     for caller in callers:
         caller.begin()
@@ -97,7 +115,13 @@ def on_threads(function: Callable[[Any], object], values: Iterable[Any]) -> None
 
 
 def on_a_thread(function: Callable[[], Any]) -> Any:
-    """Calls a function on a thread of its own, and returns or raises what it does."""
+    """Calls a function on a thread of its own, and returns or raises what it does.
+
+    Arguments:
+        function: callable of no arguments.
+    Returns:
+        what the function returns.
+    """
     caller = Caller(function).begin()
     caller.thread.join()
     return caller.result()

@@ -35,6 +35,7 @@ FURTHER = ("accelrt.interop.torch_memory_saver", "accelrt.interop.vllm", "accelr
 NEVER_MET = {
     "accelrt.publish.published": {"PermissionError"},
     "accelrt.gds.GdsFile": {"UnregisteredFileError"},
+    "accelrt.GraphDefinition.clone": {"TypeError"},
     "accelrt.GreenContext.Stream": {"ValueError"},
     "accelrt.GreenContext.set_context": {"TypeError"},
     "accelrt.memory.select_backend": {"TypeError"},

@@ -18,8 +18,10 @@ DATA = {"accelrt.devices.device.device", "accelrt.kernels.elementwise.Elementwis
 # Classes whose objects say where memory of a process is, and pickle so that another one finds it.
 HANDLES = {
     "accelrt.interop.torch_sharing.Handle",
+    "accelrt.sharing.consumer.PinnedPlace",
     "accelrt.sharing.consumer.Place",
     "accelrt.sharing.handles.MemoryHandle",
+    "accelrt.sharing.handles.PinnedHandle",
 }
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
@@ -100,6 +102,7 @@ PARTS = {
     "accelrt.sharing.producer.Lender",
     "accelrt.sharing.producer.LentTensor",
     "accelrt.sharing.producer.Offer",
+    "accelrt.sharing.producer.PinnedFile",
     "accelrt.sharing.tensors.Opened",
     "accelrt.sharing.tensors.TensorPlace",
     "accelrt.sharing.threads.Service",

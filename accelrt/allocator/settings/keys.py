@@ -273,8 +273,7 @@ def python_value(key: Key, value: Value) -> object:
     return value // MIB if key.name.endswith("_mb") else value
 
 
-SETTINGS = """Holds what ACCELRT_ALLOC_CONF says, with types: immutable; equal where the same keys have equal
-values.
+SETTINGS = """Holds what ACCELRT_ALLOC_CONF says, with types: immutable, and equal by what the keys say.
 
         settings = accelrt.memory.AllocatorSettings(garbage_collection_threshold=0.8, growth_slack="auto")
         accelrt.memory.set_allocator_settings(settings)

@@ -47,6 +47,10 @@ class AllocatorSettings:
     def parse(cls, text: str) -> Self:
         """Reads a string, "key:value,key:value".
 
+        Arguments:
+            text: str, as of ACCELRT_ALLOC_CONF.
+        Returns:
+            AllocatorSettings.
         Raises:
             SettingsError: as of ACCELRT_ALLOC_CONF.
             TypeError: text is no str.
@@ -58,7 +62,7 @@ class AllocatorSettings:
     def replace(self, **keys: object) -> Self:
         """Makes the same settings with other values of the keys that are given; None takes one out.
 
-        Raises: as the class.
+        Arguments, Raises: as AllocatorSettings.
         """
         return type(self)(**{**{name: self._values[name] for name in self.named}, **keys})
 
