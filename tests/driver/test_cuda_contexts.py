@@ -65,7 +65,9 @@ def arguments(row):
         values["attribute"] = 9  # memory synchronisation domains
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
-    values.update(after=0, count=0, params=ctypes.addressof(EMPTY_NODE))
+    values.update(after=0, params=ctypes.addressof(EMPTY_NODE))
+    if {"after", "origins"} & {argument.name for argument in row.arguments}:
+        values["count"] = 0  # the lists of graphs' rows are empty
     for argument in row.arguments:
         if not argument.is_out:
             yield values.get(argument.name, bytes(64) if argument.type == "const char*" else ADDRESS)
