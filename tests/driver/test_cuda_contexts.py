@@ -66,8 +66,8 @@ def arguments(row):
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):
         values[name] = 0
     values.update(after=0, params=ctypes.addressof(EMPTY_NODE))
-    if row.name.startswith("graph_"):
-        values["count"] = 0
+    if {"after", "origins"} & {argument.name for argument in row.arguments}:
+        values["count"] = 0  # the lists of graphs' rows are empty
     for argument in row.arguments:
         if not argument.is_out:
             yield values.get(argument.name, bytes(64) if argument.type == "const char*" else ADDRESS)
