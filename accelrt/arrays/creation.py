@@ -94,11 +94,12 @@ def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDAr
         raise TypeError(
             f"dtype {kind} holds Python objects, which no device can read; pass a dtype of plain values"
         )
+    lengths: tuple[int, ...]
     try:
-        lengths = (operator.index(shape),)
+        lengths = (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
-        lengths = tuple(operator.index(length) for length in shape)
+        lengths = tuple(operator.index(length) for length in shape)  # type: ignore[union-attr]
     if min(lengths, default=0) < 0:
         raise ValueError(f"shape is {shape}; a length is 0 or more")
-    memory = PinnedBuffer(math.prod(lengths) * kind.itemsize)
+    memory: Any = PinnedBuffer(math.prod(lengths) * kind.itemsize)
     return numpy.ndarray(lengths, kind, memory if memory.nbytes else None)

@@ -7,13 +7,14 @@ from collections import namedtuple
 __all__ = ["KernelAttributes"]
 
 # CUfunction_attribute, by number from 0 (CUDA driver API, "Data types used by CUDA driver").
-_FIGURES = (
-    *("max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs"),
-    *("ptx_version", "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes"),
+_Figures = namedtuple(
+    "_Figures",
+    "max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs ptx_version "
+    "binary_version cache_mode_ca max_dynamic_shared_size_bytes",
 )
 
 
-class KernelAttributes(namedtuple("KernelAttributes", _FIGURES)):
+class KernelAttributes(_Figures):
     """The figures of a kernel that Kernel.attributes reads.
 
     Attributes:
