@@ -107,8 +107,8 @@ cdef int try_release(int device, uintptr_t address) noexcept nogil
 
 cdef int device_at(uintptr_t address) noexcept nogil  # of its heap, without a lock or a driver call; -1: no pool has it
 cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil  # hint: tried first; or NOT_ALLOCATED
-# The addresses of the live block that contains one; NOT_ALLOCATED where the address is the pool's and in none, and 0 to 0 where
-# it is not the pool's, or the pool's memory is another allocator's.
+# The addresses of the live block that contains one; NOT_ALLOCATED where the address is the pool's and in none, and 0 to 0
+# where it is not the pool's, or the pool's memory is another allocator's.
 cdef int block_around(int device, uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil
 # Whether it is live memory of a private pool, and which one's.
 cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil

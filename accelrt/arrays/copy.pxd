@@ -55,8 +55,8 @@ cdef bint is_asynchronous(Operand* side) except -1
 # Waits for the stream.  host: the side in host memory, or NULL; the rest is what the work uses.
 cdef int finish(Stream stream, Operand* host, object dst, object src, View view_to, View view_origin) except -1
 # Where addresses are that nothing else is known of.  Each has to lie with its bytes in one of the spans, in a live block of
-# the allocators', on which the stream's use is recorded, or in other memory that the driver knows.  What answers beside codes
-# of the driver and of status.pxd is of the address at out_index.
+# the allocators', on which the stream's use is recorded, or in other memory that the driver knows.  What answers beside
+# codes of the driver and of status.pxd is of the address at out_index.
 cdef enum:
     PAST_END = -101    # its bytes pass the end of its memory
     NOT_LOCKED = -102  # host memory that is not page-locked, or no memory

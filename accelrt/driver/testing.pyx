@@ -45,7 +45,7 @@ cdef enum:
 cdef dict MODES = {"once": ONCE, "onward": ONWARD, "late": LATE, "slow": SLOW}
 cdef tuple ASKING = ("device_synchronize", "stream_query", "stream_synchronize", "event_query", "event_synchronize")
 
-include "fault_rows.pxi"  # ROW_COUNT, and the rows
+include "fault_rows.pxi"
 
 cdef Table fault_table
 cdef Table* wrapped = NULL

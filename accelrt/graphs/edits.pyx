@@ -493,8 +493,8 @@ def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
 
 
 class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
-    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row and
-    rows of a slice, which say nothing of one row."""
+    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row
+    and rows of a slice, which say nothing of one row."""
     # stub: dst: int
     # stub: src: int
     # stub: width: int

@@ -286,7 +286,8 @@ SYNC_POLICY, PRIORITY, DOMAIN_MAP, DOMAIN = 3, 8, 9, 10
 
 
 def test_a_new_stream_on_the_host_device_has_these_attributes(rows, on_host, stream):
-    assert rows.ok("stream_attribute_get", 0, stream, SYNC_POLICY) == (1, 0)  # a GPU's driver has a default of its own
+    # A GPU's driver has a default of its own.
+    assert rows.ok("stream_attribute_get", 0, stream, SYNC_POLICY) == (1, 0)
 
 
 def test_a_stream_has_the_attributes_that_were_set(rows, stream):

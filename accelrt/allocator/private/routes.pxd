@@ -53,7 +53,8 @@ cdef int end_expected_capture(int device, uintptr_t stream, uint64_t first, uint
 cdef int begin_pool(int device, uint64_t first, uint64_t second) noexcept nogil
 # The same where what the thread allocates on the stream would go to the common heaps, and the pool is awake; else NOT_READY.
 cdef int begin_pool_for_common(int device, uintptr_t stream, uint64_t first, uint64_t second) noexcept nogil
-# The same, of the pool (0, second), of managed memory of the source; NOT_READY where what the thread allocates on the stream comes from a pool of managed memory already.
+# The same, of the pool (0, second), of managed memory of the source; NOT_READY where what the thread allocates on the stream
+# comes from a pool of managed memory already.
 cdef int begin_managed_pool(int device, uintptr_t stream, uint64_t second, const Source* source) noexcept nogil
 cdef int end_pool(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil
 cdef int end_thread_route(int device, uint64_t first, uint64_t second, uint64_t thread) noexcept nogil  # still retained

@@ -1,4 +1,4 @@
-"""What the modules of the cuda driver stand on: devices, their primary contexts made current for one call, and what kind of
+"""Holds up the other modules of the cuda driver: devices, their primary contexts made current for one call, and what kind of
 memory an address is of.
 """
 from libc.stdint cimport uintptr_t
