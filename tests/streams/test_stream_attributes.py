@@ -52,6 +52,7 @@ def test_what_is_set_is_read_back_and_the_rest_stays():
         stream.synchronize()
 
 
+@in_own_process()  # whose idle streams are this one alone
 def test_a_stream_that_dies_leaves_no_attribute_to_the_next():
     stream = accelrt.Stream()
     before, handle = stream.attributes, stream.cuda_stream
