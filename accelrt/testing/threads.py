@@ -150,7 +150,12 @@ def park(row: str, function: Callable[[], Any], when: Literal["before", "after"]
     """
     table = wrapped_table()
     caller = Caller(function)
-    table.park(row, when=when, thread=caller.ident, limit=SECONDS)
+    try:
+        table.park(row, when=when, thread=caller.ident, limit=SECONDS)
+    except BaseException:
+        caller.function = lambda: None  # its thread would wait for begin() for ever
+        caller.begin()
+        raise
     caller.begin()
     if table.await_parked(SECONDS) != row:
         caller.result()

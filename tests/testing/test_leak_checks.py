@@ -224,8 +224,12 @@ def test_a_thread_stands_at_a_call_until_it_is_told():
     with pytest.raises(AssertionError, match="memory_unmap was not called"):
         testing.park("memory_unmap", int)
     testing.go_on()
+    running = set(threading.enumerate())
     with pytest.raises(ValueError, match="no such row: nothing"):
         testing.park("nothing", int)
+    for thread in set(threading.enumerate()) - running:
+        thread.join(20)
+        assert not thread.is_alive(), "the thread of a refused park() waits"
 
 
 @in_own_process
