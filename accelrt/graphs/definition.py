@@ -745,9 +745,8 @@ class GraphDefinition:
 
         Returns:
             dict: "device", and "nodes", a list of dicts in the driver's order: "id", its place; "type";
-                "name"; "after", the
-            places of the nodes that it comes directly after; "params", a dict; "graphs", of a child and a
-            condition, a list of such dicts.
+                "name"; "after", the places of the nodes that it comes directly after; "params", a dict;
+                "graphs", of a child and a condition, a list of such dicts.
         """
         nodes, edges = self._look()
         places = {node: place for place, node in enumerate(nodes)}
@@ -780,8 +779,7 @@ def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
         device: int, "cuda:1", ...; None is the current device.
     Returns:
         dict of bytes: "used", "used_peak", "reserved" and "reserved_peak": what graphs use, what the driver
-            holds for them,
-        and the most of both since the peaks were reset.
+            holds for them, and the most of both since the peaks were reset.
     """
     return {name: edits.graph_memory(device, number) for number, name in enumerate(ATTRIBUTES)}
 

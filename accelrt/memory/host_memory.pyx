@@ -49,12 +49,8 @@ cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
             ordinal = ordinal_of(device)
         with nogil:
             code = allocate_pinned_on(ordinal, size, &address)
-    if code == OUT_OF_MEMORY:
-        raise out_of_host_memory(size)
-    if code == POOL_CAP_REACHED:
-        raise beyond_pinned_limit(size)
     if code:
-        raise_status(code, "allocate_pinned", ("size", size))
+        raise_host_refusal(code, "allocate_pinned", size)
     watch.note_allocated(-1, 0, address, size)
     return address
 
@@ -67,14 +63,19 @@ cdef uintptr_t share_host_bytes(object device, size_t size) except? 0:
             ordinal = ordinal_of(device)
         with nogil:
             code = share_pinned(ordinal, size, &address)
+    if code:
+        raise_host_refusal(code, "host_register", size)
+    watch.note_allocated(-1, 0, address, size)
+    return address
+
+
+cdef int raise_host_refusal(int code, str call, size_t size) except -1:
     if code == OUT_OF_MEMORY:
         raise out_of_host_memory(size)
     if code == POOL_CAP_REACHED:
         raise beyond_pinned_limit(size)
-    if code:
-        raise_status(code, "host_register", ("size", size))
-    watch.note_allocated(-1, 0, address, size)
-    return address
+    raise_status(code, call, ("size", size))
+    return -1
 
 
 cdef object beyond_pinned_limit(size_t size):

@@ -76,7 +76,7 @@ cdef int give_bytes(Pool* pool, void* about) noexcept nogil:
     return code
 
 
-# Managed memory: which addresses are, for whoever hands them to others; and where each segment shall lie.
+# Managed memory: the spans of addresses that are managed, which exports ask for, and the places of segments.
 
 cdef struct Span:
     uintptr_t start

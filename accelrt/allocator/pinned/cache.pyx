@@ -841,14 +841,14 @@ cdef PinnedPool* add_pool() noexcept nogil:
 
 
 cdef PinnedPool* make_pinned_pool(size_t limit, int node) noexcept nogil:
-    cdef PinnedPool* made
+    cdef PinnedPool* new_pool
     spin_lock(&making)
-    made = add_pool()
-    if made != NULL:
-        made.limit = limit
-        made.node = node
+    new_pool = add_pool()
+    if new_pool != NULL:
+        new_pool.limit = limit
+        new_pool.node = node
     spin_unlock(&making)
-    return made
+    return new_pool
 
 
 cdef void hold_pinned_pool(PinnedPool* at) noexcept nogil:
@@ -880,20 +880,20 @@ cdef PinnedPool* enter_pinned_pool(PinnedPool* at) noexcept nogil:
 
 cdef PinnedPool* pool_of_node(int node) noexcept nogil:
     # The first one where there is no room for another.
-    cdef PinnedPool* found
+    cdef PinnedPool* of_node
     if node == ANY_NODE:
         return &pool
     if of_nodes[node] != NULL:
         return of_nodes[node]
     spin_lock(&making)
-    found = of_nodes[node]
-    if found == NULL:
-        found = add_pool()
-        if found != NULL:
-            found.common, found.limit, found.node = True, SIZE_MAX, node
-            of_nodes[node] = found
+    of_node = of_nodes[node]
+    if of_node == NULL:
+        of_node = add_pool()
+        if of_node != NULL:
+            of_node.common, of_node.limit, of_node.node = True, SIZE_MAX, node
+            of_nodes[node] = of_node
     spin_unlock(&making)
-    return &pool if found == NULL else found
+    return &pool if of_node == NULL else of_node
 
 
 cdef PinnedPool* common_pool(int device) noexcept nogil:
