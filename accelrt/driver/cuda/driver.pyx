@@ -14,6 +14,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
+from posix.dlfcn cimport RTLD_LOCAL, RTLD_NOW, dlopen, dlsym
 from posix.fcntl cimport F_SETFD, FD_CLOEXEC, fcntl
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
@@ -68,6 +69,7 @@ cdef extern from *:
 # Functions of cuda.bindings.cydriver.  Which value means an exception differs between releases of cuda-bindings, so the
 # exception itself is asked for.
 ctypedef int (*init_fn)(unsigned int flags) except * nogil
+ctypedef int (*plain_init_fn)(unsigned int flags) noexcept nogil  # the library's own
 ctypedef int (*error_name_fn)(int code, const char** out_name) except * nogil
 ctypedef int (*proc_address_fn)(
     const char* name, void** out_address, int version, unsigned long long flags, int* out_status) except * nogil
@@ -109,11 +111,22 @@ cdef int load_cydriver() except -1:
     return 0
 
 
+cdef void init_before_bindings() noexcept nogil:
+    # In the child of a fork whose parent has NVML open, cuGetProcAddress dies of signal 11 (driver 580.159.04) unless cuInit
+    # came before cuda.bindings was loaded.  Where the library is elsewhere, cuda.bindings finds it.
+    cdef void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)
+    cdef void* init = dlsym(library, "cuInit") if library != NULL else NULL
+    if init != NULL:
+        (<plain_init_fn>init)(0)
+
+
 cdef int start_library() except -1:
     global reason
     cdef int answer
     cdef const char* name = NULL
     reason = ""
+    with nogil:
+        init_before_bindings()
     load_cydriver()
     with nogil:
         answer = cuInit(0)
