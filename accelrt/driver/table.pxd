@@ -152,8 +152,6 @@ cdef struct Table:
     # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
     # is MEMORY_WRITTEN), and of the driver's own pool of a device for another one
     int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings
-    # a handle more of the physical memory that is mapped at an address; INVALID_VALUE where none is
-    int (*physical_retain)(uintptr_t address, uintptr_t* out_handle) noexcept nogil
     int (*async_access_set)(int device, int peer, int access) noexcept nogil
     int (*async_access_get)(int device, int peer, int* out_access) noexcept nogil
     # KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say

@@ -35,7 +35,6 @@ ALSO_MADE_BY = {
     "managed_alloc": "memory_alloc",
     "physical_create_shared": "physical_create",
     "physical_import": "physical_create",
-    "physical_retain": "physical_create",
     "ipc_event_open": "event_create",
     "graph_create": "capture_end",
     "graph_clone": "capture_end",

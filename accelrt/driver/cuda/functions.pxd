@@ -228,8 +228,6 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
-    ctypedef int (*PFN_cuMemRetainAllocationHandle_v11000)(
-        CUmemGenericAllocationHandle*, void*) noexcept nogil  # physical_retain(out_handle, address)
 
     # graphs made by hand
 

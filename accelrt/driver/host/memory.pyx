@@ -904,7 +904,7 @@ cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noe
 cdef int physical_export_locked(uintptr_t handle, int* out_file) noexcept nogil:
     cdef const Physical* physical = <const Physical*>map_find(&physicals, handle)
     out_file[0] = -1
-    if physical == NULL or physical.own < 0:
+    if physical == NULL or physical.own < 0 or not physical.charged:  # NVIDIA's driver exports nothing that it imported
         return INVALID_VALUE
     out_file[0] = copy_file(physical.own)
     return 0 if out_file[0] >= 0 else OPERATING_SYSTEM
@@ -921,26 +921,6 @@ cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noex
     code = add_physical(device, size, own, False, out_handle)
     if code:
         close_file(own)
-    return code
-
-
-cdef int physical_retain_gated(uintptr_t address, uintptr_t* out_handle) noexcept nogil:
-    # Of memory that other processes may have, as one that was imported.
-    cdef const Range* mapping
-    cdef size_t size = 0
-    cdef int own = -1, device = -1, code = INVALID_VALUE
-    lock_memory()
-    mapping = containing(memory, address)
-    if mapping != NULL and mapping.kind == MAPPED:
-        code = NOT_SUPPORTED
-        if mapping.physical.own >= 0:
-            own, device, size = copy_file(mapping.physical.own), mapping.device, mapping.size
-            code = 0 if own >= 0 else OPERATING_SYSTEM
-    unlock_memory()
-    if code == 0:
-        code = add_physical(device, size, own, False, out_handle)
-        if code:
-            close_file(own)
     return code
 
 

@@ -349,7 +349,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamSetAttribute", 11000, set_attribute}, {"cuStreamGetAttribute", 11000, get_attribute},
     {"cuCtxGetLimit", 3010, get_limit}, {"cuCtxSetLimit", 3010, set_limit},
     {"cuCtxResetPersistingL2Cache", 11000, wants_context}, {"cuModuleGetLoadingMode", 11070, loading_mode},
-    {"cuMemRetainAllocationHandle", 11000, wants_context}, {"cuMemcpyBatchAsync", 12080, batch_12_8}, {"cuMemcpyBatchAsync", 13000, batch_13_0},
+    {"cuMemcpyBatchAsync", 12080, batch_12_8}, {"cuMemcpyBatchAsync", 13000, batch_13_0},
     {"cuMemcpy3DBatchAsync", 12080, batch_3d_12_8}, {"cuMemcpy3DBatchAsync", 13000, batch_3d_13_0},
     {"cuMemcpyWithAttributesAsync", 13020, copy_with},
     {"cuMemPoolSetAccess", 11020, pool_set_access}, {"cuMemPoolGetAccess", 11020, pool_get_access},
