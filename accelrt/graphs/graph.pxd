@@ -71,6 +71,8 @@ cdef class CUDAGraph:
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
+    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
+                           object args) except -1
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
     cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1

@@ -880,8 +880,11 @@ cdef class CUDAGraph:
         keep.  The race detector takes a replay for what the node launches now; where several launches of the
         capture may be the node's, for theirs too.
         """
-        cdef uintptr_t graph = self.node_graph()
-        cdef uintptr_t handle = node_id(node)
+        self.change_kernel(self.node_graph(), node_id(node), kernel, grid, block, shared, args)
+
+    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
+                           object args) except -1:
+        # Of this graph, or of one that a node of it owns.
         cdef NodeChange made = NodeChange.__new__(NodeChange)
         cdef bint begun = False, left = False
         self.require_unreplayed()
@@ -900,6 +903,7 @@ cdef class CUDAGraph:
             self.bound = None
         if left:
             drain()
+        return 0
 
     cdef dict own_kernels(self):
         # Of the capture, by their handles; makes room for changes too.

@@ -4,9 +4,10 @@ data."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from accelrt.graphs.edits import (
+    EDGE_KINDS,
     CopyParams,
     FillParams,
     NodeWork,
@@ -61,6 +62,45 @@ class ConditionParams(NamedTuple):
     kind: str
     condition: Condition
     bodies: tuple[Any, ...]
+
+
+class DefinitionEdge(tuple[Any, Any]):
+    """A dependency in a GraphDefinition: (node, node that comes after it), both of type DefinitionNode.
+
+    Attributes:
+        kind: str, "default" or "programmatic", as GraphDefinition.add_edge has it.
+        port: str, "default", "programmatic" or "launch_order": when what comes after a kernel may begin.
+    """
+
+    kind: str
+    port: str
+
+    def __new__(cls, before: object, after: object, kind: str, port: str) -> DefinitionEdge:
+        made = super().__new__(cls, (before, after))
+        made.kind, made.port = kind, port
+        return made
+
+    def __repr__(self) -> str:
+        told = "" if self.kind == self.port == "default" else f" {self.kind} from port {self.port}"
+        return f"<accelrt.DefinitionEdge {self[0]!r} -> {self[1]!r}{told}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DefinitionEdge cannot be pickled or copied: its nodes are of one graph")
+
+
+PORTS_OF = {"default": ("default", "launch_order"), "programmatic": ("programmatic", "launch_order")}
+
+
+def port_of(kind: str, port: str | None) -> str:
+    """Returns the port that an edge of a kind is from; ValueError where it may not be."""
+    if kind not in EDGE_KINDS:
+        raise ValueError(f"kind is {kind!r}; it may be {', '.join(map(repr, EDGE_KINDS))}")
+    allowed = PORTS_OF[kind]
+    if port is not None and port not in allowed:
+        raise ValueError(
+            f"port is {port!r}; of an edge of kind {kind!r} it may be {', '.join(map(repr, allowed))}"
+        )
+    return allowed[0] if port is None else port
 
 
 def argument_bytes(argument: object) -> bytes:

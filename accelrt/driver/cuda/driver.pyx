@@ -473,8 +473,8 @@ cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
     return code
 
 
-# memory: stream-ordered and managed, always the device's default pool of it.  Graphs take no such memory: a capture would have
-# an allocation of the device's own instead.
+# memory: stream-ordered and managed, always the device's default pool of it.  Graphs take no such memory: a capture would
+# have an allocation of the device's own instead.
 
 cdef enum:
     MANAGED_TYPE = 2  # CU_MEM_ALLOCATION_TYPE_MANAGED, which headers have since 13.0
