@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from accelrt.annotations import DeviceArgument, Memory
-from accelrt.errors import CudaError
+from accelrt.errors import CudaError, NotSupportedError
 from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
@@ -19,8 +19,10 @@ from accelrt.graphs.node_values import (
     Condition,
     ConditionParams,
     DefinitionEdge,
+    drawn_name,
     plain_params,
     port_of,
+    write_names,
 )
 from accelrt.kernels.kernel import Kernel
 from accelrt.streams.stream import Event, Stream
@@ -66,6 +68,17 @@ class DefinitionNode:
     @name.setter
     def name(self, name: str) -> None:
         self.definition._root._names[self._live_id()] = str(name)
+
+    @property
+    def tools_id(self) -> int:
+        """The number by which tools of profiling name it (cuGraphNodeGetToolsId, CUDA 13.1), with its graph's
+        in the high half; GraphDefinition.tool_names has those of an instance, which traces show.
+
+        Raises:
+            NotSupportedError: the driver tells no such numbers.
+        """
+        definition = self.definition
+        return edits.edit(definition._graph, definition._body, edits.tools_ids, [self])[0]
 
     @property
     def predecessors(self) -> tuple[DefinitionNode, ...]:
@@ -764,13 +777,42 @@ class GraphDefinition:
     # --- to be read elsewhere ---
 
     def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None:
-        """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump.
+        """Writes a drawing in the language of Graphviz, with the nodes' names; see CUDAGraph.debug_dump.
 
         Arguments:
             debug_path: str or PathLike, the file to write.
             verbose: bool, whether all that the driver knows of the nodes is written.
         """
         self._graph.debug_dump(debug_path, verbose)
+        named = {node: node.name for node in self._all_nodes() if node.name}
+        if not named:
+            return
+        try:
+            lines = [drawn_name(node.tools_id, name) for node, name in named.items()]
+        except NotSupportedError:
+            lines = [f"// {node.id:#x} is {name!r}\n" for node, name in named.items()]
+        write_names(debug_path, lines)
+
+    def tool_names(self, instance: CUDAGraph | None = None) -> dict[int, str]:
+        """Tells which name stands behind the numbers of nodes in a trace (CUPTI's graphNodeId; CUDA 13.1).
+
+        Arguments:
+            instance: CUDAGraph of instantiate(), whose replays were traced; None gives the numbers that nodes
+                have in the definition itself.
+        Returns:
+            dict: number -> name, of the nodes of this graph that have one.
+        Raises:
+            NotSupportedError: the driver tells no such numbers.
+            RuntimeError: the nodes are none of the graph that instance was instantiated from.
+        """
+        if instance is not None and not edits.is_instance(instance, self._graph):
+            raise RuntimeError("instance was instantiated from another graph's nodes")
+        named = [node for node in self.nodes() if node.name]
+        numbers = edits.edit(self._graph, self._body, edits.tools_ids, named)
+        if instance is not None:
+            high = edits.exec_tools_id(instance) << 32
+            numbers = [high | number & 0xFFFFFFFF for number in numbers]
+        return dict(zip(numbers, [node.name for node in named], strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Describes the graph as plain data.

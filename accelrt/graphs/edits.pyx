@@ -534,6 +534,18 @@ def tools_ids(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: S
     return found
 
 
+def exec_tools_id(CUDAGraph graph not None) -> int:
+    """The number by which tools of profiling name an instance."""
+    cdef unsigned int number = 0
+    cdef int code
+    with cython.critical_section(graph):
+        code = registry.active().graph_exec_id(require_exec(graph), &number)
+    if code:
+        raise_status(code, "graph_exec_id", ("graph_exec", graph.exec_),
+                     "the driver tells no such numbers (CUDA 13.1)" if code == NOT_SUPPORTED else "")
+    return number
+
+
 def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, value: int, bint kept) -> int:
     """The driver's handle of a new value that nodes of the graph depend on."""
     cdef uint64_t condition = 0

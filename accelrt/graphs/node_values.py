@@ -3,6 +3,7 @@ data."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -101,6 +102,21 @@ def port_of(kind: str, port: str | None) -> str:
             f"port is {port!r}; of an edge of kind {kind!r} it may be {', '.join(map(repr, allowed))}"
         )
     return allowed[0] if port is None else port
+
+
+def drawn_name(number: int, name: str) -> str:
+    """Returns a line of a drawing that puts a name beside a node, which the driver calls by its number."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"graph_{number >> 32}_node_{number & 0xFFFFFFFF}" [xlabel="{escaped}"];\n'
+
+
+def write_names(path: str | os.PathLike[str], lines: list[str]) -> None:
+    """Puts lines before the end of a drawing that was written."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        text = file.read()
+    end = text.rindex("}")
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text[:end] + "".join(lines) + text[end:])
 
 
 def argument_bytes(argument: object) -> bytes:

@@ -715,3 +715,50 @@ def test_a_kernel_node_is_given_another_kernel_in_an_instance(image):
     gc.collect()
     assert kept() is not None
     replayed(instance)
+
+
+# --- names that tools show ---------------------------------------------------------------------------
+
+
+def test_names_are_found_by_the_numbers_that_tools_show():
+    definition = defined()
+    x = buffer()
+    first = definition.fill(x, 1, name="clear")
+    second = definition.fill(x, 2, after=first)
+    (body,) = definition.if_(definition.condition(1), after=second, name="choose").bodies
+    inner = body.fill(x, 3, name="inner")
+    try:
+        number = first.tools_id
+    except accelrt.NotSupportedError:
+        if ON_HOST:
+            raise
+        pytest.skip("the driver tells no such numbers")
+    assert definition.tool_names()[number] == "clear"
+    assert sorted(definition.tool_names().values()) == ["choose", "clear"]
+    assert body.tool_names() == {inner.tools_id: "inner"}
+    instance = definition.instantiate()
+    told = definition.tool_names(instance)
+    assert sorted(told.values()) == ["choose", "clear"]
+    assert {key & 0xFFFFFFFF for key in told} == {key & 0xFFFFFFFF for key in definition.tool_names()}
+    assert not set(told) & set(definition.tool_names())
+    with pytest.raises(RuntimeError, match="another graph's nodes"):
+        defined().tool_names(instance)
+    second.remove()
+    with pytest.raises(RuntimeError, match="taken out"):
+        second.tools_id  # noqa: B018
+
+
+def test_names_are_in_the_drawing(tmp_path):
+    definition = defined()
+    x = buffer()
+    first = definition.fill(x, 1, name='a "quoted" \\ name')
+    (body,) = definition.if_(definition.condition(1), after=first).bodies
+    body.fill(x, 3, name="inner")
+    definition.debug_dump(tmp_path / "graph.dot")
+    drawn = (tmp_path / "graph.dot").read_text()
+    assert drawn.rstrip().endswith("}")
+    if ON_HOST:
+        assert '[xlabel="a \\"quoted\\" \\\\ name"];' in drawn
+        node = f"graph_{first.tools_id >> 32}_node_{first.tools_id & 0xFFFFFFFF}"
+        assert drawn.count(f'"{node}" [') == 2  # what the driver draws, and the name
+    assert "inner" in drawn

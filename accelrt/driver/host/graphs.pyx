@@ -99,7 +99,7 @@ cdef int capture_end_locked(int device, uintptr_t stream, uintptr_t* out_graph) 
     if code == 0 and graph.within != NULL:
         out_graph[0] = graph.handle
     elif code == 0:
-        out_graph[0] = new_handle()
+        graph.handle = out_graph[0] = new_handle()
         map_insert(&graphs, out_graph[0], graph)
     return code
 
@@ -1054,30 +1054,39 @@ cdef const char* edge_style(const EdgeData* data) noexcept nogil:
     return " [label=\"programmatic\"]" if data.from_port == PORT_PROGRAMMATIC else " [label=\"programmatic, launch order\"]"
 
 
+cdef void write_name(FILE* file, const Graph* graph, uintptr_t node) noexcept nogil:
+    # By which tools name it too.
+    fprintf(file, "\"graph_%u_node_%u\"", number_of(graph.handle), number_of(node))
+
+
 cdef void write_nodes(FILE* file, const Graph* graph) noexcept nogil:
-    # Nodes are named by their handles; a child and the bodies of a condition are clusters that their node points into.
+    # A child and the bodies of a condition are clusters that their node points into.
     cdef int index, step
-    cdef unsigned long long handle
+    cdef const Node* node
     for index in range(graph.count):
-        handle = graph.nodes[index].handle
-        fprintf(file, "\"%llx\" [label=\"%d\\n%s\"];\n", handle, index, type_name(graph.nodes[index].work.kind))
-        for step in range(graph.nodes[index].after.count):
-            fprintf(file, "\"%llx\" -> \"%llx\"%s;\n",
-                    <unsigned long long>graph.nodes[graph.nodes[index].after.nodes[step]].handle, handle,
-                    edge_style(edge_data(&graph.nodes[index].after, step)))
-        write_bodies(file, &graph.nodes[index])
+        node = &graph.nodes[index]
+        write_name(file, graph, node.handle)
+        fprintf(file, " [label=\"%d\\n%s\"];\n", index, type_name(node.work.kind))
+        for step in range(node.after.count):
+            write_name(file, graph, graph.nodes[node.after.nodes[step]].handle)
+            fprintf(file, " -> ")
+            write_name(file, graph, node.handle)
+            fprintf(file, "%s;\n", edge_style(edge_data(&node.after, step)))
+        write_bodies(file, graph, node)
 
 
-cdef void write_bodies(FILE* file, const Node* node) noexcept nogil:
+cdef void write_bodies(FILE* file, const Graph* graph, const Node* node) noexcept nogil:
     cdef const Graph* body = node.work.body
     while body != NULL:
-        fprintf(file, "subgraph \"cluster_%llx\" {\nlabel=\"%s\";\n", <unsigned long long>body.handle,
+        fprintf(file, "subgraph \"cluster_%u\" {\nlabel=\"%s\";\n", number_of(body.handle),
                 FLOW_NAMES[node.work.flow if node.work.kind == BRANCH else 3])
         write_nodes(file, body)
         fprintf(file, "}\n")
         if body.count:
-            fprintf(file, "\"%llx\" -> \"%llx\" [style=dashed];\n",
-                    <unsigned long long>node.handle, <unsigned long long>body.nodes[0].handle)
+            write_name(file, graph, node.handle)
+            fprintf(file, " -> ")
+            write_name(file, body, body.nodes[0].handle)
+            fprintf(file, " [style=dashed];\n")
         body = body.sibling
 
 
