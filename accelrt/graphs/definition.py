@@ -9,10 +9,21 @@ from typing import Any, NoReturn, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from accelrt.annotations import DeviceArgument, Memory
+from accelrt.errors import CudaError, NotSupportedError
 from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
-from accelrt.graphs.node_values import CHANGES, AllocationParams, Condition, ConditionParams, plain_params
+from accelrt.graphs.node_values import (
+    CHANGES,
+    AllocationParams,
+    Condition,
+    ConditionParams,
+    DefinitionEdge,
+    drawn_name,
+    plain_params,
+    port_of,
+    write_names,
+)
 from accelrt.kernels.kernel import Kernel
 from accelrt.streams.stream import Event, Stream
 
@@ -57,6 +68,17 @@ class DefinitionNode:
     @name.setter
     def name(self, name: str) -> None:
         self.definition._root._names[self._live_id()] = str(name)
+
+    @property
+    def tools_id(self) -> int:
+        """The number by which tools of profiling name it (cuGraphNodeGetToolsId, CUDA 13.1), with its graph's
+        in the high half; GraphDefinition.tool_names has those of an instance, which traces show.
+
+        Raises:
+            NotSupportedError: the driver tells no such numbers.
+        """
+        definition = self.definition
+        return edits.edit(definition._graph, definition._body, edits.tools_ids, [self])[0]
 
     @property
     def predecessors(self) -> tuple[DefinitionNode, ...]:
@@ -207,16 +229,16 @@ class GraphDefinition:
         """Returns the nodes, in the order that the driver gives."""
         return self._look()[0]
 
-    def edges(self) -> list[tuple[DefinitionNode, DefinitionNode]]:
-        """Returns the dependencies, as (node, node that comes after it)."""
+    def edges(self) -> list[DefinitionEdge]:
+        """Returns the dependencies, each a DefinitionEdge (node, node after it), which has its kind too."""
         return self._look()[1]
 
-    def _look(self) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
+    def _look(self) -> tuple[list[DefinitionNode], list[DefinitionEdge]]:
         """The nodes and the edges at one moment."""
         found, pairs = edits.edit(self._graph, self._body, edits.look)
         nodes = [self._node(each.id, each.type) for each in found]
         by_id = dict(zip([each.id for each in found], nodes, strict=True))
-        return nodes, [(by_id[origin], by_id[target]) for origin, target in pairs]
+        return nodes, [DefinitionEdge(by_id[origin], by_id[target], *told) for origin, target, *told in pairs]
 
     def _node(self, node: int, kind: str) -> DefinitionNode:
         known = self._root._nodes.get(node)
@@ -225,9 +247,11 @@ class GraphDefinition:
         return known
 
     def _read(self, node: DefinitionNode) -> Any:
-        if node.type == "kernel" and not self._body:
+        if node.type == "kernel" and self._body:
+            return edits.kernel_within(self._graph, self._body, node)
+        if node.type == "kernel":
             return self._graph.kernel_node_params(cast(Any, node))
-        if node.type in ("kernel", "conditional"):
+        if node.type == "conditional":
             return self._condition_of(node)
         found = edits.edit(self._graph, self._body, edits.read_node, node)
         if node.type == "graph":
@@ -571,17 +595,27 @@ class GraphDefinition:
 
     # --- changes ---
 
-    def add_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
+    def add_edge(
+        self, before: DefinitionNode, after: DefinitionNode, *, kind: str = "default", port: str | None = None
+    ) -> None:
         """Has one node come after another (cuGraphAddDependencies).
 
         Arguments:
             before: DefinitionNode of this graph, which comes first.
             after: DefinitionNode of this graph.
+            kind: "default", or "programmatic" between two kernels: the later one may begin before the earlier
+                one is over, and waits itself for its memory (cudaGridDependencySynchronize).
+            port: when what comes after a kernel may begin: "default", when it is over; "programmatic", when
+                each of its blocks has allowed it (cudaTriggerProgrammaticLaunchCompletion) or is over;
+                "launch_order", when each of its blocks has begun.  None is "programmatic" for an edge of that
+                kind, which takes no "default", and else "default".
         Raises:
-            CudaError: it does already, or one of them is none of this graph.  A circle is refused by
-                instantiate().
+            CudaError: it does already, or one of them is none of this graph, or is no kernel where kind or
+                port needs one.  A circle is refused by instantiate().
+            NotSupportedError: the driver has no such edges.
+            ValueError: there is no such kind, no such port, or a port does not go with the kind.
         """
-        edits.edit(self._graph, self._body, edits.change_edges, True, [before], [after])
+        edits.edit(self._graph, self._body, edits.add_edge, before, after, kind, port_of(kind, port))
 
     def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Takes back that one node comes after another (cuGraphRemoveDependencies).
@@ -592,7 +626,7 @@ class GraphDefinition:
         Raises:
             CudaError: it does not come directly after it, or the graph has allocations.
         """
-        edits.edit(self._graph, self._body, edits.change_edges, False, [before], [after])
+        edits.edit(self._graph, self._body, edits.remove_edge, before, after)
 
     def _remove(self, node: DefinitionNode) -> None:
         inner = [each for body in self._graphs_of(node) for each in body._all_nodes()]
@@ -615,11 +649,22 @@ class GraphDefinition:
         target = self._graph if instance is None else instance
         if instance is not None and not edits.is_instance(instance, self._graph):
             raise RuntimeError(f"{node!r} is no node of the graph that the instance was instantiated from")
+        try:
+            self._change(node, target, changes)
+        except CudaError as error:
+            if not self._body or instance is None:
+                raise
+            raise type(error)(
+                f"{error}; {node!r} is in a body or a child, whose nodes this driver changes in no instance: "
+                "change the definition's, and call instance.update(definition.graph)",
+                error.code, error.name, error.call,
+            ) from error  # fmt: skip
+
+    def _change(self, node: DefinitionNode, target: CUDAGraph, changes: dict[str, Any]) -> None:
+        if node.type == "kernel" and self._body:
+            edits.change_kernel_within(target, self._body, node, **changes)
+            return
         if node.type == "kernel":
-            if self._body:
-                raise NotImplementedError(
-                    "a kernel of a body or a child is changed by removing it and adding another"
-                )
             target.set_kernel_node_params(cast(Any, node), **changes)
             return
         maker = CHANGES.get(node.type)
@@ -732,33 +777,68 @@ class GraphDefinition:
     # --- to be read elsewhere ---
 
     def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None:
-        """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump.
+        """Writes a drawing in the language of Graphviz, with the nodes' names; see CUDAGraph.debug_dump.
 
         Arguments:
             debug_path: str or PathLike, the file to write.
             verbose: bool, whether all that the driver knows of the nodes is written.
         """
         self._graph.debug_dump(debug_path, verbose)
+        named = {node: node.name for node in self._all_nodes() if node.name}
+        if not named:
+            return
+        try:
+            lines = [drawn_name(node.tools_id, name) for node, name in named.items()]
+        except NotSupportedError:
+            lines = [f"// {node.id:#x} is {name!r}\n" for node, name in named.items()]
+        write_names(debug_path, lines)
+
+    def tool_names(self, instance: CUDAGraph | None = None) -> dict[int, str]:
+        """Tells which name stands behind the numbers of nodes in a trace (CUPTI's graphNodeId; CUDA 13.1).
+
+        Arguments:
+            instance: CUDAGraph of instantiate(), whose replays were traced; None gives the numbers that nodes
+                have in the definition itself.
+        Returns:
+            dict: number -> name, of the nodes of this graph that have one.
+        Raises:
+            NotSupportedError: the driver tells no such numbers.
+            RuntimeError: the nodes are none of the graph that instance was instantiated from.
+        """
+        if instance is not None and not edits.is_instance(instance, self._graph):
+            raise RuntimeError("instance was instantiated from another graph's nodes")
+        named = [node for node in self.nodes() if node.name]
+        numbers = edits.edit(self._graph, self._body, edits.tools_ids, named)
+        if instance is not None:
+            high = edits.exec_tools_id(instance) << 32
+            numbers = [high | number & 0xFFFFFFFF for number in numbers]
+        return dict(zip(numbers, [node.name for node in named], strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Describes the graph as plain data.
 
         Returns:
             dict: "device", and "nodes", a list of dicts in the driver's order: "id", its place; "type";
-                "name"; "after", the places of the nodes that it comes directly after; "params", a dict;
-                "graphs", of a child and a condition, a list of such dicts.
+                "name"; "after", the places of the nodes that it comes directly after; "ports", of those that
+                it comes after by a kind or a port other than "default", a list of [place, kind, port];
+                "params", a dict; "graphs", of a child and a condition, a list of such dicts.
         """
         nodes, edges = self._look()
         places = {node: place for place, node in enumerate(nodes)}
-        after: dict[DefinitionNode, list[int]] = {node: [] for node in nodes}
-        for origin, target in edges:
-            after[target].append(places[origin])
-        described = [self._describe(node, places[node], after[node]) for node in nodes]
+        after: dict[DefinitionNode, list[DefinitionEdge]] = {node: [] for node in nodes}
+        for edge in edges:
+            after[edge[1]].append(edge)
+        described = [self._describe(node, places, after[node]) for node in nodes]
         return {"device": self.device_index, "nodes": described}
 
-    def _describe(self, node: DefinitionNode, place: int, after: list[int]) -> dict[str, Any]:
+    def _describe(
+        self, node: DefinitionNode, places: dict[DefinitionNode, int], edges: list[DefinitionEdge]
+    ) -> dict[str, Any]:
+        told = [edge for edge in edges if not edge.kind == edge.port == "default"]
         return {
-            **{"id": place, "type": node.type, "name": node.name, "after": after},
+            **{"id": places[node], "type": node.type, "name": node.name},
+            "after": [places[edge[0]] for edge in edges],
+            "ports": [[places[edge[0]], edge.kind, edge.port] for edge in told],
             "params": plain_params(node.type, self._read(node)),
             "graphs": [each.to_dict() for each in self._graphs_of(node)],
         }

@@ -15,15 +15,15 @@ from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_oper
 from accelrt.core.integers cimport checked_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.node_params cimport (
-    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
-    NODE_RECORD, NODE_WAIT, NodeParams,
+    EDGE_DEFAULT, EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE,
+    NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
 from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
-from accelrt.graphs.nodes import list_edges, list_nodes
+from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
@@ -414,9 +414,33 @@ cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list c
 
 def look(
     uintptr_t graph, int ordinal, base: _Things, made: _Made,
-) -> tuple[list[GraphNode], list[tuple[int, int]]]:
-    """The nodes and the edges of a graph."""
-    return list_nodes(graph), list_edges(graph)
+) -> tuple[list[GraphNode], list[tuple[int, int, str, str]]]:
+    """The nodes and the edges of a graph: (id, id of the node after it, kind, port)."""
+    edges = [(origin, target, name_in(EDGE_KINDS, kind), name_in(PORTS, port))
+             for origin, target, kind, port in list_edge_data(graph)]
+    return list_nodes(graph), edges
+
+
+cdef str name_in(tuple names, int number):
+    return names[number] if number < len(names) else str(number)
+
+
+cdef list list_edge_data(uintptr_t graph):
+    # (id, id of the node after it, type, port that it is from), in the driver's order.
+    cdef size_t room = 0, count = 0, index
+    cdef Handles origins, targets, carried
+    cdef const EdgeData* data
+    cdef int code = registry.active().graph_edges_with(graph, 0, NULL, NULL, NULL, &room)
+    if code == 0 and room:
+        origins, targets, carried = Handles(room), Handles(room), Handles(room)
+        code = registry.active().graph_edges_with(graph, room, origins.array, targets.array, carried.array, &count)
+    if code:
+        raise_status(code, "graph_edges_with", ("graph", graph))
+    if room == 0:
+        return []
+    data = <const EdgeData*>carried.array
+    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port)
+            for index in range(count)]
 
 
 def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
@@ -448,23 +472,78 @@ def remove_node(
         base.remove(call)
 
 
-def change_edges(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[object],
-    targets: Sequence[object],
+# stub: EDGE_KINDS: tuple[str, ...]
+# stub: PORTS: tuple[str, ...]
+EDGE_KINDS = ("default", "programmatic")
+PORTS = ("default", "programmatic", "launch_order")
+
+
+def add_edge(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, before: object, after: object, kind: str, port: str,
 ) -> None:
-    """Adds edges, or removes them."""
-    cdef Handles first = handles_of(list(origins)), second = handles_of(list(targets))
-    cdef size_t count = len(origins)
+    """Adds an edge of EDGE_KINDS, from a port of PORTS."""
+    cdef Handles first = handles_of([before]), second = handles_of([after])
+    cdef EdgeData data
     cdef int code
+    memset(&data, 0, sizeof(EdgeData))
+    data.type, data.from_port = EDGE_KINDS.index(kind), PORTS.index(port)
     with nogil:
-        if adds:
-            code = registry.active().graph_edges_add(graph, count, first.array, second.array)
+        if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT:
+            code = registry.active().graph_edges_add(graph, 1, first.array, second.array)
         else:
-            code = registry.active().graph_edges_remove(graph, count, first.array, second.array)
+            code = registry.active().graph_edges_add_with(graph, 1, first.array, second.array, &data)
     if code:
-        raise_status(code, "graph_edges_add" if adds else "graph_edges_remove", ("graph", graph, "edges", count),
-                     "an edge is there already, or is none, or a node is none of this graph" if code == INVALID_VALUE
+        raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
+                     "there is an edge between the two already, or a node is none of this graph, or is no kernel, which "
+                     "ports and programmatic edges are for" if code == INVALID_VALUE
+                     else "this driver has no such edges (CUDA 12.3), or none of them in this graph" if code == NOT_SUPPORTED
+                     else "")
+
+
+def remove_edge(uintptr_t graph, int ordinal, base: _Things, made: _Made, before: object, after: object) -> None:
+    """Removes the edge between two nodes, whichever its kind."""
+    cdef Handles first = handles_of([before]), second = handles_of([after])
+    cdef EdgeData data
+    cdef int code
+    memset(&data, 0, sizeof(EdgeData))  # where there is no such edge, which the driver refuses
+    for origin, target, kind, port in list_edge_data(graph):
+        if origin == first.array[0] and target == second.array[0]:
+            data.type, data.from_port = kind, port
+    with nogil:
+        if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT:
+            code = registry.active().graph_edges_remove(graph, 1, first.array, second.array)
+        else:
+            code = registry.active().graph_edges_remove_with(graph, 1, first.array, second.array, &data)
+    if code:
+        raise_status(code, "graph_edges_remove", ("graph", graph, "edges", 1),
+                     "there is no edge between the two, or a node is none of this graph" if code == INVALID_VALUE
                      else "the graph has allocations, and keeps its edges" if code == NOT_SUPPORTED else "")
+
+
+def tools_ids(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: Sequence[object]) -> list[int]:
+    """The numbers by which tools of profiling name nodes."""
+    cdef uint64_t number = 0
+    cdef list found = []
+    cdef int code
+    for node in asked:
+        code = registry.active().graph_node_tools_id(graph, handle_of(node), &number)
+        if code:
+            raise_status(code, "graph_node_tools_id", ("graph", graph, "node", node.id),
+                         "the driver tells no such numbers (CUDA 13.1)" if code == NOT_SUPPORTED else "")
+        found.append(number)
+    return found
+
+
+def exec_tools_id(CUDAGraph graph not None) -> int:
+    """The number by which tools of profiling name an instance."""
+    cdef unsigned int number = 0
+    cdef int code
+    with cython.critical_section(graph):
+        code = registry.active().graph_exec_id(require_exec(graph), &number)
+    if code:
+        raise_status(code, "graph_exec_id", ("graph_exec", graph.exec_),
+                     "the driver tells no such numbers (CUDA 13.1)" if code == NOT_SUPPORTED else "")
+    return number
 
 
 def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, value: int, bint kept) -> int:
@@ -676,6 +755,23 @@ def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
+
+
+def kernel_within(CUDAGraph graph not None, uintptr_t body, node: object) -> KernelParams | None:
+    """Returns what a kernel node launches of a graph that a node of this one owns; None where the kernel is the driver's."""
+    with cython.critical_section(graph):
+        graph.raw_cuda_graph()
+        return read_launch(body, handle_of(node), graph)
+
+
+def change_kernel_within(
+    CUDAGraph graph not None, uintptr_t body, node: object, *, kernel: object = None, grid: object = None,
+    block: object = None, shared: object = None, args: object = None,
+) -> None:
+    """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
+    with cython.critical_section(graph):
+        graph.node_graph()
+        graph.change_kernel(body, handle_of(node), kernel, grid, block, shared, args)
 
 
 def things_of(CUDAGraph graph not None) -> list[object]:

@@ -38,6 +38,7 @@ cdef class CUDAGraph:
     cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
     cdef list replay_hooks
+    cdef list destruction_hooks
     cdef tuple registered            # State of each generator that captures may draw from
     cdef object random               # GraphStates of those that the last capture drew from; or None
     cdef uint64_t capture            # the driver's id of the last one, for who watches
@@ -56,6 +57,7 @@ cdef class CUDAGraph:
     cdef int make_exec(self) except -1
     cdef int drop_exec(self) except -1
     cdef CUDAGraph move_out(self)
+    cdef bint holds_anything(self) noexcept
     cdef int require_calm(self) except -1  # before a thread counts itself to the busy ones
     cdef int require_unused(self) except -1      # before what others may be reading is dropped
     cdef int require_unreplayed(self) except -1  # before a change of what others may be replaying
@@ -71,6 +73,8 @@ cdef class CUDAGraph:
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
+    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
+                           object args) except -1
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
     cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1

@@ -11,7 +11,7 @@ from accelrt.allocator.private.routes cimport (
 )
 from accelrt.arrays.copy import device_span
 from accelrt.core.integers cimport checked_address_int
-from accelrt.core.interpreter cimport PyThread_get_thread_ident
+from accelrt.core.interpreter cimport interpreter_is_gone, PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.devices.device cimport ordinal_of
 from accelrt.devices.device import synchronize as synchronize_device
@@ -22,7 +22,7 @@ from accelrt.driver.table cimport (
     CONDITION_WHILE,
 )
 from accelrt.errors import ArgumentError, CaptureError
-from accelrt.graphs.hooks import add_hook, run_hooks
+from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport change_kernel_node, instantiate, kernels_in, NodeChange, read_kernel_node, update_exec
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -92,6 +92,12 @@ cdef uintptr_t node_id(object node) except? 0:
     return checked_address_int(node if isinstance(node, int) else getattr(node, "id", node), "node")
 
 
+cdef void tell_dropped(list hooks) noexcept:
+    # From a destructor: what one raises goes to sys.unraisablehook.
+    if not interpreter_is_gone():
+        run_last_hooks(hooks)
+
+
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
 cdef class CUDAGraph:
     """CUDAGraph(keep_graph=False)\n--\n\n\
@@ -116,17 +122,23 @@ cdef class CUDAGraph:
     def __cinit__(self):
         self.last_stream = UINTPTR_MAX
         self.rare = UNREADY
-        self.capture_hooks = self.replay_hooks = NO_HOOKS
+        self.capture_hooks = self.replay_hooks = self.destruction_hooks = NO_HOOKS
         self.registered = ()
 
     def __init__(self, bint keep_graph=False) -> None:
         self.keep_graph = keep_graph
 
     def __dealloc__(self):
+        cdef bint held = self.holds_anything()
         self.abandon()
+        if held and self.destruction_hooks is not None and PyList_GET_SIZE(self.destruction_hooks):
+            tell_dropped(self.destruction_hooks)
 
     def __reduce__(self):
         refuse_copy(self, "it owns the driver's graph; capture another one")
+
+    cdef bint holds_anything(self) noexcept:
+        return self.exec_ != 0 or self.graph != 0 or self.record is not None
 
     cdef int abandon(self) noexcept:
         # In any state; the graph is empty afterwards.  Never raises: destructors call it.  The driver's calls release the
@@ -719,15 +731,20 @@ cdef class CUDAGraph:
 
         Raises:
             RuntimeError: another thread begins, ends or drops the capture, or reads it, just now.
+            Exception: whatever a hook raised; the capture is forgotten all the same.
         """
         cdef Deferral deferral
+        cdef bint held
         self.require_unused()
+        held = self.holds_anything()
         deferral = deferral_for(<PyObject*>self) if self.record is None else None
         if deferral is not None:  # another thread is just replaying it
             defer_release(deferral, NULL, 0, 0, self.move_out())
         self.abandon()
         self.registered = ()
         drain()
+        if held and PyList_GET_SIZE(self.destruction_hooks):
+            run_last_hooks(self.destruction_hooks)
 
     cdef CUDAGraph move_out(self):
         # What abandon() gives back goes to another object, which does so when it dies.
@@ -880,8 +897,11 @@ cdef class CUDAGraph:
         keep.  The race detector takes a replay for what the node launches now; where several launches of the
         capture may be the node's, for theirs too.
         """
-        cdef uintptr_t graph = self.node_graph()
-        cdef uintptr_t handle = node_id(node)
+        self.change_kernel(self.node_graph(), node_id(node), kernel, grid, block, shared, args)
+
+    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
+                           object args) except -1:
+        # Of this graph, or of one that a node of it owns.
         cdef NodeChange made = NodeChange.__new__(NodeChange)
         cdef bint begun = False, left = False
         self.require_unreplayed()
@@ -900,6 +920,7 @@ cdef class CUDAGraph:
             self.bound = None
         if left:
             drain()
+        return 0
 
     cdef dict own_kernels(self):
         # Of the capture, by their handles; makes room for changes too.
@@ -1045,6 +1066,22 @@ cdef class CUDAGraph:
         Returns, Raises: as register_capture_pre_hook.
         """
         return add_hook(self.own_replay_hooks(), hook, False)
+
+    def register_destruction_hook(self, hook: Callable[[], object]) -> RemovableHandle:
+        """Has a function called when this graph gives up what was captured: at reset(), or when the object dies.
+
+        Arguments:
+            hook: called as hook(), once the driver's graph is given up; replays may still run.  It should not refer to
+                the graph, which the reference would keep alive.  What it raises is raised by reset(), and is reported
+                by sys.unraisablehook where the object dies.
+        Returns, Raises: as register_capture_pre_hook.
+
+        At the interpreter's exit it is not called any more.
+        """
+        with cython.critical_section(self):
+            if self.destruction_hooks is NO_HOOKS:
+                self.destruction_hooks = []
+        return add_hook(self.destruction_hooks, hook, False)
 
     @cython.critical_section
     cdef list own_capture_hooks(self):

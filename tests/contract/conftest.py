@@ -28,6 +28,7 @@ MADE_BY = {
     "graph_instantiate": "graph_exec_destroy",
     "capture_end": "graph_destroy",
     "async_alloc": "async_free",
+    "managed_pool_alloc": "managed_pool_free",
     "module_load": "module_unload",
     "host_register": "host_unregister",
 }

@@ -38,6 +38,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.gds.GdsFile",
     "accelrt.green_contexts.GreenContext",
     "accelrt.kernels.tensor_map.TensorMap",
+    "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
