@@ -992,8 +992,7 @@ cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
     cdef bint alike
     if PyObject_CheckBuffer(given) and not isinstance(given, (Buffer, PinnedBuffer, Array)):
         PyObject_GetBuffer(given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
-        alike = view.itemsize == 8 and view.ndim == 1 and view.format != NULL and strchr(b"lLqQnNP", (
-            view.format[0] if view.format[1] == 0 else view.format[1])) != NULL
+        alike = view.itemsize == 8 and view.ndim == 1 and has_int_format(view.format)
         numbers = <size_t*>malloc(view.len + 8) if alike else NULL
         if numbers != NULL:
             memcpy(numbers, view.buf, view.len)
@@ -1007,15 +1006,25 @@ cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
         return numbers
     if not isinstance(given, (list, tuple)) or not given or type(given[0]) is not int:
         return NULL
-    numbers = <size_t*>room_for(len(given), sizeof(size_t))
+    fixed = tuple(given)  # an int's __index__ could lengthen a list
+    numbers = <size_t*>room_for(len(fixed), sizeof(size_t))
     try:
-        for index, number in enumerate(given):
+        for index, number in enumerate(fixed):
             numbers[index] = checked_address_int(number, f"{name}[{index}]")
     except BaseException:
         free(numbers)
         raise
-    out_count[0] = len(given)
+    out_count[0] = len(fixed)
     return numbers
+
+
+cdef bint has_int_format(const char* format) noexcept:
+    # One letter, behind a sign of the machine's own order of bytes or none.
+    if format == NULL:
+        return False
+    if format[0] != 0 and strchr(b"@=<", format[0]) != NULL:
+        format += 1
+    return format[0] != 0 and format[1] == 0 and strchr(b"lLqQnNP", format[0]) != NULL
 
 
 cdef tuple objects_of(object given, str name):

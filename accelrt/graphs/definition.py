@@ -78,7 +78,7 @@ class DefinitionNode:
             NotSupportedError: the driver tells no such numbers.
         """
         definition = self.definition
-        return edits.edit(definition._graph, definition._body, edits.tools_ids, [self])[0]
+        return edits.edit(definition._graph, definition, edits.tools_ids, [self])[0]
 
     @property
     def predecessors(self) -> tuple[DefinitionNode, ...]:
@@ -130,7 +130,8 @@ class DefinitionNode:
             TypeError: the node has no such argument.
             RuntimeError: the node is none of the graph that instance was instantiated from; or another thread
                 uses that graph.
-            CudaError: the driver refused; nothing is changed.
+            CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
+                instantiated of it.
         """
         self.definition._update(self, instance, changes)
 
@@ -204,7 +205,8 @@ class GraphDefinition:
         else:
             graph.raw_cuda_graph()
         self._graph, self._body = graph, 0
-        self._parent: GraphDefinition | None = None
+        self._generation = edits.generation_of(graph)
+        self._owner: DefinitionNode | None = None  # that the graph is a part of
         # Of all nodes, those of graphs within it too.
         self._nodes: WeakValueDictionary[int, DefinitionNode] = WeakValueDictionary()
         self._names: dict[int, str] = {}
@@ -215,7 +217,7 @@ class GraphDefinition:
         raise TypeError("a GraphDefinition cannot be pickled or copied: it owns a graph; use clone()")
 
     def __repr__(self) -> str:
-        kind = "body" if self._body else "graph"
+        kind = "graph" if self._owner is None else "body"
         return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
 
     @property
@@ -235,48 +237,53 @@ class GraphDefinition:
 
     def _look(self) -> tuple[list[DefinitionNode], list[DefinitionEdge]]:
         """The nodes and the edges at one moment."""
-        found, pairs = edits.edit(self._graph, self._body, edits.look)
+        return edits.edit(self._graph, self, self._see)
+
+    def _see(
+        self, graph: int, *things: Any
+    ) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
+        found, pairs = edits.look(graph, *things)
         nodes = [self._node(each.id, each.type) for each in found]
         by_id = dict(zip([each.id for each in found], nodes, strict=True))
         return nodes, [DefinitionEdge(by_id[origin], by_id[target], *told) for origin, target, *told in pairs]
 
     def _node(self, node: int, kind: str) -> DefinitionNode:
+        # While no other thread may take it out.
         known = self._root._nodes.get(node)
-        if known is None:
+        if known is None or known.id != node:  # the driver gave the handle of one that was taken out anew
             known = self._root._nodes[node] = DefinitionNode(self, node, kind)
         return known
 
     def _read(self, node: DefinitionNode) -> Any:
-        if node.type == "kernel" and self._body:
-            return edits.kernel_within(self._graph, self._body, node)
         if node.type == "kernel":
-            return self._graph.kernel_node_params(cast(Any, node))
+            read = edits.read_kernel if self._owner is None else edits.read_kernel_within
+            return edits.edit(self._graph, self, read, self._graph, node)
         if node.type == "conditional":
             return self._condition_of(node)
-        found = edits.edit(self._graph, self._body, edits.read_node, node)
+        found = edits.edit(self._graph, self, edits.read_node, node)
         if node.type == "graph":
-            assert isinstance(found, int)
-            return self._within(found)
+            return self._within(node)
         if isinstance(found, tuple) and node.type == "mem_alloc":
             return AllocationParams(*found)
         return found
 
-    def _within(self, body: int) -> GraphDefinition:
-        """A graph that a node of this one owns."""
+    def _within(self, node: DefinitionNode, body: int = 0) -> GraphDefinition:
+        """A graph that a node of this one owns: the body of a condition, or a child."""
         made = GraphDefinition.__new__(GraphDefinition)
-        made._graph, made._body, made._parent = self._graph, body, self._root
+        made._graph, made._body, made._owner = self._graph, body, node
+        made._generation = self._generation
         return made
 
     @property
     def _root(self) -> GraphDefinition:
-        return self if self._parent is None else self._parent
+        return self if self._owner is None else self._owner.definition._root
 
     def _condition_of(self, node: DefinitionNode) -> ConditionParams | None:
         known = self._root._conditions.get(node.id)
         if known is None:
             return None
         kind, condition, bodies = known
-        return ConditionParams(kind, condition, tuple(map(self._within, bodies)))
+        return ConditionParams(kind, condition, tuple(self._within(node, body) for body in bodies))
 
     # --- nodes ---
 
@@ -290,17 +297,29 @@ class GraphDefinition:
     ) -> DefinitionNode:
         nodes = [after] if isinstance(after, DefinitionNode) else list(after)
         for node in nodes:
-            if not isinstance(node, DefinitionNode) or node.definition._body != self._body:
+            if not isinstance(node, DefinitionNode) or not self._is_same_part(node.definition):
                 raise TypeError(f"after has {node!r}, which is no node of this graph")
             if node.definition._root is not self._root:
                 raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
-        handle, _address, found = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
-        made = self._node(handle, kind)
-        if name:
-            made.name = name
+        return edits.edit(self._graph, self, self._put, work, nodes, kind, str(name), condition)
+
+    def _is_same_part(self, other: GraphDefinition) -> bool:
+        """Tells whether both are whole graphs, or the same graph within one."""
+        return (self._body, self._owner) == (other._body, other._owner)
+
+    def _put(
+        self, graph: int, ordinal: int, base: Any, known: Any, work: edits.NodeWork,
+        after: list[DefinitionNode], kind: str, name: str, condition: tuple[str, Condition] | None,
+    ) -> DefinitionNode:  # fmt: skip
+        root = self._root
+        handle, _address, bodies = edits.add_node(graph, ordinal, base, known, work, cast(Any, after))
+        root._names.pop(handle, None)
+        root._conditions.pop(handle, None)
         if condition is not None:
-            self._root._conditions[handle] = (*condition, found)
-        return made
+            root._conditions[handle] = (*condition, bodies)
+        if name:
+            root._names[handle] = name
+        return self._node(handle, kind)
 
     @property
     def device_index(self) -> int:
@@ -472,7 +491,7 @@ class GraphDefinition:
             raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
         if graph.device_index != self.device_index:
             raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
-        return edits.child_work(graph._body or graph._graph.raw_cuda_graph(), edits.things_of(graph._graph))
+        return edits.child_work(graph, graph._graph is self._graph)
 
     def allocate(
         self, nbytes: int, *, peers: Iterable[int] = (), after: Nodes = (), name: str = ""
@@ -516,14 +535,13 @@ class GraphDefinition:
             value: int from 0 to 2**32 - 1, what it is when a launch begins.
             keep: bool, it begins instead with what the launch before left.
         """
-        handle = edits.edit(self._graph, self._body, edits.make_condition, value, bool(keep))
+        handle = edits.edit(self._graph, self, edits.make_condition, value, bool(keep))
         return Condition(handle, value, bool(keep))
 
     def _conditional(
         self, kind: str, condition: Condition, count: int, after: Any, name: str
     ) -> DefinitionNode:
-        if not isinstance(condition, Condition):
-            raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
+        require_condition(condition)
         work = edits.condition_work(condition.handle, KINDS.index(kind), count)
         return self._add(work, "conditional", after, name, (kind, condition))
 
@@ -591,6 +609,7 @@ class GraphDefinition:
         Returns:
             DefinitionNode.
         """
+        require_condition(condition)
         return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
 
     # --- changes ---
@@ -610,12 +629,15 @@ class GraphDefinition:
                 "launch_order", when each of its blocks has begun.  None is "programmatic" for an edge of that
                 kind, which takes no "default", and else "default".
         Raises:
+            TypeError: one of them is no node.
             CudaError: it does already, or one of them is none of this graph, or is no kernel where kind or
                 port needs one.  A circle is refused by instantiate().
             NotSupportedError: the driver has no such edges.
             ValueError: there is no such kind, no such port, or a port does not go with the kind.
         """
-        edits.edit(self._graph, self._body, edits.add_edge, before, after, kind, port_of(kind, port))
+        require_node(before, "before")
+        require_node(after, "after")
+        edits.edit(self._graph, self, edits.add_edge, before, after, kind, port_of(kind, port))
 
     def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Takes back that one node comes after another (cuGraphRemoveDependencies).
@@ -624,26 +646,39 @@ class GraphDefinition:
             before: DefinitionNode of this graph, which comes first.
             after: DefinitionNode of this graph.
         Raises:
+            TypeError: one of them is no node.
             CudaError: it does not come directly after it, or the graph has allocations.
         """
-        edits.edit(self._graph, self._body, edits.remove_edge, before, after)
+        require_node(before, "before")
+        require_node(after, "after")
+        edits.edit(self._graph, self, edits.remove_edge, before, after)
 
     def _remove(self, node: DefinitionNode) -> None:
-        inner = [each for body in self._graphs_of(node) for each in body._all_nodes()]
+        edits.edit(self._graph, self, self._take_out, node, self._nodes_within(node))
+
+    def _take_out(
+        self, graph: int, ordinal: int, base: Any, made: Any, node: DefinitionNode,
+        inner: list[DefinitionNode],
+    ) -> None:  # fmt: skip
         gone = [each.id for each in (node, *inner)]
-        edits.edit(self._graph, self._body, edits.remove_node, node, inner)
-        for handle in gone:
+        edits.count_removal(self._graph)
+        edits.remove_node(graph, ordinal, base, made, node, inner)
+        self._forget(gone)
+
+    def _forget(self, handles: list[int]) -> None:
+        for handle in handles:
             for known in (self._root._nodes, self._root._names, self._root._conditions):
                 known.pop(handle, None)
+
+    def _nodes_within(self, node: DefinitionNode) -> list[DefinitionNode]:
+        return [each for body in self._graphs_of(node) for each in body._all_nodes()]
 
     def _graphs_of(self, node: DefinitionNode) -> tuple[GraphDefinition, ...]:
         return (self._read(node),) if node.type == "graph" else node.bodies
 
     def _all_nodes(self) -> list[DefinitionNode]:
         nodes = self.nodes()
-        return nodes + [
-            each for node in nodes for body in self._graphs_of(node) for each in body._all_nodes()
-        ]
+        return nodes + [each for node in nodes for each in self._nodes_within(node)]
 
     def _update(self, node: DefinitionNode, instance: CUDAGraph | None, changes: dict[str, Any]) -> None:
         target = self._graph if instance is None else instance
@@ -652,7 +687,7 @@ class GraphDefinition:
         try:
             self._change(node, target, changes)
         except CudaError as error:
-            if not self._body or instance is None:
+            if self._owner is None or instance is None:
                 raise
             raise type(error)(
                 f"{error}; {node!r} is in a body or a child, whose nodes this driver changes in no instance: "
@@ -661,8 +696,8 @@ class GraphDefinition:
             ) from error  # fmt: skip
 
     def _change(self, node: DefinitionNode, target: CUDAGraph, changes: dict[str, Any]) -> None:
-        if node.type == "kernel" and self._body:
-            edits.change_kernel_within(target, self._body, node, **changes)
+        if node.type == "kernel" and self._owner is not None:
+            edits.change_kernel_within(target, self, node, **changes)
             return
         if node.type == "kernel":
             target.set_kernel_node_params(cast(Any, node), **changes)
@@ -676,7 +711,12 @@ class GraphDefinition:
             if "unexpected keyword" not in str(error):
                 raise
             raise TypeError(f"a {node.type} node has no such argument: {', '.join(changes)}") from None
-        edits.change_node(target, node, work, self._body)
+        inner = [] if node.type != "graph" or instance is not None else self._nodes_within(node)
+        edits.change_node(target, node, work, self)
+        gone = [each.id for each in inner]
+        for each in inner:
+            each.id = 0
+        self._forget(gone)
 
     def _current(self, node: DefinitionNode, target: CUDAGraph) -> Any:
         changed = edits.changed_params(target, node.id)
@@ -688,7 +728,7 @@ class GraphDefinition:
         Arguments:
             thing: any object.
         """
-        edits.edit(self._graph, 0, edits.keep_object, thing)
+        edits.edit(self._graph, self, edits.keep_object, thing)
 
     def clone(self) -> GraphDefinition:
         """Clones the graph (cuGraphClone); find_in_clone tells which node is which.
@@ -699,10 +739,10 @@ class GraphDefinition:
             CudaError: it has allocations or conditions.
             RuntimeError: this is the body of a condition.
         """
-        if self._body:
+        if self._owner is not None:
             raise RuntimeError("the body of a condition cannot be cloned by itself")
         made = CUDAGraph(keep_graph=True)
-        edits.clone_into(self._graph, made)
+        edits.clone_into(self._graph, self, made)
         clone = GraphDefinition(made)
         for node in self.nodes():
             if node.name:
@@ -714,9 +754,16 @@ class GraphDefinition:
 
         Arguments:
             node: DefinitionNode of the graph that was cloned.
+        Raises:
+            TypeError: node is none.
         """
-        (found,) = edits.find_clones(self._graph.raw_cuda_graph(), [node._live_id()]).values()
-        return self._node(found, node.type)
+        require_node(node, "node")
+        origin = node.definition
+        found = edits.edit(origin._graph, origin, edits.find_clone, self._graph, node)
+        return edits.edit(self._graph, self, self._known, found, node.type)
+
+    def _known(self, graph: int, ordinal: int, base: Any, made: Any, node: int, kind: str) -> DefinitionNode:
+        return self._node(node, kind)
 
     # --- instances ---
 
@@ -739,11 +786,10 @@ class GraphDefinition:
             CudaError: the nodes come after themselves, or the driver refused for another reason.
             Exception: whatever a hook raised.
         """
-        if self._body:
-            raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
+        self._require_whole()
         run_hooks(self._hooks, self, True)
         flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities
-        made = edits.instance_of(self._graph, flags)
+        made = edits.instance_of(self._graph, self, flags)
         if upload is not None:
             made.upload(upload)
         run_hooks(self._hooks, made, False)
@@ -759,7 +805,9 @@ class GraphDefinition:
             RemovableHandle, whose remove() ends it.
         Raises:
             TypeError: hook is not callable.
+            RuntimeError: this is a graph within another one.
         """
+        self._require_whole()
         return add_hook(self._hooks, hook, True)
 
     def register_instantiate_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
@@ -771,8 +819,14 @@ class GraphDefinition:
             RemovableHandle, whose remove() ends it.
         Raises:
             TypeError: hook is not callable.
+            RuntimeError: this is a graph within another one.
         """
+        self._require_whole()
         return add_hook(self._hooks, hook, False)
+
+    def _require_whole(self) -> None:
+        if self._owner is not None:
+            raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
 
     # --- to be read elsewhere ---
 
@@ -808,7 +862,7 @@ class GraphDefinition:
         if instance is not None and not edits.is_instance(instance, self._graph):
             raise RuntimeError("instance was instantiated from another graph's nodes")
         named = [node for node in self.nodes() if node.name]
-        numbers = edits.edit(self._graph, self._body, edits.tools_ids, named)
+        numbers = edits.edit(self._graph, self, edits.tools_ids, named)
         if instance is not None:
             high = edits.exec_tools_id(instance) << 32
             numbers = [high | number & 0xFFFFFFFF for number in numbers]
@@ -850,6 +904,16 @@ class GraphDefinition:
             indent: int, spaces of each level; None is all on one line.
         """
         return json.dumps(self.to_dict(), indent=indent)
+
+
+def require_node(node: object, name: str) -> None:
+    if not isinstance(node, DefinitionNode):
+        raise TypeError(f"{name} is {node!r:.60} of type {type(node).__name__}; pass a DefinitionNode")
+
+
+def require_condition(condition: object) -> None:
+    if not isinstance(condition, Condition):
+        raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
 
 
 def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:

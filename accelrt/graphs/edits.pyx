@@ -21,7 +21,7 @@ from accelrt.driver.node_params cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
-from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
+from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
@@ -43,7 +43,7 @@ cdef size_t ANY_BYTES = <size_t>1 << 62  # of memory that is given by its addres
 # stub: _Things = list[object]
 # stub: _Made = dict[int, dict[str, list[object]]]
 # stub: _Answer = TypeVar("_Answer")
-# stub: def edit(graph: CUDAGraph, body: int, change: Callable[..., _Answer], *arguments: object) -> _Answer: ...
+# stub: def edit(graph: CUDAGraph, part: object, change: Callable[..., _Answer], *arguments: object) -> _Answer: ...
 # stub: class NodeWork:
 cdef class NodeWork:
     """Holds a node's work, and the objects that it keeps alive, by role."""
@@ -58,6 +58,8 @@ cdef class NodeWork:
     cdef object room
     cdef tuple arguments
     cdef list bodies           # of a condition: handles, once the node is there
+    cdef object child          # GraphDefinition of a child, or None
+    cdef bint is_within        # it is one of the graph that is changed, which no other thread uses
     cdef object __weakref__
 
     def __cinit__(self):
@@ -85,6 +87,28 @@ cdef class NodeWork:
         self.things[role] = record.kept
         self.memory.append((given, role))
         return side.address
+
+    cdef int hold_child(self) except -1:
+        # Until release_child no other thread changes or drops the graph that becomes a child.
+        cdef CUDAGraph graph
+        if self.child is None:
+            return 0
+        graph = self.child._graph
+        with cython.critical_section(graph):
+            if not self.is_within:
+                graph.raw_cuda_graph()
+                graph.require_unused()
+            self.params.graph = part_handle(graph, self.child, graph.graph)
+            self.things["child"] = list(graph.things())
+            graph.uses += 1
+        return 0
+
+    cdef void release_child(self) noexcept:
+        cdef CUDAGraph graph
+        if self.child is not None:
+            graph = self.child._graph
+            with cython.critical_section(graph):
+                graph.uses -= 1
 
     cdef int call(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list after,
                   uintptr_t* out_node) except -1:
@@ -162,10 +186,30 @@ cdef str refusal_of(NodeWork work, int code):
 
 cdef uintptr_t handle_of(object node) except 0:
     # Of a node of a definition, which is asked while no other thread may take it out.
-    cdef uintptr_t handle = node.id
+    cdef uintptr_t handle = node_id(node)
     if handle == 0:
         raise RuntimeError("the node was taken out of its graph")
     return handle
+
+
+cdef uintptr_t part_handle(CUDAGraph graph, object part, uintptr_t whole) except 0:
+    # The driver's graph of a GraphDefinition: of one that a node owns, what it owns now.
+    cdef NodeParams params
+    cdef uintptr_t owner, node
+    cdef int code
+    if part._generation != graph.generation:
+        raise RuntimeError("the definition's graph is gone: its CUDAGraph was reset or updated since; make another "
+                           "GraphDefinition")
+    if part._owner is None:
+        return whole
+    node = handle_of(part._owner)
+    owner = part_handle(graph, part._owner.definition, whole)
+    if part._body:
+        return part._body
+    code = registry.active().graph_node_params(owner, node, &params)
+    if code:
+        raise_status(code, "graph_node_params", ("graph", owner, "node", node))
+    return params.graph
 
 
 cdef Handles handles_of(list nodes):
@@ -304,11 +348,10 @@ def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
     return work
 
 
-def child_work(uintptr_t graph, things: _Things) -> NodeWork:
-    """Describes a graph within the graph, with what its nodes keep alive."""
+def child_work(child: object, bint is_within) -> NodeWork:
+    """Describes a graph within the graph, a GraphDefinition, with what its nodes keep alive."""
     cdef NodeWork work = NodeWork()
-    work.params.type, work.params.graph = NODE_CHILD, graph
-    work.things["child"] = things
+    work.params.type, work.child, work.is_within = NODE_CHILD, child, is_within
     return work
 
 
@@ -367,34 +410,46 @@ def add_node(
         (int, int, list of int): the node's handle; an allocation's address, else 0; the graphs of a condition's bodies.
     """
     cdef uintptr_t node = 0
+    work.hold_child()
     made[0] = work.things  # until it has a handle
     try:
         work.call(graph, 0, 0, ordinal, after, &node)
         made[node] = made.pop(0)
     finally:
         made.pop(0, None)
+        work.release_child()
     return node, work.params.address, work.bodies
 
 
-cdef int put_change(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, NodeWork work, bint own, NodeChange made,
-                    NodeChange before, list calls, dict made_before) except -1:
-    # Fills made; calls are the host functions that launches of the instance run.
+cdef int put_change(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeWork work, NodeChange made) except -1:
+    # Fills made.
+    cdef uintptr_t exec_ = changed.exec_
+    cdef bint own = changed.source is None
+    cdef bint begun = False
+    cdef NodeChange before = changed.changes.get(node)
     cdef dict roles = dict(work.things) if before is None else {**before.roles, **work.things}
     cdef object call = work.things["function"][0] if work.params.type == NODE_HOST else None
     cdef object called = None
     if call is not None and exec_:
-        called = called_by(graph, node, before, calls, made_before)
+        called = called_by(graph, node, before, changed.calls, changed.made)
     made.kernel, made.roles = None, roles
     made.launches = None if own else params_of(&work.params)
     made.things = list(roles.values())
     made.sides = [thing for things in made.things for thing in things if isinstance(thing, Side)]
-    if exec_:
-        work.call(graph, exec_, node, ordinal, None, NULL)
-        if call is not None:
-            calls[calls.index(called)] = call
-    if own:
-        work.call(graph, 0, node, ordinal, None, NULL)
-    return 0
+    try:
+        changed.keep_change(node, made)
+        if exec_:
+            work.call(graph, exec_, node, changed.ordinal, None, NULL)
+            begun = True
+            if call is not None:
+                changed.calls[changed.calls.index(called)] = call
+        if own:
+            work.call(graph, 0, node, changed.ordinal, None, NULL)
+    except BaseException:
+        if not begun:  # else the instance does the new work, and what both use is kept
+            changed.undo_change(node, made)
+        raise
+    return changed.finish_change(made)
 
 
 cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list calls, dict made_before):
@@ -558,6 +613,20 @@ def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, val
     return condition
 
 
+def count_removal(CUDAGraph graph not None) -> None:
+    """Tells a graph that a node was taken out of it, which what was instantiated before still does."""
+    graph.removals += 1
+
+
+def find_clone(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph clone not None, node: object,
+) -> int:
+    """The node of a graph's clone that is the same."""
+    cdef uintptr_t handle = handle_of(node)
+    with cython.critical_section(clone):
+        return find_clones(clone.graph if clone.graph == graph else clone.raw_cuda_graph(), [handle])[handle]
+
+
 def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
     """Node of a graph -> the node of its clone that is the same."""
     cdef uintptr_t node = 0
@@ -695,22 +764,23 @@ def device_of_graph(CUDAGraph graph not None) -> int:
     return graph.ordinal
 
 
-def edit(CUDAGraph graph not None, uintptr_t body, object change, *arguments):
+def edit(CUDAGraph graph not None, object part, object change, *arguments):
     """Calls a function with the driver's graph, its device and what its nodes keep alive, while no other thread may use
     it.
 
     Arguments:
-        body: a graph that a node of it owns, which the function is given instead; or 0.
+        part: GraphDefinition of it, or of a graph that a node of it owns, which the function is given instead; or None.
     """
-    cdef uintptr_t handle
+    cdef uintptr_t handle, asked
     with cython.critical_section(graph):
         handle = graph.raw_cuda_graph()
         graph.require_unused()
+        asked = handle if part is None else part_handle(graph, part, handle)
         if graph.made is None:
             graph.base, graph.made = list(graph.kept), {}
         graph.busy += 1
     try:
-        answer = change(body or handle, graph.ordinal, graph.base, graph.made, *arguments)
+        answer = change(asked, graph.ordinal, graph.base, graph.made, *arguments)
         registry.active().graph_node_count(handle, &graph.node_count)
         return answer
     finally:
@@ -724,17 +794,18 @@ cdef uintptr_t require_exec(CUDAGraph graph) except 0:
     return graph.exec_
 
 
-def instance_of(CUDAGraph graph not None, flags: int) -> CUDAGraph:
-    """Instantiates a kept graph once more, as a CUDAGraph of its own."""
+def instance_of(CUDAGraph graph not None, part: object, flags: int) -> CUDAGraph:
+    """Instantiates a GraphDefinition's kept graph once more, as a CUDAGraph of its own."""
     with cython.critical_section(graph):
+        part_handle(graph, part, graph.raw_cuda_graph())
         return graph.make_instance(flags)
 
 
-def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
-    """Clones a kept graph into a CUDAGraph that holds nothing."""
+def clone_into(CUDAGraph graph not None, part: object, CUDAGraph made not None) -> None:
+    """Clones a GraphDefinition's kept graph into a CUDAGraph that holds nothing."""
     cdef int code
     with cython.critical_section(graph):
-        graph.raw_cuda_graph()
+        part_handle(graph, part, graph.raw_cuda_graph())
         graph.require_unused()
         graph.uses += 1
     try:
@@ -757,21 +828,22 @@ def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
             graph.uses -= 1
 
 
-def kernel_within(CUDAGraph graph not None, uintptr_t body, node: object) -> KernelParams | None:
-    """Returns what a kernel node launches of a graph that a node of this one owns; None where the kernel is the driver's."""
-    with cython.critical_section(graph):
-        graph.raw_cuda_graph()
-        return read_launch(body, handle_of(node), graph)
+def read_kernel_within(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object,
+) -> KernelParams | None:
+    """Returns the launch of a kernel node of a graph that a node owns; None where the kernel is the driver's."""
+    return read_launch(graph, handle_of(asked), changed)
 
 
 def change_kernel_within(
-    CUDAGraph graph not None, uintptr_t body, node: object, *, kernel: object = None, grid: object = None,
+    CUDAGraph graph not None, part: object, changed: object, *, kernel: object = None, grid: object = None,
     block: object = None, shared: object = None, args: object = None,
 ) -> None:
     """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
     with cython.critical_section(graph):
-        graph.node_graph()
-        graph.change_kernel(body, handle_of(node), kernel, grid, block, shared, args)
+        graph.change_kernel(
+            part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args)
 
 
 def things_of(CUDAGraph graph not None) -> list[object]:
@@ -782,7 +854,13 @@ def things_of(CUDAGraph graph not None) -> list[object]:
 
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
     """Tells whether one was instantiated from the other's nodes."""
-    return instance.exec_ != 0 and (instance.source is graph or instance is graph)
+    return instance.exec_ != 0 and (instance is graph or (
+        instance.source is graph and instance.source_generation == graph.generation))
+
+
+def generation_of(CUDAGraph graph not None) -> int:
+    """Counts the graphs that a CUDAGraph let go of, of which no node or body is known any more."""
+    return graph.generation
 
 
 def changed_params(CUDAGraph graph not None, node: int) -> object:
@@ -793,26 +871,31 @@ def changed_params(CUDAGraph graph not None, node: int) -> object:
         return None if change is None or change.kernel is not None else change.launches
 
 
-def change_node(CUDAGraph graph not None, changed: object, NodeWork work not None, uintptr_t body) -> None:
-    """Changes what a node that is no kernel does: in the graph, where it is this one's, and in what is instantiated."""
+def change_node(CUDAGraph graph not None, changed: object, NodeWork work not None, part: object) -> None:
+    """Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
+    is instantiated."""
     cdef NodeChange made = NodeChange.__new__(NodeChange)
-    cdef NodeChange before
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, node
     cdef bint left = False
     with cython.critical_section(graph):
-        handle = body or graph.node_graph()
+        handle = part_handle(source, part, graph.node_graph())
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
-        before = graph.changes.get(node)
+        work.is_within = work.child is not None and work.child._graph is graph
+        work.hold_child()
         graph.busy += 1
+        if source is not graph:
+            count_uses(source, 1)
         try:
-            put_change(handle, graph.exec_, node, graph.ordinal, work, graph.source is None, made, before,
-                       graph.calls if graph.exec_ else [], graph.made)
-            left = graph.keep_change(node, made, True)
+            left = put_change(graph, handle, node, work, made) > 0
         finally:
             graph.busy -= 1
-            graph.bound = None
+            graph.edits += 1
+            if source is not graph:
+                count_uses(source, -1)
+            work.release_child()
         if graph.source is None and graph.made is not None and node in graph.made:
             graph.made[node] = {**graph.made[node], **work.things}
         if graph.exec_:
@@ -824,12 +907,15 @@ def change_node(CUDAGraph graph not None, changed: object, NodeWork work not Non
 def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
     cdef unsigned int enabled = enable is True
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, exec_, node
     cdef int code
     with cython.critical_section(graph):
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         graph.require_unreplayed()
         graph.busy += 1
+        if source is not graph:
+            count_uses(source, 1)
     with nogil:
         if enable is None:
             code = registry.active().graph_node_enabled(handle, exec_, node, &enabled)
@@ -837,6 +923,8 @@ def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None)
             code = registry.active().graph_node_enable(handle, exec_, node, enabled)
     with cython.critical_section(graph):
         graph.busy -= 1
+        if source is not graph:
+            count_uses(source, -1)
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
                      "only kernels, copies and fills can be left out" if code == INVALID_VALUE else "")
@@ -863,6 +951,7 @@ cdef struct BoundName:     # memory that has a name
 cdef struct BoundWord:     # an address in its params
     BoundNode* node
     uintptr_t* place
+    uintptr_t before       # what a change under way found there
     size_t offset          # from where the memory begins
     int name               # whose memory it is
 
@@ -900,9 +989,20 @@ def nodes_to_bind(CUDAGraph graph not None) -> list[tuple[GraphNode, object]]:
     for change in (graph.changes or {}).values():
         if graph.source is not None and change.launches is not None:
             raise RuntimeError("nodes of the instance were changed by hand; name its memory before that")
+    require_as_made(graph)
     if graph.exec_ == 0:
         graph.instantiate()
-    return edit(source, 0, params_to_bind, source)
+    return edit(source, None, params_to_bind, source)
+
+
+cdef int require_as_made(CUDAGraph graph) except -1:
+    # The instance does what the nodes say that it was made of.
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    if graph.exec_ and graph.made_removals != source.removals:
+        raise RuntimeError("nodes of the graph were taken out since it was instantiated; instantiate it anew")
+    if graph.source is not None and graph.source_edits != source.edits:
+        raise RuntimeError("nodes of the definition were changed since it was instantiated; instantiate it anew")
+    return 0
 
 
 def params_to_bind(
@@ -920,6 +1020,12 @@ def params_to_bind(
             params = params_to_bind(read_node(graph, ordinal, base, made, node), ordinal, base, made, source)
         found.append((node, params))
     return found
+
+
+def read_kernel(uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object) -> KernelParams:
+    """Returns the launch of a kernel node."""
+    cdef uintptr_t node = handle_of(asked)
+    return read_kernel_node(graph, node, changed.own_kernels(), changed.changes.get(node))
 
 
 cdef object read_launch(uintptr_t graph, uintptr_t node, CUDAGraph source):
@@ -947,11 +1053,25 @@ cdef class Given:
         refuse_copy(self, "it names memory of this process")
 
 
-cdef class Bindings:
-    """The places where an instance's nodes name memory, so that they can be given other memory."""
+# stub: def graph_state(graph: CUDAGraph) -> tuple[int, int, int, int]: ...
+def graph_state(CUDAGraph graph not None):
+    """Counts what makes its nodes others than those that were looked at."""
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    return graph.generation, graph.edits, source.generation, source.removals
 
-    cdef CUDAGraph graph
-    cdef object token             # that the graph has as long as its nodes are as they are known here
+
+cdef class Bindings:
+    """The places where an instance's nodes name memory, so that they can be given other memory.
+
+    Arguments:
+        parameters: tuples (name, address, bytes, device, uses).
+        state: graph_state before the nodes were looked at.
+    """
+
+    cdef tuple state              # of the graph, as long as its nodes are as they are known here
+    cdef list parameters          # and those of other Bindings before, which gave the instance other memory there
+    cdef list keys                # of what is kept alive for each name, in CUDAGraph.changes
+    cdef dict serials             # of nodes that were changed by hand -> when, as of the beginning
     cdef uintptr_t handle         # of the driver's graph whose nodes they are
     cdef BoundNode* nodes
     cdef BoundWord* words
@@ -962,14 +1082,27 @@ cdef class Bindings:
     cdef int name_count
     cdef object __weakref__
 
-    def __init__(self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]]) -> None:
-        if self.graph is not None:
+    def __init__(
+        self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]], state: tuple[int, int, int, int],
+    ) -> None:
+        if self.state is not None:
             raise RuntimeError("these Bindings are made already; make others")
-        self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
-        self.handle = graph.node_graph()
-        self.allot(list(parameters))
-        self.graph = graph
-        self.token = graph.bound = object()
+        with cython.critical_section(graph):
+            graph.require_calm()
+            if graph_state(graph) != state:
+                raise RuntimeError("nodes of the graph were changed by another thread just now; make other GraphParameters")
+            self.state, self.handle = state, graph.node_graph()
+            require_as_made(graph)
+            self.serials = {node: (<NodeChange>change).serial for node, change in (graph.node_changes() or {}).items()}
+            self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
+            self.parameters = list(parameters)
+            if graph.bound is not None:
+                self.parameters += moved_elsewhere(graph.bound, self.parameters)
+            self.keys = [hex(parameter[1]) for parameter in self.parameters]
+            self.allot(self.parameters)
+            if graph.bound is not None:
+                self.take_over(graph.bound)
+            graph.bound = self
 
     def __dealloc__(self):
         cdef int index
@@ -1012,6 +1145,34 @@ cdef class Bindings:
                 index += 1
         return 0
 
+    cdef int take_over(self, Bindings before) except -1:
+        # The memory that the instance was given under the names of others.
+        cdef const BoundWord* word
+        cdef const BoundName* moved
+        cdef BoundNode* node
+        cdef int index, place
+        for index in range(before.word_count):
+            word = &before.words[index]
+            moved = &before.names[word.name]
+            node = self.find(word.node.node)
+            if moved.current == moved.address or node == NULL:
+                continue
+            if self.serials.get(node.node) == before.serials.get(node.node):  # else by hand since, which took it back
+                same_place(word, node)[0] = word.place[0]
+        for index in range(self.name_count):
+            for place in range(before.name_count):
+                moved = &before.names[place]
+                if moved.address == self.names[index].address:
+                    self.names[index].current = moved.current
+        return 0
+
+    cdef BoundNode* find(self, uintptr_t node) noexcept:
+        cdef int index
+        for index in range(self.node_count):
+            if self.nodes[index].node == node:
+                return &self.nodes[index]
+        return NULL
+
     cdef int read(self, BoundNode* bound, uintptr_t node) except -1:
         cdef uintptr_t arguments = 0
         cdef NodeParams* params = &bound.params
@@ -1031,44 +1192,60 @@ cdef class Bindings:
             params.arguments = copy_arguments(params.function, <void**>arguments)
         return 0
 
-    def rebind(self, memory: dict[str, object]) -> None:
-        """Gives the instance other memory under some names."""
-        cdef CUDAGraph graph = self.graph
+    def rebind(self, CUDAGraph graph not None, memory: dict[str, object]) -> None:
+        """Gives the instance, whose memory these name, other memory under some names."""
+        cdef CUDAGraph source = graph if graph.source is None else graph.source
         cdef list changes = []
         cdef tuple given = tuple(memory.values())
         cdef Access access
         cdef Operand side
         cdef bint left = False
-        cdef int index
         for name, thing in memory.items():
             changes.append(self.look(name, thing, &side))
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
-            if graph.bound is not self.token:
+            if graph.bound is not self or graph_state(graph) != self.state or graph.node_graph() != self.handle:
                 raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
                                    "named; make other GraphParameters")
             graph.own_kernels()
             graph.busy += 1
+            count_uses(source, 1)
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
-            for index in range(self.name_count):
-                self.names[index].changes = False
-            for name, change in zip(memory, changes):
-                index = self.places[name]
-                side.address = self.names[index].wanted = (<Given>change).address
-                look_again(&side, memory[name], name)  # as when it was read
-                watch.refuse_sleeping(side.address, name)
-                self.names[index].changes = True
-            for name, change in zip(memory, changes):
-                left = graph.keep_change(name, (<Given>change).change, True) or left
-            self.change()
+            left = self.put_memory(graph, memory, changes)
         finally:
             end_use(&access)
+            count_uses(source, -1)
             with cython.critical_section(graph):
                 graph.busy -= 1
         if left:
             drain()
+
+    cdef bint put_memory(self, CUDAGraph graph, dict memory, list changes) except -1:
+        # Answers whether something waits for streams.  What there was is kept until the driver took all.
+        cdef Operand side
+        cdef bint left = False
+        cdef int index
+        for index in range(self.name_count):
+            self.names[index].changes = False
+        for name, change in zip(memory, changes):
+            index = self.places[name]
+            side.address = self.names[index].wanted = (<Given>change).address
+            look_again(&side, memory[name], name)  # as when it was read
+            watch.refuse_sleeping(side.address, name)
+            self.names[index].changes = True
+        try:
+            for name, change in zip(memory, changes):
+                graph.keep_change(self.keys[self.places[name]], (<Given>change).change)
+            self.change(graph)
+        except BaseException:
+            for name, change in zip(memory, changes):
+                graph.undo_change(self.keys[self.places[name]], (<Given>change).change)
+            raise
+        for change in changes:
+            left = graph.finish_change((<Given>change).change) or left
+        return left
 
     cdef Given look(self, object name, object memory, Operand* side):
         # What is given for a name, and what it keeps alive.
@@ -1096,44 +1273,50 @@ cdef class Bindings:
         made.address, made.change = side.address, change
         return made
 
-    cdef int change(self) except -1:
+    cdef int change(self, CUDAGraph graph) except -1:
         # Where the driver refuses one, those before it get back what they had.
-        cdef int done = 0, index, code
+        cdef int done = 0, index, code, refused
         cdef bint mixed = False
         cdef str lost = ""
         cdef BoundName* bound
         self.write(True)
         with nogil:
-            code = self.put(self.node_count, &done)
+            code = self.put(graph, self.node_count, &done)
         if code == 0:
             for index in range(self.name_count):
                 bound = &self.names[index]
                 if bound.changes:
-                    watch.note_moved(self.graph.capture, bound.current, bound.nbytes, bound.wanted)
+                    watch.note_moved(graph.capture, bound.current, bound.nbytes, bound.wanted)
                     bound.current = bound.wanted
             return 0
         self.write(False)
+        refused = done
         with nogil:
-            mixed = self.put(done, &done) != 0
+            mixed = self.put(graph, refused, &done) != 0
         if mixed:
             lost = "nodes before it could not be changed back: instantiate the graph anew"
-            dispose(GRAPH_EXEC, self.graph.ordinal, self.graph.exec_)
-            self.graph.exec_, self.graph.rare = 0, self.graph.rare | UNREADY
-        raise_status(code, "graph_node_set", ("graph_exec", self.graph.exec_, "node", self.nodes[done].node), lost)
+            dispose(GRAPH_EXEC, graph.ordinal, graph.exec_)
+            graph.exec_, graph.rare = 0, graph.rare | UNREADY
+        raise_status(code, "graph_node_set", ("graph_exec", graph.exec_, "node", self.nodes[refused].node), lost)
 
     cdef void write(self, bint wanted) noexcept:
         # The addresses of the names that change: those wanted, or those that there were.
         cdef const BoundName* bound
+        cdef BoundWord* word
         cdef int index
         for index in range(self.node_count):
             self.nodes[index].touched = False
         for index in range(self.word_count):
-            bound = &self.names[self.words[index].name]
-            if bound.changes:
-                self.words[index].place[0] = (bound.wanted if wanted else bound.current) + self.words[index].offset
-                self.words[index].node.touched = True
+            word = &self.words[index]
+            bound = &self.names[word.name]
+            if not bound.changes:
+                continue
+            if wanted:
+                word.before = word.place[0]
+            word.place[0] = bound.wanted + word.offset if wanted else word.before
+            word.node.touched = True
 
-    cdef int put(self, int count, int* out_done) noexcept nogil:
+    cdef int put(self, CUDAGraph graph, int count, int* out_done) noexcept nogil:
         # The nodes that are touched, among the first ones; out_done is the one that was refused.
         cdef NodeParams* params
         cdef int index, code = 0
@@ -1143,15 +1326,39 @@ cdef class Bindings:
             params = &self.nodes[index].params
             if params.type == NODE_KERNEL:
                 code = registry.active().kernel_node_set(
-                    self.handle, self.graph.exec_, self.nodes[index].node, params.function, params.grid[0], params.grid[1],
+                    self.handle, graph.exec_, self.nodes[index].node, params.function, params.grid[0], params.grid[1],
                     params.grid[2], params.block[0], params.block[1], params.block[2], params.shared_bytes, params.arguments)
             else:
                 code = registry.active().graph_node_set(
-                    self.graph.ordinal, self.handle, self.graph.exec_, self.nodes[index].node, params)
+                    graph.ordinal, self.handle, graph.exec_, self.nodes[index].node, params)
             if code:
                 out_done[0] = index
                 break
         return code
+
+
+cdef list moved_elsewhere(Bindings before, list parameters):
+    # Of the memory that the instance was given there, what is not named here.
+    cdef list found = []
+    cdef int index
+    for index in range(before.name_count):
+        _, address, nbytes, _, _ = parameter = before.parameters[index]
+        if before.names[index].current == before.names[index].address:
+            continue
+        for name, begin, size, _, _ in parameters:
+            if (begin, size) != (address, nbytes) and begin < address + nbytes and address < begin + size:
+                raise ValueError(f"{name} is a part of memory in whose place other GraphParameters gave the graph other "
+                                 "memory; name all of it, or instantiate the graph anew")
+        if all(begin != address for _, begin, _, _, _ in parameters):
+            found.append((None, *parameter[1:]))
+    return found
+
+
+cdef uintptr_t* same_place(const BoundWord* word, BoundNode* node) noexcept:
+    # In the params of a node that are known twice.
+    if word.node.params.type == NODE_KERNEL:
+        return <uintptr_t*>(<char*>node.params.arguments + (<char*>word.place - <char*>word.node.params.arguments))
+    return <uintptr_t*>(<char*>&node.params + (<char*>word.place - <char*>&word.node.params))
 
 
 cdef uintptr_t* place_of(BoundNode* node, object argument, size_t word) except NULL:

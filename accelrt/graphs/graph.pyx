@@ -89,6 +89,11 @@ cdef list all_things(list base, dict made):
 
 cdef uintptr_t node_id(object node) except? 0:
     # Of a node of a definition too, whose id is 0 once it was taken out.
+    definition = getattr(node, "definition", None)
+    generation = getattr(definition, "_generation", None)
+    if generation is not None and generation != (<CUDAGraph?>definition._graph).generation:
+        raise RuntimeError("the node's graph is gone: its CUDAGraph was reset or updated since; make another "
+                           "GraphDefinition")
     return checked_address_int(node if isinstance(node, int) else getattr(node, "id", node), "node")
 
 
@@ -146,6 +151,7 @@ cdef class CUDAGraph:
         cdef Record record = self.record
         cdef uintptr_t exec_ = self.exec_, graph = self.graph
         self.busy += 1
+        self.generation += 1
         self.exec_ = self.graph = 0
         self.rare = UNREADY | self.rare & HOOKS
         if record is not None:
@@ -433,14 +439,27 @@ cdef class CUDAGraph:
             raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags))
         made.random = self.random
         made.keep(list(self.things()))
-        made.changes = None if self.changes is None else dict(self.changes)
-        made.source = self
+        made.changes, made.made_removals = self.node_changes(), self.removals
+        made.source, made.source_generation, made.source_edits = self, self.generation, self.edits
         made.made = None if self.made is None else dict(self.made)
         return made
 
+    cdef dict node_changes(self):
+        # Of the graph's nodes; not the memory that an instance was given anew.
+        if self.changes is None:
+            return None
+        return {key: change for key, change in self.changes.items() if isinstance(key, int)}
+
     cdef uintptr_t node_graph(self) except 0:
         # Whose nodes are named.
-        return self.raw_cuda_graph() if self.source is None else self.source.raw_cuda_graph()
+        cdef uintptr_t graph
+        if self.source is None:
+            return self.raw_cuda_graph()
+        graph = self.source.raw_cuda_graph()
+        if self.source.generation != self.source_generation:
+            raise RuntimeError("the graph that this was instantiated from is gone: it was reset or updated since; "
+                               "instantiate another one")
+        return graph
 
     cdef int make_exec(self) except -1:
         cdef uintptr_t graph = self.graph, made = 0
@@ -448,7 +467,6 @@ cdef class CUDAGraph:
         cdef int code, left = 0
         self.require_unused()
         self.take_made()
-        self.bound = None
         if not keep:
             self.graph = 0
         self.begin_change()
@@ -461,7 +479,8 @@ cdef class CUDAGraph:
         if code == 0:
             if self.exec_:
                 self.drop_exec()
-            self.exec_ = made
+            self.exec_, self.bound, self.made_removals = made, None, self.removals
+            self.drop_bound()
         self.end_change()
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal))
@@ -477,6 +496,19 @@ cdef class CUDAGraph:
         last = CUDAGraph.__new__(CUDAGraph)
         last.exec_, last.ordinal = self.exec_, self.ordinal
         defer_release(deferral, NULL, 0, 0, last)
+        return 0
+
+    cdef int drop_bound(self) except -1:
+        # What was instantiated anew uses the memory of the capture.
+        cdef NodeChange nothing = NodeChange.__new__(NodeChange)
+        cdef list names = [key for key in self.changes or () if isinstance(key, str)]
+        if not names or deferral_for(<PyObject*>self) is not None:
+            return 0
+        nothing.things = []
+        for name in names:
+            for handle in self.launched_on or ():
+                self.let_go(self.changes[name], nothing, handle)
+            del self.changes[name]
         return 0
 
     cdef void begin_change(self) noexcept:
@@ -705,7 +737,7 @@ cdef class CUDAGraph:
 
     cdef int take_over(self, CUDAGraph other) except -1:
         cdef object stays = (self.kept, self.changes, self.launched_on)
-        cdef object changes = None if other.changes is None else dict(other.changes)
+        cdef object changes = other.node_changes()
         cdef bint shown
         if self.uses_others_memory:
             for handle in self.launched_on:
@@ -717,6 +749,7 @@ cdef class CUDAGraph:
         if self.graph:
             dispose(GRAPH, self.ordinal, self.graph)
             self.graph = 0
+        self.generation += 1
         self.node_count = other.node_count
         self.capture = other.capture
         self.random = other.random
@@ -903,21 +936,27 @@ cdef class CUDAGraph:
                            object args) except -1:
         # Of this graph, or of one that a node of it owns.
         cdef NodeChange made = NodeChange.__new__(NodeChange)
+        cdef CUDAGraph source = self.source
         cdef bint begun = False, left = False
         self.require_unreplayed()
         self.busy += 1
+        if source is not None:
+            count_uses(source, 1)
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
                                self.changes.get(handle), made, &begun, kernel, grid, block, shared, args,
                                self.source is not None)
-            left = self.keep_change(handle, made, True)
+            self.keep_change(handle, made)
+            left = self.finish_change(made)
         except BaseException:
             if begun and self.changes.get(handle) is not made:
-                self.keep_change(handle, made, False)
+                self.keep_change(handle, made)
             raise
         finally:
             self.busy -= 1
-            self.bound = None
+            self.edits += 1
+            if source is not None:
+                count_uses(source, -1)
         if left:
             drain()
         return 0
@@ -936,19 +975,32 @@ cdef class CUDAGraph:
             change = change.before
         return 0
 
-    cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1:
-        # The streams of earlier replays are told too: those that come find them known.  Answers whether something that is
-        # kept no more waits for them.
-        cdef NodeChange before = self.changes.get(node)
-        cdef bint left = False
-        made.before = before  # also where something is refused here
+    cdef int keep_change(self, object node, NodeChange made) except -1:
+        # What it uses, beside what there was until finish_change.  The streams of earlier replays are told too: those that
+        # come find them known.
+        made.before, made.serial = self.changes.get(node), self.edits
         self.changes[node] = made
         for handle in self.launched_on or ():
             self.note_change(made, handle)
-            left = (whole and self.let_go(before, made, handle)) or left
-        if whole:
-            made.before = None
+        return 0
+
+    cdef bint finish_change(self, NodeChange made) except -1:
+        # The driver took it all.  Answers whether something that is kept no more waits for streams.
+        cdef bint left = False
+        for handle in self.launched_on or ():
+            left = self.let_go(made.before, made, handle) or left
+        made.before = None
         return left
+
+    cdef int undo_change(self, object node, NodeChange made) except -1:
+        # The driver took nothing.
+        if self.changes.get(node) is not made:
+            return 0
+        if made.before is None:
+            del self.changes[node]
+        else:
+            self.changes[node] = made.before
+        return 0
 
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
         # What a change used that another takes the place of: allocators of accelrt know that replays use it, and of the rest
@@ -1253,6 +1305,12 @@ cdef class graph:
 
 
 # --- conditional nodes -----------------------------------------------------------------------------------------
+
+@cython.critical_section
+cdef int count_uses(CUDAGraph graph, int change) noexcept:
+    graph.uses += change
+    return 0
+
 
 @cython.critical_section
 cdef int count_busy(CUDAGraph graph, int change) noexcept:

@@ -18,6 +18,7 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
     cdef object launches    # KernelParams of an instance's node, whose graph has others
     cdef list things         # for each argument a list of what it uses: objects, each with its Side, and PoolUses
     cdef list sides          # the Sides among them, and the kernel's
+    cdef uint64_t serial     # CUDAGraph.edits when it was made
     cdef NodeChange before   # where the graph refused what its instance took: what the graph's node still uses; or None
 
     cdef int gather(self, Record record) except -1

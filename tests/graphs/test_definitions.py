@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import json
 import os
 import pickle
@@ -10,9 +11,12 @@ import weakref
 
 import numpy as np
 import pytest
+from child import in_own_process
 from kernel_sources import image_for, numbers
 
 import accelrt
+from accelrt import testing
+from accelrt.testing.interleavings import Interleaver
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -762,3 +766,154 @@ def test_names_are_in_the_drawing(tmp_path):
         node = f"graph_{first.tools_id >> 32}_node_{first.tools_id & 0xFFFFFFFF}"
         assert drawn.count(f'"{node}" [') == 2  # what the driver draws, and the name
     assert "inner" in drawn
+
+
+def test_a_definition_ends_when_its_graph_is_reset_or_updated():
+    """Handles of nodes that are gone go to no driver."""
+    definition, x = defined(), buffer()
+    node = definition.fill(x, 1)
+    instance = definition.instantiate()
+    graph = definition.graph
+    graph.reset()
+    with accelrt.graph(graph):
+        x.fill(2)
+        x.fill(3)
+    other = accelrt.GraphDefinition()
+    refused = (
+        definition.nodes,
+        definition.instantiate,
+        definition.clone,
+        node.remove,
+        lambda: node.params,
+        lambda: node.update(value=3),
+        lambda: definition.fill(x, 3),
+        lambda: other.child(definition),
+        lambda: other.add_edge(node, other.empty()),
+    )
+    for call in refused:
+        with pytest.raises(RuntimeError, match="was reset or updated since"):
+            call()
+    for call in (lambda: node.update(instance=instance, value=3), lambda: node.set_enabled(instance, False)):
+        with pytest.raises(RuntimeError, match=r"no node of the graph|was reset or updated since"):
+            call()
+    replayed(instance)
+    assert (read(x, np.uint8) == 1).all()
+    assert len(accelrt.GraphDefinition(graph).nodes()) == 2
+
+
+def test_the_graphs_that_a_node_owned_are_gone_with_it():
+    definition, inner, x = defined(), defined(), buffer()
+    inner.fill(x, 1)
+    child = definition.child(inner)
+    nested = child.params.child(inner)
+    parts, nodes = [child.params, nested.params], child.params.nodes() + nested.params.nodes()
+    other = defined()
+    other.empty()
+    child.update(graph=other)
+    assert [node.type for node in child.params.nodes()] == ["empty"]
+    assert [node.type for node in parts[0].nodes()] == ["empty"]  # what the node owns now
+    with pytest.raises(RuntimeError, match="taken out of its graph"):
+        parts[1].nodes()
+    for node in nodes:
+        with pytest.raises(RuntimeError, match="taken out of its graph"):
+            node.update(value=2)
+    branch = definition.if_(definition.condition(1))
+    (body,) = branch.bodies
+    parts, node = [child.params, body], body.fill(x, 2)
+    child.remove()
+    branch.remove()
+    for part in parts:
+        for call in (part.nodes, lambda part=part: part.fill(x, 3), lambda part=part: other.child(part)):
+            with pytest.raises(RuntimeError, match="taken out of its graph"):
+                call()
+    with pytest.raises(RuntimeError, match="taken out of its graph"):
+        node.update(value=2)
+    assert definition.nodes() == []
+
+
+def test_what_is_no_node_or_condition_is_refused():
+    definition = defined()
+    node = definition.empty()
+    for call in (
+        lambda: definition.find_in_clone(5),
+        lambda: definition.add_edge(node.id, node),
+        lambda: definition.remove_edge(node, None),
+    ):
+        with pytest.raises(TypeError, match="pass a DefinitionNode"):
+            call()
+    with pytest.raises(TypeError, match=r"GraphDefinition\.condition returns"):
+        definition.set_condition(7, 4096)
+    (body,) = definition.if_(definition.condition()).bodies
+    for register in (body.register_instantiate_hook, body.register_instantiate_pre_hook):
+        with pytest.raises(RuntimeError, match="instantiated with the graph"):
+            register(print)
+
+
+def test_a_graph_is_a_child_of_itself_as_it_was():
+    definition, x = defined(), buffer()
+    definition.fill(x, 1)
+    node = definition.child(definition)
+    assert [each.type for each in node.params.nodes()] == ["memset"]
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 1).all()
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_a_refused_change_gave_the_instance_is_kept():
+    """The graph refuses what its instance took."""
+    testing.use_device()
+    x, new = buffer(), buffer()
+    definition = defined()
+    node = definition.fill(x, 5)
+    graph = definition.graph
+    graph.instantiate()
+    with testing.failing(2, rows=["graph_node_set"]), pytest.raises(accelrt.CudaError):
+        node.update(dst=new)
+    kept = weakref.ref(new)
+    del new
+    assert kept() is not None
+    replayed(graph)
+    assert (read(kept(), np.uint8) == 5).all()
+    node.update(dst=x)
+    assert kept() is None
+    new = buffer()
+    with testing.failing(1, rows=["graph_node_set"]), pytest.raises(accelrt.CudaError):
+        node.update(dst=new)
+    kept = weakref.ref(new)
+    del new
+    assert kept() is None  # nobody took it
+
+
+@pytest.mark.host
+@in_own_process
+def test_nothing_that_another_thread_drops_goes_to_the_driver():
+    """One thread stops at each call of the driver's, and the other one resets a graph or takes a node out."""
+    testing.use_device()
+    x = buffer()
+
+    def scene(operation, drops):
+        inner, outer = accelrt.GraphDefinition(), accelrt.GraphDefinition()
+        nodes = [inner.fill(x, 1), inner.fill(x, 2)]
+        instance = inner.instantiate()
+        return lambda: operation(inner, outer, nodes[0], instance), lambda: drops(inner, nodes[0])
+
+    operations = (
+        lambda inner, outer, node, instance: outer.child(inner),
+        lambda inner, outer, node, instance: inner.nodes(),
+        lambda inner, outer, node, instance: node.params,
+        lambda inner, outer, node, instance: node.update(instance=instance, value=4),
+        lambda inner, outer, node, instance: node.set_enabled(instance, False),
+        lambda inner, outer, node, instance: inner.clone(),
+    )
+    drops = (lambda inner, node: inner.graph.reset(), lambda inner, node: node.remove())
+    interleaver, ends = Interleaver(), []
+    for operation, drop in itertools.product(operations, drops):
+        for (number, _), when in itertools.product(
+            interleaver.places(scene(operation, drop)[0]), ("before", "after")
+        ):
+            ends += interleaver.run_beside(*scene(operation, drop), number, when)
+    interleaver.close()
+    assert len(ends) > 40
+    for end in ends:
+        assert end.error is None or type(end.error) is RuntimeError, end.error
