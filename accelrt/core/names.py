@@ -124,6 +124,7 @@ UNLISTED = (
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
     "arrays.creation": "pinned_empty",
+    "arrays.exchange": "buffer_at",
     "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",

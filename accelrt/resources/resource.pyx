@@ -350,6 +350,41 @@ cdef class MemPoolResource(Resource):
         free_on(address, self.device_index, mark_used(stream))
 
 
+cdef class DriverPoolResource(Resource):
+    """DriverPoolResource(device=None)\n--\n\n\
+    Device memory of the driver's own stream-ordered pool (cuMemAllocAsync), which accelrt.memory.DriverPool trims and sets.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        ValueError, TypeError: device names none.
+        NotSupportedError: by allocate(), where the driver has no such pool.
+    """
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        Resource.__init__(self, device)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        cdef uintptr_t address = 0, handle = mark_used(stream)
+        cdef size_t size = nbytes
+        cdef int device = self.device_index, code
+        with nogil:
+            code = registry.active().async_alloc(device, handle, size, &address)
+        if code == OUT_OF_MEMORY:
+            refuse(self, nbytes, "the driver's pool has no room")
+        if code:
+            raise_status(code, "async_alloc", ("device", device, "size", nbytes))
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        cdef uintptr_t place = address, handle = mark_used(stream)
+        cdef int device = self.device_index, code
+        with nogil:
+            code = registry.active().async_free(device, handle, place)
+        if code:
+            raise_status(code, "async_free", ("device", device, "address", address))
+
+
 cdef class CallbackResource(Resource):
     """CallbackResource(allocate, deallocate, device=None)\n--\n\n\
     Memory of two functions of yours.
@@ -362,8 +397,8 @@ cdef class CallbackResource(Resource):
     Raises:
         TypeError: one of them cannot be called.
 
-    What allocate raises is raised: a MemoryError or RuntimeError as it is, any other Exception as a RuntimeError whose
-    __cause__ it is.
+    What allocate raises is raised: a MemoryError, a RuntimeError and what ends programs as they are, others as a RuntimeError
+    whose __cause__ they are.
     """
     cdef object allocate_function
     cdef object deallocate_function
@@ -380,9 +415,9 @@ cdef class CallbackResource(Resource):
     def take(self, nbytes: int, stream: Stream) -> int:
         try:
             address = self.allocate_function(nbytes, stream)
-        except (MemoryError, RuntimeError):
+        except (MemoryError, RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise RuntimeError(f"the function of {self!r} raised {type(error).__name__}: {error}") from error
         if not address:
             refuse(self, nbytes, f"its function returned {address!r}")

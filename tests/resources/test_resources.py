@@ -257,12 +257,36 @@ def test_two_functions_are_a_resource():
     with pytest.raises(RuntimeError, match="KeyError: 'mine'") as raised:
         raising(KeyError("mine")).allocate(1)
     assert isinstance(raised.value.__cause__, KeyError)
+    with pytest.raises(RuntimeError, match="BaseException: mine"):
+        raising(BaseException("mine")).allocate(1)
     with pytest.raises(KeyboardInterrupt):
         raising(KeyboardInterrupt()).allocate(1)
     with pytest.raises(accelrt.OutOfMemoryError, match="returned None"):
         resources.CallbackResource(lambda nbytes, stream: None, upstream.give_back).allocate(1)
     with pytest.raises(TypeError, match="deallocate is 1"):
         resources.CallbackResource(upstream.take, 1)
+
+
+@pytest.mark.host
+def test_the_host_device_has_no_pool_of_the_drivers():
+    with pytest.raises(accelrt.NotSupportedError):
+        resources.DriverPoolResource().allocate(16)
+
+
+@pytest.mark.gpu
+def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order():
+    pool = accelrt.memory.DriverPool()
+    used = pool.used_mem_current
+    stream = accelrt.Stream()
+    buffer = resources.DriverPoolResource().buffer(4096, stream)
+    assert pool.used_mem_current >= used + 4096
+    buffer.copy_from(bytes(range(256)) * 16, stream=stream)
+    back = bytearray(4096)
+    buffer.copy_to(back, stream=stream)
+    assert bytes(back) == bytes(range(256)) * 16
+    del buffer
+    stream.synchronize()
+    assert pool.used_mem_current == used
 
 
 def test_bins_are_chosen_by_size():
@@ -353,6 +377,39 @@ def test_a_resource_lives_as_long_as_its_buffers():
     buffer.copy_from(bytes(100))
     del buffer
     gc.collect()
+
+
+def test_memory_of_others_is_a_buffer():
+    with pytest.raises(ValueError, match="knows no memory"):
+        accelrt.memory.buffer_at(64, 16)
+    with pytest.raises(TypeError, match="address"):
+        accelrt.memory.buffer_at(None, 16)
+    assert accelrt.memory.buffer_at(0, 0).ptr == 0
+    owner = accelrt.Buffer(4096)
+    owner.copy_from(bytes(4095) + b"x")
+    part = accelrt.memory.buffer_at(owner.ptr + 2048, 2048, owner=owner)
+    address = owner.ptr
+    del owner
+    side = accelrt.Stream()
+    side.wait_stream(accelrt.current_stream())
+    part.fill(7, 2047, stream=side)  # recorded on the block that has it
+    back = bytearray(2048)
+    part.copy_to(back, stream=side)
+    assert bytes(back) == b"\x07" * 2047 + b"x"
+    again = accelrt.Buffer(4096)
+    assert again.ptr != address
+    pinned = accelrt.PinnedBuffer(64)
+    with accelrt.memory.buffer_at(pinned.ptr, 64, owner=pinned) as seen:
+        seen.fill(3, blocking=True)
+    assert bytes(memoryview(pinned)) == b"\x03" * 64
+
+
+@pytest.mark.skipif(accelrt.device_count() < 2, reason="needs two devices")
+def test_memory_of_others_is_on_the_device_that_has_it():
+    owner = accelrt.Buffer(64, 1)
+    assert accelrt.memory.buffer_at(owner.ptr, 64).device_index == 1
+    with pytest.raises(ValueError, match="of device 1; device is 0"):
+        accelrt.memory.buffer_at(owner.ptr, 64, 0)
 
 
 def test_a_buffer_that_is_freed_gives_its_memory_back_once():
