@@ -116,12 +116,15 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "checkpoint comm gds green_contexts interop nccl nvml random readings sharing testing visible"
+UNLISTED = (
+    "checkpoint comm gds green_contexts interop nccl nvml random readings resources sharing testing visible"
+)
 
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
     "arrays.creation": "pinned_empty",
+    "arrays.exchange": "buffer_at",
     "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",

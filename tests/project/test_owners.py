@@ -40,6 +40,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
+    "accelrt.resources.device_buffer.DeviceBuffer",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -79,6 +80,9 @@ PARTS = {
     "accelrt.memory.history.drain.Drain",
     "accelrt.memory.history.memory_history.Recorder",
     "accelrt.memory.history.plain_pickle.PlainUnpickler",
+    "accelrt.resources.profiles.AllocationProfile",
+    "accelrt.resources.profiles.LineProfile",
+    "accelrt.resources.profiles.ProfiledPart",
     "accelrt.memory.history.snapshot_checks.Checker",
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.PartPickler",
