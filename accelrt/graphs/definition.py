@@ -711,7 +711,7 @@ class GraphDefinition:
             if "unexpected keyword" not in str(error):
                 raise
             raise TypeError(f"a {node.type} node has no such argument: {', '.join(changes)}") from None
-        inner = [] if node.type != "graph" or instance is not None else self._nodes_within(node)
+        inner = [] if node.type != "graph" or target is not self._graph else self._nodes_within(node)
         edits.change_node(target, node, work, self)
         gone = [each.id for each in inner]
         for each in inner:
