@@ -531,8 +531,8 @@ cdef int stitch_pages(Pool* pool, Request* request) noexcept nogil:
 
 
 cdef int grow_by_functions(Pool* pool, Request* request, size_t size) noexcept nogil:
-    # Asks two Python functions for a segment, with no lock held: they may allocate and free, and wait.  What comes when it is
-    # wanted no more goes back; 0 means search again, of the heap that is the request's by then.
+    # Asks two Python functions for a segment, with no lock held: they may allocate and free, and wait.  What comes when it
+    # is wanted no more goes back; 0 means search again, of the heap that is the request's by then.
     cdef const Source* source = request.heap.owner.source
     cdef uintptr_t stream = request.heap.stream, address = 0
     cdef int code = within_limits(pool, request.heap, size)

@@ -358,8 +358,8 @@ cdef bint is_idle(const Pool* pool, const Segment* segment) noexcept nogil:
             and may_leave(pool, segment.heap))
 
 
-# Segments of Python's functions that went back, to be given to these once no lock is held: by device, under its pool's growth
-# lock.  A heap may be gone by then, so that idle_since has its stream.
+# Segments of Python's functions that went back, to be given to these once no lock is held: by device, under its pool's
+# growth lock.  A heap may be gone by then, so that idle_since has its stream.
 cdef Segment* returned[MAX_DEVICES]
 
 
