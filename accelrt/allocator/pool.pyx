@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from accelrt.allocator.audit cimport audit_between, inspected
 from accelrt.allocator.backing.pages cimport (
     connect_peers, is_in_use, join_device, join_peers, keep_file, kept_file, make_pages_shareable, open_foreign,
-    open_if_connected, slot_index,
+    open_if_connected, slot_index, unlock_growth,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
@@ -918,7 +918,7 @@ cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) 
         code = find(pool, request, out_address) if waited else OUT_OF_MEMORY
         if code == OUT_OF_MEMORY:
             code = retry(pool, request, out_address)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     return code
 
 
@@ -1087,7 +1087,7 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
         count_splits(pool, pool.heaps)
     code = inspected(pool, code)
     unlock_all(pool, NULL)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     drop_stack()
     return code
 

@@ -16,7 +16,7 @@ from libc.string cimport memset
 from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
     add_gap, drop_slot, evict, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
-    reserve_addresses, slot_index, unmap_slot, within_limits,
+    reserve_addresses, slot_index, unlock_growth, unmap_slot, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport free_block, poll_progress
 from accelrt.allocator.event_ring cimport drop_stack, take_stack
@@ -34,7 +34,7 @@ from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport ACTIVE_BYTES
 from accelrt.allocator.types cimport EXPANDABLE, FREE, HOLE, LIVE, Block, Heap, Page, Pool, Segment, Slot
 from accelrt.core.integers cimport exact_int
-from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait
@@ -95,7 +95,7 @@ cdef int open_reserved(int device, uint64_t number, uintptr_t stream, size_t roo
         free(segment)
     code = inspected(pool, code)
     unlock_all(pool, heap)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     return code
 
 
@@ -305,7 +305,7 @@ cdef int commit_pages(int device, uint64_t number, uintptr_t address, size_t pag
             code = inspected(pool, code)
         unlock_all(pool, NULL if segment == NULL else segment.heap)
         if grows:
-            pthread_mutex_unlock(&pool.growth)
+            unlock_growth(pool)
         if code != NOT_READY or grows:
             break
         grows = True
@@ -359,7 +359,7 @@ cdef int make_pages(int device, uint64_t number, uintptr_t address, size_t page,
         count_splits(pool, segment.heap)
     code = inspected(pool, code)
     unlock_all(pool, NULL if segment == NULL else segment.heap)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     drop_stack()
     return code
 
@@ -504,7 +504,7 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
     unlock_all(pool, NULL)
     if code == 0:
         code = pool.table.memory_protect(start, size, device, access)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     return code
 
 

@@ -314,6 +314,7 @@ LEFT_OUT = {
     "Communicator.reduce(stream=)": "all_reduce(stream=) goes the same way",
     "Communicator.reduce_scatter(stream=)": "all_reduce(stream=) goes the same way",
     "Communicator.split": "makes another object; tests/collectives has it",
+    "Communicator.shrink": "makes another object; tests/collectives has it",
     "Communicator.send": "ADDED has it, with what receives it",
     "Communicator.recv": "ADDED has it, with what sends it",
     "Kernel.launch": "ADDED has it, with arguments",
