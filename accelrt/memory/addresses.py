@@ -63,9 +63,9 @@ def address_info(address: int) -> AddressInfo:
         found = block_at(known[1], address)
         if found is not None:
             block, segment = found
-            return AddressInfo(
-                address, "device", known[1], block["address"], block["size"], block["state"], block, segment
-            )
+            kind = "managed" if segment["managed"] else "device"
+            start, nbytes = block["address"], block["size"]
+            return AddressInfo(address, kind, known[1], start, nbytes, block["state"], block, segment)
     if known is not None and known[0] in ("pinned", "imported"):
         kind, device, start, nbytes = known
         return AddressInfo(address, kind, device if device >= 0 else None, start, nbytes, None, None, None)

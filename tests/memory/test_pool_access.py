@@ -118,6 +118,12 @@ def test_an_address_in_a_block_is_told_with_its_stack_and_tag():
         memory.record_history(None)
 
 
+def test_managed_memory_of_the_allocator_is_told_as_such():
+    buffer = accelrt.Buffer(10_000, managed=True)
+    info = memory.address_info(buffer.ptr + 1)
+    assert (info.kind, info.start, info.block["requested_size"]) == ("managed", buffer.ptr, 10_000)
+
+
 def test_addresses_of_each_kind_are_told_apart():
     pinned = accelrt.PinnedBuffer(4096)
     ordinary = np.zeros(4096, np.uint8)
