@@ -107,9 +107,8 @@ KINDS = {
 # their functions and the tables by which profilers and debuggers walk through them.  What allocates, copies,
 # launches and replays keeps all three.
 COLD = """
-allocator.audit allocator.private.sleep core.process driver.registry driver.testing
-memory.history.plain_pickle memory.live memory.mempool nccl.host_for_tests nccl.operands nvml.library
-readings.nvml_calls sharing.mapping status
+allocator.audit allocator.private.sleep core.process driver.registry driver.testing memory.mempool
+nccl.host_for_tests nccl.operands nvml.library sharing.mapping status
 """
 FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 DIRECTIVES = {

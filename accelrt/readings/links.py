@@ -5,8 +5,7 @@ Methods".
 from functools import partial
 
 from accelrt.errors import NotSupportedError, ReadingError
-from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_fields, read_number
+from accelrt.nvml.library import Target, function_number, read_fields, read_number
 from accelrt.readings.reading import figures, reading, refusal
 from accelrt.readings.records import NvlinkTraffic, PcieLink, PcieTraffic
 

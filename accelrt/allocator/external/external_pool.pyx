@@ -72,7 +72,8 @@ cdef Backend ordered             # cudaMallocAsync, the stream-ordered allocator
 
 # --- the choice --------------------------------------------------------------------------------------------
 
-cdef str backend_name():
+def backend_name() -> str:
+    """The backend that is chosen now: "native", "cudaMallocAsync" or "pluggable"."""
     cdef const Backend* backend
     with nogil:
         pthread_mutex_lock(&choice)
