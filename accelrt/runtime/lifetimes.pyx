@@ -26,9 +26,10 @@ from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
-    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_asking, enter_wait,
-    go_relaxed, is_capturing, is_device_lost, is_idle_or_gone, leave_asking, leave_wait, make_thread_state, meaning_of,
-    poll, query_uncaptured, restore_mode,
+    abandon_waits, ask_stream, ask_use, begin_wait, drop_with_gil, end_wait, enter_asking, enter_wait, go_relaxed,
+    GONE, INTERRUPTED, is_capturing, is_device_lost, is_idle_or_gone, leave_asking, leave_wait, make_event,
+    make_thread_state, mark_use, meaning_of, poll, PooledEvent, query_uncaptured, release_event, restore_mode,
+    return_event, take_event, take_spare, Use,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
@@ -41,9 +42,6 @@ from accelrt.status cimport (
 from accelrt.status import status_error, watch_errors
 cimport accelrt.runtime.access as watch
 from accelrt.runtime.init import later
-from accelrt.uses.events cimport (
-    PooledEvent, Use, ask_use, make_event, mark_use, release_event, return_event, take_event, take_spare,
-)
 
 
 # --- capture record ---------------------------------------------------------------------------------------------------
@@ -1072,7 +1070,7 @@ cdef size_t streams_in_use() noexcept nogil:
 
 
 # --- events, of Events and by handles ------------------------------------------------------------------------
-# Their own pool, by device and flags, is that of uses/events.pyx.
+# Their own pool, by device and flags, is that of driver/guard.pyx.
 
 cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) except NULL:
     cdef PooledEvent* event = NULL if fresh else take_spare(device, flags)

@@ -7,7 +7,7 @@ from libc.stdlib cimport free
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.stats cimport STATS
 from accelrt.allocator.types cimport Segment
-from accelrt.uses.events cimport Use
+from accelrt.driver.guard cimport Use
 
 cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of splits
     bint known             # the device has such a pool
