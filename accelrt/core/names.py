@@ -53,8 +53,9 @@ LATER = {
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "graphs.definition_node": "DefinitionNode",
     "graphs.definition": """
-        DefinitionNode GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
+        GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
     """,
     "graphs.node_values": "AllocationParams Condition ConditionParams",
     "graphs.edits": "CopyParams FillParams",

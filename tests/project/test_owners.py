@@ -31,7 +31,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.nvtx._NoRange",
     "accelrt.nvtx._PushedRange",
     "accelrt.graphs.callables.GraphedCallable",
-    "accelrt.graphs.definition.DefinitionNode",
+    "accelrt.graphs.definition_node.DefinitionNode",
     "accelrt.graphs.definition.GraphDefinition",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.graphs.parameters.GraphParameters",
