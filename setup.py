@@ -54,7 +54,7 @@ Cflags: -I${package}/include
 Libs: -L${package}/lib -Wl,-rpath,${package}/lib -laccelrt
 """
 SETTINGS_STUB = '''\
-"""The settings string as an object: AllocatorSettings, whose arguments are the keys (keys.py)."""
+"""%(module)s"""
 from collections.abc import Mapping
 from inspect import Signature
 from typing import Literal, Self
@@ -72,30 +72,17 @@ class AllocatorSettings:
 %(arguments)s    ) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a string, "key:value,key:value".
-
-        Arguments:
-            text: str, as of ACCELRT_ALLOC_CONF.
-        Returns:
-            AllocatorSettings.
-        Raises:
-            SettingsError: as of ACCELRT_ALLOC_CONF.
-            TypeError: text is no str.
-        """
+        """%(parse)s"""
     def replace(
         self,
         *,
 %(arguments)s    ) -> Self:
-        """Makes the same settings with other values of the keys that are given; None takes one out.
-
-        Arguments, Raises: as AllocatorSettings.
-        """
+        """%(replace)s"""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 %(attributes)s
 def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings:
-    """Makes the same with values that are in force otherwise, whether or not a string could say them
-    together."""
+    """%(with_values)s"""
 '''
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
@@ -172,8 +159,11 @@ def write_settings_stub():
         f"    @property\n    def {name}(self) -> {kind}{' | None' * no_limit[name]}: ...\n"
         for name, kind in types.items()
     )
-    described = {"arguments": arguments, "attributes": attributes, "doc": keys["document_settings"]()}
-    write(folder / "typed.pyi", SETTINGS_STUB % described)
+    source = ast.parse((folder / "typed.py").read_text())
+    functions = [node for node in ast.walk(source) if isinstance(node, ast.FunctionDef)]
+    texts = {each.name: ast.get_docstring(each, clean=False) for each in functions}
+    texts |= {"module": ast.get_docstring(source), "doc": keys["document_settings"]()}
+    write(folder / "typed.pyi", SETTINGS_STUB % {**texts, "arguments": arguments, "attributes": attributes})
 
 
 def write_stub(package, found, unlisted=(), more=""):
