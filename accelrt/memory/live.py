@@ -94,7 +94,8 @@ def read_recording(ordinal: int, stacks: list[tuple[int, int, int]]) -> dict[str
 
 
 def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, source: Any) -> dict[str, Any]:
-    facts = {"device": ordinal, "requested": size, "stream": stream, "driver_cause": cause, "waking": ""}
+    facts: dict[str, Any] = {"device": ordinal, "requested": size, "stream": stream}
+    facts |= {"driver_cause": cause, "waking": ""}
     facts.update(holdings(ordinal) or NO_HOLDINGS | {name: [] for name in LISTS})
     facts.update(read_device(ordinal))
     plain = facts["reserved"] and not facts["virtual_memory"]
@@ -172,7 +173,7 @@ def error_of(facts: dict[str, Any], code: int, call: str) -> OutOfMemoryError:
 
 
 def lockable_bytes() -> int | None:
-    """How much of its memory this process may lock; None: without limit.  The superuser may lock all."""
+    """Bytes that this process may lock of its memory; None: without limit.  The superuser may lock all."""
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if soft == resource.RLIM_INFINITY or os.geteuid() == 0 else soft
 
