@@ -41,7 +41,8 @@ class DefinitionNode:
         Raises:
             RuntimeError: it is set, and the node was taken out of its graph.
         """
-        return self.definition._root._names.get(self.id, "")
+        names: dict[int, str] = self.definition._root._names
+        return names.get(self.id, "")
 
     @name.setter
     def name(self, name: str) -> None:
