@@ -135,6 +135,16 @@ def write(path, text):
         path.write_text(text)
 
 
+def drop_orphans(package):
+    """Deletes modules and stubs whose source is gone from the tree: Python would import them rather than a
+    module of their name that is written in Python."""
+    kept = {f"{SHARED.rpartition('.')[2]}.pyx", "__init__.pyx", "typed.pyx"}
+    for path in [*package.rglob("*.cpython-*.so"), *package.rglob("*.pyi")]:
+        source = path.with_name(f"{path.name.partition('.')[0]}.pyx")
+        if source.name not in kept and not source.exists():
+            path.unlink()
+
+
 def write_stubs():
     """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
     table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
@@ -434,6 +444,7 @@ def directives():
 def extensions():
     kind = kind_of_build()
     check_tools()
+    drop_orphans(PACKAGE)
     write_version()
     load_generator("driver", "rowgen").write_all()
     load_generator("include", "headergen").write_all()
