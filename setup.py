@@ -149,10 +149,10 @@ def write_stubs():
     """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
     table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
     module_of, unlisted = table["module_of"], table["UNLISTED"].split()
-    found = dict.fromkeys([*table["MODULES"].split(), *unlisted], "")
-    found |= module_of(table["NOW"]) | module_of(table["LATER"]) | module_of(table["UNDERSCORED"])
+    homes = dict.fromkeys([*table["MODULES"].split(), *unlisted], "")
+    homes |= module_of(table["NOW"]) | module_of(table["LATER"]) | module_of(table["UNDERSCORED"])
     unlisted += module_of(table["UNDERSCORED"])
-    write_stub("accelrt", found, unlisted, "__version__: str\n")
+    write_stub("accelrt", homes, unlisted, "__version__: str\n")
     underscored = module_of(table["UNDERSCORED_MEMORY"])
     write_settings_stub()
     write_stub("accelrt/memory", module_of(table["MEMORY"]) | underscored, underscored)
@@ -176,12 +176,12 @@ def write_settings_stub():
     write(folder / "typed.pyi", SETTINGS_STUB % {**texts, "arguments": arguments, "attributes": attributes})
 
 
-def write_stub(package, found, unlisted=(), more=""):
+def write_stub(package, homes, unlisted=(), more=""):
     """Writes the text, the imports of found, name -> module of accelrt ("" for itself), and __all__."""
     text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()), clean=False)
-    sources = {name: f"accelrt.{module}" if module else "." for name, module in found.items()}
+    sources = {name: f"accelrt.{module}" if module else "." for name, module in homes.items()}
     lines = [f"from {source} import {name} as {name}\n" for name, source in sources.items()]
-    listed = "".join(f'    "{name}",\n' for name in found if name not in unlisted)
+    listed = "".join(f'    "{name}",\n' for name in homes if name not in unlisted)
     imports = f'"""{text}"""\n\n' + "".join(lines)
     write(ROOT / package / "__init__.pyi", imports + f"\n{more}__all__ = [\n{listed}]\n")
 
@@ -231,8 +231,8 @@ def cuda_include():
 
 def headers_version(folder):
     """The version of CUDA that the headers of a folder are of, as text."""
-    found = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
-    number = int(found[1]) if found else 0
+    match = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
+    number = int(match[1]) if match else 0
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -269,10 +269,12 @@ def options(kind, name=""):
 
 def c_library(kind):
     """The C API as a shared library, which is no module of Python's and links none of it."""
-    made = Extension(LIBRARY, ["accelrt/lib/libaccelrt.c"], include_dirs=["accelrt/include"], **options(kind))
-    made.depends = ["accelrt/lib/loader.h", "accelrt/include/accelrt.h"]
-    made.extra_link_args += ["-Wl,-soname,libaccelrt.so", "-ldl"]
-    return made
+    library = Extension(
+        LIBRARY, ["accelrt/lib/libaccelrt.c"], include_dirs=["accelrt/include"], **options(kind)
+    )
+    library.depends = ["accelrt/lib/loader.h", "accelrt/include/accelrt.h"]
+    library.extra_link_args += ["-Wl,-soname,libaccelrt.so", "-ldl"]
+    return library
 
 
 def shared_module(kind):
@@ -288,10 +290,10 @@ def shared_module(kind):
 def extension(path, kind):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     module_options = options(kind, name.removeprefix("accelrt."))
-    made = Extension(name, [str(path.relative_to(ROOT))], **module_options)
+    module = Extension(name, [str(path.relative_to(ROOT))], **module_options)
     if name.startswith("accelrt.driver.cuda"):
-        made.include_dirs = [cuda_include()]
-    return made
+        module.include_dirs = [cuda_include()]
+    return module
 
 
 def write_shared_module(source, force):

@@ -91,9 +91,9 @@ class GraphDefinition:
 
     def _look(self) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
         """The nodes and the edges at one moment."""
-        found, pairs = edits.edit(self._graph, self._body, edits.look)
-        nodes = [self._node(each.id, each.type) for each in found]
-        by_id = dict(zip([each.id for each in found], nodes, strict=True))
+        listed, pairs = edits.edit(self._graph, self._body, edits.look)
+        nodes = [self._node(each.id, each.type) for each in listed]
+        by_id = dict(zip([each.id for each in listed], nodes, strict=True))
         return nodes, [(by_id[origin], by_id[target]) for origin, target in pairs]
 
     def _node(self, node: int, kind: str) -> DefinitionNode:
@@ -107,19 +107,19 @@ class GraphDefinition:
             return self._graph.kernel_node_params(cast(Any, node))
         if node.type in ("kernel", "conditional"):
             return self._condition_of(node)
-        found = edits.edit(self._graph, self._body, edits.read_node, node)
+        work = edits.edit(self._graph, self._body, edits.read_node, node)
         if node.type == "graph":
-            assert isinstance(found, int)
-            return self._within(found)
-        if isinstance(found, tuple) and node.type == "mem_alloc":
-            return AllocationParams(*found)
-        return found
+            assert isinstance(work, int)
+            return self._within(work)
+        if isinstance(work, tuple) and node.type == "mem_alloc":
+            return AllocationParams(*work)
+        return work
 
     def _within(self, body: int) -> GraphDefinition:
         """A graph that a node of this one owns."""
-        made = GraphDefinition.__new__(GraphDefinition)
-        made._graph, made._body, made._parent = self._graph, body, self._root
-        return made
+        inner = GraphDefinition.__new__(GraphDefinition)
+        inner._graph, inner._body, inner._parent = self._graph, body, self._root
+        return inner
 
     @property
     def _root(self) -> GraphDefinition:
@@ -148,13 +148,13 @@ class GraphDefinition:
                 raise TypeError(f"after has {node!r}, which is no node of this graph")
             if node.definition._root is not self._root:
                 raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
-        handle, _address, found = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
-        made = self._node(handle, kind)
+        handle, _address, bodies = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
+        added = self._node(handle, kind)
         if name:
-            made.name = name
+            added.name = name
         if condition is not None:
-            self._root._conditions[handle] = (*condition, found)
-        return made
+            self._root._conditions[handle] = (*condition, bodies)
+        return added
 
     @property
     def device_index(self) -> int:
@@ -534,9 +534,9 @@ class GraphDefinition:
         """
         if self._body:
             raise RuntimeError("the body of a condition cannot be cloned by itself")
-        made = CUDAGraph(keep_graph=True)
-        edits.clone_into(self._graph, made)
-        clone = GraphDefinition(made)
+        copy = CUDAGraph(keep_graph=True)
+        edits.clone_into(self._graph, copy)
+        clone = GraphDefinition(copy)
         for node in self.nodes():
             if node.name:
                 clone.find_in_clone(node).name = node.name
@@ -548,8 +548,8 @@ class GraphDefinition:
         Arguments:
             node: DefinitionNode of the graph that was cloned.
         """
-        (found,) = edits.find_clones(self._graph.raw_cuda_graph(), [node._live_id()]).values()
-        return self._node(found, node.type)
+        (handle,) = edits.find_clones(self._graph.raw_cuda_graph(), [node._live_id()]).values()
+        return self._node(handle, node.type)
 
     # --- instances ---
 
@@ -576,11 +576,11 @@ class GraphDefinition:
             raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
         run_hooks(self._hooks, self, True)
         flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities
-        made = edits.instance_of(self._graph, flags)
+        instance = edits.instance_of(self._graph, flags)
         if upload is not None:
-            made.upload(upload)
-        run_hooks(self._hooks, made, False)
-        return made
+            instance.upload(upload)
+        run_hooks(self._hooks, instance, False)
+        return instance
 
     def register_instantiate_pre_hook(self, hook: Callable[[GraphDefinition], object]) -> RemovableHandle:
         """Has a function called as hook(definition) before each instantiate(); what it raises is raised

@@ -82,8 +82,8 @@ class DefinitionNode:
     def bodies(self) -> tuple[Any, ...]:
         """The GraphDefinitions that a condition runs, for more nodes; () of a node of another kind, and of
         one that was captured."""
-        made = self.definition._condition_of(self)
-        return () if made is None else made.bodies
+        condition = self.definition._condition_of(self)
+        return () if condition is None else condition.bodies
 
     def update(self, *, instance: CUDAGraph | None = None, **changes: object) -> None:
         """Changes what the node does, in the definition or in an instance of it.

@@ -57,19 +57,19 @@ def nvlink_links(target: Target) -> list[bool]:
 
     Arguments, Raises: as temperature.
     """
-    found = []
+    states = []
     for link in range(LINKS):
         try:
-            found.append(read_number("nvlink_links", NVLINK, target, link) == 1)
+            states.append(read_number("nvlink_links", NVLINK, target, link) == 1)
         except NotSupportedError:
             break
         except ReadingError as error:
             if error.name != "INVALID_ARGUMENT":  # the device has fewer links
                 raise
             break
-    if not found:
+    if not states:
         raise refusal("nvlink_links", target)
-    return found
+    return states
 
 
 @reading
