@@ -89,27 +89,27 @@ cdef bint handle_signals() noexcept:
     # A handler may wait itself, with brackets of its own.
     global listening, wants_sleep, raised
     cdef int before = listening, slept = wants_sleep
-    cdef bint found = False
+    cdef bint has_raised = False
     listening = 0
     try:
         PyErr_CheckSignals()
     except BaseException as error:
         raised = error
-        found = True
+        has_raised = True
     listening = before
     wants_sleep = slept
-    return found
+    return has_raised
 
 
 cdef bint is_to_end() noexcept nogil:
     global look_at
-    cdef bint found
+    cdef bint has_raised
     if slicing or is_abandoned():
         return True
     with gil:
-        found = handle_signals()
+        has_raised = handle_signals()
     look_at = now() + LOOK_NS
-    return found
+    return has_raised
 
 
 cdef void abandon_waits() noexcept nogil:
@@ -138,7 +138,7 @@ cdef void end_slice() noexcept nogil:
 
 cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:
     global look_at
-    cdef bint found
+    cdef bint ends
     if not is_abandoned():
         if look_at == 0:
             look_at = now() + LOOK_NS
@@ -146,9 +146,9 @@ cdef bint pause_on(pthread_cond_t* wake, pthread_mutex_t* mutex) noexcept nogil:
         if now() < look_at:
             return False
     pthread_mutex_unlock(mutex)
-    found = is_to_end()
+    ends = is_to_end()
     pthread_mutex_lock(mutex)
-    return found
+    return ends
 
 
 cdef long long gap_after(long long waited) noexcept nogil:

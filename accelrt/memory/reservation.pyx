@@ -1116,7 +1116,7 @@ def reserve(
             is not accelrt's own.
         OutOfMemoryError: there are not so many addresses.
     """
-    cdef Reservation made
+    cdef Reservation reservation
     cdef object size = exact_int(nbytes, "nbytes", "bytes as int")
     cdef object page = 1 if page_bytes is None else exact_int(page_bytes, "page_bytes", "bytes as int")
     cdef object more = exact_int(ahead, "ahead", "bytes as int")
@@ -1129,30 +1129,30 @@ def reserve(
     if isinstance(stream, Stream) and device is None:
         device = (<Stream>stream).device_index
     ordinal = ordinal_of(device)
-    made = Reservation.__new__(Reservation)
-    made.stream = stream_for(stream, ordinal, "the reservation")
-    made.device_index = ordinal
-    made.accesses = {}
+    reservation = Reservation.__new__(Reservation)
+    reservation.stream = stream_for(stream, ordinal, "the reservation")
+    reservation.device_index = ordinal
+    reservation.accesses = {}
     with nogil:
         code = pool_of(ordinal, &pool)
     if code:
         raise_status(code, "reserve", ("device", ordinal))
-    made.page_bytes = -(-page // pool.granule) * pool.granule
-    made.nbytes = -(-size // made.page_bytes) * made.page_bytes
-    made.ahead = -(-more // made.page_bytes)
-    made.pool = MemPool(limit=limit, device=ordinal)
-    made.number = made.pool.number
+    reservation.page_bytes = -(-page // pool.granule) * pool.granule
+    reservation.nbytes = -(-size // reservation.page_bytes) * reservation.page_bytes
+    reservation.ahead = -(-more // reservation.page_bytes)
+    reservation.pool = MemPool(limit=limit, device=ordinal)
+    reservation.number = reservation.pool.number
     with nogil:
-        code = open_reserved(ordinal, made.number, made.stream.handle, made.nbytes, &made.ptr)
+        code = open_reserved(ordinal, reservation.number, reservation.stream.handle, reservation.nbytes, &reservation.ptr)
     if code == NOT_SUPPORTED:
         raise NotSupportedError(
             f"reserve takes virtual memory, which device {ordinal} lacks, or ACCELRT_ALLOC_CONF turned off "
             "(expandable_segments:False)", NOT_SUPPORTED, "NOT_SUPPORTED", "reserve")
     if is_lack(code):
-        raise_refusal(code, ordinal, made.nbytes, made.stream.handle)
+        raise_refusal(code, ordinal, reservation.nbytes, reservation.stream.handle)
     if code:
-        raise_status(code, "reserve", ("device", ordinal, "nbytes", made.nbytes))
-    return made
+        raise_status(code, "reserve", ("device", ordinal, "nbytes", reservation.nbytes))
+    return reservation
 
 
 # --- checkpoints of private pools ---------------------------------------------------------------------------------

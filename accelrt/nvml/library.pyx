@@ -117,11 +117,11 @@ cdef int function(str names) except -1:
 
 cdef int add_function(list words) except -1:
     global functions
-    cdef int number = functions, place
+    cdef int number = functions, index
     if number == MAX_FUNCTIONS:
         raise RuntimeError("more functions of NVML than there is room for; raise MAX_FUNCTIONS")
-    for place in range(MAX_NAMES):
-        table[number].names[place] = <const char*>words[place] if place < len(words) else NULL
+    for index in range(MAX_NAMES):
+        table[number].names[index] = <const char*>words[index] if index < len(words) else NULL
     table[number].address = NULL
     functions = number + 1
     if library != NULL:
@@ -135,10 +135,10 @@ def function_number(str names) -> int:
 
 
 cdef void find(int number) noexcept nogil:
-    cdef int place
-    for place in range(MAX_NAMES):
-        if table[number].address == NULL and table[number].names[place] != NULL:
-            table[number].address = dlsym(library, table[number].names[place])
+    cdef int index
+    for index in range(MAX_NAMES):
+        if table[number].address == NULL and table[number].names[index] != NULL:
+            table[number].address = dlsym(library, table[number].names[index])
 
 
 cdef void lose(uint64_t number) noexcept nogil:

@@ -35,14 +35,14 @@ include "memory_rows.pxi"
 
 cdef int count_devices() noexcept nogil:
     global all_concurrent, device_total, library_version
-    cdef int found = 0, index, concurrent = 0, code = cuDeviceGetCount(&found)
+    cdef int total = 0, index, concurrent = 0, code = cuDeviceGetCount(&total)
     cdef bint all_are = True
     if code != SUCCESS:
         return code
-    if found == 0:
+    if total == 0:
         return NO_DEVICE
-    found = min(found, MOST_DEVICES)
-    for index in range(found):
+    total = min(total, MOST_DEVICES)
+    for index in range(total):
         code = cuDeviceGet(&devices[index].handle, index)
         if code == SUCCESS:
             code = cuDeviceGetAttribute(
@@ -56,7 +56,7 @@ cdef int count_devices() noexcept nogil:
     if cuDriverGetVersion != NULL:
         cuDriverGetVersion(&library_version)
     all_concurrent = all_are
-    device_total = found
+    device_total = total
     return SUCCESS
 
 
