@@ -94,8 +94,8 @@ KINDS = {
 # their functions and the tables by which profilers and debuggers walk through them.  What allocates, copies,
 # launches and replays keeps all three.
 COLD = """
-allocator.audit allocator.private.sleep core.process driver.registry driver.testing memory.mempool
-nccl.host_for_tests nccl.operands nvml.library sharing.mapping status
+allocator.audit allocator.private.sleep core.process driver.registry driver.testing nccl.host_for_tests
+nccl.operands nvml.library sharing.mapping status
 """
 FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 DIRECTIVES = {
