@@ -54,7 +54,7 @@ Cflags: -I${package}/include
 Libs: -L${package}/lib -Wl,-rpath,${package}/lib -laccelrt
 """
 SETTINGS_STUB = '''\
-"""The settings string as an object: AllocatorSettings, whose arguments are the keys (keys.py)."""
+"""%(module)s"""
 from collections.abc import Mapping
 from inspect import Signature
 from typing import Literal, Self
@@ -72,30 +72,17 @@ class AllocatorSettings:
 %(arguments)s    ) -> None: ...
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a string, "key:value,key:value".
-
-        Arguments:
-            text: str, as of ACCELRT_ALLOC_CONF.
-        Returns:
-            AllocatorSettings.
-        Raises:
-            SettingsError: as of ACCELRT_ALLOC_CONF.
-            TypeError: text is no str.
-        """
+        """%(parse)s"""
     def replace(
         self,
         *,
 %(arguments)s    ) -> Self:
-        """Makes the same settings with other values of the keys that are given; None takes one out.
-
-        Arguments, Raises: as AllocatorSettings.
-        """
+        """%(replace)s"""
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 %(attributes)s
 def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> AllocatorSettings:
-    """Makes the same with values that are in force otherwise, whether or not a string could say them
-    together."""
+    """%(with_values)s"""
 '''
 OLDEST_HEADERS = "12.3"  # the first with conditional nodes
 KINDS = {
@@ -107,9 +94,8 @@ KINDS = {
 # their functions and the tables by which profilers and debuggers walk through them.  What allocates, copies,
 # launches and replays keeps all three.
 COLD = """
-allocator.audit allocator.private.sleep core.process driver.registry driver.testing
-memory.history.plain_pickle memory.live memory.mempool nccl.host_for_tests nccl.operands nvml.library
-readings.nvml_calls sharing.mapping status
+allocator.audit allocator.private.sleep core.process driver.registry driver.testing nccl.host_for_tests
+nccl.operands nvml.library sharing.mapping status
 """
 FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 DIRECTIVES = {
@@ -149,14 +135,24 @@ def write(path, text):
         path.write_text(text)
 
 
+def drop_orphans(package):
+    """Deletes modules and stubs whose source is gone from the tree: Python would import them rather than a
+    module of their name that is written in Python."""
+    kept = {f"{SHARED.rpartition('.')[2]}.pyx", "__init__.pyx", "typed.pyx"}
+    for path in [*package.rglob("*.cpython-*.so"), *package.rglob("*.pyi")]:
+        source = path.with_name(f"{path.name.partition('.')[0]}.pyx")
+        if source.name not in kept and not source.exists():
+            path.unlink()
+
+
 def write_stubs():
     """Writes what type checkers read of accelrt and of accelrt.memory, from the table of public names."""
     table = runpy.run_path(str(ROOT / "accelrt" / "core" / "names.py"))
     module_of, unlisted = table["module_of"], table["UNLISTED"].split()
-    found = dict.fromkeys([*table["MODULES"].split(), *unlisted], "")
-    found |= module_of(table["NOW"]) | module_of(table["LATER"]) | module_of(table["UNDERSCORED"])
+    homes = dict.fromkeys([*table["MODULES"].split(), *unlisted], "")
+    homes |= module_of(table["NOW"]) | module_of(table["LATER"]) | module_of(table["UNDERSCORED"])
     unlisted += module_of(table["UNDERSCORED"])
-    write_stub("accelrt", found, unlisted, "__version__: str\n")
+    write_stub("accelrt", homes, unlisted, "__version__: str\n")
     underscored = module_of(table["UNDERSCORED_MEMORY"])
     write_settings_stub()
     write_stub("accelrt/memory", module_of(table["MEMORY"]) | underscored, underscored)
@@ -173,16 +169,19 @@ def write_settings_stub():
         f"    @property\n    def {name}(self) -> {kind}{' | None' * no_limit[name]}: ...\n"
         for name, kind in types.items()
     )
-    described = {"arguments": arguments, "attributes": attributes, "doc": keys["document_settings"]()}
-    write(folder / "typed.pyi", SETTINGS_STUB % described)
+    source = ast.parse((folder / "typed.py").read_text())
+    functions = [node for node in ast.walk(source) if isinstance(node, ast.FunctionDef)]
+    texts = {each.name: ast.get_docstring(each, clean=False) for each in functions}
+    texts |= {"module": ast.get_docstring(source), "doc": keys["document_settings"]()}
+    write(folder / "typed.pyi", SETTINGS_STUB % {**texts, "arguments": arguments, "attributes": attributes})
 
 
-def write_stub(package, found, unlisted=(), more=""):
+def write_stub(package, homes, unlisted=(), more=""):
     """Writes the text, the imports of found, name -> module of accelrt ("" for itself), and __all__."""
     text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text()), clean=False)
-    sources = {name: f"accelrt.{module}" if module else "." for name, module in found.items()}
+    sources = {name: f"accelrt.{module}" if module else "." for name, module in homes.items()}
     lines = [f"from {source} import {name} as {name}\n" for name, source in sources.items()]
-    listed = "".join(f'    "{name}",\n' for name in found if name not in unlisted)
+    listed = "".join(f'    "{name}",\n' for name in homes if name not in unlisted)
     imports = f'"""{text}"""\n\n' + "".join(lines)
     write(ROOT / package / "__init__.pyi", imports + f"\n{more}__all__ = [\n{listed}]\n")
 
@@ -232,8 +231,8 @@ def cuda_include():
 
 def headers_version(folder):
     """The version of CUDA that the headers of a folder are of, as text."""
-    found = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
-    number = int(found[1]) if found else 0
+    match = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text(errors="replace"))
+    number = int(match[1]) if match else 0
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -270,10 +269,12 @@ def options(kind, name=""):
 
 def c_library(kind):
     """The C API as a shared library, which is no module of Python's and links none of it."""
-    made = Extension(LIBRARY, ["accelrt/lib/libaccelrt.c"], include_dirs=["accelrt/include"], **options(kind))
-    made.depends = ["accelrt/lib/loader.h", "accelrt/include/accelrt.h"]
-    made.extra_link_args += ["-Wl,-soname,libaccelrt.so", "-ldl"]
-    return made
+    library = Extension(
+        LIBRARY, ["accelrt/lib/libaccelrt.c"], include_dirs=["accelrt/include"], **options(kind)
+    )
+    library.depends = ["accelrt/lib/loader.h", "accelrt/include/accelrt.h"]
+    library.extra_link_args += ["-Wl,-soname,libaccelrt.so", "-ldl"]
+    return library
 
 
 def shared_module(kind):
@@ -289,10 +290,10 @@ def shared_module(kind):
 def extension(path, kind):
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     module_options = options(kind, name.removeprefix("accelrt."))
-    made = Extension(name, [str(path.relative_to(ROOT))], **module_options)
+    module = Extension(name, [str(path.relative_to(ROOT))], **module_options)
     if name.startswith("accelrt.driver.cuda"):
-        made.include_dirs = [cuda_include()]
-    return made
+        module.include_dirs = [cuda_include()]
+    return module
 
 
 def write_shared_module(source, force):
@@ -445,6 +446,7 @@ def directives():
 def extensions():
     kind = kind_of_build()
     check_tools()
+    drop_orphans(PACKAGE)
     write_version()
     load_generator("driver", "rowgen").write_all()
     load_generator("include", "headergen").write_all()

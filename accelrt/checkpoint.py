@@ -26,8 +26,7 @@ from accelrt.core import procfs
 from accelrt.devices.device import device_count, get_device_properties
 from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, not_supported
 from accelrt.memory.caching import empty_cache
-from accelrt.memory.host_memory import host_empty_cache
-from accelrt.memory.mempool import sleep, wake
+from accelrt.memory.mempool import host_empty_cache, sleep, wake
 from accelrt.runtime import cuda_bindings
 
 if TYPE_CHECKING:

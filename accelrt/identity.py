@@ -68,13 +68,13 @@ def table() -> list[Identity]:
     """
     if init.chosen_driver() != "cuda":
         return opened_rows() if init.is_initialized() else host_rows()
-    found, lost = listed()
+    cards, lost = listed()
     if init.is_initialized():
         rows = opened_rows()
-        if found:
-            check(rows, found, lost, *process.at_init())
-        return joined(rows, found)
-    return expected(found, lost, os.environ.get(discovery.VISIBLE), os.environ.get(visible.ORDER))
+        if cards:
+            check(rows, cards, lost, *process.at_init())
+        return joined(rows, cards)
+    return expected(cards, lost, os.environ.get(discovery.VISIBLE), os.environ.get(visible.ORDER))
 
 
 def physical() -> list[Identity]:
@@ -109,59 +109,67 @@ def identity_of(card: nvml.Card, ordinal: int | None) -> Identity:
     )
 
 
-def expected(found: Sequence[nvml.Card], lost: int, text: str | None, order: str | None) -> list[Identity]:
+def expected(
+    listed_cards: Sequence[nvml.Card], lost: int, text: str | None, order: str | None
+) -> list[Identity]:
     """Returns what the driver will answer, by NVML; by the driver in a process of its own where NVML cannot
     tell."""
     if visible.device_order(order) is None:
         return []
-    ordered = visible.in_order(found, order) if found and not lost else None
+    ordered = visible.in_order(listed_cards, order) if listed_cards and not lost else None
     if ordered is None:
-        return joined([outside_row(ordinal, one) for ordinal, one in enumerate(discovery.probe())], found)
+        return joined(
+            [outside_row(ordinal, one) for ordinal, one in enumerate(discovery.probe())], listed_cards
+        )
     chosen = visible.resolve(text, [card.uuid for card in ordered])
     return [identity_of(ordered[index], ordinal) for ordinal, index in enumerate(chosen)]
 
 
 def outside_row(ordinal: int, one: discovery.Asked) -> Identity:
-    uuid, place = f"GPU-{UUID(one.digits)}", procfs.pci_bus_id(one.pci_bus_id)
-    return Identity(ordinal, uuid, place, None, None, None, one.name, one.memory)
+    uuid, bus_id = f"GPU-{UUID(one.digits)}", procfs.pci_bus_id(one.pci_bus_id)
+    return Identity(ordinal, uuid, bus_id, None, None, None, one.name, one.memory)
 
 
-def joined(rows: Sequence[Identity], found: Sequence[nvml.Card]) -> list[Identity]:
+def joined(rows: Sequence[Identity], listed_cards: Sequence[nvml.Card]) -> list[Identity]:
     """The driver's rows with what NVML alone knows."""
-    cards = {digits(card.uuid): card for card in found}
-    made = []
+    cards = {digits(card.uuid): card for card in listed_cards}
+    identities = []
     for row in rows:
         card = cards.get(digits(row.uuid))
         if card is not None:
             row = replace(
                 row, uuid=card.uuid, nvml_index=card.index, mig_parent=card.parent, mig_instance=card.instance
             )
-        made.append(row)
-    return made
+        identities.append(row)
+    return identities
 
 
 def check(
-    rows: Sequence[Identity], found: Sequence[nvml.Card], lost: int, text: str | None, order: str | None
+    rows: Sequence[Identity],
+    listed_cards: Sequence[nvml.Card],
+    lost: int,
+    text: str | None,
+    order: str | None,
 ) -> None:
     """Raises IdentityError where the driver's devices are not those that NVML leads to expect.
 
     Arguments:
-        rows, found: what each says.
+        rows, listed_cards: what each says.
         lost: how many cards NVML could not read, so that the driver may know more.
         text, order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER when the driver read them.
     """
-    cards = {digits(card.uuid): card for card in found}
+    cards = {digits(card.uuid): card for card in listed_cards}
     for row in rows:
         card = cards.get(digits(row.uuid))
         if card is None and not lost:
             raise IdentityError(
-                mismatch(rows, found, f"NVML knows no device with the UUID of device {row.ordinal}")
+                mismatch(rows, listed_cards, f"NVML knows no device with the UUID of device {row.ordinal}")
             )
         if card is not None and card.pci_bus_id != row.pci_bus_id:
             raise IdentityError(
-                mismatch(rows, found, f"they put device {row.ordinal} at different PCI bus ids")
+                mismatch(rows, listed_cards, f"they put device {row.ordinal} at different PCI bus ids")
             )
-    ordered = visible.in_order(found, order)
+    ordered = visible.in_order(listed_cards, order)
     if ordered is None or lost:
         return
     chosen = [ordered[index] for index in visible.resolve(text, [card.uuid for card in ordered])]
@@ -169,10 +177,10 @@ def check(
         raise IdentityError(mismatch(rows, chosen, f"with {discovery.VISIBLE}={text!r} their orders differ"))
 
 
-def mismatch(rows: Sequence[Identity], found: Sequence[nvml.Card], reason: str) -> str:
+def mismatch(rows: Sequence[Identity], listed_cards: Sequence[nvml.Card], reason: str) -> str:
     driver = "; ".join(f"{row.ordinal}: {row.uuid} at {row.pci_bus_id}" for row in rows) or "none"
     management = (
-        "; ".join(f"{card.uuid} at {card.pci_bus_id} (index {card.index})" for card in found) or "none"
+        "; ".join(f"{card.uuid} at {card.pci_bus_id} (index {card.index})" for card in listed_cards) or "none"
     )
     return f"the driver and NVML disagree, {reason}. Driver: {driver}. NVML: {management}"
 
@@ -180,16 +188,16 @@ def mismatch(rows: Sequence[Identity], found: Sequence[nvml.Card], reason: str) 
 def opened_rows() -> list[Identity]:
     """Returns what the driver that is in use says of its devices."""
     rows = Rows()
-    made = []
+    identities = []
     for ordinal in range(answered("device_count", rows.device_count())):
         uuid = str(UUID(bytes=answered("device_uuid", rows.device_uuid(ordinal))))
-        place = answered("device_pci_bus_id", rows.device_pci_bus_id(ordinal))
+        bus_id = answered("device_pci_bus_id", rows.device_pci_bus_id(ordinal))
         name = answered("device_name", rows.device_name(ordinal))
         memory = answered("device_memory", rows.device_memory(ordinal))
         if init.chosen_driver() == "cuda":
-            uuid, place = f"GPU-{uuid}", procfs.pci_bus_id(place)
-        made.append(Identity(ordinal, uuid, place, None, None, None, name, memory))
-    return made
+            uuid, bus_id = f"GPU-{uuid}", procfs.pci_bus_id(bus_id)
+        identities.append(Identity(ordinal, uuid, bus_id, None, None, None, name, memory))
+    return identities
 
 
 def answered(call: str, answer: tuple[int, Any]) -> Any:

@@ -21,7 +21,8 @@ from itertools import count as counted
 from pathlib import Path
 
 from bench_scaling import mean
-from words import listen, say
+from run_all import processor
+from words import listen, resident_bytes, say
 
 MIB = 1 << 20
 SAMPLE = 1000  # calls that a mean is of
@@ -35,8 +36,7 @@ Cells = dict[str, float]
 
 def resident() -> float:
     """KiB of this process that are in memory."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+    return resident_bytes() / 1024
 
 
 def microseconds(action: Callable[[], object], calls: int) -> float:
@@ -155,16 +155,14 @@ def blocks(count: int) -> Cells:
         "memory.report_data(), ms": repeated(accelrt.memory.report_data, 1) / 1000,
         "memory.snapshot(), ms": repeated(accelrt.memory.snapshot, 1) / 1000,
     }
-    thirds = iter(kept[::3])
-    holes = len(kept[::3])
-    cells["a free in the middle of others"] = microseconds(lambda: free(next(thirds)), holes)
-    again = range(0, count, 3)
-    spots = iter(again)
+    thirds, holes = iter(kept[::3]), len(kept[::3])
+    spots = iter(range(0, count, 3))
 
     def fill() -> None:
         kept[next(spots)] = alloc(512)
 
-    cells["an allocation into such a hole"] = microseconds(fill, len(again))
+    cells["a free in the middle of others"] = microseconds(lambda: free(next(thirds)), holes)
+    cells["an allocation into such a hole"] = microseconds(fill, holes)
     rest = iter(kept)
     cells["a free, mean of all"] = microseconds(lambda: free(next(rest)), count)
     cells["empty_cache() after all, ms"] = microseconds(accelrt.empty_cache, 1) / 1000
@@ -257,21 +255,13 @@ def table(subject: str, columns: dict[int, Cells]) -> str:
     return "\n".join(lines)
 
 
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(": ")[2]
-    return platform.machine()
-
-
 def page(found: dict[str, dict[int, Cells]]) -> str:
     """The page: how it was measured, and a table for each subject."""
     import accelrt
 
     how = " ".join((__doc__ or "").partition("\n\n")[2].partition("\n\n")[2].split())
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    versions = f"Python {platform.python_version()}, accelrt {accelrt.__version__}"
-    where = f"{processor()}, {os.cpu_count()} cores, {versions}"
+    where = f"{processor()}, Python {platform.python_version()}, accelrt {accelrt.__version__}"
     head = (
         "# How costs grow\n\n"
         f"Written by `python benchmarks/scale.py` on {today}: {where}, the host device. {how}\n\n"
@@ -302,8 +292,8 @@ def main() -> None:
             print(table(subject, found[subject]), flush=True)
     if options.json:
         print(json.dumps(found))
-    elif options.out or not options.quick:
-        (options.out or PAGE).write_text(page(found))
+    elif out := options.out or (None if options.quick else PAGE):
+        out.write_text(page(found))
 
 
 if __name__ == "__main__":

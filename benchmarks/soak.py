@@ -13,106 +13,19 @@ the last third of the time after it is more than what was most in the first thir
 """
 
 import argparse
-import ctypes
-import gc
 import json
 import multiprocessing
-import os
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from soak_figures import Figures, figures, growth
 
 REST_SECONDS = 120  # that a process may take to come to rest
-GIVE_BACK_SECONDS = 30  # that another process may take to give back what it has opened
 MIB = 1 << 20
-
-
-class Figures(NamedTuple):
-    """What a process holds at a rest."""
-
-    memory: int  # bytes of the process that are in memory (RSS)
-    files: int  # descriptors
-    handles: int  # of the host device: streams, events, allocations, reservations, graphs; 0 on a GPU
-    threads: int
-    live: int  # bytes allocated on all devices, and page-locked
-    reserved: int  # bytes that accelrt holds of all devices
-
-
-# What chance moves: how many streams and shared events were in use at once at most, arenas of the C library.
-# A process settles at some 100 MiB after a minute or two.
-ALLOWED = Figures(memory=16 * MIB, files=20, handles=40, threads=40, live=0, reserved=0)
-
-
-def growth(samples: Sequence[Figures], names: Sequence[str] = Figures._fields) -> list[str]:
-    """What has grown in the figures of one process, as texts; nothing where there are fewer than four.
-
-    Arguments:
-        samples: in the order in which they were taken, the warm-up included.
-    """
-    after = samples[len(samples) // 4 :]
-    third = len(after) // 3
-    if len(samples) < 4 or third == 0:
-        return []
-    said = []
-    for name in names:
-        values = [getattr(each, name) for each in after]
-        most, least = max(values[:third]), min(values[-third:])
-        allowed = getattr(ALLOWED, name)
-        if least > most + allowed:
-            said.append(f"{name} grew from {most:,} to {least:,}; {allowed:,} more are allowed")
-    return said
-
-
-def figures() -> Figures:
-    """Of this process, which is at rest."""
-    import accelrt
-
-    gc.collect()
-    devices = range(accelrt.device_count())
-    for ordinal in devices:
-        accelrt.synchronize(ordinal)
-    live = await_no_live_bytes()
-    accelrt.empty_cache()
-    accelrt.host_empty_cache()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return Figures(
-        memory=resident,
-        files=len(os.listdir("/proc/self/fd")),
-        handles=count_handles(),
-        threads=len(os.listdir("/proc/self/task")),
-        live=live,
-        reserved=sum(accelrt.memory_reserved(ordinal) for ordinal in devices),
-    )
-
-
-def await_no_live_bytes() -> int:
-    """How many bytes are live on all devices, and page-locked: 0 once other processes gave back what they had
-    opened, which they do at their own pace."""
-    import accelrt
-    import accelrt.sharing
-
-    end = time.monotonic() + GIVE_BACK_SECONDS
-    while True:
-        accelrt.sharing.ipc_collect()
-        live = sum(accelrt.memory_allocated(ordinal) for ordinal in range(accelrt.device_count()))
-        live += accelrt.host_memory_stats()["active_bytes.current"]
-        if live == 0 or time.monotonic() > end:
-            return live
-        time.sleep(0.01)
-
-
-def count_handles() -> int:
-    driver = sys.modules.get("accelrt.driver.host.driver")
-    if driver is None:
-        return 0
-    counts = driver.live_objects()
-    return sum(count for kind, count in counts.items() if kind not in ("bytes", "operations"))
 
 
 class Crew:
@@ -128,8 +41,10 @@ class Crew:
         from soak_steps import Walker
 
         self.walkers = [Walker(number, seed + number, partner) for number in range(count)]
-        self.turns = threading.Condition()
-        self.resting, self.wanted, self.over = 0, False, False
+        self.meeting = threading.Barrier(
+            count + 1
+        )  # of the threads and the main thread, as a rest begins and ends
+        self.wanted = self.over = False
         self.errors: list[str] = []
         self.threads = [threading.Thread(target=self._work, args=(each,)) for each in self.walkers]
         for each in self.threads:
@@ -142,41 +57,33 @@ class Crew:
                 while not self.wanted:
                     walker.step()
                 walker.drop()
-                self._rest()
+                self.meeting.wait()
+                self.meeting.wait()
+        except threading.BrokenBarrierError:
+            pass  # all end, or another thread has failed
         except BaseException:
             self.errors.append(traceback.format_exc())
-            with self.turns:
-                self.wanted = self.over = True
-                self.turns.notify_all()
-
-    def _rest(self) -> None:
-        with self.turns:
-            self.resting += 1
-            self.turns.notify_all()
-            self.turns.wait_for(lambda: self.over or not self.wanted)
-            self.resting -= 1
-            self.turns.notify_all()
+            self.wanted = self.over = True
+            self.meeting.abort()
 
     def rest(self) -> None:
         """Returns once all threads hold nothing, or one has failed."""
-        with self.turns:
-            self.wanted = True
-            came = self.turns.wait_for(lambda: self.errors or self.resting == len(self.threads), REST_SECONDS)
-        if not came:
-            raise TimeoutError(f"{len(self.threads) - self.resting} threads did not come to rest")
-        if self.errors:
-            raise RuntimeError("\n".join(self.errors))
+        self.wanted = True
+        self._meet("the threads did not come to rest")
 
     def go_on(self) -> None:
-        with self.turns:
-            self.wanted = False
-            self.turns.notify_all()
-            self.turns.wait_for(lambda: self.resting == 0, REST_SECONDS)
+        self.wanted = False
+        self._meet("the threads do not go on")
+
+    def _meet(self, what: str) -> None:
+        try:
+            self.meeting.wait(REST_SECONDS)
+        except threading.BrokenBarrierError:
+            raise RuntimeError("\n".join(self.errors) or f"{what} within {REST_SECONDS} s") from None
 
     def end(self) -> None:
-        with self.turns:
-            self.wanted = self.over = True
-            self.turns.notify_all()
+        self.wanted = self.over = True
+        self.meeting.abort()
         for each in self.threads:
             each.join(REST_SECONDS)
 

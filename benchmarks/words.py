@@ -15,6 +15,12 @@ import subprocess
 from collections.abc import Callable
 
 
+def resident_bytes() -> int:
+    """Returns how much of this process is in memory (RSS)."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def say(**words: object) -> None:
     """Says one of the above."""
     print(json.dumps(words), flush=True)

@@ -30,7 +30,7 @@ from accelrt.allocator.types cimport (
     CACHED, CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, STITCHED, WORDS, Block, Heap, Page, Segment, Slot,
 )
 from accelrt.status cimport BROKEN
-from accelrt.uses.events cimport PooledEvent, Queue, next_filled
+from accelrt.driver.guard cimport next_filled, PooledEvent, Queue
 
 cdef struct Count:
     int64_t[9][2] counters

@@ -293,15 +293,15 @@ cdef void record_annotation(Pool* pool, int action, uint32_t number) noexcept no
 # --- making and reading ------------------------------------------------------------------------------------------
 
 cdef int ensure_history(Pool* pool) noexcept nogil:
-    cdef History* made
+    cdef History* history
     if pool.history != NULL:
         return 0
-    made = <History*>calloc(1, sizeof(History))
-    if made != NULL:
-        made.tags = <TagFigures*>calloc(MAX_TAGS, sizeof(TagFigures))
-    if made == NULL or made.tags == NULL:
+    history = <History*>calloc(1, sizeof(History))
+    if history != NULL:
+        history.tags = <TagFigures*>calloc(MAX_TAGS, sizeof(TagFigures))
+    if history == NULL or history.tags == NULL:
         return NO_HOST_MEMORY
-    store_history(&pool.history, made)
+    store_history(&pool.history, history)
     return 0
 
 

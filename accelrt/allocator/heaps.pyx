@@ -25,10 +25,9 @@ from accelrt.allocator.types cimport HOLE, LIVE, MAX_PROBES, Heap
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.core.zero_pages cimport take_fresh
-from accelrt.driver.guard cimport go_relaxed, restore_mode
+from accelrt.driver.guard cimport go_relaxed, restore_mode, unmark
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
-from accelrt.uses.events cimport unmark
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------

@@ -27,22 +27,20 @@ from accelrt.allocator.stats cimport ALLOCATED_BYTES, SEGMENT, current_of, note_
 from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
 from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.driver.guard cimport (
-    FAILED, GONE, INTERRUPTED, LOOK_NS, begin_slice, end_slice, enter_wait, go_relaxed, is_captured_event,
-    is_capturing, is_device_lost, is_to_end, leave_wait, meaning_of, restore_mode,
+    add_use, begin_slice, busy_queue, drop_use, end_slice, enter_wait, FAILED, go_relaxed, GONE, hand_on, has_use,
+    INTERRUPTED, is_captured_event, is_capturing, is_device_lost, is_to_end, leave_wait, LOOK_NS, mark_behind,
+    meaning_of, poll_queues, PooledEvent, push, Queue, queue_of, queue_use, restore_mode, return_event, take_event,
+    take_of, Use,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
 from accelrt.status cimport (
     CAP_REACHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY,
     POOL_CAP_REACHED, SLEEPING,
 )
-from accelrt.uses.events cimport (
-    PooledEvent, Queue, Use, add_use, busy_queue, drop_use, hand_on, has_use, mark_behind, poll_queues, push, queue_of,
-    queue_use, return_event, take_event, take_of,
-)
 
 
 # --- pending ----------------------------------------------------------------------------------------------------------
-# Blocks that were freed while another stream may still use them, in the pool's queues (uses/events.pxd).
+# Blocks that were freed while another stream may still use them, in the pool's queues (driver/guard.pxd).
 #
 # Everything here runs in the exclusive section, which is released only while an event is waited for.
 

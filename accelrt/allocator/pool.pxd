@@ -6,7 +6,7 @@ from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.history_types cimport HistorySettings
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.types cimport Pool
-from accelrt.uses.events cimport MAX_DEVICES, Use, UseStore
+from accelrt.driver.guard cimport MAX_DEVICES, Use, UseStore
 
 cdef extern from *:
     """

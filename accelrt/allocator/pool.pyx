@@ -41,13 +41,12 @@ from accelrt.core.locks cimport (
     spin_try, spin_unlock,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.guard cimport is_main_thread
+from accelrt.driver.guard cimport add_use, destroy_spare, drop_use, has_use, is_main_thread, Use, UseStore
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport (
     BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
     SLEEPING,
 )
-from accelrt.uses.events cimport Use, UseStore, add_use, destroy_spare, drop_use, has_use
 
 
 # --- device pools -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from accelrt.allocator.stats cimport (
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment, Slot
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
-from accelrt.uses.events cimport PooledEvent, Queue, next_filled
+from accelrt.driver.guard cimport next_filled, PooledEvent, Queue
 
 
 # --- read stats -------------------------------------------------------------------------------------------------------

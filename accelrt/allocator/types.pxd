@@ -15,7 +15,7 @@ from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.private.private_types cimport PrivatePool, Route, Source
 from accelrt.allocator.stats cimport PER_HEAP, HeapStats, Stats
 from accelrt.allocator.external.external_types cimport ExternalPool
-from accelrt.uses.events cimport PooledEvent, Queues, Use, UseStore
+from accelrt.driver.guard cimport PooledEvent, Queues, Use, UseStore
 
 cdef enum:  # Block.state
     FREE = 0     # in a free list of its heap

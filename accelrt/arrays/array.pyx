@@ -23,8 +23,9 @@ from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
-from accelrt.memory.host_memory cimport allocate_host_bytes, checked_host_size, release_host_bytes
-from accelrt.memory.mempool cimport allocate_managed, allocate_pinned_for
+from accelrt.memory.mempool cimport (
+    allocate_host_bytes, allocate_managed, allocate_pinned_for, checked_host_size, release_host_bytes,
+)
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade

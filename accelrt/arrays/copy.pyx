@@ -26,7 +26,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
 from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.memory.caching cimport checked_size, connect_devices
-from accelrt.memory.host_memory cimport allocate_host_bytes, release_host_bytes
+from accelrt.memory.mempool cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
 from accelrt.status cimport (

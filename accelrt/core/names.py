@@ -27,7 +27,7 @@ NOW = {
         caching_allocator_alloc caching_allocator_delete empty_cache get_per_process_memory_fraction
         record_stream set_per_process_memory_fraction
     """,
-    "memory.host_memory": """
+    "memory.mempool": """
         caching_host_allocator_alloc caching_host_allocator_delete host_empty_cache host_memory_stats
         reset_accumulated_host_memory_stats reset_peak_host_memory_stats
     """,
@@ -53,8 +53,9 @@ LATER = {
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
+    "graphs.definition_node": "DefinitionNode",
     "graphs.definition": """
-        DefinitionNode GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
+        GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
     """,
     "graphs.node_values": "AllocationParams Condition ConditionParams",
     "graphs.edits": "CopyParams FillParams",
@@ -64,8 +65,7 @@ LATER = {
     "kernels.elementwise": "ElementwiseKernel elementwise",
     "kernels.tensor_map": "TensorMap",
     "allocator.external.external_pool": "CUDAPluggableAllocator",
-    "memory.host_memory": "RegisteredMemory register_host",
-    "memory.mempool": "MemPool PinnedMemPool use_mem_pool",
+    "memory.mempool": "MemPool PinnedMemPool RegisteredMemory register_host use_mem_pool",
     "memory.reservation": "reserve",
     "arrays.array": "is_pinned record_host_stream",
     "arrays.creation": "arange ones ones_like pinned_empty",
@@ -132,7 +132,6 @@ MEMORY = {
         AllocationHooks FreeMemoryCallback audit enable_peer_access free_after memory_stat
         register_free_memory_callback select_backend sleeping
     """,
-    "memory.host_memory": "RegisteredMemory host_audit host_memory_snapshot register_host",
     "memory.addresses": "AddressInfo address_info",
     "memory.driver_pool": "DriverPool",
     "memory.growth": "Mark compare_snapshots mark",
@@ -140,11 +139,10 @@ MEMORY = {
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",
     "memory.live_report": "report report_data",
-    "memory.mempool": """
-        PoolCheckpoint SleepResult check_pool_live_allocations get_checkpoint_state set_checkpoint_state sleep
-        sleepable tag_pool wake
+    "memory.mempool": "SleepResult host_audit host_memory_snapshot sleep sleepable tag_pool wake",
+    "memory.reservation": """
+        PoolCheckpoint Reservation check_pool_live_allocations get_checkpoint_state set_checkpoint_state
     """,
-    "memory.reservation": "Reservation",
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings set_allocator_settings settings_in_force",
     "allocator.settings.typed": "AllocatorSettings",

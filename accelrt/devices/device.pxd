@@ -5,7 +5,7 @@ cdef int ask_current(int* out_ordinal) noexcept nogil  # the driver
 cdef int ordinal_of(object device) except -1  # None is the current one; initialises at first use
 cdef int count_devices() except -1
 cdef int known_devices() noexcept nogil  # 0 before init and in a child forked after it
-cdef object parse(object given)  # an int, or None for the current device; initialises nothing
+cpdef object parse(object argument)  # an int, or None for the current device; initialises nothing
 cdef int await_device(int ordinal) except -1  # where a signal can end it; before a call that waits under a lock
 cdef object device_at(int ordinal)  # the device object that stands for an ordinal, always the same one
 cdef int switch_to(int ordinal) except -2  # returns the device that was current; -1 where the thread had none

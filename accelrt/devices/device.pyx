@@ -96,7 +96,8 @@ cdef int ordinal_of_slow(object argument) except -1:
     return ordinal
 
 
-cdef object parse(object argument):
+# stub: def parse(argument: DeviceArgument | None) -> int | None: ...
+cpdef object parse(object argument):
     # Returns an int, or None where the name has no ordinal and so means the current device.
     if type(argument) is int:
         return argument

@@ -7,7 +7,8 @@ node_params    what nodes of graphs do, in neutral types, as rows take it
 registry       the active table, and which driver this process runs on; rows as Python methods
 testing        for accelrt.testing alone: a table of which a chosen call fails, or in which a thread stops
 rowgen         writes the rows that only forward, and what the drivers' modules fill
-guard          the gate between captures and waits for a device; waits that a signal may end
+guard          the gate between captures and waits for a device; waits that a signal may end; that streams use
+               memory until an event (USES.md)
 cuda/          the table filled by NVIDIA's driver
 host/          the table filled by an emulation on the CPU
 """

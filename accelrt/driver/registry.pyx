@@ -167,9 +167,9 @@ def driver_name() -> str:
 
 cdef int bring_up() noexcept nogil:
     # The sentinel's rows may be called by any thread without the GIL, so never under a lock of ours.
-    cdef bint made = make_thread_state()
+    cdef bint is_new = make_thread_state()
     with gil:
-        drop_with_gil(made)
+        drop_with_gil(is_new)
         try:
             first_use()
         except BaseException as error:

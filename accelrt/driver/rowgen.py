@@ -378,18 +378,18 @@ def fill_host(module: str, text: str, rows: list[Row]) -> str:
 
 
 def fill_cuda(
-    text: str, functions: str, declared: str, rows: list[Row], module: str = "driver", graphs: str = ""
+    text: str, functions: str, declared: str, rows: list[Row], module: str = "driver", memory: str = ""
 ) -> str:
     """The pointers to libcuda's functions, the derived rows, fill_NAME and resolve_NAME.
 
-    Functions that graphs, the text of graphs.pyx, calls are that module's, and the others are driver.pyx's.
-    What is declared, by context.pxd, has its pointer there, and driver.pyx asks for it.  A second version of
+    Functions that memory, the text of memory.pyx, calls are that module's, and the others are driver.pyx's.
+    What is declared, by memory.pxd, has its pointer there, and driver.pyx asks for it.  A second version of
     one function bears it in its name.
     """
-    called = set(re.findall(r"\bcu[A-Z]\w+(?=\()", graphs))
+    called = set(re.findall(r"\bcu[A-Z]\w+(?=\()", memory))
     by_name = {row.name: row for row in rows}
     pointers: dict[str, str] = {}  # by type, of both modules
-    own, of_context = {}, []
+    own, of_memory = {}, []
     entries: list[str] = []
     derived = [row_around(each.row, each.call, context_of(each.row)) for each in read_bodies(text, rows)]
     for symbol in read_symbols(functions):
@@ -397,10 +397,10 @@ def fill_cuda(
         pointer = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
         pointers[symbol.type] = pointer
         is_shared = symbol.type in declared
-        if (pointer in called and not is_shared) != (module == "graphs"):
+        if (pointer in called and not is_shared) != (module == "memory"):
             continue
         if is_shared:
-            of_context.append(pointer)
+            of_memory.append(pointer)
         else:
             own[symbol.type] = pointer
         start = f'Symbol(b"{symbol.name}", {symbol.version}, <void**>&{pointer}'
@@ -414,7 +414,7 @@ def fill_cuda(
     types = sorted(set(re.findall(r"\b(?:CU|cuuint)\w+", "\n".join(derived))))
     return "\n".join(
         [
-            *(f"from accelrt.driver.cuda.context cimport {pointer}" for pointer in of_context),
+            *(f"from accelrt.driver.cuda.memory cimport {pointer}" for pointer in of_memory),
             f"from accelrt.driver.cuda.functions cimport {', '.join(own)}",
             f"from accelrt.driver.cuda.types cimport {', '.join(types)}",
             "from accelrt.driver.node_params cimport NodeParams, host_fn",
@@ -442,8 +442,8 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
             continue
         if driver == "cuda":
             functions = path.with_name("functions.pxd").read_text()
-            declared, graphs = (path.with_name(name).read_text() for name in ("context.pxd", "graphs.pyx"))
-            files[f"cuda/{module}_rows.pxi"] = fill_cuda(text, functions, declared, rows, module, graphs)
+            declared, memory = (path.with_name(name).read_text() for name in ("memory.pxd", "memory.pyx"))
+            files[f"cuda/{module}_rows.pxi"] = fill_cuda(text, functions, declared, rows, module, memory)
         else:
             files[f"{driver}/{module}_rows.pxi"] = fill_host(module, text, rows)
     return files

@@ -120,9 +120,9 @@ def copied(memory: Any, spec: ArraySpec) -> Any:
     """A copy of an input that lies where another one is about to be copied."""
     if spec.on_host:
         return bytes(host_bytes(memory))
-    made = Buffer(spec.nbytes)
-    copy(made, memory, blocking=False)
-    return made
+    copied_memory = Buffer(spec.nbytes)
+    copy(copied_memory, memory, blocking=False)
+    return copied_memory
 
 
 def spans_of(statics: Sequence[Static]) -> list[tuple[int, int, str]]:

@@ -38,10 +38,10 @@ def put_together(layout: Layout, leaves: Iterator[Any]) -> Any:
     if layout is LEAF:
         return next(leaves)
     kind, keys, parts = layout
-    made = [put_together(part, leaves) for part in parts]
+    values = [put_together(part, leaves) for part in parts]
     if keys is not None:
-        return dict(zip(keys, made, strict=True))
-    return kind(*made) if is_named(kind) else kind(made)
+        return dict(zip(keys, values, strict=True))
+    return kind(*values) if is_named(kind) else kind(values)
 
 
 def names_of(layout: Layout, name: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
 )
 from accelrt.memory.caching cimport allocate_bytes, checked_request, release_bytes
-from accelrt.memory.host_memory cimport allocate_host_bytes, checked_host_size, release_host_bytes
+from accelrt.memory.mempool cimport allocate_host_bytes, checked_host_size, release_host_bytes
 from accelrt.allocator.pinned.cache cimport forget_stream_pinned, use_pinned_on
 from accelrt.runtime.lifetimes cimport close_capture, follow_capture, open_capture, Record
 cimport accelrt.runtime.access as watch

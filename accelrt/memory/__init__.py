@@ -2,9 +2,10 @@
 
 caching        raw pointers of device memory; limits; which backend the process chose; functions that are
                asked for memory; memory_stats, peaks, snapshot, audit
-host_memory    page-locked memory: the cache's raw pointers and figures; memory of the user's own, registered
-mempool        MemPool and use_mem_pool; sleep and wake; the state of a pool, kept and restored
-reservation    addresses that are given memory page by page: reserve, Reservation
+mempool        MemPool and use_mem_pool; sleep and wake; page-locked memory: the cache's raw pointers and
+               figures, PinnedMemPool, memory of the user's own that is registered
+reservation    addresses that are given memory page by page: reserve, Reservation; the state of a pool, kept
+               and restored
 addresses      address_info: what an address is
 driver_pool    DriverPool: the driver's own pool of a device
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at

@@ -10,7 +10,8 @@ from libc.stdint cimport int64_t, uint64_t
 from accelrt.allocator.backing.pages cimport connect_two
 from accelrt.allocator.event_ring cimport take_stack
 cimport accelrt.allocator.external.external_pool as external
-from accelrt.allocator.external.external_pool cimport Allocator, backend_name, choose_backend
+from accelrt.allocator.external.external_pool cimport Allocator, choose_backend
+from accelrt.allocator.external.external_pool import backend_name
 from accelrt.allocator.external.external_pool import choose_by_name
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 cimport accelrt.allocator.miss as ladder

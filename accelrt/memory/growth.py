@@ -14,8 +14,8 @@ from accelrt.devices.device import current_device
 from accelrt.memory.caching import ordinal_for_figures
 from accelrt.memory.explain import count_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import is_recording
-from accelrt.memory.host_memory import host_memory_stats
 from accelrt.memory.live_blocks import line_of, live_blocks, more, named
+from accelrt.memory.mempool import host_memory_stats
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ STEPS = 4  # from an object to the variable that holds it, over containers and o
 
 def owners() -> dict[int, Any]:
     """Finds the objects of accelrt's that have device or page-locked memory, by its address."""
-    found: dict[int, Any] = {}
+    by_address: dict[int, Any] = {}
     for thing in gc.get_objects():
         try:
             module = type(thing).__module__
@@ -26,9 +26,9 @@ def owners() -> dict[int, Any]:
         except Exception:  # a metaclass of others
             continue
         # An Array says more than the Buffer that it views.
-        if address and type(found.get(address)).__name__ != "Array":
-            found[address] = thing
-    return found
+        if address and type(by_address.get(address)).__name__ != "Array":
+            by_address[address] = thing
+    return by_address
 
 
 def holder_of(thing: object, but: Iterable[object] = ()) -> str:

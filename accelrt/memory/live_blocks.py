@@ -15,13 +15,13 @@ def live_blocks(ordinal: int) -> list[dict[str, Any]]:
     """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the
     numbers of the stack ("frames") and the tag, as of read_stats.segments.
     """
-    found = [
+    live = [
         {**block, "stream": segment["stream"], "pool": segment["segment_pool_id"]}
         for segment in segments(ordinal)[0]
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
-    return sorted(found, key=lambda block: (-block["size"], block["address"]))
+    return sorted(live, key=lambda block: (-block["size"], block["address"]))
 
 
 def named(block: dict[str, Any]) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def described(block: dict[str, Any]) -> list[str]:
 
 def line_of(block: dict[str, Any]) -> str:
     """A report's line about a block of named()."""
-    place = f"{size_text(block['size'])} at {block['address']:#x}"
-    return "  " + ", ".join([place, stream_text(block["stream"]), *described(block)])
+    span = f"{size_text(block['size'])} at {block['address']:#x}"
+    return "  " + ", ".join([span, stream_text(block["stream"]), *described(block)])
 
 
 def more(total: int, shown: int) -> list[str]:

@@ -1,54 +1,61 @@
-"""Memory pools of the user's own: what is allocated in them, their checkpoints and their sleep."""
+"""Memory pools of the user's own, what is allocated in them and their sleep; and page-locked memory."""
 cimport cython
 import operator
 from collections import namedtuple
 from cpython.number cimport PyIndex_Check
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t, uintptr_t
 from libc.stdlib cimport calloc
-from libc.string cimport memset
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+)
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
 from accelrt.allocator.event_ring cimport take_stack
 from accelrt.allocator.external.external_pool cimport source_of
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
-from accelrt.allocator.pinned.block cimport ANY_NODE, PinnedPool
+from accelrt.allocator.pinned.block cimport ANY_NODE, HOST_ROUND_LIMIT, PinnedPool, PinnedStats, Tally, Timing
 from accelrt.allocator.pinned.cache cimport (
-    drop_pinned_pool, empty_pinned_pool, enter_pinned_pool, hold_pinned_pool, make_pinned_pool, read_pinned_pool,
+    allocate_pinned_on, drop_pinned_pool, empty_pinned, empty_pinned_pool, enter_pinned_pool, hold_pinned_pool,
+    is_cached_pinned, make_pinned_pool, pinned_limit_here, read_pinned_node, read_pinned_pool, read_pinned_stats,
+    release_pinned, share_pinned, try_allocate_pinned, try_release_pinned,
 )
-from accelrt.allocator.pool cimport pool_if_made
+from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.private_types cimport Moved
 from accelrt.allocator.private.routes cimport (
-    CAPTURED, LENT, NO_SUCH_POOL, USED, WAITS, WENT, begin_managed_pool, begin_pool, end_pool, forget_saved,
-    forget_turned, open_pool_to, read_peers, read_private, release_pool, restore_pool, retain_pool, save_pool, Saved,
-    SavedBlock, SavedSegment,
-    set_up_pool, Turned,
+    begin_managed_pool, begin_pool, end_pool, open_pool_to, read_peers, read_private, release_pool, retain_pool,
+    set_up_pool,
 )
 from accelrt.allocator.private.sleep cimport (
-    BESIDE_CAPTURE, EXPORTED, FREED_CAPTURED, IN_PLAIN, NOT_RETAINED, NOT_SUSPENDED, SUSPENDED, begin_suspension,
-    cancel_suspension, finish_suspension, is_pool_suspended, resume_pool, sweep_suspended,
+    begin_suspension, BESIDE_CAPTURE, cancel_suspension, EXPORTED, finish_suspension, FREED_CAPTURED, IN_PLAIN,
+    is_pool_suspended, NOT_RETAINED, NOT_SUSPENDED, resume_pool, SUSPENDED, sweep_suspended,
 )
-from accelrt.allocator.readers cimport reset_pinned_pool
-from accelrt.allocator.readers import segments
-from accelrt.allocator.sizes cimport GRANULE, LARGE
+from accelrt.allocator.readers cimport pinned_audit_failure, reset_pinned_peaks, reset_pinned_pool, reset_pinned_sums
+from accelrt.allocator.readers import pinned_segments, segments
+from accelrt.allocator.sizes cimport GRANULE
 from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT,
 )
-from accelrt.allocator.types cimport HOLE, LIVE, PLAIN, Pool
-from accelrt.core.integers cimport exact_int
+from accelrt.allocator.types cimport Pool
+from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
-cimport accelrt.driver.registry as registry
-from accelrt.driver.registry import cause_of_refusal, opened_name
+from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, go_relaxed, INTERRUPTED, leave_wait, restore_mode
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
+from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport allocate_bytes, empty_pool, out_of_memory_to_wake, require_native
-from accelrt.memory.history.recording import name_all, tag
-from accelrt.memory.host_memory cimport allocate_host_bytes, pinned_figures, share_host_bytes
-from accelrt.runtime.lifetimes cimport drain
-from accelrt.status cimport (
-    CAP_REACHED, FORKED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy, refuse_unmade,
+from accelrt.memory.caching cimport (
+    allocate_bytes, checked_size, empty_pool, out_of_memory_to_wake, require_native, tell_log,
 )
+from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.access cimport await_uses, exported_from
+from accelrt.runtime.init import later
+from accelrt.runtime.lifetimes cimport dispose, drain, HOST_BYTES, HOST_REGISTRATION
+from accelrt.status cimport (
+    CAP_REACHED, FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
+    refuse_copy, refuse_unmade,
+)
+cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
 
 
@@ -219,16 +226,416 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     return result_of(moved)
 
 
+# --- page-locked memory ------------------------------------------------------------------------------------------------
+# Page-locked host memory as Python sees it: the cache, with torch.cuda's names for its figures, and memory of the user's
+# own.
+#
+# A hit keeps the GIL; whatever may wait lets go of it.
+
+cdef size_t checked_host_size(object size, str name) except? 0:
+    # An exact int is converted directly; anything else goes to the function that raises the precise error.
+    cdef int overflow = 0
+    cdef long long value
+    if PyLong_CheckExact(size):
+        value = PyLong_AsLongLongAndOverflow(size, &overflow)
+        if value >= 0 and not overflow and not value >> HOST_ROUND_LIMIT:
+            return value
+    return checked_size(size, name)
+
+
+cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
+    cdef uintptr_t address = 0
+    cdef int ordinal = -1
+    cdef int code = try_allocate_pinned(size, &address)
+    if code == NOT_READY:
+        if device is not None:  # checked even where the cache has memory, by the caller
+            ordinal = ordinal_of(device)
+        with nogil:
+            code = allocate_pinned_on(ordinal, size, &address)
+    if code:
+        raise_host_refusal(code, "allocate_pinned", size)
+    watch.note_allocated(-1, 0, address, size)
+    return address
+
+
+cdef uintptr_t share_host_bytes(object device, size_t size) except? 0:
+    cdef uintptr_t address = 0
+    cdef int ordinal = -1, code = 0
+    if size:
+        if device is not None:
+            ordinal = ordinal_of(device)
+        with nogil:
+            code = share_pinned(ordinal, size, &address)
+    if code:
+        raise_host_refusal(code, "host_register", size)
+    watch.note_allocated(-1, 0, address, size)
+    return address
+
+
+cdef int raise_host_refusal(int code, str call, size_t size) except -1:
+    if code == OUT_OF_MEMORY:
+        raise out_of_host_memory(size)
+    if code == POOL_CAP_REACHED:
+        raise beyond_pinned_limit(size)
+    raise_status(code, call, ("size", size))
+    return -1
+
+
+cdef object beyond_pinned_limit(size_t size):
+    # Nothing that others give back can help.
+    cdef size_t limit = pinned_limit_here()
+    error = OutOfMemoryError(
+        f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, for which the pool's limit of {limit} "
+        "bytes leaves no room (PinnedMemPool(limit=...)): free memory of the pool, or make it with more",
+        POOL_CAP_REACHED, "POOL_CAP_REACHED", "allocate_pinned",
+    )
+    error.requested, error.refused_by, error.limit = size, "pool", limit
+    error.causes, error.advice = ("pool limit",), ("free memory of the pool", "make the pool with a larger limit")
+    return error
+
+
+cdef object out_of_host_memory(size_t size):
+    # Whatever fails while the state is read leaves a short text.
+    cause = cause_of_refusal()
+    try:
+        error = later("accelrt.memory.live").explained_pinned(size, cause)
+    except Exception as failure:
+        error = OutOfMemoryError(
+            f"Host out of memory. Tried to allocate {size} bytes of page-locked memory, which the driver refused. "
+            f"{cause or 'The rest could not be read'} ({type(failure).__name__}: {failure})",
+            OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned",
+        )
+        error.requested = size
+    tell_log("tell_refusal", (error, None))
+    return error
+
+
+cdef void release_host_bytes(uintptr_t address) noexcept:
+    watch.note_freed(address)
+    if address and try_release_pinned(address) == NOT_READY:
+        dispose(HOST_BYTES, 0, address)
+
+
+def caching_host_allocator_alloc(size: int) -> int:
+    """Allocates page-locked host memory from the cache; copies read and write it asynchronously.
+
+    Arguments:
+        size: int, bytes.
+    Returns:
+        int, the address, a multiple of 64, and of 4096 for sizes from 32 KiB on; 0 for 0 bytes.
+    Raises:
+        OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
+        ValueError, TypeError: size is negative or no int.
+    """
+    return allocate_host_bytes(None, checked_host_size(size, "size"))
+
+
+cdef uintptr_t checked_host_address(object mem_ptr) except? 0:
+    return checked_address_int(mem_ptr, "mem_ptr")
+
+
+def caching_host_allocator_delete(mem_ptr: int) -> None:
+    """Gives page-locked memory back to the cache.  Work on a stream that was recorded for it may still be under
+    way: the memory is handed out again when that is done.
+
+    Arguments:
+        mem_ptr: int, an address that caching_host_allocator_alloc returned; 0 does nothing.
+    Raises:
+        ValueError: the address is not allocated, or was given back before.
+        TypeError: mem_ptr is no int.
+    """
+    cdef uintptr_t address = checked_host_address(mem_ptr)
+    cdef int code
+    watch.note_freed(address)
+    if address == 0 or try_release_pinned(address) == 0:
+        return
+    with nogil:
+        code = release_pinned(address)
+    if code == NOT_ALLOCATED:
+        raise ArgumentError(
+            f"caching_host_allocator_delete: {address:#x} is not allocated: accelrt did not hand it out, or it was given "
+            "back already; pass the address that caching_host_allocator_alloc returned, once"
+        )
+    if code:
+        raise_status(code, "caching_host_allocator_delete", ("mem_ptr", address))
+
+
+def host_empty_cache() -> None:
+    """Gives the idle page-locked memory back to the driver, after waiting for memory in use on streams.  While a
+    capture is under way nothing goes back.
+
+    Raises:
+        CudaError: the driver refused; the memory then stays cached.
+        KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised.
+    """
+    cdef PinnedStats stats
+    cdef int ordinal, code
+    watch.before_wait("host_empty_cache")
+    drain()
+    with nogil:
+        for ordinal in range(MAX_DEVICES):
+            sweep_suspended(ordinal)
+    stats = read_pinned_stats()
+    if stats.segments.current > stats.blocks.current:  # the driver waits for the device before it frees one
+        for ordinal in range(MAX_DEVICES):
+            if pool_if_made(ordinal) != NULL:
+                await_device(ordinal)
+    with nogil:
+        code = empty_pinned()
+    if code:
+        raise_status(code, "host_empty_cache")
+
+
+cdef int add_tally(dict answer, str name, Tally tally) except -1:
+    answer[f"{name}.current"] = tally.current
+    answer[f"{name}.peak"] = tally.peak
+    answer[f"{name}.allocated"] = tally.allocated
+    answer[f"{name}.freed"] = tally.freed
+    return 0
+
+
+cdef int add_timing(dict answer, str name, Timing timing) except -1:
+    answer[f"{name}.total"] = timing.total
+    answer[f"{name}.max"] = timing.largest
+    answer[f"{name}.min"] = timing.least
+    answer[f"{name}.count"] = timing.count
+    answer[f"{name}.avg"] = timing.total // timing.count if timing.count else 0
+    return 0
+
+
+def host_memory_stats() -> dict[str, int]:
+    """Returns the figures of the page-locked memory, with torch's keys (torch.cuda.host_memory_stats).
+
+    Returns:
+        dict: "allocations" and "allocated_bytes": memory taken from the driver, in calls and bytes;
+        "active_requests" and "active_bytes": blocks handed out, or given back and still in use on a stream, rounded
+        as handed out; each ".current", ".peak", ".allocated", ".freed".  "num_host_alloc", "num_host_free": the
+        driver's successes.  "host_alloc_time", "host_free_time": of those calls, in microseconds, each ".total",
+        ".max", ".min", ".count", ".avg".  Where the system has several NUMA nodes "numa_node.N.allocated_bytes.current"
+        and "numa_node.N.active_bytes.current": of memory outside PinnedMemPools, by the node that it is to lie on.  {}
+        before the first use of a device, as in torch.
+    """
+    if opened_name() in ("sentinel", "forked"):
+        return {}
+    cdef dict answer = pinned_figures(read_pinned_stats())
+    cdef PinnedStats stats
+    cdef int node
+    for node in range(registry.MOST_NODES if registry.tells_nodes_apart() else 0):
+        stats = read_pinned_node(node)
+        if stats.segments.peak:
+            answer[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
+            answer[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
+    return answer
+
+
+cdef dict pinned_figures(PinnedStats stats):
+    cdef dict answer = {}
+    add_tally(answer, "allocations", stats.segments)
+    add_tally(answer, "allocated_bytes", stats.segment_bytes)
+    add_tally(answer, "active_requests", stats.blocks)
+    add_tally(answer, "active_bytes", stats.block_bytes)
+    add_timing(answer, "host_alloc_time", stats.take)
+    add_timing(answer, "host_free_time", stats.give)
+    answer["num_host_alloc"] = stats.take.count
+    answer["num_host_free"] = stats.give.count
+    return dict(sorted(answer.items()))
+
+
+def host_memory_snapshot() -> list[dict[str, Any]]:
+    """Lists the segments and blocks of page-locked memory.
+
+    Returns:
+        list of dicts, one a segment: "address", "total_size" in bytes, "device" whose driver locked it, "pool", 0 for the
+        common cache and other numbers for those of NUMA nodes and PinnedMemPools, "numa_node" that it is to lie on, or
+        None, "registered", whether it is the system's memory, "shared", whether other processes can open it, and "blocks",
+        each with "address", "size" and "state": "active_allocated", "active_pending_free" (given back, and in use on a
+        stream) or "inactive".
+    """
+    return pinned_segments()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Sets every peak of the page-locked memory to the current figure."""
+    reset_pinned_peaks()
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets the "allocated" and "freed" figures of the page-locked memory, its counts of driver calls and their times
+    to 0."""
+    reset_pinned_sums()
+
+
+def host_audit() -> None:
+    """Walks every identity of the page-locked memory (accelrt/memory/DESIGN.md).
+
+    Raises:
+        AssertionError: one is violated; the text says which.
+    """
+    cdef const char* failure
+    with nogil:
+        failure = pinned_audit_failure()
+    if failure != NULL:
+        raise AssertionError(failure.decode())
+
+
+# --- the user's own memory, page-locked --------------------------------------------------------------------------
+
+cdef int lock_pages(int device, uintptr_t address, size_t size) noexcept nogil:
+    # Refused beside a capture, which it would break, unless the caller is relaxed; and so below.
+    cdef int mode
+    cdef int code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().host_register(device, address, size)
+        restore_mode(registry.active(), mode)
+    return code
+
+
+cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
+    cdef int mode
+    cdef int code = 0
+    if enter_wait():  # beside a capture the device cannot be waited for
+        code = registry.active().device_synchronize(device)
+        leave_wait()
+    if code == 0:
+        code = go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().host_unregister(device, address)
+        restore_mode(registry.active(), mode)
+    return code
+
+
+cdef class RegisteredMemory:
+    """RegisteredMemory(memory, device=None)\n--\n\n\
+    Memory of the user's own, page-locked until unregister() or the object's end (cuMemHostRegister).
+
+        with accelrt.register_host(array):
+            buffer.copy_from(array, blocking=False)
+
+    Arguments, Raises: as register_host.
+    Attributes:
+        ptr: int, the address; 0 once unregistered, and for 0 bytes.
+        nbytes: int.
+
+    Before the pages are unlocked its device's work is waited for, but for a capture under way; work of other devices
+    is the caller's to wait for.
+    """
+
+    cdef readonly uintptr_t ptr   # 0 once unregistered, and for 0 bytes
+    cdef readonly size_t nbytes
+    cdef int device_index         # whose driver locked it
+    cdef Py_buffer view           # keeps the memory where it is
+    cdef bint viewed
+    cdef object __weakref__
+
+    def __init__(self, memory: Memory, device: DeviceArgument | None = None) -> None:
+        cdef int ordinal = ordinal_of(device)
+        cdef uintptr_t address
+        cdef int code
+        if self.viewed:
+            raise RuntimeError("a RegisteredMemory is initialised once")
+        if not PyObject_CheckBuffer(memory):
+            raise TypeError(f"memory is of type {type(memory).__name__}; pass an array or another contiguous buffer")
+        PyObject_GetBuffer(memory, &self.view, PyBUF_ANY_CONTIGUOUS | PyBUF_SIMPLE)
+        self.viewed = True
+        address = <uintptr_t>self.view.buf
+        if self.view.len == 0:
+            return
+        if is_cached_pinned(address):
+            raise ValueError(f"memory at {address:#x} comes from accelrt's cache and is page-locked already")
+        drain()
+        with nogil:
+            code = lock_pages(ordinal, address, self.view.len)
+        if code:
+            raise_status(code, "host_register", ("device", ordinal, "address", address, "size", self.view.len))
+        self.ptr = address
+        self.nbytes = self.view.len
+        self.device_index = ordinal
+
+    def __dealloc__(self):
+        cdef int code = 0
+        watch.note_forgotten(self.ptr, self.nbytes)
+        if self.ptr:
+            begin_wait(False)
+            with nogil:
+                code = unlock_pages(self.device_index, self.ptr)
+            if code:
+                dispose(HOST_REGISTRATION, self.device_index, self.ptr)
+        if self.viewed and code != INTERRUPTED:  # which leaves the memory in use, for as long as the process lives
+            PyBuffer_Release(&self.view)
+        end_wait(code)
+
+    @cython.critical_section
+    def unregister(self) -> None:
+        """Unlocks the pages, after the device's work; doing it again does nothing.
+
+        Raises:
+            CudaError: the driver refused; the memory then stays registered.
+            KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised;
+                the memory then stays registered.
+        """
+        cdef uintptr_t address = self.ptr
+        cdef int code = 0
+        if address:
+            watch.before_wait("RegisteredMemory.unregister")
+            self.ptr = 0  # for other threads meanwhile
+            try:
+                begin_wait(False)
+                with nogil:
+                    code = unlock_pages(self.device_index, address)
+                end_wait(code)
+                if code:
+                    raise_status(code, "host_unregister", ("address", address))
+            except BaseException:
+                self.ptr = address
+                raise
+        elif self.nbytes:
+            return  # another thread does it
+        watch.note_forgotten(address, self.nbytes)
+        self.nbytes = 0
+        if self.viewed:
+            self.viewed = False
+            PyBuffer_Release(&self.view)
+
+    def __reduce__(self):
+        refuse_copy(self, "it unlocks the pages when it dies; register_host() each memory once")
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.unregister()
+        return False
+
+    def __repr__(self):
+        return f"<accelrt.RegisteredMemory {self.nbytes} bytes at {self.ptr:#x}>"
+
+
+def register_host(memory: Memory, device: DeviceArgument | None = None) -> RegisteredMemory:
+    """Page-locks memory of your own, so that copies read and write it without a stage and asynchronously.
+
+    Arguments:
+        memory: a contiguous array or other buffer; it can be neither resized nor freed while it is registered.
+        device: the device whose driver locks it; every device can use it.  None is the current one.
+    Returns:
+        RegisteredMemory: a context manager, with unregister().
+    Raises:
+        CudaError: the driver refused, because the range is registered already, say.
+        ValueError: the memory comes from accelrt's own cache.
+        TypeError, BufferError: memory is none, or not contiguous.
+    """
+    return RegisteredMemory(memory, device)
+
+
 # --- mempool ----------------------------------------------------------------------------------------------------------
-# Memory pools of the user's own: what a thread allocates inside use_mem_pool lies apart from the rest; and the state of
-# a pool, kept and gone back to: torch._C's _cuda_getCheckpointState and its kin.
+# Memory pools of the user's own: what a thread allocates inside use_mem_pool lies apart from the rest.
 #
 # A pool is held by the object, by each context that is entered and by each graph that was captured into it.
 # Once nothing holds it, its idle memory goes back to the device as everybody's does; what is live stays valid
 # until it is given back.
-#
-# A program that captures several graphs into one pool, to replay them along different paths, needs the pool to be as
-# it was at a branch: then what is captured next lies where nothing of that path is live.
+
 
 cdef dict SHOWN = {
     "allocation": ALLOCATION, "active": ACTIVE, "allocated_bytes": ALLOCATED_BYTES, "active_bytes": ACTIVE_BYTES,
@@ -1046,229 +1453,3 @@ def wake(pool: object, device: DeviceArgument | None = None) -> SleepResult:
     cdef int ordinal = sleeper_device(pool, device)
     read_sleeper(pool, ordinal, name)
     return wake_up("memory.wake", ordinal, name[0], name[1])
-
-
-# checkpoints
-
-# stub: CHECKPOINT_REASONS: dict[int, str]
-CHECKPOINT_REASONS = {
-    WAITS: "memory of it that was given back is in use on other streams, or waits for a capture to end; synchronise "
-           "first, outside captures",
-    CAPTURED: "a capture allocates from it; end that first",
-    LENT: "pages of it serve other memory, since nothing used it for a while; free that memory, or make a new pool",
-    WENT: "segments of it went back to the device since: it was not in use throughout; hold a MemPool or a graph of it "
-          "for as long as its checkpoints matter",
-    USED: "memory that would be freed was recorded on other streams; give it back yourself before",
-}
-
-
-class Restored(namedtuple("Restored", ("became_live", "freed"))):
-    """The changes that set_checkpoint_state made.
-
-    Attributes:
-        became_live, freed: list of int, addresses.
-    """
-    __slots__ = ()
-    # stub: became_live: list[int]
-    # stub: freed: list[int]
-
-
-cdef int raise_checkpoint_reason(int code, str call, tuple pool, int ordinal) except -1:
-    if code == NO_SUCH_POOL:
-        raise ArgumentError(
-            f"{call}: device {ordinal} has no memory pool {pool}: nothing was allocated into it there, or nothing used it "
-            "any more and its memory went back"
-        )
-    if code in CHECKPOINT_REASONS:
-        raise RuntimeError(f"{call}: not possible with pool {pool} of device {ordinal} now: {CHECKPOINT_REASONS[code]}")
-    raise_status(code, call, ("pool_id", pool, "device", ordinal))
-    return 0
-
-
-cdef class PoolCheckpoint:
-    """PoolCheckpoint()\n--\n\n\
-    The state of a memory pool at one moment: its segments and blocks.  Made by get_checkpoint_state.
-
-    It does not hold the pool's memory: a MemPool, or a graph that was captured into the pool, does.
-    """
-
-    cdef Saved saved
-    cdef bint filled
-    cdef object __weakref__
-
-    def __dealloc__(self):
-        forget_saved(&self.saved)
-
-    cdef int fill(self, object pool, int ordinal) except -1:
-        cdef uint64_t[2] name
-        cdef uint64_t first, second
-        cdef int code
-        read_pool_id(pool, name)
-        first, second = name[0], name[1]
-        with nogil:
-            code = save_pool(ordinal, first, second, &self.saved)
-        if code:
-            raise_checkpoint_reason(code, "get_checkpoint_state", (first, second), ordinal)
-        self.filled = True
-        return 0
-
-    def __reduce__(self):
-        refuse_copy(self, "it is a state of one pool of this process; take another one with get_checkpoint_state()")
-
-    @property
-    def device(self) -> int:
-        """The ordinal of the pool's device."""
-        return self.saved.device
-
-    @property
-    def pool_id(self) -> tuple[int, int]:
-        """(int, int), the pool's id."""
-        return self.saved.id[0], self.saved.id[1]
-
-    @property
-    def live_addresses(self) -> list[int]:
-        """The addresses that are live in this state, in the order of the segments."""
-        cdef size_t index
-        return [
-            self.saved.blocks[index].address for index in range(self.saved.block_count)
-            if self.saved.blocks[index].state == LIVE
-        ]
-
-    @property
-    def segments(self) -> list[dict[str, Any]]:
-        """list of dicts, one a segment: address, total_size, stream, segment_type, is_expandable, serial, and its blocks,
-        each with address, size, requested_size (bytes) and state ("active_allocated" or "inactive").  Addresses
-        whose pages were mapped elsewhere are no blocks."""
-        cdef size_t index
-        return [segment_dict(&self.saved, &self.saved.segments[index]) for index in range(self.saved.segment_count)]
-
-    def __repr__(self):
-        return (
-            f"<accelrt.memory.PoolCheckpoint of pool {self.pool_id} of device {self.device}: "
-            f"{self.saved.segment_count} segments, {len(self.live_addresses)} live blocks>"
-        )
-
-
-cdef dict segment_dict(const Saved* saved, const SavedSegment* segment):
-    cdef const SavedBlock* block
-    cdef size_t index
-    cdef list blocks = []
-    for index in range(segment.first_block, segment.first_block + segment.block_count):
-        block = &saved.blocks[index]
-        if block.state != HOLE:
-            state = "active_allocated" if block.state == LIVE else "inactive"
-            blocks.append({
-                "address": block.address, "size": block.size, "requested_size": block.requested, "state": state,
-            })
-    return {
-        "address": segment.address,
-        "total_size": sum(block["size"] for block in blocks),
-        "stream": segment.stream,
-        "segment_type": "large" if segment.kind == LARGE else "small",
-        "is_expandable": segment.shape != PLAIN,
-        "serial": segment.serial,
-        "blocks": blocks,
-    }
-
-
-cdef tuple pool_and_device(object pool, object device):
-    # torch._C's functions name the device first.
-    swapped = isinstance(device, (MemPool, tuple)) and not isinstance(pool, (MemPool, tuple))
-    return (device, pool) if swapped else (pool, device)
-
-
-def get_checkpoint_state(pool_id: tuple[int, int] | MemPool, device: DeviceArgument | None = None) -> PoolCheckpoint:
-    """Takes down the state of a memory pool (torch._C._cuda_getCheckpointState, whose order of arguments is taken too).
-
-    Arguments:
-        pool_id: (int, int), as MemPool.id, CUDAGraph.pool() and graph_pool_handle() give it; or a MemPool.
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        PoolCheckpoint, for set_checkpoint_state, any number of times.
-    Raises:
-        ValueError: the device has no such pool.
-        RuntimeError: memory of the pool that was given back is still in use on other streams.
-        NotSupportedError: the allocator's backend is not accelrt's own.
-    """
-    cdef PoolCheckpoint state = PoolCheckpoint.__new__(PoolCheckpoint)
-    require_native("get_checkpoint_state")
-    pool_id, device = pool_and_device(pool_id, device)
-    state.fill(pool_id, ordinal_of(device))
-    return state
-
-
-def set_checkpoint_state(state: PoolCheckpoint) -> Restored:
-    """Makes a pool what it was: block for block, what was live is live and what was free is free
-    (torch._C._cuda_setCheckpointPoolState).  What the pool took from the device since stays with it, as free memory.
-
-    Arguments:
-        state: PoolCheckpoint.
-    Returns:
-        Restored: became_live, the addresses that are live now and were not, to be given back one by one by the caller
-        (caching_allocator_delete); and freed, those that were live and are not, which their owners must not give back
-        any more.  A block that is live in both, with the same size, stays with its owner, and is in neither list; one
-        that begins at the same address with another size is in both.
-    Raises:
-        RuntimeError: segments of the pool went back to the device since, a capture allocates from it, memory that was
-            given back is still in use on other streams, or memory that would be freed was recorded on other streams.
-        ValueError: there is no such pool any more.
-        TypeError: state is no PoolCheckpoint.
-
-    After an error the pool is as before.  Nothing waits for the device and no driver call is made: the order of
-    the work that uses the memory is the caller's concern.
-    """
-    cdef PoolCheckpoint checked
-    cdef Turned turned
-    cdef size_t index
-    cdef int code
-    if not isinstance(state, PoolCheckpoint) or not (<PoolCheckpoint>state).filled:
-        raise TypeError(f"state is {state!r} of type {type(state).__name__}; pass what get_checkpoint_state() returned")
-    checked = state
-    memset(&turned, 0, sizeof(Turned))
-    with nogil:
-        code = restore_pool(&checked.saved, &turned)
-    try:
-        if code:
-            raise_checkpoint_reason(code, "set_checkpoint_state", checked.pool_id, checked.saved.device)
-        return Restored(
-            [turned.live[index] for index in range(turned.live_count)],
-            [turned.freed[index] for index in range(turned.freed_count)],
-        )
-    finally:
-        forget_turned(&turned)
-
-
-def check_pool_live_allocations(
-    pool_id: tuple[int, int] | MemPool, expected_addresses: Iterable[int], device: DeviceArgument | None = None,
-) -> bool:
-    """Tells whether exactly these addresses are live in a pool (torch._C._cuda_checkPoolLiveAllocations, whose order of
-    arguments, the device, the pool and the addresses, is taken too).
-
-    Arguments:
-        pool_id: (int, int) or MemPool, as for get_checkpoint_state.
-        expected_addresses: iterable of int.
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        bool.
-    Raises:
-        ValueError: the device has no such pool.
-        NotSupportedError: the allocator's backend is not accelrt's own.
-    """
-    cdef uint64_t[2] name
-    cdef int ordinal
-    cdef bint known
-    if not isinstance(pool_id, (MemPool, tuple)) and isinstance(expected_addresses, (MemPool, tuple)):
-        pool_id, expected_addresses, device = expected_addresses, device, pool_id
-    ordinal = ordinal_of(device)
-    require_native("check_pool_live_allocations")
-    read_pool_id(pool_id, name)
-    with nogil:
-        known = read_private(ordinal, name[0], name[1], False).known
-    if not known:
-        raise_checkpoint_reason(NO_SUCH_POOL, "check_pool_live_allocations", (name[0], name[1]), ordinal)
-    pool = (name[0], name[1])
-    live = {
-        block["address"] for segment in segments(ordinal)[0] if segment["segment_pool_id"] == pool
-        for block in segment["blocks"] if block["state"] == "active_allocated"
-    }
-    return live == set(expected_addresses)

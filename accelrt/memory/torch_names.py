@@ -16,7 +16,7 @@ from accelrt.memory.caching import (
 from accelrt.memory.history.recording import record_history
 from accelrt.memory.history.snapshot_file import dump_snapshot
 from accelrt.memory.history.snapshots import snapshot
-from accelrt.memory.host_memory import host_memory_stats
+from accelrt.memory.mempool import host_memory_stats
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 It needs no driver call and no context.  Initialising it maps libcuda into the process (its own library
 does; seen with driver 580.159.04) but calls nothing there, and a fork after it is safe: the child has a
-session of its own.  library holds the session, the functions and the list of cards.
+session of its own.  library holds the session, the calls and the list of cards.
 """
 
 from accelrt.errors import ReadingError

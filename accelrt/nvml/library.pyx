@@ -1,5 +1,12 @@
-"""NVML's library and the session with it; and the cards and MIG devices that it lists, the one place where its indices
-are used, to enumerate.
+"""NVML's library and the session with it; its calls, by the shape of their arguments; and the cards and MIG devices that it
+lists, the one place where its indices are used, to enumerate.
+
+A session belongs to the process that opened it.  A thread that calls NVML holds the session meanwhile, without the GIL; a
+fork waits until none does, so that the child finds no lock of the library taken, and the child has no session.  Order of
+locks: nothing is taken while the session is held, the GIL neither.
+
+A reading names its device by a Target, a UUID for which NVML gives the handle once a session; the call takes the reading's
+name too, for errors, and the number of NVML's function.
 
 Source of the functions, their types and codes: NVIDIA's NVML API Reference Guide.  The library is opened by
 name, not linked, and never through cuda.bindings, so that nothing else comes with it.
@@ -8,13 +15,34 @@ cimport cython
 from dataclasses import dataclass
 
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 
 from accelrt.core.process cimport FORK_READINGS, at_fork
 from accelrt.core.procfs import pci_bus_id
-from accelrt.errors import ReadingError
+from accelrt.errors import DriverNotFoundError, NotSupportedError, ReadingError
+from accelrt.status cimport refuse_unmade
 
 # stub: CODES: dict[int, tuple[str, str]]
+
+ctypedef void* Device  # nvmlDevice_t
+
+cdef enum:
+    MAX_FUNCTIONS = 128
+    TEXT = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE, and the size of a name
+
+cdef enum:  # nvmlReturn_t, those that accelrt tells apart
+    OK = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    UNSUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    DRIVER_NOT_LOADED = 9
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    DEPRECATED = 26
 
 cdef extern from "<dlfcn.h>" nogil:
     enum:
@@ -80,6 +108,7 @@ CODES = {  # nvmlReturn_t: name and meaning
 
 
 cdef int function(str names) except -1:
+    # The number of a function; several names, by blanks, are tried in turn.
     cdef list words = [name.encode() for name in names.split()]
     kept.append(words)
     with cython.critical_section(CODES):  # modules that threads import may take numbers at once
@@ -88,11 +117,11 @@ cdef int function(str names) except -1:
 
 cdef int add_function(list words) except -1:
     global functions
-    cdef int number = functions, place
+    cdef int number = functions, index
     if number == MAX_FUNCTIONS:
         raise RuntimeError("more functions of NVML than there is room for; raise MAX_FUNCTIONS")
-    for place in range(MAX_NAMES):
-        table[number].names[place] = <const char*>words[place] if place < len(words) else NULL
+    for index in range(MAX_NAMES):
+        table[number].names[index] = <const char*>words[index] if index < len(words) else NULL
     table[number].address = NULL
     functions = number + 1
     if library != NULL:
@@ -106,13 +135,14 @@ def function_number(str names) -> int:
 
 
 cdef void find(int number) noexcept nogil:
-    cdef int place
-    for place in range(MAX_NAMES):
-        if table[number].address == NULL and table[number].names[place] != NULL:
-            table[number].address = dlsym(library, table[number].names[place])
+    cdef int index
+    for index in range(MAX_NAMES):
+        if table[number].address == NULL and table[number].names[index] != NULL:
+            table[number].address = dlsym(library, table[number].names[index])
 
 
 cdef void lose(uint64_t number) noexcept nogil:
+    # That session answered UNINITIALIZED, for another user of the library shut it down.  Not for a caller that holds it.
     global is_open
     pthread_rwlock_wrlock(&lock)
     if sessions == number:
@@ -121,14 +151,17 @@ cdef void lose(uint64_t number) noexcept nogil:
 
 
 cdef void* address(int function) noexcept nogil:
+    # While held: of function(...); NULL where the library lacks it.
     return table[function].address
 
 
 cdef uint64_t session() noexcept nogil:
+    # While held: the number of the session, 1 and up; handles go with it.
     return sessions
 
 
 cdef int hold() noexcept nogil:
+    # Answers OK and holds the session, which it opens where there is none, or a code and holds nothing.
     cdef int code
     pthread_rwlock_rdlock(&lock)
     if is_open:
@@ -201,13 +234,13 @@ def session_number() -> int:
     return sessions if is_open else 0
 
 
-def code_name(int code) -> str:
-    """The name of an nvmlReturn_t without its prefix: code_name(3) is "NOT_SUPPORTED"."""
+cdef str code_name(int code):
+    # Without its prefix: code_name(3) is "NOT_SUPPORTED".
     return CODES.get(code, ("UNKNOWN", ""))[0]
 
 
-def code_text(int code) -> str:
-    """Returns what an nvmlReturn_t means, as a part of a sentence."""
+cdef str code_text(int code):
+    # As a part of a sentence.
     return CODES.get(code, CODES[999])[1]
 
 
@@ -215,7 +248,323 @@ pthread_rwlock_init(&lock, NULL)
 at_fork("nvml.library", FORK_READINGS, &wait_before_fork, &go_on_in_parent, &forget_in_child)
 
 
-# cards
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #define accelrt_take(from) __atomic_load_n(from, __ATOMIC_ACQUIRE)
+    #define accelrt_give(to, value) __atomic_store_n(to, value, __ATOMIC_RELEASE)
+    """
+    uint64_t take "accelrt_take"(uint64_t* from_) nogil
+    void give "accelrt_give"(uint64_t* to, uint64_t value) nogil
+
+ctypedef int (*by_uuid_fn)(const char* uuid, Device* out) noexcept nogil
+
+cdef int BY_UUID = function("nvmlDeviceGetHandleByUUID")
+
+
+cdef class Target:
+    """A device of NVML's, by its UUID."""
+    # stub: parent: str | None
+
+    cdef readonly str uuid       # "GPU-..." or "MIG-..."
+    cdef readonly str name       # the model, for errors
+    cdef readonly object parent  # str, UUID of a MIG device's card; None for a card
+    cdef bytes key               # the UUID, for NVML
+    cdef const char* letters     # of key
+    cdef Device handle           # good for one session
+    cdef uint64_t session        # the session that gave the handle; 0 before there was one
+
+    def __init__(self, str uuid, str name, parent: str | None) -> None:
+        self.uuid, self.name, self.parent = uuid, name, parent
+        self.key = uuid.encode()
+        self.letters = self.key
+        self.session = 0
+
+    def __repr__(self):
+        return f"{self.name} ({self.uuid})"
+
+
+cdef int begin(Target target, Device* out) noexcept nogil:
+    # OK: holds the session, until let_go, and gives the handle in it; or a code, and holds nothing.
+    cdef int code = hold()
+    if code:
+        return code
+    if take(&target.session) != session():
+        if address(BY_UUID) == NULL:
+            code = FUNCTION_NOT_FOUND
+        else:
+            code = (<by_uuid_fn>address(BY_UUID))(target.letters, &target.handle)
+        if code:
+            let_go()
+            return code
+        give(&target.session, session())
+    out[0] = target.handle
+    return OK
+
+
+cdef bint may_ask_again(str reading, Target target, int code, int* tries) except -1:
+    # What to do about a code: 1, try once more; or raises.  tries counts up.
+    cdef uint64_t number = target.session
+    if code == UNINITIALIZED and tries[0] == 0:
+        tries[0] = 1  # another user of the library in this process closed more sessions than it opened
+        with nogil:
+            lose(number)
+        return True
+    raise reading_error(reading, target, code)
+
+
+def reading_error(str reading, Target target, int code) -> Exception:
+    """The exception that a code of NVML's stands for.
+
+    Arguments:
+        reading: str, the name of the reading, such as "temperature".
+        target: Target, of which it was asked.
+        code: int, the nvmlReturn_t.
+    """
+    name = code_name(code)
+    text = f"{reading} of {target!r}: NVML answered {name} ({code}): {code_text(code)}"
+    if code in (LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED):
+        return DriverNotFoundError(text)
+    if code in (UNSUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED) or (code == INVALID_ARGUMENT and target.parent):
+        if target.parent:
+            text += f"; a MIG device does not have it alone, ask its card: {reading}('{target.parent}')"
+        return NotSupportedError(text, 801, "NOT_SUPPORTED", reading)
+    return ReadingError(text, code, name, reading)
+
+
+cdef enum:
+    MAX_FIELDS = 16
+    MAX_PROCESSES = 1 << 16
+    NONE = -1  # the kind and the sort of a function that takes neither
+
+cdef struct MemoryV2:  # nvmlMemory_v2_t
+    unsigned int version
+    unsigned long long total
+    unsigned long long reserved
+    unsigned long long free
+    unsigned long long used
+
+cdef struct MemoryV1:  # nvmlMemory_t
+    unsigned long long total
+    unsigned long long free
+    unsigned long long used
+
+cdef union Value:  # nvmlValue_t
+    double real
+    unsigned int small
+    unsigned long long large
+    long long signed_large
+
+cdef struct Field:  # nvmlFieldValue_t
+    unsigned int id
+    unsigned int scope
+    long long timestamp
+    long long latency
+    unsigned int type
+    int code
+    Value value
+
+cdef struct Process:  # nvmlProcessInfo_t of version 3
+    unsigned int pid
+    unsigned long long memory
+    unsigned int gpu_instance
+    unsigned int compute_instance
+
+ctypedef int (*unsigned_fn)(Device device, unsigned int* out) noexcept nogil
+ctypedef int (*unsigned_of_fn)(Device device, unsigned int kind, unsigned int* out) noexcept nogil
+ctypedef int (*long_fn)(Device device, unsigned long long* out) noexcept nogil
+ctypedef int (*long_of_fn)(Device device, unsigned int kind, unsigned int sort, unsigned long long* out) noexcept nogil
+ctypedef int (*two_fn)(Device device, unsigned int* one, unsigned int* other) noexcept nogil
+ctypedef int (*four_fn)(Device device, unsigned int* a, unsigned int* b, unsigned int* c, unsigned int* d) noexcept nogil
+ctypedef int (*memory_fn)(Device device, void* out) noexcept nogil
+ctypedef int (*fields_fn)(Device device, int count, Field* out) noexcept nogil
+ctypedef int (*processes_fn)(Device device, unsigned int* count, Process* out) noexcept nogil
+
+cdef int MEMORY_V2 = function("nvmlDeviceGetMemoryInfo_v2")
+cdef int MEMORY_V1 = function("nvmlDeviceGetMemoryInfo")
+cdef int FIELD_VALUES = function("nvmlDeviceGetFieldValues")
+
+cdef enum Shape:  # what a function takes
+    UNSIGNED    # an unsigned int to write, behind the kind, if any
+    LONG        # an unsigned long long, behind the kind and the sort, if any
+    TWO         # unsigned ints, by a pointer each
+    FOUR
+    BYTES_HELD  # a MemoryV2, which has its second version or its first
+    FIELDS      # how many, and so many Fields
+    PROCESSES   # where their number is, and so many Processes
+
+cdef struct Call:
+    Shape shape
+    int number           # of the function
+    int kind             # and sort: what UNSIGNED and LONG take before out; NONE where the function takes neither
+    int sort
+    unsigned int* count  # of FIELDS and PROCESSES
+    void* out
+
+
+cdef int perform(const Call* call, Device device) noexcept nogil:
+    cdef void* called = address(call.number)
+    cdef unsigned int* words = <unsigned int*>call.out
+    if call.shape == BYTES_HELD:
+        return ask_memory(device, <MemoryV2*>call.out)
+    if called == NULL:
+        return FUNCTION_NOT_FOUND
+    if call.shape == UNSIGNED and call.kind < 0:
+        return (<unsigned_fn>called)(device, words)
+    if call.shape == UNSIGNED:
+        return (<unsigned_of_fn>called)(device, <unsigned int>call.kind, words)
+    if call.shape == LONG and call.kind < 0:
+        return (<long_fn>called)(device, <unsigned long long*>call.out)
+    if call.shape == LONG:
+        return (<long_of_fn>called)(
+            device, <unsigned int>call.kind, <unsigned int>call.sort, <unsigned long long*>call.out)
+    if call.shape == TWO:
+        return (<two_fn>called)(device, &words[0], &words[1])
+    if call.shape == FOUR:
+        return (<four_fn>called)(device, &words[0], &words[1], &words[2], &words[3])
+    if call.shape == FIELDS:
+        return (<fields_fn>called)(device, <int>call.count[0], <Field*>call.out)
+    return (<processes_fn>called)(device, call.count, <Process*>call.out)
+
+
+cdef bint ask(str reading, Target target, const Call* call) except -1:
+    # Whether it has answered; False where there are more PROCESSES than room.  Raises what else NVML says.
+    cdef int code, tries = 0
+    cdef Device device
+    if target.letters == NULL:
+        refuse_unmade(target)
+    while True:
+        with nogil:
+            code = begin(target, &device)
+            if code == OK:
+                code = perform(call, device)
+                let_go()
+        if code == OK:
+            return True
+        if code == INSUFFICIENT_SIZE and call.shape == PROCESSES:
+            return False
+        may_ask_again(reading, target, code, &tries)
+
+
+def read_number(str reading, int number, Target target not None, int kind=-1) -> int:
+    """An unsigned int: f(device, out), or f(device, kind, out)."""
+    cdef unsigned int value = 0
+    cdef Call call = Call(UNSIGNED, number, kind, NONE, NULL, &value)
+    ask(reading, target, &call)
+    return value
+
+
+def read_pair(str reading, int number, Target target not None) -> tuple[int, int]:
+    """The two unsigned ints of a structure: f(device, out)."""
+    cdef unsigned int[2] values
+    cdef Call call = Call(UNSIGNED, number, NONE, NONE, NULL, &values[0])
+    ask(reading, target, &call)
+    return values[0], values[1]
+
+
+def read_large(str reading, int number, Target target not None, int kind=-1, int sort=-1) -> int:
+    """An unsigned long long: f(device, out), or f(device, kind, sort, out)."""
+    cdef unsigned long long value = 0
+    cdef Call call = Call(LONG, number, kind, sort, NULL, &value)
+    ask(reading, target, &call)
+    return value
+
+
+def read_several(str reading, int number, Target target not None, int count) -> tuple[int, ...]:
+    """Two or four unsigned ints, each by a pointer of its own; a tuple."""
+    cdef unsigned int[4] values
+    cdef Call call = Call(TWO if count == 2 else FOUR, number, NONE, NONE, NULL, &values[0])
+    ask(reading, target, &call)
+    return tuple([values[index] for index in range(count)])
+
+
+cdef int ask_memory(Device handle, MemoryV2* out) noexcept nogil:
+    # Where the driver has no second version, what it keeps for itself is counted as used.
+    cdef MemoryV1 plain
+    cdef int code = FUNCTION_NOT_FOUND
+    memset(out, 0, sizeof(MemoryV2))
+    out.version = sizeof(MemoryV2) | (2 << 24)  # NVML_STRUCT_VERSION
+    if address(MEMORY_V2) != NULL:
+        code = (<memory_fn>address(MEMORY_V2))(handle, out)
+    if code == FUNCTION_NOT_FOUND and address(MEMORY_V1) != NULL:
+        code = (<memory_fn>address(MEMORY_V1))(handle, &plain)
+        out.total, out.reserved, out.free, out.used = plain.total, 0, plain.free, plain.used
+    return code
+
+
+def read_memory(str reading, Target target not None) -> tuple[int, int, int, int]:
+    """Bytes: (total, reserved, free, used)."""
+    cdef MemoryV2 memory
+    cdef Call call = Call(BYTES_HELD, MEMORY_V2, NONE, NONE, NULL, &memory)
+    ask(reading, target, &call)
+    return memory.total, memory.reserved, memory.free, memory.used
+
+
+def read_fields(str reading, Target target not None, fields: Sequence[tuple[int, int]]) -> list[int | float | None]:
+    """Field values (NVML API Reference Guide, "Field Value Enums").
+
+    Arguments:
+        fields: (id, scope) each, 16 at most.
+    Returns:
+        A list: int or float, or None for a field that the device refuses.
+    """
+    cdef Field[MAX_FIELDS] asked
+    cdef unsigned int count = len(fields), index
+    cdef Call call = Call(FIELDS, FIELD_VALUES, NONE, NONE, &count, &asked[0])
+    if count > MAX_FIELDS:
+        raise ValueError(f"{count} fields at once; {MAX_FIELDS} is the most")
+    memset(asked, 0, sizeof(asked))
+    for index in range(count):
+        asked[index].id, asked[index].scope = fields[index]
+    ask(reading, target, &call)
+    return [None if asked[index].code else field_value(&asked[index]) for index in range(count)]
+
+
+cdef object field_value(Field* field):
+    # nvmlValueType_t: double, unsigned int, unsigned long, unsigned long long, signed long long, signed int
+    if field.type == 0:
+        return field.value.real
+    if field.type == 1:
+        return field.value.small
+    if field.type == 4:
+        return field.value.signed_large
+    if field.type == 5:
+        return <int>field.value.small
+    if field.type == 6:  # unsigned short
+        return field.value.small & 0xFFFF
+    return field.value.large
+
+
+def read_processes(str reading, int number, Target target not None) -> list[tuple[int, int | None, int | None, int | None]]:
+    """Processes of one kind: a list of (pid, bytes or None, GPU instance or None, compute instance or None)."""
+    cdef unsigned int room = 32, count = 32, index
+    cdef Call call = Call(PROCESSES, number, NONE, NONE, &count, NULL)
+    while True:
+        call.out = malloc(room * sizeof(Process))
+        if call.out == NULL:
+            raise MemoryError
+        try:
+            if ask(reading, target, &call):
+                return [process_of(&(<Process*>call.out)[index]) for index in range(count)]
+        finally:
+            free(call.out)
+        if room >= MAX_PROCESSES:
+            raise reading_error(reading, target, INSUFFICIENT_SIZE)
+        room = count = max(room, count) * 2  # processes may have come meanwhile
+
+
+cdef tuple process_of(Process* process):
+    # All bits set stand for "not known" in every field.
+    return (
+        process.pid,
+        None if process.memory == <unsigned long long>-1 else process.memory,
+        None if process.gpu_instance == <unsigned int>-1 else process.gpu_instance,
+        None if process.compute_instance == <unsigned int>-1 else process.compute_instance,
+    )
+
+
+# --- cards ---------------------------------------------------------------------------------------------------------
 
 cdef enum:
     MAX_RECORDS = 640  # 64 cards with 8 MIG devices each, and the cards
@@ -230,11 +579,6 @@ cdef struct PciInfo:  # nvmlPciInfo_t
     unsigned int subsystem_id
     char[32] bus_id
 
-cdef struct Memory:  # nvmlMemory_t
-    unsigned long long total
-    unsigned long long free
-    unsigned long long used
-
 cdef struct Record:
     Device device
     unsigned int index      # NVML's: of a card among cards, of a MIG device in its card
@@ -245,15 +589,12 @@ cdef struct Record:
     char[TEXT] uuid
     char[TEXT] name
     PciInfo pci
-    Memory memory
+    MemoryV1 memory
 
 ctypedef int (*count_fn)(unsigned int* count) noexcept nogil
 ctypedef int (*handle_fn)(unsigned int index, Device* out) noexcept nogil
 ctypedef int (*text_fn)(Device device, char* text, unsigned int size) noexcept nogil
 ctypedef int (*pci_fn)(Device device, PciInfo* out) noexcept nogil
-ctypedef int (*memory_fn)(Device device, Memory* out) noexcept nogil
-ctypedef int (*pair_fn)(Device device, unsigned int* one, unsigned int* other) noexcept nogil
-ctypedef int (*number_fn)(Device device, unsigned int* out) noexcept nogil
 ctypedef int (*mig_handle_fn)(Device device, unsigned int index, Device* out) noexcept nogil
 
 cdef int COUNT = function("nvmlDeviceGetCount_v2")
@@ -261,7 +602,6 @@ cdef int HANDLE = function("nvmlDeviceGetHandleByIndex_v2")
 cdef int UUID = function("nvmlDeviceGetUUID")
 cdef int NAME = function("nvmlDeviceGetName")
 cdef int PCI = function("nvmlDeviceGetPciInfo_v3 nvmlDeviceGetPciInfo_v2")
-cdef int MEMORY = function("nvmlDeviceGetMemoryInfo")
 cdef int MIG_MODE = function("nvmlDeviceGetMigMode")
 cdef int MIG_COUNT = function("nvmlDeviceGetMaxMigDeviceCount")
 cdef int MIG_HANDLE = function("nvmlDeviceGetMigDeviceHandleByIndex")
@@ -336,7 +676,7 @@ cdef int read_records(Record* records, int* out_total, int* out_lost) noexcept n
     cdef unsigned int count = 0, index
     cdef int code
     if address(COUNT) == NULL or address(HANDLE) == NULL or address(UUID) == NULL or address(PCI) == NULL:
-        return 13
+        return FUNCTION_NOT_FOUND
     code = (<count_fn>address(COUNT))(&count)
     if code:
         return code
@@ -361,7 +701,7 @@ cdef int read_card(Record* record, unsigned int index) noexcept nogil:
     if code == OK:
         code = read_common(record)
     if code == OK and address(MIG_MODE) != NULL:
-        if (<pair_fn>address(MIG_MODE))(record.device, &current, &pending) == OK:
+        if (<two_fn>address(MIG_MODE))(record.device, &current, &pending) == OK:
             record.mig_mode = current == 1
     return code
 
@@ -369,8 +709,8 @@ cdef int read_card(Record* record, unsigned int index) noexcept nogil:
 cdef int read_common(Record* record) noexcept nogil:
     if address(NAME) != NULL:
         (<text_fn>address(NAME))(record.device, record.name, TEXT)
-    if address(MEMORY) != NULL:
-        (<memory_fn>address(MEMORY))(record.device, &record.memory)
+    if address(MEMORY_V1) != NULL:
+        (<memory_fn>address(MEMORY_V1))(record.device, &record.memory)
     return (<text_fn>address(UUID))(record.device, record.uuid, TEXT)
 
 
@@ -379,7 +719,7 @@ cdef void read_mig_devices(Record* records, int parent, int* out_total) noexcept
     cdef Record* record
     if not records[parent].mig_mode or address(MIG_COUNT) == NULL or address(MIG_HANDLE) == NULL:
         return
-    if (<number_fn>address(MIG_COUNT))(records[parent].device, &count) != OK:
+    if (<unsigned_fn>address(MIG_COUNT))(records[parent].device, &count) != OK:
         return
     for index in range(count):
         if out_total[0] == MAX_RECORDS:
@@ -391,8 +731,8 @@ cdef void read_mig_devices(Record* records, int parent, int* out_total) noexcept
         record.parent = parent
         record.pci = records[parent].pci
         if address(GPU_INSTANCE) != NULL and address(COMPUTE_INSTANCE) != NULL:
-            (<number_fn>address(GPU_INSTANCE))(record.device, &record.instance)
-            (<number_fn>address(COMPUTE_INSTANCE))(record.device, &record.compute)
+            (<unsigned_fn>address(GPU_INSTANCE))(record.device, &record.instance)
+            (<unsigned_fn>address(COMPUTE_INSTANCE))(record.device, &record.compute)
         if read_common(record) == OK:
             out_total[0] += 1
 

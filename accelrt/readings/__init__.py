@@ -5,7 +5,7 @@ A reading changes nothing on the device.  It goes to NVML by the device's UUID, 
 device the few that have a meaning there answer; where HIP is the platform and the package amdsmi is
 installed, that one answers (unverified on hardware).
 
-nvml_calls     which device a reading is of, and NVML's calls by the shape of their arguments
+targets        which device a reading is of
 other_vendors  devices that are not NVIDIA's, the host device among them
 amd            AMD's, and which of all these answers for a device
 usage          utilization, memory and its errors, clocks

@@ -5,8 +5,7 @@ Methods".
 from functools import partial
 
 from accelrt.errors import NotSupportedError, ReadingError
-from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_fields, read_number
+from accelrt.nvml.library import Target, function_number, read_fields, read_number
 from accelrt.readings.reading import figures, reading, refusal
 from accelrt.readings.records import NvlinkTraffic, PcieLink, PcieTraffic
 
@@ -58,19 +57,19 @@ def nvlink_links(target: Target) -> list[bool]:
 
     Arguments, Raises: as temperature.
     """
-    found = []
+    states = []
     for link in range(LINKS):
         try:
-            found.append(read_number("nvlink_links", NVLINK, target, link) == 1)
+            states.append(read_number("nvlink_links", NVLINK, target, link) == 1)
         except NotSupportedError:
             break
         except ReadingError as error:
             if error.name != "INVALID_ARGUMENT":  # the device has fewer links
                 raise
             break
-    if not found:
+    if not states:
         raise refusal("nvlink_links", target)
-    return found
+    return states
 
 
 @reading

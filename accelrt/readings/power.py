@@ -2,9 +2,7 @@
 
 from functools import partial
 
-from accelrt.annotations import DeviceArgument
-from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_large, read_number, read_several
+from accelrt.nvml.library import Target, function_number, read_large, read_number, read_several
 from accelrt.readings.reading import reading, refusal
 from accelrt.readings.records import PowerLimits, supported
 
@@ -35,13 +33,14 @@ REASON_NAMES = {
 }
 
 
-def power_draw(device: DeviceArgument | None = None) -> int:
+@reading
+def power_draw(target: Target) -> int:
     """Returns the power that a device draws, in milliwatts (nvmlDeviceGetPowerUsage): on Ampere and later the
     mean of a second.
 
     Arguments, Raises: as temperature.
     """
-    return read_number("power_draw", DRAW, device)
+    return read_number("power_draw", DRAW, target)
 
 
 @reading

@@ -4,10 +4,10 @@ from functools import partial
 from typing import Any
 
 from accelrt.annotations import DeviceArgument
-from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_processes, target_for
+from accelrt.nvml.library import Target, function_number, read_processes
 from accelrt.readings.reading import reading, refusal
 from accelrt.readings.records import GpuProcess, supported
+from accelrt.readings.targets import target_for
 
 __all__ = ["gpu_processes", "list_gpu_processes"]
 

@@ -2,9 +2,15 @@
 
 from functools import partial
 
-from accelrt.annotations import DeviceArgument
-from accelrt.nvml.library import function_number
-from accelrt.readings.nvml_calls import Target, read_large, read_memory, read_number, read_pair, read_several
+from accelrt.nvml.library import (
+    Target,
+    function_number,
+    read_large,
+    read_memory,
+    read_number,
+    read_pair,
+    read_several,
+)
 from accelrt.readings.reading import figures, reading
 from accelrt.readings.records import EccErrors, MemoryInfo, RemappedRows
 
@@ -30,22 +36,24 @@ DECODER = function_number("nvmlDeviceGetDecoderUtilization")
 GPU, MEMORY = 0, 1  # fields of nvmlUtilization_t
 
 
-def utilization(device: DeviceArgument | None = None) -> int:
+@reading
+def utilization(target: Target) -> int:
     """Returns the part of the last sampling period, a sixth of a second to a second, in which a kernel ran,
     in percent (nvmlDeviceGetUtilizationRates).
 
     Arguments, Raises: as temperature.
     """
-    return read_pair("utilization", RATES, device, GPU)
+    return read_pair("utilization", RATES, target)[GPU]
 
 
-def memory_usage(device: DeviceArgument | None = None) -> int:
+@reading
+def memory_usage(target: Target) -> int:
     """Returns the part of the period of utilization in which the device's memory was read or written, in
     percent of time, not of bytes.
 
     Arguments, Raises: as temperature.
     """
-    return read_pair("memory_usage", RATES, device, MEMORY)
+    return read_pair("memory_usage", RATES, target)[MEMORY]
 
 
 @reading
@@ -66,14 +74,15 @@ def decoder_utilization(target: Target) -> int:
     return read_several("decoder_utilization", DECODER, target, 2)[0]
 
 
-def device_memory_used(device: DeviceArgument | None = None) -> int:
+@reading
+def device_memory_used(target: Target) -> int:
     """Returns the bytes of a device's memory in use by all processes, as nvidia-smi gives them
     (nvmlDeviceGetMemoryInfo_v2).
 
     What the driver keeps for itself is not in it where the driver tells the two apart.  Arguments, Raises: as
     temperature.
     """
-    return int(read_memory("device_memory_used", device, False))
+    return read_memory("device_memory_used", target)[3]
 
 
 @reading
@@ -83,7 +92,7 @@ def device_memory_info(target: Target) -> MemoryInfo:
 
     Arguments, Raises: as temperature.
     """
-    return MemoryInfo(*read_memory("device_memory_info", target, True))
+    return MemoryInfo(*read_memory("device_memory_info", target))
 
 
 NOW = function_number("nvmlDeviceGetClockInfo")
@@ -94,12 +103,13 @@ KINDS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 SM = KINDS["sm"]
 
 
-def clock_rate(device: DeviceArgument | None = None) -> int:
+@reading
+def clock_rate(target: Target) -> int:
     """Returns the clock of a device's multiprocessors now, in MHz (nvmlDeviceGetClockInfo).
 
     Arguments, Raises: as temperature.
     """
-    return read_number("clock_rate", NOW, device, SM)
+    return read_number("clock_rate", NOW, target, SM)
 
 
 @reading

@@ -17,21 +17,20 @@ from accelrt.core.integers cimport checked_address_int, checked_int
 from accelrt.core.locks cimport begin_turn, end_turn
 from accelrt.core.process import open_descriptor
 from accelrt.devices.device cimport ordinal_of
-from accelrt.driver.guard cimport GONE, is_capturing, is_device_lost, meaning_of
+from accelrt.driver.guard cimport (
+    GONE, Use, UseStore, drop_use, is_capturing, is_device_lost, mark_use, meaning_of, unmark_use,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport Table
 from accelrt.errors import ArgumentError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
-from accelrt.memory.host_memory import caching_host_allocator_delete
-from accelrt.memory.host_memory cimport allocate_host_bytes
-from accelrt.memory.mempool cimport MemPool, allocate_managed, allocate_pinned_for
-from accelrt.memory.mempool import PinnedMemPool, use_mem_pool
+from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
+from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
-from accelrt.uses.events cimport Use, UseStore, drop_use, mark_use, unmark_use
 
 cdef object LARGEST = INT64_MAX  # bytes
 

@@ -3,9 +3,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.handle_map cimport AddressMap
-from accelrt.driver.guard cimport captures_open
+from accelrt.driver.guard cimport captures_open, PooledEvent
 from accelrt.driver.node_params cimport host_fn
-from accelrt.uses.events cimport PooledEvent
 
 cdef enum:
     PINNED = -1      # page-locked memory of the cache's

@@ -1,20 +1,22 @@
 """Keeps alive what work has not passed yet: records of captures, host functions, and late releases; and the pools that
-driver streams and events return to."""
+driver streams and events return to.  Reports what is alive still at the end of the process."""
 cimport cython
 import sys
 from collections import namedtuple
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdio cimport fprintf, stderr
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memset, strdup
 
 from accelrt import errors
 from accelrt.allocator.heaps cimport trust_stream
 from accelrt.allocator.pinned.cache cimport (
-    is_cached_pinned, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
+    is_cached_pinned, PinnedStats, read_pinned_stats, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
 )
-from accelrt.allocator.pool cimport MAX_DEVICES, in_private, record_deferred_uses, release, use_across
+from accelrt.allocator.pool cimport MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, use_across
+from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     add_count, add_in_turn, begin_turn, end_turn, load_count, spin_lock, spin_unlock, store_count,
@@ -24,9 +26,10 @@ from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.core.threads cimport pause
 from accelrt.driver.guard cimport (
-    GONE, INTERRUPTED, abandon_waits, ask_stream, begin_wait, drop_with_gil, end_wait, enter_asking, enter_wait,
-    go_relaxed, is_capturing, is_device_lost, is_idle_or_gone, leave_asking, leave_wait, make_thread_state, meaning_of,
-    poll, query_uncaptured, restore_mode,
+    abandon_waits, ask_stream, ask_use, begin_wait, drop_with_gil, end_wait, enter_asking, enter_wait, go_relaxed,
+    GONE, INTERRUPTED, is_capturing, is_device_lost, is_idle_or_gone, leave_asking, leave_wait, make_event,
+    make_thread_state, mark_use, meaning_of, poll, PooledEvent, query_uncaptured, release_event, restore_mode,
+    return_event, take_event, take_spare, Use,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
@@ -39,9 +42,6 @@ from accelrt.status cimport (
 from accelrt.status import status_error, watch_errors
 cimport accelrt.runtime.access as watch
 from accelrt.runtime.init import later
-from accelrt.uses.events cimport (
-    PooledEvent, Use, ask_use, make_event, mark_use, release_event, return_event, take_event, take_spare,
-)
 
 
 # --- capture record ---------------------------------------------------------------------------------------------------
@@ -1070,7 +1070,7 @@ cdef size_t streams_in_use() noexcept nogil:
 
 
 # --- events, of Events and by handles ------------------------------------------------------------------------
-# Their own pool, by device and flags, is that of uses/events.pyx.
+# Their own pool, by device and flags, is that of driver/guard.pyx.
 
 cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) except NULL:
     cdef PooledEvent* event = NULL if fresh else take_spare(device, flags)
@@ -1140,6 +1140,213 @@ cdef void note_record(int device, uintptr_t event, uintptr_t stream) noexcept no
     if pooled != NULL:
         pooled.captured = True
     spin_unlock(&pool_lock)
+
+
+# --- what is live at the end of the process ------------------------------------------------------------------------
+# The report of ACCELRT_LEAKS: device memory, page-locked memory, streams, events, and private pools with their MemPools and
+# graphs.
+#
+# What the interpreter frees as it ends, such as the variables of modules, is no leak, so the report is made by C code that
+# runs after that (Py_AtExit), when there is no Python any more.  What Python knows of each block, its stack, its tag and the
+# object that owns it, is written down before, when the exit begins (memory/live.py).
+
+cdef extern from "Python.h":
+    int Py_AtExit(void (*function)() noexcept nogil)
+
+cdef extern from "<unistd.h>" nogil:
+    int getpid()
+
+cdef enum:
+    SHOWN = 20  # blocks and pools of a device that are listed
+
+# stub: LEAKS_SHOWN: int
+LEAKS_SHOWN = SHOWN
+
+cdef AddressMap notes          # address -> what Python knew of the block there, a C string
+cdef LiveBlock[MAX_DEVICES][SHOWN] reachable  # when the exit began, by device, the largest first
+cdef size_t[MAX_DEVICES] reachable_count
+cdef size_t reachable_blocks = 0  # that were live when the exit began; those that are not at its end, Python freed
+cdef size_t reachable_bytes = 0
+cdef int reporting_process = 0  # that asked for the report; 0: none did
+
+
+def handles_in_use() -> tuple[int, int]:
+    """Counts the streams and events in use, of Streams, Events and nogil code, on all devices: (streams, events)."""
+    cdef size_t streams_taken
+    cdef long events_taken
+    with nogil:
+        streams_taken, events_taken = streams_in_use(), events_in_use()
+    return streams_taken, max(events_taken, 0)
+
+
+def report_live_at_exit() -> bool:
+    """Has this process report what is live once the interpreter has ended; False where it has no room for that."""
+    global reporting_process
+    if reporting_process == 0 and Py_AtExit(&report_at_exit):
+        return False
+    reporting_process = getpid()
+    return True
+
+
+def reports_live_at_exit() -> bool:
+    """Tells whether this process is to report; a child of a fork has none of its parent's."""
+    return reporting_process == getpid()
+
+
+def forget_reachable() -> None:
+    """Begins the list of what is live as the exit begins."""
+    global reachable_blocks, reachable_bytes
+    reachable_blocks = reachable_bytes = 0
+    memset(reachable_count, 0, sizeof(reachable_count))
+
+
+# stub: def add_reachable(ordinal: int, block: dict[str, Any], text: bytes) -> None: ...
+def add_reachable(int ordinal, dict block, bytes text) -> None:
+    """Adds a block that is live as the exit begins, a device's largest first, and what Python knows of it."""
+    global reachable_blocks, reachable_bytes
+    cdef LiveBlock entry = LiveBlock(block["address"], block["size"], block["stream"])
+    cdef char* copy
+    reachable_blocks += 1
+    reachable_bytes += entry.size
+    if reachable_count[ordinal] < SHOWN:
+        reachable[ordinal][reachable_count[ordinal]] = entry
+        reachable_count[ordinal] += 1
+    if text and not map_reserve(&notes):
+        copy = strdup(text)
+        free(map_remove(&notes, entry.address))
+        if copy != NULL:
+            map_insert(&notes, entry.address, copy)
+
+
+cdef int headed = 0  # whether the report's first line is written
+
+
+cdef void head() noexcept nogil:
+    global headed
+    if not headed:
+        fprintf(stderr, "accelrt: still live at the end of process %d (ACCELRT_LEAKS):\n", getpid())
+    headed = 1
+
+
+cdef void print_size(size_t size) noexcept nogil:
+    if size >> 20:
+        fprintf(stderr, "%.2f MiB", size / 1048576.0)
+    else:
+        fprintf(stderr, "%zu bytes", size)
+
+
+cdef const char* plural(long long count) noexcept nogil:
+    if count == 1:
+        return ""
+    return "s"
+
+
+cdef void report_block(const LiveBlock* block) noexcept nogil:
+    cdef const char* known = <const char*>map_find(&notes, block.address)
+    fprintf(stderr, "    ")
+    print_size(block.size)
+    fprintf(stderr, " at %#zx, stream %#zx", <size_t>block.address, <size_t>block.stream)
+    if known != NULL:
+        fprintf(stderr, ": %s", known)
+    fprintf(stderr, "\n")
+
+
+cdef size_t live_blocks_left = 0
+cdef size_t live_bytes_left = 0
+
+
+cdef void report_memory(int device) noexcept nogil:
+    global live_blocks_left, live_bytes_left
+    cdef LiveBlock[SHOWN] blocks
+    cdef size_t count = 0, total = 0, index
+    if not list_live(device, blocks, SHOWN, &count, &total):
+        head()
+        fprintf(stderr, "  device %d: not read, since another thread is inside its allocator\n", device)
+        return
+    if count == 0:
+        return
+    head()
+    live_blocks_left += count
+    live_bytes_left += total
+    fprintf(stderr, "  device %d: ", device)
+    print_size(total)
+    fprintf(stderr, " of memory in %zu block%s\n", count, plural(count))
+    if pool_if_made(device).external != NULL:
+        return
+    for index in range(min(count, <size_t>SHOWN)):
+        report_block(&blocks[index])
+    if count > SHOWN:
+        fprintf(stderr, "    and %zu smaller ones\n", count - SHOWN)
+
+
+cdef void report_pools(int device) noexcept nogil:
+    cdef LivePool[SHOWN] pools
+    cdef size_t index, count = list_live_pools(device, pools, SHOWN)
+    for index in range(count):
+        head()
+        fprintf(stderr, "  device %d, pool (%llu, %llu): %d graphs, %d MemPools; reserved ", device, pools[index].first,
+                pools[index].second, pools[index].graphs, pools[index].users)
+        print_size(pools[index].reserved)
+        fprintf(stderr, ", live ")
+        print_size(pools[index].live)
+        fprintf(stderr, "\n")
+
+
+cdef void report_reachable() noexcept nogil:
+    # Of what was live when the exit began, the rest.
+    cdef size_t blocks
+    cdef int device
+    if not headed:
+        fprintf(stderr, "accelrt: nothing is live at the end of process %d (ACCELRT_LEAKS)\n", getpid())
+    if reachable_blocks <= live_blocks_left or reachable_bytes < live_bytes_left:
+        return
+    blocks = reachable_blocks - live_blocks_left
+    fprintf(stderr, "  still reachable when the exit began, and freed by it: ")
+    print_size(reachable_bytes - live_bytes_left)
+    fprintf(stderr, " of memory in %zu block%s\n", blocks, plural(blocks))
+    for device in range(MAX_DEVICES):
+        if reachable_count[device]:
+            report_freed(device)
+
+
+cdef void report_freed(int device) noexcept nogil:
+    # The largest blocks that the exit freed, and who held them.
+    cdef LiveBlock[SHOWN] left
+    cdef size_t count = 0, total = 0, index, other
+    if not list_live(device, left, SHOWN, &count, &total):
+        return
+    for index in range(reachable_count[device]):
+        for other in range(min(count, <size_t>SHOWN)):
+            if left[other].address == reachable[device][index].address:
+                break
+        else:
+            report_block(&reachable[device][index])
+
+
+cdef void report_at_exit() noexcept nogil:
+    cdef PinnedStats pinned
+    cdef size_t streams_left
+    cdef long events_left
+    cdef int device
+    if reporting_process != getpid():  # a child of a fork has none of its parent's
+        return
+    for device in range(MAX_DEVICES):
+        report_memory(device)
+        report_pools(device)
+    pinned = read_pinned_stats()
+    if pinned.blocks.current:
+        head()
+        fprintf(stderr, "  page-locked memory: ")
+        print_size(pinned.block_bytes.current)
+        fprintf(stderr, " in %lld block%s\n", pinned.blocks.current, plural(pinned.blocks.current))
+    streams_left, events_left = streams_in_use(), events_in_use()
+    if streams_left:
+        head()
+        fprintf(stderr, "  streams: %zu\n", streams_left)
+    if events_left > 0:
+        head()
+        fprintf(stderr, "  events: %ld\n", events_left)
+    report_reachable()
 
 
 cdef void forget_in_fork() noexcept nogil:

@@ -22,8 +22,8 @@ from accelrt.core.process import call_at_fork
 from accelrt.core.threads cimport pause
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport (
-    LATER, ask_stream, enter_wait, go_relaxed, is_capturing, is_device_lost, leave_wait, meaning_of, record_behind,
-    restore_mode,
+    add_use, ask_stream, ask_use, drop_use, enter_wait, go_relaxed, is_capturing, is_device_lost, LATER, leave_wait,
+    meaning_of, record_behind, restore_mode, take_event, unmark_use, Use, UseStore,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING
@@ -35,7 +35,6 @@ from accelrt.status cimport (
 )
 from accelrt.streams.stream cimport Event, PER_THREAD, Stream, stream_for
 cimport accelrt.runtime.access as watch
-from accelrt.uses.events cimport Use, UseStore, add_use, ask_use, drop_use, take_event, unmark_use
 
 
 # stub: FILES_AT_ONCE: int

@@ -3,7 +3,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.runtime.lifetimes cimport PooledStream
-from accelrt.uses.events cimport PooledEvent
+from accelrt.driver.guard cimport PooledEvent
 
 cdef struct Attribute:              # of a stream, as the rows stream_attribute_set and _get have it; attribute 0 ends a list
     int attribute

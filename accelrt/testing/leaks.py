@@ -18,11 +18,10 @@ from accelrt.memory.explain import count_text
 from accelrt.memory.growth import Mark, compared, mark_of
 from accelrt.memory.history.recording import is_recording, record_history
 from accelrt.memory.holders import holder_of, owners
-from accelrt.memory.host_memory import host_audit
-from accelrt.memory.live import handles_in_use
 from accelrt.memory.live_blocks import line_of
-from accelrt.memory.mempool import MemPool
+from accelrt.memory.mempool import MemPool, host_audit
 from accelrt.runtime.init import init, is_initialized, runs_on_host
+from accelrt.runtime.lifetimes import handles_in_use
 from accelrt.streams.stream import Event, Stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import time
 
 from accelrt.testing.device import wrapped_table
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from accelrt.streams.stream import Stream
 
 SECONDS = 20  # until a test that fails stops waiting
+LIMIT = 120.0  # seconds that functions on threads have, unless the caller says otherwise
 
 
 class Gate:
@@ -97,34 +100,64 @@ class Caller:
         return self.answer
 
 
-def on_threads(function: Callable[[Any], object], values: Iterable[Any]) -> None:
+def on_threads(function: Callable[[Any], object], values: Iterable[Any], timeout: float = LIMIT) -> None:
     """Calls a function with each value, on a thread each, at once; raises the first error after all have
     ended.
 
     Arguments:
         function: callable of one argument.
         values: iterable of what it is called with.
+        timeout: float, seconds that all of them have together.
+    Raises:
+        AssertionError: some have not ended by then; the text says where their threads stand, and its cause is
+            the first error of the others.  They are daemon threads, and go on.
+        ValueError: timeout is not above 0.
     """
-    callers = [Caller(functools.partial(function, value)) for value in values]
-    for caller in callers:
-        caller.begin()
-    for caller in callers:
-        caller.thread.join()
-    for caller in callers:
-        caller.result()
+    await_all([functools.partial(function, value) for value in values], timeout, "on_threads")
 
 
-def on_a_thread(function: Callable[[], Any]) -> Any:
+def on_a_thread(function: Callable[[], Any], timeout: float = LIMIT) -> Any:
     """Calls a function on a thread of its own, and returns or raises what it does.
 
     Arguments:
         function: callable of no arguments.
+        timeout: float, seconds that it has.
     Returns:
         what the function returns.
+    Raises:
+        AssertionError: it has not ended by then; the text says where its thread stands.  That is a daemon
+            thread, and goes on.
+        ValueError: timeout is not above 0.
     """
-    caller = Caller(function).begin()
-    caller.thread.join()
-    return caller.result()
+    return await_all([function], timeout, "on_a_thread")[0]
+
+
+def await_all(functions: list[Callable[[], Any]], timeout: float, call: str) -> list[Any]:
+    """Calls functions on a thread each, at once, and returns what they return, or raises the first error,
+    once all have ended."""
+    if not timeout > 0:
+        raise ValueError(f"timeout is {timeout!r}; pass seconds above 0, in which the functions are to end")
+    callers = [Caller(function) for function in functions]
+    for caller in callers:
+        caller.begin()
+    deadline = time.monotonic() + timeout
+    waiting = [each for each in callers if not each.is_done(max(deadline - time.monotonic(), 0.0))]
+    errors = [caller.error for caller in callers if caller.error is not None]
+    if waiting:
+        places = "; ".join(map(place_of, waiting))
+        raise AssertionError(
+            f"{call}: {len(waiting)} of {len(callers)} threads have not ended within {timeout:g} s, and stand"
+            f" {places}; pass a longer timeout where they are to take longer"
+        ) from next(iter(errors), None)
+    return [caller.result() for caller in callers]
+
+
+def place_of(caller: Caller) -> str:
+    """Returns the line at which a thread stands, and its function."""
+    frame = sys._current_frames().get(caller.ident or 0)
+    if frame is None:
+        return "at their end"
+    return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 def park(row: str, function: Callable[[], Any], when: Literal["before", "after"] = "before") -> Caller:

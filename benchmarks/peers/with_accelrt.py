@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+from functools import partialmethod
 from pathlib import Path
 
 from timing import Work, nothing
@@ -13,6 +14,18 @@ from peers.histories import Histories
 from peers.readings import Readings
 
 MIB = 1 << 20
+
+
+def calls(function):
+    return lambda self: function
+
+
+def entered(context, argument):
+    def switch():
+        with context(argument):
+            pass
+
+    return switch
 
 
 class Accelrt(Readings, Histories, cuda=accelrt):
@@ -64,11 +77,8 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
         return lambda: delete(alloc(size))
 
-    def pair_512(self):
-        return self.pair(512)
-
-    def pair_4mib(self):
-        return self.pair(4 * MIB)
+    pair_512 = partialmethod(pair, 512)
+    pair_4mib = partialmethod(pair, 4 * MIB)
 
     def pair_on(self, stream):
         alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
@@ -81,39 +91,24 @@ class Accelrt(Readings, Histories, cuda=accelrt):
     def mixed_200(self):
         return churn(accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete)
 
-    def buffer_512(self):
-        make = accelrt.Buffer
-        return lambda: make(512)
+    def made(self, kind, nbytes):
+        return lambda: kind(nbytes)
 
-    def memory_allocated(self):
-        return accelrt.memory_allocated
+    buffer_512 = partialmethod(made, accelrt.Buffer, 512)
+    pinned_1mib = partialmethod(made, accelrt.PinnedBuffer, MIB)
 
-    def pinned_1mib(self):
-        make = accelrt.PinnedBuffer
-        return lambda: make(MIB)
+    memory_allocated = calls(accelrt.memory_allocated)
 
     # --- streams and events ---
 
-    def current_stream(self):
-        return accelrt.current_stream
+    current_stream, stream_make = calls(accelrt.current_stream), calls(accelrt.Stream)
+    event_make, current_device = calls(accelrt.Event), calls(accelrt.current_device)
 
     def with_stream(self):
-        context, stream = accelrt.stream, self.stream
-
-        def switch():
-            with context(stream):
-                pass
-
-        return switch
-
-    def stream_make(self):
-        return accelrt.Stream
+        return entered(accelrt.stream, self.stream)
 
     def stream_query(self):
         return self.stream.query
-
-    def event_make(self):
-        return accelrt.Event
 
     def event_record(self):
         event, stream = accelrt.Event(), self.stream
@@ -127,17 +122,8 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         event, stream = accelrt.Stream().record_event(), self.stream
         return lambda: stream.wait_event(event)
 
-    def current_device(self):
-        return accelrt.current_device
-
     def with_device(self):
-        context = accelrt.device
-
-        def switch():
-            with context(0):
-                pass
-
-        return switch
+        return entered(accelrt.device, 0)
 
     # --- graphs ---
 
@@ -156,34 +142,27 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
         return capture
 
-    def capture_10(self):
-        return self.captured()
+    capture_10 = captured
 
     def asked(self, count):
         # (device, stream, event) of each thread that records and asks beside captures.
-        self.asked_of = [(accelrt.Stream(), accelrt.Event()) for _ in range(count)]
-        for stream, event in self.asked_of:
-            event.record(stream)
-        return [
-            (self.stream.device_index, stream.cuda_stream, event.cuda_event)
-            for stream, event in self.asked_of
-        ]
+        self.asked_of = [(each, each.record_event()) for each in self.side_streams(count)]
+        device = self.stream.device_index
+        return [(device, stream.cuda_stream, event.cuda_event) for stream, event in self.asked_of]
 
     def replay_10(self):
         return self.captured()().replay
 
     def rebind_8(self):
         accelrt.set_stream(self.stream)
-        to = accelrt.Buffer(1024)
+        to, common = accelrt.Buffer(1024), accelrt.Buffer(1024)
         sources, others = ([accelrt.Buffer(1024) for _ in range(8)] for _ in range(2))
-        common = accelrt.Buffer(1024)
         graph = accelrt.CUDAGraph(keep_graph=True)
         with accelrt.graph(graph, stream=self.stream):
             for index in range(1000):
                 accelrt.copy(to, sources[index // 125] if index % 125 == 0 else common, blocking=False)
-        names = [f"x{index}" for index in range(8)]
-        rebind = accelrt.GraphParameters(graph, **dict(zip(names, sources, strict=True))).rebind
-        turns = itertools.cycle([dict(zip(names, each, strict=True)) for each in (others, sources)])
+        theirs, ours = ({f"x{index}": each for index, each in enumerate(one)} for one in (others, sources))
+        rebind, turns = accelrt.GraphParameters(graph, **ours).rebind, itertools.cycle([theirs, ours])
         return lambda: rebind(**next(turns))
 
     def update_1(self):
@@ -202,8 +181,8 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         if on_host():  # any function of C that does nothing
             address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value
             return accelrt.host_kernel(address, kinds[:count])
-        image = Path(__file__).parents[1] / "raw" / "empty.ptx"
-        return accelrt.Module(image).function(f"empty_{count}", kinds[:count])
+        module = accelrt.Module(Path(__file__).parents[1] / "raw" / "empty.ptx")
+        return module.function(f"empty_{count}", kinds[:count])
 
     def launch_1(self):
         launcher = self.empty_kernel(1)[1, 1, self.stream]
@@ -234,10 +213,12 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
     # --- copies ---
 
-    def h2d_1kib(self):
-        device, host = accelrt.Buffer(1024, stream=self.stream), accelrt.PinnedBuffer(1024)
+    def h2d(self, nbytes):
+        device, host = accelrt.Buffer(nbytes, stream=self.stream), accelrt.PinnedBuffer(nbytes)
         copy, stream = accelrt.copy, self.stream
         return lambda: copy(device, host, stream=stream, blocking=False)
+
+    h2d_1kib = partialmethod(h2d, 1024)
 
     def fill_1kib(self):
         buffer, fill, stream = accelrt.Buffer(1024, stream=self.stream), accelrt.fill, self.stream
@@ -251,15 +232,13 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         offsets = np.arange(count, dtype=np.uint64) * np.uint64(piece)
         return device, host, device.ptr + offsets, host.ptr + offsets, piece
 
-    def many_16kib(self):
+    def many_16kib(self, is_rate=False):
         device, host, dsts, srcs, piece = self.many()
         copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
-        return Work(lambda: copy_many(dsts, srcs, piece, memory=memory, stream=stream), per=len(dsts))
+        counted = {"nbytes": device.nbytes} if is_rate else {"per": len(dsts)}
+        return Work(lambda: copy_many(dsts, srcs, piece, memory=memory, stream=stream), **counted)
 
-    def many_16kib_rate(self):
-        device, host, dsts, srcs, piece = self.many()
-        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
-        return Work(lambda: copy_many(dsts, srcs, piece, memory=memory, stream=stream), nbytes=device.nbytes)
+    many_16kib_rate = partialmethod(many_16kib, is_rate=True)
 
     def many_loop(self):
         device, host, dsts, _, piece = self.many()
@@ -289,9 +268,7 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         return work
 
     def h2d_rate(self):
-        device, host = accelrt.Buffer(self.large, stream=self.stream), accelrt.PinnedBuffer(self.large)
-        copy, stream = accelrt.copy, self.stream
-        return Work(lambda: copy(device, host, stream=stream, blocking=False), nbytes=self.large)
+        return Work(self.h2d(self.large), nbytes=self.large)
 
     def d2d_rate(self):
         to, origin = (accelrt.Buffer(4 * self.large, stream=self.stream) for _ in range(2))
@@ -299,13 +276,11 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         return Work(lambda: copy(to, origin, stream=stream, blocking=False), nbytes=8 * self.large)
 
     def doubled(self, nbytes):
-        kernel = accelrt.elementwise("T x", "T z", "z = 2 * x", name="doubled")
-        x, z = (accelrt.zeros(nbytes // 4, "float32", stream=self.stream) for _ in range(2))
-        stream = self.stream
+        kernel, stream = accelrt.elementwise("T x", "T z", "z = 2 * x", name="doubled"), self.stream
+        x, z = (accelrt.zeros(nbytes // 4, "float32", stream=stream) for _ in range(2))
         return lambda: kernel(x, out=z, stream=stream)
 
-    def elementwise_1kib(self):
-        return self.doubled(1024)
+    elementwise_1kib = partialmethod(doubled, 1024)
 
     def elementwise_rate(self):
         return Work(self.doubled(16 * self.large), nbytes=32 * self.large)
@@ -315,15 +290,11 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         x, stream = accelrt.empty(nbytes // 4, "float32", stream=self.stream), self.stream
         return lambda: draw(x, stream=stream)
 
-    def uniform_1kib(self):
-        return self.draw("uniform", 1024)
+    uniform_1kib = partialmethod(draw, "uniform", 1024)
 
     def draw_rate(self, name):
         nbytes = self.large // 8 if on_host() else 16 * self.large
         return Work(self.draw(name, nbytes), nbytes=nbytes)
 
-    def uniform_rate(self):
-        return self.draw_rate("uniform")
-
-    def normal_rate(self):
-        return self.draw_rate("normal")
+    uniform_rate = partialmethod(draw_rate, "uniform")
+    normal_rate = partialmethod(draw_rate, "normal")

@@ -24,7 +24,6 @@ FLOORS = (
         "devices.attributes",
         "devices.versions",
     ),  # asked before a driver is open
-    ("uses",),
     ("allocator",),
     ("runtime", "profiler"),
     ("devices",),

@@ -41,6 +41,19 @@ def headers(tmp_path, monkeypatch):
     return make
 
 
+def test_what_was_built_of_a_source_that_is_gone_goes(build, tmp_path):
+    """A module that is plain Python now would else be hidden by its library of before."""
+    kept = ["a.pyx", "a.cpython-311-x86_64-linux-gnu.so", "a.pyi", "b.py", "lib/liba.so", "__init__.pyi"]
+    kept += ["core/cython_utilities.cpython-312-x86_64-linux-gnu.so", "settings/typed.pyi"]
+    gone = ["b.cpython-311-x86_64-linux-gnu.so", "b.cpython-312-x86_64-linux-gnu.so", "b.pyi", "lib/c.pyi"]
+    for name in (*kept, *gone):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    build.drop_orphans(tmp_path)
+    left = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(left) == sorted(kept)
+
+
 @pytest.mark.parametrize("version", [12030, 12090, 13000, 13050, 14020])
 def test_headers_that_have_what_is_needed_are_taken(build, headers, version):
     folder = headers(version)

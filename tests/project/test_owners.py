@@ -26,8 +26,12 @@ HANDLES = {
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
     "accelrt.streams.stream.ExternalStream",
+    "accelrt.memory.live.OutOfMemoryObserver",
+    "accelrt.nvtx.Domain",
+    "accelrt.nvtx._NoRange",
+    "accelrt.nvtx._PushedRange",
     "accelrt.graphs.callables.GraphedCallable",
-    "accelrt.graphs.definition.DefinitionNode",
+    "accelrt.graphs.definition_node.DefinitionNode",
     "accelrt.graphs.definition.GraphDefinition",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.graphs.parameters.GraphParameters",
@@ -45,6 +49,7 @@ OWNERS_IN_PYTHON = {
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
     "accelrt.annotations.DeviceLike",
+    "accelrt.nvtx._Range",
     "accelrt.tools.cli.commands.export.Collector",
     "accelrt.tools.cli.interrupts.HeldInterrupts",
     "accelrt.tools.cli.main.Parser",

@@ -68,7 +68,7 @@ def test_files_that_a_page_names_are_there(page):
 def test_a_file_that_is_not_there_is_seen():
     text = "`a.pyx`, `../b/c.py`, `N/*.py`, `x/NAME.py`, `d`, `.pyx`, `e/f/`, `g.*` and `<e.h>`"
     assert list(files_named(text)) == ["a.pyx", "../b/c.py", "e/f", "g.*"]
-    assert [are_there(f"../{name}/DESIGN.md", set(), ROOT / "core") for name in ("uses", "x")] == [
+    assert [are_there(f"../{name}/DESIGN.md", set(), ROOT / "core") for name in ("driver", "x")] == [
         True,
         False,
     ]

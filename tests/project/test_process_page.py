@@ -20,7 +20,7 @@ CALLS = re.compile(
 # What only these may call.
 ALLOWED = {
     "core/process.pyx": {"pthread_atfork", "register_at_fork", "atexit.register", "atexit.unregister"},
-    "memory/live.pyx": {"Py_AtExit"},  # reports what the interpreter's end did not free
+    "runtime/lifetimes.pyx": {"Py_AtExit"},  # reports what the interpreter's end did not free
 }
 
 

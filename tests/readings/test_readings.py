@@ -7,7 +7,7 @@ import pytest
 from cards import FIRST_MIG, A, B, C, beside_cards, without_proc
 
 import accelrt
-from accelrt.readings.nvml_calls import Target
+from accelrt.nvml.library import Target
 
 pytestmark = pytest.mark.own_process
 NUMBERS = {A: 1, B: 2, C: 3}

@@ -176,7 +176,7 @@ def test_import_and_fork_at_once():
             "accelrt.driver.host.driver",
             "accelrt.allocator.external.torch_table",
         ),
-        *("accelrt.nvml.library", "accelrt.readings.nvml_calls"),
+        *("accelrt.nvml.library", "accelrt.readings.targets"),
     ]
     imported = threading.Event()
 

@@ -22,8 +22,7 @@ from accelrt.core.locks cimport (
     store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.uses.events cimport MAX_DEVICES
-from accelrt.driver.guard cimport go_relaxed, is_capturing, restore_mode
+from accelrt.driver.guard cimport MAX_DEVICES, go_relaxed, is_capturing, restore_mode
 from accelrt.driver.managed cimport (
     LOCATION_DEVICE, LOCATION_HOST, MANAGED_GLOBAL, ManagedRange, SET_ACCESSED_BY, SET_PREFERRED,
 )

@@ -20,10 +20,9 @@ from accelrt.allocator.sizes cimport LARGE, SMALL
 from accelrt.allocator.stats cimport ALLOCATION, RESERVED_BYTES, current_of
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
 from accelrt.driver.guard cimport (
-    enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, restore_mode,
+    enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, mark_behind, restore_mode, unmark,
 )
 from accelrt.status cimport NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY
-from accelrt.uses.events cimport mark_behind, unmark
 
 
 # --- stream epochs ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from accelrt.allocator.private.private_types cimport Source
 
 # Which backend the pools are made on; NULL is accelrt's own.  RuntimeError, for the call, once one was made on another.
 cdef int choose_backend(const Backend* backend, str call) except -1
-cdef str backend_name()  # "native", "cudaMallocAsync" or "pluggable": the one that is chosen now
 # For the maker of a device's pool, once: NULL where accelrt's own allocator serves.  It fixes the choice.
 cdef int external_attach(int device, Table* table, int debug, ExternalPool** out_pool) noexcept nogil
 

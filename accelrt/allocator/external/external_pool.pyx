@@ -22,8 +22,9 @@ from accelrt.core.locks cimport (
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport (
-    FAILED, GONE, drop_with_gil, enter_wait, go_relaxed, is_captured_event, is_capturing, is_device_lost, leave_wait,
-    make_thread_state, meaning_of, restore_mode,
+    add_use, ask_use, drop_use, drop_with_gil, enter_wait, FAILED, go_relaxed, GONE, hand_on, is_captured_event,
+    is_capturing, is_device_lost, leave_wait, make_thread_state, mark_behind, mark_use, meaning_of, PooledEvent,
+    release_event, restore_mode, Use,
 )
 from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table
 from accelrt.errors import ArgumentTypeError
@@ -39,9 +40,6 @@ from accelrt.allocator.external.external_types cimport Backend, ExternalPool, Re
 from accelrt.status cimport (
     BROKEN, CAP_REACHED, DEINITIALIZED, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_CAPTURE_MEMORY,
     NO_HOST_MEMORY, NO_STREAM_POOL, OUT_OF_MEMORY, UNKNOWN, refuse_copy, refuse_unmade,
-)
-from accelrt.uses.events cimport (
-    PooledEvent, Use, add_use, ask_use, drop_use, hand_on, mark_behind, mark_use, release_event,
 )
 
 cdef extern from *:
@@ -72,7 +70,8 @@ cdef Backend ordered             # cudaMallocAsync, the stream-ordered allocator
 
 # --- the choice --------------------------------------------------------------------------------------------
 
-cdef str backend_name():
+def backend_name() -> str:
+    """The backend that is chosen now: "native", "cudaMallocAsync" or "pluggable"."""
     cdef const Backend* backend
     with nogil:
         pthread_mutex_lock(&choice)

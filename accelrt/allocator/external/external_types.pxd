@@ -5,7 +5,7 @@ from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.driver.table cimport Table
 from accelrt.allocator.stats cimport Stats
-from accelrt.uses.events cimport Use, UseStore
+from accelrt.driver.guard cimport Use, UseStore
 
 # Bytes that were handed out, and are live or leaving.
 cdef struct Record:

@@ -7,7 +7,7 @@ from libc.string cimport memset
 from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t, spin_lock, spin_unlock
 from accelrt.allocator.sizes cimport round_up
-from accelrt.uses.events cimport Queues, Use, UseStore
+from accelrt.driver.guard cimport Queues, Use, UseStore
 
 cdef enum:
     STEP = 64               # every block is a multiple; the class step up to 512 bytes
@@ -186,27 +186,22 @@ cdef struct PinnedPool:
     long holders              # objects and contexts; guarded by lock
 
 
-cdef inline void count_blocks(PinnedPool* pool, long long blocks, long long bytes_) noexcept nogil:
-    if blocks > 0:
-        add(&pool.stats.blocks, blocks)
-        add(&pool.stats.block_bytes, bytes_)
-    else:
-        subtract(&pool.stats.blocks, -blocks)
-        subtract(&pool.stats.block_bytes, -bytes_)
-    if pool.whole != NULL:
-        spin_lock(&pool.whole.lock)
-        count_blocks(pool.whole, blocks, bytes_)
-        spin_unlock(&pool.whole.lock)
+cdef enum Held:  # what the figures count
+    SEGMENTS
+    BLOCKS  # live and pending
 
 
-cdef inline void count_segments(PinnedPool* pool, long long segments, long long bytes_) noexcept nogil:
-    if segments > 0:
-        add(&pool.stats.segments, segments)
-        add(&pool.stats.segment_bytes, bytes_)
+# Counts so many more of them, of so many bytes, or as many fewer where both are below 0.
+cdef inline void count_held(PinnedPool* pool, Held kind, long long number, long long bytes_) noexcept nogil:
+    cdef Tally* numbers = &pool.stats.blocks if kind == BLOCKS else &pool.stats.segments
+    cdef Tally* sizes = &pool.stats.block_bytes if kind == BLOCKS else &pool.stats.segment_bytes
+    if number > 0:
+        add(numbers, number)
+        add(sizes, bytes_)
     else:
-        subtract(&pool.stats.segments, -segments)
-        subtract(&pool.stats.segment_bytes, -bytes_)
+        subtract(numbers, -number)
+        subtract(sizes, -bytes_)
     if pool.whole != NULL:
         spin_lock(&pool.whole.lock)
-        count_segments(pool.whole, segments, bytes_)
+        count_held(pool.whole, kind, number, bytes_)
         spin_unlock(&pool.whole.lock)

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.block cimport (
-    FREE, LIVE, WORDS, class_above, class_below, count_blocks, kind_of, lowest_bit, PinnedBlock, PinnedPool,
+    BLOCKS, FREE, LIVE, WORDS, class_above, class_below, count_held, kind_of, lowest_bit, PinnedBlock, PinnedPool,
     PinnedSegment, PinnedSettings, PinnedStats,
 )
 from accelrt.core.handle_map cimport map_insert, map_remove, map_reserve
@@ -110,13 +110,13 @@ cdef inline int hand_out(PinnedPool* pool, PinnedBlock* block, size_t size) noex
         return NO_HOST_MEMORY
     block.state = LIVE
     map_insert(&pool.live, block.address, block)
-    count_blocks(pool, 1, block.size)
+    count_held(pool, BLOCKS, 1, block.size)
     return 0
 
 
 cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     map_remove(&pool.live, block.address)
-    count_blocks(pool, -1, -<long long>block.size)
+    count_held(pool, BLOCKS, -1, -<long long>block.size)
 
 # The cache of page-locked host memory: the public nogil face of allocator/pinned/.  Addresses are what
 # allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.

@@ -6,7 +6,7 @@ from libc.string cimport memmove, memset
 from accelrt.allocator.heaps cimport heap_stream
 from accelrt.allocator.pinned.block cimport (
     ANY_NODE, FREE, LARGE, LEAVING, LIVE, NO_FILE, PAGE, PENDING, HOST_ROUND_LIMIT, SMALL, SMALL_SEGMENT, STEP, class_below,
-    class_size, count_segments, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve,
+    class_size, count_held, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, SEGMENTS,
     round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
@@ -21,18 +21,15 @@ from accelrt.core.threads cimport (
     pthread_t, wait_on,
 )
 from accelrt.driver.guard cimport (
-    GONE, enter_wait, go_relaxed, is_captured_event, is_capturing, is_device_lost, leave_wait, meaning_of,
-    restore_mode,
+    add_use, ask_event, busy_queue, destroy_spare, drop_use, enter_wait, go_relaxed, GONE, hand_on, is_captured_event,
+    is_capturing, is_device_lost, leave_wait, MAX_DEVICES, meaning_of, poll_queues, PooledEvent, put_back, Queue,
+    queue_use, restore_mode, return_event, take_oldest, Use, UseStore,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.registry cimport MOST_NODES
 from accelrt.status cimport (
     FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, OPERATING_SYSTEM, OUT_OF_MEMORY,
     POOL_CAP_REACHED,
-)
-from accelrt.uses.events cimport (
-    MAX_DEVICES, PooledEvent, Queue, Use, UseStore, add_use, ask_event, busy_queue, destroy_spare, drop_use, hand_on,
-    poll_queues, put_back, queue_use, return_event, take_oldest,
 )
 
 
@@ -131,7 +128,7 @@ cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     segment.next = NULL
     flip_start(block)
     insert(pool, block)
-    count_segments(pool, 1, segment.size)
+    count_held(pool, SEGMENTS, 1, segment.size)
     return 0
 
 
@@ -147,7 +144,7 @@ cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     segment.first = NULL
     pool.segment_count -= 1
     memmove(&pool.segments[index], &pool.segments[index + 1], (pool.segment_count - index) * sizeof(PinnedSegment*))
-    count_segments(pool, -1, -<long long>segment.size)
+    count_held(pool, SEGMENTS, -1, -<long long>segment.size)
 
 
 cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil:

@@ -6,8 +6,8 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.allocator.stats cimport STATS
+from accelrt.driver.guard cimport PooledEvent, Use
 from accelrt.driver.table cimport Table
-from accelrt.uses.events cimport PooledEvent, Use
 
 # A stream on which graphs were replayed that are destroyed now: their last replay may still be running.
 cdef struct Replay:

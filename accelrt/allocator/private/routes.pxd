@@ -7,7 +7,7 @@ from libc.stdlib cimport free
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.stats cimport STATS
 from accelrt.allocator.types cimport Segment
-from accelrt.uses.events cimport Use
+from accelrt.driver.guard cimport Use
 
 cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of splits
     bint known             # the device has such a pool
@@ -33,8 +33,6 @@ cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) no
 cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil
 cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil  # their streams are unknown
 cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint reset) noexcept nogil  # its peaks
-# The id of the pool that the calling thread's allocations on a stream go to; zeros for none.
-cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil
 
 # Before a capture begins: polls progress, since the capturing stream cannot be queried until the capture ends.
 cdef void expect_idle(int device) noexcept nogil

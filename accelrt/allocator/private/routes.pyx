@@ -184,16 +184,20 @@ cdef PrivateStats read_private(int device, uint64_t first, uint64_t second, bint
     return stats
 
 
-cdef void private_of(int device, uintptr_t stream, uint64_t* out_id) noexcept nogil:
-    # Zeros if no route leads to a private pool, or the query of the stream's capture fails.
-    cdef Pool* pool = enter_made(device)
+def pool_of_request(int device, uintptr_t stream) -> tuple[int, int]:
+    """The id of the private pool that a request of the calling thread's on a stream goes to: (int, int); zeros if no
+    route leads to one, or the query of the stream's capture fails."""
     cdef PrivatePool* owner = NULL
-    out_id[0] = out_id[1] = 0
-    if pool == NULL:
-        return
-    if pool_for(pool, stream, &owner) == 0 and owner != NULL:
-        out_id[0], out_id[1] = owner.id[0], owner.id[1]
-    unlock_all(pool, NULL)
+    cdef uint64_t[2] name
+    cdef Pool* pool
+    name[0] = name[1] = 0
+    with nogil:
+        pool = enter_made(device)
+        if pool != NULL:
+            if pool_for(pool, stream, &owner) == 0 and owner != NULL:
+                name[0], name[1] = owner.id[0], owner.id[1]
+            unlock_all(pool, NULL)
+    return name[0], name[1]
 
 
 # --- routes --------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ from accelrt.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Se
 from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.threads cimport now
-from accelrt.driver.guard cimport DONE, GONE, is_device_lost, meaning_of
+from accelrt.driver.guard cimport DONE, GONE, is_device_lost, meaning_of, Use
 from accelrt.driver.table cimport STREAM_NON_BLOCKING
 from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY, SLEEPING, raise_status
-from accelrt.uses.events cimport Use
 
 
 # --- suspended --------------------------------------------------------------------------------------------------------

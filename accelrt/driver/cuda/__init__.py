@@ -1,9 +1,9 @@
 """The driver table filled by NVIDIA's driver.
 
-driver     the rows: devices, memory, streams and events, copies, modules and launches, waits that a signal
-           may end; what brings the library up
-graphs     the rows of captures and graphs, conditional nodes and kernel nodes
-context    devices, and their primary contexts made current for one call
+driver     what brings the library up; the rows of modules and launches, of captures and graphs, and waits
+           that a signal may end
+memory     devices, and their primary contexts made current for one call; the rows of devices, memory, streams
+           and copies
 functions  the functions of libcuda that the rows call
 types      what the rows name of cuda.h
 """

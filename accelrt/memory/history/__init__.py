@@ -1,6 +1,7 @@
 """The history of memory: what happened, by whom, and how to see it.
 
-recording       record_history, tag, annotate: what the history keeps, with stacks by their numbers
+recording       record_history, tag, annotate: what the history keeps, with stacks by their numbers; the look
+                through a pickle
 stack_walk      the frames of the calling thread (C)
 memory_history  packed events with their stacks, tags and segments: what every file holds, as arrays
 snapshots       the state and the events as torch's dict

@@ -2,7 +2,7 @@
 from accelrt.allocator.heaps cimport BUSY, RANKED, UNSEARCHED
 from accelrt.allocator.pool cimport pool_if_made
 from accelrt.allocator.types cimport Heap, Pool
-from accelrt.uses.events cimport Queue, next_filled
+from accelrt.driver.guard cimport next_filled, Queue
 
 
 def filed(int device=0):

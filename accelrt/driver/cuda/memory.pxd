@@ -1,4 +1,4 @@
-# Devices, their primary contexts made current for one call, and what else the modules of the cuda driver share.
+# Devices, their primary contexts made current for one call, and what else the two modules of the cuda driver share.
 from libc.stdint cimport uintptr_t
 
 cimport accelrt.core.locks
@@ -49,7 +49,7 @@ cdef int library_version           # of the driver, as 13000 is 13.0; written at
 cdef bint all_concurrent           # every device uses managed memory beside the host: so batches of it may be moved
 cdef Table rows                    # the driver's table without the waits that a signal may end; written at open
 
-# Functions of the library that several modules call; the driver's module asks for them.
+# Functions of the library that both modules call; driver.pyx asks for them.
 cdef PFN_cuDriverGetVersion_v2020 cuDriverGetVersion
 cdef PFN_cuDeviceGet_v2000 cuDeviceGet
 cdef PFN_cuDeviceGetCount_v2000 cuDeviceGetCount
@@ -62,6 +62,8 @@ cdef PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState
 cdef PFN_cuPointerGetAttributes_v7000 cuPointerGetAttributes
 cdef PFN_cuStreamIsCapturing_v10000 cuStreamIsCapturing
 
+cdef void fill_memory(Table* table) noexcept nogil
+cdef int resolve_memory(resolve_fn resolve, Table* table, Table* blank) except -1
 cdef int count_devices() noexcept nogil
 cdef int primary_of(int device, CUcontext* out_primary) noexcept nogil
 cdef int describe_pointer(uintptr_t address, unsigned int* out_kind, int* out_ordinal) noexcept nogil

@@ -1,0 +1,71 @@
+"""Functions on threads: what they return and raise, and that none is waited for without a limit."""
+
+import threading
+
+import pytest
+
+from accelrt.testing import on_a_thread, on_threads
+
+
+def test_what_a_function_returns_or_raises_is_its_callers():
+    assert on_a_thread(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        on_a_thread(lambda: 1 / 0)
+
+
+def test_all_run_at_once_and_the_first_error_is_raised_after_all_have_ended():
+    all_here, ended = threading.Barrier(3), []
+
+    def work(value):
+        all_here.wait(60)
+        ended.append(value)
+        if value:
+            raise ValueError(f"of {value}")
+
+    with pytest.raises(ValueError, match="of 1"):
+        on_threads(work, range(3))
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_function_that_does_not_end_is_told_with_the_place_where_it_stands():
+    go_on = threading.Event()
+
+    def stands_here():
+        go_on.wait()
+
+    try:
+        with pytest.raises(AssertionError) as caught:
+            on_a_thread(stands_here, timeout=0.2)
+        text = str(caught.value)
+        assert text.startswith("on_a_thread: 1 of 1 threads have not ended within 0.2 s, and stand at ")
+        assert "threading.py:" in text
+        assert text.endswith("; pass a longer timeout where they are to take longer")
+        assert caught.value.__cause__ is None
+    finally:
+        go_on.set()
+
+
+def test_an_error_of_another_thread_is_the_cause_where_one_does_not_end():
+    go_on = threading.Event()
+
+    def work(waits):
+        if not waits:
+            raise KeyError("the cause")
+        go_on.wait()
+
+    try:
+        with pytest.raises(AssertionError, match="on_threads: 2 of 3 threads") as caught:
+            on_threads(work, (True, False, True), timeout=0.2)
+        assert isinstance(caught.value.__cause__, KeyError)
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_limit_that_is_none_is_refused_before_anything_runs(timeout):
+    ran = []
+    with pytest.raises(ValueError, match=r"timeout is .*; pass seconds above 0"):
+        on_a_thread(lambda: ran.append(1), timeout)
+    with pytest.raises(ValueError, match=r"timeout is .*; pass seconds above 0"):
+        on_threads(ran.append, [1, 2], timeout=timeout)
+    assert ran == []
