@@ -65,6 +65,8 @@ class Checker:
         for index, segment in enumerate(want(snapshot, "segments", list, name)):
             self.check_segment(segment, f"{name}: segments[{index}]")
         self.check_traces(snapshot, "device_traces", name)
+        if "host_traces" in snapshot:
+            self.check_traces(snapshot, "host_traces", name)
         for key, kind in (("allocator_settings", dict), ("external_annotations", list)):
             if key in snapshot:
                 want(snapshot, key, kind, name)
