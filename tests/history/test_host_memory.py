@@ -7,6 +7,8 @@ import pytest
 
 import accelrt
 from accelrt import memory
+from accelrt.tools.viewer.html_page import make_page
+from accelrt.tools.viewer.snapshot_columns import Recording
 
 MIB = 1 << 20
 
@@ -148,3 +150,28 @@ def test_threads_record_at_once(recorded):
         thread.join()
     actions = [event["action"] for event in traced()]
     assert [actions.count(each) for each in ("alloc", "free_requested", "free_completed")] == [800] * 3
+
+
+def test_the_viewer_shows_it_behind_the_devices(recorded, tmp_path):
+    kept = accelrt.PinnedBuffer(MIB)
+    with memory.tag("passing"):
+        accelrt.PinnedBuffer(2 * MIB).free()
+    shown = Recording(memory.snapshot())
+    host = shown.devices[-1]
+    assert (host.device, host.title) == (-1, "page-locked memory")
+    assert [each.title for each in shown.devices[:-1]] == ["device 0"]
+    assert host.count == len(traced())
+    ended = [end < host.count for end in host.alloc_end.tolist()]
+    assert ended == [False, True]
+    assert [shown.strings[tag] for tag in host.alloc_tag.tolist()] == ["", "passing"]
+    assert "page-locked" in make_page(memory.snapshot(), "snapshot")
+    kept.free()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("host_segments", 5), ("host_segments", [{"address": 1}]), ("host_traces", [5])]
+)
+def test_what_is_not_of_the_form_is_refused(recorded, key, value):
+    accelrt.PinnedBuffer(64).free()
+    with pytest.raises(ValueError, match=key):
+        Recording(memory.snapshot() | {key: value})
