@@ -207,7 +207,7 @@ class DeviceRecording:
 
     @property
     def title(self) -> str:
-        """What a reader is told that it is of."""
+        """The name that a reader is shown: of the device, or page-locked memory."""
         return "page-locked memory" if self.device == HOST else f"device {self.device}"
 
     # --- what the snapshot holds ---
