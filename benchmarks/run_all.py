@@ -28,6 +28,7 @@ BENCHMARKS = {
     "bench_stream.py": "Streams, events, devices",
     "bench_graph.py": "Graphs",
     "bench_copy.py": "Copies and fills",
+    "bench_kv.py": "The stand-in for a KV cache",
     "bench_launch.py": "Launches and exports",
     "bench_compile.py": "Compilation at run time",
     "bench_import.py": "Import",

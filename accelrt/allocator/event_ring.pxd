@@ -42,6 +42,12 @@ cdef uint32_t exchange_tag(uint32_t tag) noexcept nogil  # the tag before
 # Has a number stand for a tag within another one, which may stand for several itself: memory of it counts for each.
 cdef void nest_tag(uint32_t number, uint32_t inner, uint32_t outer) noexcept nogil
 
+# Page-locked memory has one history for all of it, without tags; its functions are called under the lock of its pool.
+cdef History host_history
+cdef void record_host(int action, uintptr_t address, size_t size) noexcept nogil  # at once nothing while it is off
+cdef void take_host_stack() noexcept nogil  # as take_stack
+cdef int set_host_history(bint records, int context, size_t capacity) noexcept nogil  # one thread at a time
+
 # Who is told of events as they happen, of pools whose history is followed: under the locks of the event, on its thread.
 ctypedef void (*Follower)(const Event* event) noexcept nogil
 cdef void set_follower(Follower function) noexcept nogil

@@ -4,8 +4,8 @@ An event is noted under the lock under which it happens, so events of one block 
 doing (its tag, the stack of its operation) is the thread's own, and needs no lock.
 """
 from libc.stdint cimport int64_t
-from libc.stdlib cimport calloc, malloc
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_POOLS, at_fork
@@ -77,6 +77,12 @@ cdef void take_stack(const Pool* pool, int level, const char* entry) noexcept no
 cdef void take_first_stack(int context) noexcept nogil:
     global stack
     if context >= CONTEXT_STATE and capture != NULL:
+        stack = capture(NULL, stack)
+
+
+cdef void take_host_stack() noexcept nogil:
+    global stack
+    if load_context(&host_history) >= CONTEXT_ALLOC and capture != NULL:
         stack = capture(NULL, stack)
 
 
@@ -153,6 +159,17 @@ cdef void record_event(
     push(history, &event)
     spin_unlock(&history.lock)
     tell(history, &event, action)
+
+
+cdef void record_host(int action, uintptr_t address, size_t size) noexcept nogil:
+    cdef Event event
+    if not host_history.records:
+        return
+    memset(&event, 0, sizeof(Event))
+    event.address, event.size, event.action, event.tag = address, size, action, tag
+    spin_lock(&host_history.lock)
+    push(&host_history, &event)
+    spin_unlock(&host_history.lock)
 
 
 cdef void nest_tag(uint32_t number, uint32_t inner, uint32_t outer) noexcept nogil:
@@ -328,6 +345,27 @@ cdef Event* replace_ring(History* history, Event* ring, size_t capacity) noexcep
     return before
 
 
+cdef int set_host_history(bint records, int context, size_t capacity) noexcept nogil:
+    # What was recorded stays where it goes on, or ends.
+    cdef Event* ring
+    if records and capacity != host_history.capacity:
+        ring = new_ring(capacity)
+        if ring == NULL:
+            return NO_HOST_MEMORY
+        free(replace_ring(&host_history, ring, capacity))
+    spin_lock(&host_history.lock)
+    host_history.records = records
+    host_history.context = context if records else 0
+    spin_unlock(&host_history.lock)
+    return 0
+
+
+cdef void forget_in_child() noexcept nogil:
+    # Another thread may have held the lock.
+    forget_thread()
+    host_history.lock = 0
+
+
 cdef void clear_ring(History* history) noexcept nogil:
     spin_lock(&history.lock)
     history.first = history.begin = history.next
@@ -380,4 +418,4 @@ cdef void reset_tag_peaks(History* history) noexcept nogil:
     spin_unlock(&history.lock)
 
 
-at_fork("allocator.event_ring", FORK_POOLS, NULL, NULL, &forget_thread)
+at_fork("allocator.event_ring", FORK_POOLS, NULL, NULL, &forget_in_child)

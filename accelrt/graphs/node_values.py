@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from accelrt.core import files
 from accelrt.graphs.edits import (
     EDGE_KINDS,
     CopyParams,
@@ -89,6 +90,7 @@ class DefinitionEdge(tuple[Any, Any]):
         raise TypeError("a DefinitionEdge cannot be pickled or copied: its nodes are of one graph")
 
 
+MOST_BYTES = 1 << 30  # of a drawing
 PORTS_OF = {"default": ("default", "launch_order"), "programmatic": ("programmatic", "launch_order")}
 
 
@@ -111,12 +113,12 @@ def drawn_name(number: int, name: str) -> str:
 
 
 def write_names(path: str | os.PathLike[str], lines: list[str]) -> None:
-    """Puts lines before the end of a drawing that was written."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        text = file.read()
-    end = text.rindex("}")
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text[:end] + "".join(lines) + text[end:])
+    """Puts lines before the end of a drawing that was written to a regular file."""
+    if not os.path.isfile(path):  # such as a pipe, whose reader has it already
+        return
+    text = files.read(path, MOST_BYTES)
+    end = text.rindex(b"}")
+    files.write(path, [text[:end], "".join(lines).encode("utf-8", "replace"), text[end:]])
 
 
 def argument_bytes(argument: object) -> bytes:

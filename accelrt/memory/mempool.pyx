@@ -10,6 +10,7 @@ from cpython.buffer cimport (
 )
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
+from accelrt.allocator.event_ring cimport drop_stack, take_host_stack
 from accelrt.allocator.event_ring cimport take_stack
 from accelrt.allocator.external.external_pool cimport source_of
 from accelrt.allocator.heaps cimport thread_number
@@ -246,12 +247,15 @@ cdef size_t checked_host_size(object size, str name) except? 0:
 cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0:
     cdef uintptr_t address = 0
     cdef int ordinal = -1
-    cdef int code = try_allocate_pinned(size, &address)
+    cdef int code
+    take_host_stack()
+    code = try_allocate_pinned(size, &address)
     if code == NOT_READY:
         if device is not None:  # checked even where the cache has memory, by the caller
             ordinal = ordinal_of(device)
         with nogil:
             code = allocate_pinned_on(ordinal, size, &address)
+    drop_stack()
     if code:
         raise_host_refusal(code, "allocate_pinned", size)
     watch.note_allocated(-1, 0, address, size)

@@ -116,8 +116,8 @@ def _record_memory_history(
         max_entries: int; torch's default is sys.maxsize.
         device, clear_history, skip_actions: as of record_history.
         compile_context, global_record_annotations: of torch's compiler and profiler; they do nothing.
-        record_pinned_host_memory: True is a RuntimeWarning: page-locked memory has no history here.
-        record_cuda: False records nothing.
+        record_pinned_host_memory: bool, whether page-locked memory is recorded too.
+        record_cuda: bool, whether device memory is.
 
     A bool for enabled is torch's older form: (enabled, record_context=True, trace_alloc_max_entries=1,
     trace_alloc_record_context=False, device=None, record_context_cpp=False, clear_history=False, ...).
@@ -144,17 +144,13 @@ def _record(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    if record_pinned_host_memory:
-        warnings.warn(
-            "record_pinned_host_memory does nothing: accelrt records device memory alone; "
-            "host_memory_stats() has the figures of page-locked memory",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    if not record_cuda:
+    if not record_cuda and not record_pinned_host_memory:
         enabled = None
     clear = clear_history or enabled is None
-    record_history(enabled, context, stacks, max_entries, device, clear, skip_actions)
+    record_history(
+        enabled, context, stacks, max_entries, device, clear, skip_actions,
+        record_pinned_host_memory=record_pinned_host_memory, record_cuda=record_cuda,
+    )  # fmt: skip
 
 
 def _record_as_before(

@@ -103,7 +103,8 @@ def shrink(
     if groups.depth:
         raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
     listed = exclude if isinstance(exclude, (int, str)) else tuple(exclude)
-    left_out = [checked_ranks(comm, cast("Iterable[int]", listed)) for comm in comms][0]
+    for comm in comms:
+        left_out = checked_ranks(comm, cast("Iterable[int]", listed))
     pending: list[Any] = []
     for comm in comms:
         comm._check_open()

@@ -240,6 +240,26 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
     many_16kib_rate = partialmethod(many_16kib, is_rate=True)
 
+    def mixed(self, count=4096):
+        import numpy as np
+
+        sizes = (8 + np.arange(count, dtype=np.uint64) * 7919 % 25) << np.uint64(10)
+        offsets = np.cumsum(sizes) - sizes
+        device = accelrt.Buffer(int(sizes.sum()), stream=self.stream)
+        host = accelrt.PinnedBuffer(device.nbytes)
+        return device, host, device.ptr + offsets, host.ptr + offsets, sizes
+
+    def many_mixed(self):
+        device, host, dsts, srcs, sizes = self.mixed()
+        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
+        return Work(lambda: copy_many(dsts, srcs, sizes, memory=memory, stream=stream), per=len(dsts))
+
+    def many_mixed_rate(self):
+        device, host, dsts, srcs, sizes = self.mixed()
+        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
+        work = lambda: copy_many(dsts, srcs, sizes, memory=memory, stream=stream)  # noqa: E731
+        return Work(work, nbytes=device.nbytes)
+
     def many_loop(self):
         device, host, dsts, _, piece = self.many()
         copy, stream, places = accelrt.copy, self.stream, range(0, len(dsts) * piece, piece)

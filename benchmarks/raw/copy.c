@@ -33,6 +33,19 @@ static void list_pieces(void) {
         refuse("cuGetProcAddress", CUDA_ERROR_NOT_FOUND);
 }
 
+/* The same of 8 to 32 KiB, 20 on average, one behind the other: see Accelrt.mixed of peers/with_accelrt.py. */
+static size_t mixed_bytes;
+
+static void list_mixed(void) {
+    mixed_bytes = 0;
+    for (size_t i = 0; i < PIECES; i++) {
+        sizes[i] = (8 + i * 7919 % 25) << 10;
+        dsts[i] = to + mixed_bytes % (2 * large);
+        srcs[i] = (CUdeviceptr)host + mixed_bytes % (large / 2);
+        mixed_bytes += sizes[i];
+    }
+}
+
 static void many_16kib(void) {
     struct { int order; CUmemLocation src, dst; unsigned flags; } attributes = {1, {0}, {0}, 0};  /* CUmemcpyAttributes */
     size_t first = 0, failed;
@@ -69,6 +82,10 @@ int main(int argc, char **argv) {
         rate("many_16kib_rate", many_16kib, 4, (double)PIECES * PIECE);
     }
     row("many_loop", many_loop, 1, PIECES);
+    if (batch != NULL && ready("many_mixed", list_mixed)) {
+        row("many_mixed", many_16kib, 1, PIECES);
+        rate("many_mixed_rate", many_16kib, 4, (double)mixed_bytes);
+    }
     rate("h2d_rate", h2d_large, 10, (double)large);
     rate("d2d_rate", d2d_large, 10, 8.0 * (double)large);
     if (!ready("elementwise_rate", prepare_1gib))

@@ -1,4 +1,5 @@
-/* Capture and replay of ten small copies on the raw driver, and the change of a kernel node of an instance. */
+/* Capture and replay of ten small copies on the raw driver, and changes of instances: other sources for 8 of 1,000 copies,
+ * and another pointer for a kernel. */
 #include "raw.h"
 
 static CUdeviceptr to, origin;
@@ -26,6 +27,45 @@ static void capture_10(void) { DO(cuGraphExecDestroy(capture())); }
 static void prepare_replay(void) { replayed = capture(); }
 
 static void replay_10(void) { DO(cuGraphLaunch(replayed, stream)); }
+
+enum { COPIES = 1000, REBOUND = 8 };
+
+static CUgraphExec thousand;
+static CUgraphNode rebound[REBOUND];
+static CUdeviceptr sources[2][REBOUND];
+static CUDA_MEMCPY3D copy;
+
+static void prepare_rebind(void) {
+    CUgraph graph;
+    CUgraphNode before = NULL, made;
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstDevice = to;
+    copy.WidthInBytes = 1024;
+    copy.Height = copy.Depth = 1;
+    for (int i = 0; i < REBOUND; i++) {
+        DO(cuMemAlloc(&sources[0][i], 1024));
+        DO(cuMemAlloc(&sources[1][i], 1024));
+    }
+    DO(cuGraphCreate(&graph, 0));
+    for (int i = 0; i < COPIES; i++) {
+        int named = i % (COPIES / REBOUND) == 0;
+        copy.srcDevice = named ? sources[0][i / (COPIES / REBOUND)] : origin;
+        DO(cuGraphAddMemcpyNode(&made, graph, &before, before != NULL, &copy, context));
+        if (named)
+            rebound[i / (COPIES / REBOUND)] = made;
+        before = made;
+    }
+    DO(cuGraphInstantiate(&thousand, graph, 0));
+}
+
+static void rebind_8(void) {
+    static int turn;
+    turn = !turn;
+    for (int i = 0; i < REBOUND; i++) {
+        copy.srcDevice = sources[turn][i];
+        DO(cuGraphExecMemcpyNodeSetParams(thousand, rebound[i], &copy, context));
+    }
+}
 
 static CUgraphExec changed;
 static CUgraphNode node;
@@ -56,6 +96,8 @@ int main(int argc, char **argv) {
     row("capture_10", capture_10, 20, 1);
     if (ready("replay_10", prepare_replay))
         row("replay_10", replay_10, 50, 1);
+    if (ready("rebind_8", prepare_rebind))
+        row("rebind_8", rebind_8, 50, 1);
     if (ready("update_1", prepare_update))
         row("update_1", update_1, 200, 1);
     return 0;

@@ -112,12 +112,6 @@ def test_torchs_older_arguments_are_taken():
         memory._record_memory_history("all", trace_alloc_max_entries=1)
 
 
-def test_that_page_locked_memory_is_not_recorded_is_told():
-    with pytest.warns(RuntimeWarning, match="host_memory_stats") as caught:
-        memory._record_memory_history(None, record_pinned_host_memory=True)
-    assert caught[0].filename == __file__
-
-
 @in_own_process
 def test_an_annotation_is_told_once_with_the_current_device():
     memory.record_history()

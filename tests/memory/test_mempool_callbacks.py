@@ -1,4 +1,4 @@
-"""MemPools whose segments come from two Python functions: what they are asked, and raise; threads and locks."""
+"""MemPools whose segments come from two Python functions: what they are asked, and raise; threads, locks."""
 
 import ctypes
 import gc

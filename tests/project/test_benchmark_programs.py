@@ -1,9 +1,12 @@
 """What the benchmarks of random allocation, of settings and of training do, as far as no GPU is needed."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
-from test_benchmarks import modules, start
+from test_benchmarks import FOLDER, modules, start
 
 __all__ = ["modules"]  # the fixture
 
@@ -185,3 +188,69 @@ def test_managed_memory_is_measured_and_checked():
     refused = start("bench_managed", "--gib", "1")
     assert refused.returncode == 1
     assert "more than a quarter" in refused.stderr
+
+
+@pytest.mark.parametrize(("mode", "count"), [("updates", 3000), ("commits", 1500), ("graphs", 25)])
+def test_a_long_run_does_all_that_it_was_asked_for(mode, count):
+    done = start("long_runs", mode, "--count", str(count), "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["mode"], said["done"], said["of"]) == (mode, count, count)
+
+
+def test_a_long_run_ends_when_its_seconds_are_over():
+    done = start("long_runs", "commits", "--seconds", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["done"] == 0
+
+
+def test_a_long_run_sees_what_differs(tmp_path):
+    wrong = (
+        "import sys; sys.argv = ['long_runs.py', 'commits', '--count', '1000']\n"
+        "import long_runs\n"
+        "change = long_runs.change_pages\n"
+        "def lossy(run, cache, model, pages):\n"
+        "    change(run, cache, model, pages)\n"
+        "    model.update({page: (value + 1) % 256 for page, value in model.items()})\n"
+        "long_runs.change_pages = lossy\n"
+        "long_runs.main()\n"
+    )
+    (tmp_path / "wrong.py").write_text(wrong)
+    environment = {**os.environ, "ACCELRT_DRIVER": "host", "PYTHONPATH": str(FOLDER)}
+    command = [sys.executable, str(tmp_path / "wrong.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 1
+    assert "lost its contents" in done.stderr
+
+
+def test_a_kv_cache_needs_little_more_than_its_sequences(modules, monkeypatch):
+    bench = modules("bench_kv")
+    counts = {"grown": 0, "ended": 0}
+
+    def grow(slot, nbytes):
+        counts["grown"] += 1
+        return nbytes if nbytes == bench.TOKEN else 0
+
+    def end(slot):
+        counts["ended"] += 1
+
+    caches = bench.Caches(grow, end, lambda: 2 * bench.MIB, lambda: None)
+    monkeypatch.setitem(bench.SUBJECTS, "none", bench.Subject("json", lambda longest: caches))
+    cells = bench.measure("none", True)
+    assert counts["ended"] == cells["token"]["ended"] >= bench.QUICK_ENDED
+    assert counts["grown"] == cells["token"]["steps"]
+    begun = counts["ended"] + bench.SEQUENCES
+    assert bench.QUICK_ENDED * bench.TOKEN <= cells["copied"]["value"] * (1 << 30) <= begun * bench.TOKEN
+    assert cells["kv.ratio"]["value"] == 2 * bench.MIB / cells["kv.ratio"]["live"]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_copies_are_measured_from_every_node(nodes):
+    done = start("bench_numa", "--mib", "1", "--rounds", "1", "--json", ACCELRT_HOST_NODES=str(nodes))
+    assert done.returncode == 0, done.stderr
+    devices = json.loads(done.stdout)["devices"]
+    assert len(devices) == 2
+    for each in devices:
+        assert [int(node) for node in each["rates"]] == list(range(nodes))
+        assert all(rate > 0 for found in each["rates"].values() for rate in found.values())
+        assert each["default_node"] in (range(nodes) if nodes > 1 else (None, 0))

@@ -16,6 +16,7 @@ SCRIPTS = [
     "bench_stream",
     "bench_graph",
     "bench_copy",
+    "bench_kv",
     "bench_launch",
     "bench_compile",
     "bench_import",
@@ -25,7 +26,7 @@ SCRIPTS = [
     "replay",
 ]
 OTHERS = ["stitching", "torch_training"]  # whose columns are no libraries, or need a GPU
-RATIOS = {"random": 6, "replay": 8}
+RATIOS = {"random": 6, "replay": 8, "kv": 1}
 
 
 @pytest.fixture

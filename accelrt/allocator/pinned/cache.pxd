@@ -1,6 +1,10 @@
 # Blocks of page-locked memory: free lists, splitting and merging, all under the pool's lock and without the driver.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.allocator.event_ring cimport host_history, record_host
+from accelrt.allocator.history_types cimport (
+    ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, SEGMENT_ALLOCATED, SEGMENT_FREED,
+)
 from accelrt.allocator.pinned.block cimport (
     BLOCKS, FREE, LIVE, WORDS, class_above, class_below, count_held, kind_of, lowest_bit, PinnedBlock, PinnedPool,
     PinnedSegment, PinnedSettings, PinnedStats,
@@ -100,6 +104,11 @@ cdef inline void set_free(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     insert(pool, block)
 
 
+cdef inline void note_host(int action, uintptr_t address, size_t size) noexcept nogil:
+    if host_history.records:
+        record_host(action, address, size)
+
+
 cdef inline int hand_out(PinnedPool* pool, PinnedBlock* block, size_t size) noexcept nogil:
     # Of a free block that suffices; without room for a record it stays free.
     if map_reserve(&pool.live):
@@ -111,12 +120,16 @@ cdef inline int hand_out(PinnedPool* pool, PinnedBlock* block, size_t size) noex
     block.state = LIVE
     map_insert(&pool.live, block.address, block)
     count_held(pool, BLOCKS, 1, block.size)
+    note_host(ALLOCATED, block.address, block.size)
     return 0
 
 
 cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
     map_remove(&pool.live, block.address)
     count_held(pool, BLOCKS, -1, -<long long>block.size)
+    if block.state == LIVE:  # else it was asked for before
+        note_host(FREE_REQUESTED, block.address, block.size)
+    note_host(FREE_COMPLETED, block.address, block.size)
 
 # The cache of page-locked host memory: the public nogil face of allocator/pinned/.  Addresses are what
 # allocate_pinned wrote; 0 stands for no memory.  A function answers a status code.

@@ -129,6 +129,7 @@ cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     flip_start(block)
     insert(pool, block)
     count_held(pool, SEGMENTS, 1, segment.size)
+    note_host(SEGMENT_ALLOCATED, segment.address, segment.size)
     return 0
 
 
@@ -145,6 +146,7 @@ cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     pool.segment_count -= 1
     memmove(&pool.segments[index], &pool.segments[index + 1], (pool.segment_count - index) * sizeof(PinnedSegment*))
     count_held(pool, SEGMENTS, -1, -<long long>segment.size)
+    note_host(SEGMENT_FREED, segment.address, segment.size)
 
 
 cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
@@ -1257,6 +1259,7 @@ cdef int release_in(PinnedPool* at, uintptr_t address) noexcept nogil:
         give_back(at, False)  # what the driver keeps is tried again
         return 0
     block.state = PENDING
+    note_host(FREE_REQUESTED, address, block.size)
     background = at.settings.background
     spin_unlock(&at.lock)
     pthread_mutex_lock(&at.order)

@@ -79,6 +79,7 @@ class History:
         settings: as allocator_settings gives them.
         tag_figures: a dict a device, as tag_stats gives it.
         complete: bool, False for the record of a process that was stopped before it could end it.
+        host_events, host_segments: the same of page-locked memory; None and [] where it was not recorded.
     """
 
     events: list[Events] = field(default_factory=list)
@@ -90,6 +91,8 @@ class History:
     settings: dict[str, Any] = field(default_factory=dict)
     tag_figures: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = True
+    host_events: Events | None = None
+    host_segments: list[dict[str, Any]] = field(default_factory=list)
 
     def snapshot(self) -> dict[str, Any]:
         """All of it as a dict with torch's keys, and "accelrt" for what is ours alone."""
@@ -101,7 +104,14 @@ class History:
                 "external_annotations": self.annotations(),
                 "accelrt": self.own_part()
                 | {"events": [self.entries(of_accelrt(events)) for events in self.events]},
+                **self.host_part(),
             }
+
+    def host_part(self) -> dict[str, Any]:
+        """The keys of a snapshot that tell of page-locked memory; none where that was not recorded."""
+        if self.host_events is None:
+            return {}
+        return {"host_segments": self.host_segments, "host_traces": [self.entries(self.host_events)]}
 
     def entries(self, events: Events) -> list[dict[str, Any]]:
         """Events as dicts with torch's keys, and with tag, thread and pool; annotations have a name too."""

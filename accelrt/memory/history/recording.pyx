@@ -21,7 +21,8 @@ from accelrt.devices.device cimport current_ordinal
 from accelrt.errors import ArgumentError, SnapshotError
 from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made, set_history
 from accelrt.allocator.event_ring cimport (
-    clear_ring, copy_some, exchange_tag, first_event, nest_tag, read_tag, record_annotation, set_capture,
+    clear_ring, copy_some, exchange_tag, first_event, host_history, nest_tag, read_tag, record_annotation, set_capture,
+    set_host_history,
 )
 from accelrt.allocator.history_types cimport (
     ANNOTATION_BEGIN, ANNOTATION_END, CONTEXT_NONE, MAX_TAGS, Event, History, HistorySettings, TagFigures,
@@ -115,8 +116,15 @@ cdef str INTERPRETER_LOOP = "_PyEval_EvalFrameDefault"
 cdef dict CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
+# stub: HOST: int
+HOST = -1  # in place of an ordinal: page-locked memory
+
+
 cdef History* history_of(int device) noexcept nogil:
-    cdef Pool* pool = pool_if_made(device)
+    cdef Pool* pool
+    if device < 0:
+        return &host_history if host_history.events != NULL else NULL
+    pool = pool_if_made(device)
     return NULL if pool == NULL else pool.history
 
 
@@ -141,6 +149,7 @@ def record_history(
     enabled: Literal["all", "state"] | bool | None = "all", context: Literal["all", "alloc", "state"] | None = "all",
     stacks: Literal["python", "all"] = "python", max_entries: int = DEFAULT_ENTRIES,
     device: DeviceArgument | None = None, clear_history: bool = False, skip_actions: Sequence[str] | None = None,
+    record_pinned_host_memory: bool = False, record_cuda: bool = True,
 ) -> None:
     """Records what happens to device memory: torch.cuda.memory._record_memory_history.
 
@@ -156,6 +165,9 @@ def record_history(
         device: for torch's sake; all devices are recorded.
         clear_history: whether what was recorded before goes.
         skip_actions: sequence of str, actions of events that are not kept: "free_requested", say.
+        record_pinned_host_memory: bool, whether page-locked memory is recorded too, as many events of it: snapshots have
+            them in "host_traces", and its segments in "host_segments".
+        record_cuda: bool, whether device memory is; False records page-locked memory alone.
     Raises:
         ValueError, TypeError: an argument is none of those.
         MemoryError: the host has no memory for the events; the recording goes on as before.
@@ -180,15 +192,18 @@ def record_history(
     skipped = bits_of(skip_actions)
     with turn:
         settings.tags = wanted.tags
-        settings.records = enabled == "all"
+        settings.records = enabled == "all" and record_cuda
         settings.skipped = skipped
-        settings.context = CONTEXTS[context] if enabled is not None else CONTEXT_NONE
+        settings.context = CONTEXTS[context] if enabled is not None and record_cuda else CONTEXT_NONE
         settings.capacity = min(max_entries, MOST_ENTRIES)
         set_c_frames(stacks == "all")
         put_into_force(settings)
+        if set_host_history(record_pinned_host_memory and enabled == "all", CONTEXTS[context], settings.capacity):
+            raise MemoryError(f"the host has no memory for {settings.capacity} events of page-locked memory")
+        host_history.skipped = skipped
         is_on = enabled is not None
         if clear_history:
-            for ordinal in range(MAX_DEVICES):
+            for ordinal in range(HOST, MAX_DEVICES):
                 if history_of(ordinal) != NULL:
                     clear_ring(history_of(ordinal))
 
@@ -409,6 +424,12 @@ def event_range(int device) -> tuple[int, int]:
         return 0, 0
     first = first_event(history, &end, &begin)
     return first, end
+
+
+def has_host_history() -> bool:
+    """Tells whether page-locked memory is recorded, or was and has events that are kept."""
+    first, end = event_range(HOST)
+    return host_history.records or first < end
 
 
 def history_begin(int device) -> int:

@@ -62,9 +62,12 @@ class Checker:
         self.lists: set[int] = set()  # the other lists, which stand in one place alone
 
     def check(self, snapshot: dict[str, Any], name: str) -> None:
-        for index, segment in enumerate(want(snapshot, "segments", list, name)):
-            self.check_segment(segment, f"{name}: segments[{index}]")
+        for key in ("segments", *(["host_segments"] if "host_segments" in snapshot else [])):
+            for index, segment in enumerate(want(snapshot, key, list, name)):
+                self.check_segment(segment, f"{name}: {key}[{index}]")
         self.check_traces(snapshot, "device_traces", name)
+        if "host_traces" in snapshot:
+            self.check_traces(snapshot, "host_traces", name)
         for key, kind in (("allocator_settings", dict), ("external_annotations", list)):
             if key in snapshot:
                 want(snapshot, key, kind, name)

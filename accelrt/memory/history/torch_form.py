@@ -195,6 +195,7 @@ def written(history: History) -> list[bytes]:
     maker = EventPickler(pickler, history)
     traces = [maker.trace(of_torch(events)) for events in history.events]
     others = [maker.trace(of_accelrt(events)) for events in history.events]
+    of_host = [] if history.host_events is None else maker.trace(history.host_events)
     return [
         *(*first, *items(maker.vocabulary), pickler.opcodes("events"), *items(chain.from_iterable(others))),
         *(pickler.opcodes(part) for pair in history.own_part().items() for part in pair),
@@ -202,7 +203,16 @@ def written(history: History) -> list[bytes]:
         *(pickler.opcodes("device_traces"), *items(chain.from_iterable(traces))),
         *(pickler.opcodes("allocator_settings"), pickler.opcodes(history.settings)),
         *(pickler.opcodes("external_annotations"), pickler.opcodes(history.annotations())),
+        *(host_part(pickler, history, of_host) if of_host else ()),
         *(SETITEMS, STOP),
+    ]
+
+
+def host_part(pickler: PartPickler, history: History, events: list[bytes]) -> list[bytes]:
+    """The keys that tell of page-locked memory, with their values."""
+    return [
+        *(pickler.opcodes("host_segments"), pickler.opcodes(history.host_segments)),
+        *(pickler.opcodes("host_traces"), *items(events)),
     ]
 
 

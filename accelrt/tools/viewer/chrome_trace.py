@@ -32,7 +32,7 @@ def trace_events(recording: Recording, largest: int = 2000) -> Iterator[dict[str
     if largest < 0:
         raise ValueError(f"largest is {largest}; a number of allocations from 0 on is needed")
     for log in recording.devices:
-        yield event(log, "M", "process_name", args={"name": f"device {log.device}"})
+        yield event(log, "M", "process_name", args={"name": log.title})
         yield event(log, "M", "thread_name", tid=EVENTS_THREAD, args={"name": "events"})
         yield from counters(log)
         yield from instants(log)

@@ -98,7 +98,7 @@ def figure(log: DeviceRecording, title: str, height: float, hidden: tuple[str, .
     """A picture, and its axes; those of the hidden sides have no line."""
     drawn = need_matplotlib()(figsize=(12, height), layout="constrained")
     axes = drawn.subplots()
-    axes.set_title(plain(f"device {log.device}: {title}"), loc="left", fontsize=11)
+    axes.set_title(plain(f"{log.title}: {title}"), loc="left", fontsize=11)
     for side in hidden:
         axes.spines[side].set_visible(False)
     if "left" in hidden:

@@ -71,6 +71,9 @@ def bounded(values: list[int], bits: int, what: str, key: str) -> list[int]:
     return values
 
 
+HOST = -1  # in place of an ordinal: page-locked memory
+
+
 def brief(value: Any) -> str:
     """Returns what a value is, in a few words, however large what it refers to is."""
     return SHORT.repr(value)[:SHOWN]
@@ -84,7 +87,8 @@ class Recording:
     Attributes:
         strings: list of str; frames: list of (file, line, name), file and name being places in strings.
         stacks: list of tuples of places in frames, innermost first; the first is empty.
-        devices: list of DeviceRecording, one for each device with segments or events.
+        devices: list of DeviceRecording, one for each device with segments or events, and behind them one of
+            page-locked memory, where that was recorded.
         settings: dict of str, the allocator's.
     Raises:
         ValueError: something in it is not what torch's format has there; the text says where.
@@ -117,6 +121,9 @@ class Recording:
             self.devices.append(DeviceRecording(self, device, lists, segments[device]))
             self.devices[-1].dropped = dropped.get(device, 0)
             self.devices[-1].read_annotations(snapshot.get("external_annotations", []))
+        host = snapshot.get("host_traces", []), snapshot.get("host_segments", [])
+        if any(host[0]) or host[1]:
+            self.devices.append(DeviceRecording(self, HOST, *host))
         self.strings: list[str] = list(self.string_places)
         self.frames: list[tuple[int, int, int]] = list(self.frame_places)
         self.stacks: list[tuple[int, ...]] = list(self.stack_places)
@@ -166,7 +173,7 @@ class DeviceRecording:
         traces: lists of its events, torch's and those that only accelrt has, each in order of time.
         segments: list of dicts, its segments.
     Attributes:
-        device: int, the ordinal; dropped: int, events that the ring lost before the first.
+        device: int, the ordinal, or HOST; dropped: int, events that the ring lost before the first.
         streams, pools, actions: lists of int, of (int, int) and of str, which the columns index.  Tags are
             strings of the recording.
         first_us: int, the time of the first event; times: microseconds since then, never falling.
@@ -197,6 +204,11 @@ class DeviceRecording:
     @property
     def count(self) -> int:
         return len(self.action)
+
+    @property
+    def title(self) -> str:
+        """The name that a reader is shown: of the device, or page-locked memory."""
+        return "page-locked memory" if self.device == HOST else f"device {self.device}"
 
     # --- what the snapshot holds ---
 

@@ -29,7 +29,7 @@ class App {
 
   connect() {
     const { recording } = this;
-    recording.devices.forEach((each, at) => $("device").append(make("option", { value: at, text: `${each.device}` })));
+    recording.devices.forEach((each, at) => $("device").append(make("option", { value: at, text: each.device < 0 ? "page-locked" : `${each.device}` })));
     $("device-choice").hidden = recording.devices.length < 2;
     $("device").addEventListener("change", () => this.setDevice(Number($("device").value)));
     $("colour").addEventListener("change", () => this.setColours($("colour").value));

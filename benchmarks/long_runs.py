@@ -1,0 +1,269 @@
+"""Long runs of random work whose every result is checked: changes of graphs, and of committed memory.
+
+    python benchmarks/long_runs.py updates [--count 1000000]
+    python benchmarks/long_runs.py commits [--count 1000000]
+    python benchmarks/long_runs.py graphs [--count 100000]
+        [--seconds 600] [--seed 1] [--json]
+
+"updates" gives a kernel node of one instance another pointer so many times, and says what a change took at
+first and at last, and how much memory the process has more.  "commits" commits and decommits random ranges
+of a reservation, and compares what is committed, and what lies there, with a model.  "graphs" captures random
+graphs of fills, copies and kernels, replays each with random memory in place of what it was captured with,
+and compares all of that memory with what the same work does without a graph.  A run ends early when the
+seconds are over, and says how far it came.  The exit status is 1 where anything differs, or where memory
+grows.  ACCELRT_DRIVER=host runs it without a GPU.
+"""
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter, perf_counter_ns
+
+import numpy as np
+from peers.with_accelrt import Accelrt
+
+import accelrt
+
+MIB = 1 << 20
+COUNTS = {"updates": 1_000_000, "commits": 1_000_000, "graphs": 100_000}
+GROWTH = 8 * MIB  # of the process over a run, which caches and the interpreter take
+LOOK = 1000  # changes of one sample, and steps between two audits
+PAGES = 256
+MOST_PAGES = 16  # of one commit
+ELEMENTS = 256
+ARRAYS = 4
+ROUNDS = 3  # replays of each graph
+
+
+def check(condition: bool, text: str) -> None:
+    """Ends the program where something differs."""
+    if not condition:
+        sys.exit(f"long_runs: {text}")
+
+
+def resident() -> int:
+    """The process's bytes in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@dataclass
+class Run:
+    """How far a run may go, and what it says."""
+
+    count: int
+    seconds: float
+    random: random.Random
+    said: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.end = perf_counter() + self.seconds
+
+    def over(self) -> bool:
+        """Whether the seconds are."""
+        return perf_counter() > self.end
+
+
+# --- a kernel node's pointer -------------------------------------------------------------------------------
+
+
+def updates(run: Run) -> None:
+    """Changes one node again and again, LOOK times a sample."""
+    update = Accelrt(False).update_1()
+    for _ in range(LOOK):
+        update()
+    gc.collect()
+    before, live, samples = resident(), accelrt.memory_allocated(), []
+    done = 0
+    while done < run.count and not run.over():
+        start = perf_counter_ns()
+        for _ in range(LOOK):
+            update()
+        samples.append((perf_counter_ns() - start) / LOOK)
+        done += LOOK
+    gc.collect()
+    grown = resident() - before
+    tenth = max(1, len(samples) // 10)
+    run.said = {
+        "done": done,
+        "first_ns": statistics.median(samples[:tenth]),
+        "last_ns": statistics.median(samples[-tenth:]),
+        "grown_bytes": grown,
+    }
+    check(grown <= GROWTH, f"the process grew by {grown} bytes in {done} changes")
+    check(accelrt.memory_allocated() == live, "the changes left memory allocated")
+
+
+# --- committed memory --------------------------------------------------------------------------------------
+
+
+def commits(run: Run) -> None:
+    """Commits and decommits; the model is the value that each committed page was filled with."""
+    with accelrt.reserve(PAGES * 2 * MIB) as cache:
+        page = cache.page_bytes
+        model: dict[int, int] = {}
+        done = 0
+        while done < run.count and not run.over():
+            first = run.random.randrange(len_of(cache))
+            last = min(first + run.random.randint(1, MOST_PAGES), len_of(cache))
+            change_pages(run, cache, model, range(first, last))
+            done += 1
+            if done % LOOK == 0:
+                audit_pages(run, cache, model)
+        audit_pages(run, cache, model)
+        accelrt.synchronize()
+        run.said = {"done": done, "committed_pages": len(model), "page_bytes": page}
+
+
+def len_of(cache: accelrt.memory.Reservation) -> int:
+    """The pages of a reservation."""
+    return cache.nbytes // cache.page_bytes
+
+
+def change_pages(run: Run, cache: accelrt.memory.Reservation, model: dict[int, int], pages: range) -> None:
+    """Decommits as many of a range's first pages as are committed; or commits and fills those that aren't."""
+    page, first = cache.page_bytes, pages.start
+    committed = first in model
+    last = next((each for each in pages if (each in model) != committed), pages.stop)
+    place, size = first * page, (last - first) * page
+    if committed:
+        cache.decommit(place, size)
+        for each in range(first, last):
+            del model[each]
+        return
+    cache.commit(place, size)
+    for each in range(first, last):
+        model[each] = run.random.randrange(256)
+        cache.buffer(each * page, 512).fill(model[each])
+
+
+def audit_pages(run: Run, cache: accelrt.memory.Reservation, model: dict[int, int]) -> None:
+    """Compares what is committed, and some of it, with the model."""
+    page = cache.page_bytes
+    accelrt.memory.audit()
+    found = {place // page for start, size in cache.committed() for place in range(start, start + size, page)}
+    check(found == set(model), f"{len(found)} pages are committed, and not the {len(model)} that should be")
+    check(cache.committed_bytes == len(model) * page, "the committed bytes are miscounted")
+    read = np.zeros(512, np.uint8)
+    for each in run.random.sample(sorted(model), min(4, len(model))):
+        accelrt.copy(read, cache.buffer(each * page, 512))
+        check(bool((read == model[each]).all()), f"page {each} lost its contents")
+
+
+# --- random graphs ------------------------------------------------------------------------------------------
+
+Operation = tuple[str, int, int, int]
+
+
+def random_work(chosen: random.Random) -> list[Operation]:
+    """Operations on the arrays: a kind, which array it writes, which it reads, and a number."""
+    kinds = ("fill", "copy", "double", "add")
+    return [
+        (chosen.choice(kinds), chosen.randrange(ARRAYS), chosen.randrange(ARRAYS), chosen.randrange(1 << 16))
+        for _ in range(chosen.randint(1, 12))
+    ]
+
+
+def perform(work: list[Operation], arrays: list[accelrt.Array], kernels: dict[str, Callable]) -> None:
+    """Puts the operations into the current stream."""
+    for kind, to, origin, number in work:
+        if kind == "fill":
+            arrays[to].fill_(number)
+        elif kind == "copy" and to != origin:
+            accelrt.copy(arrays[to], arrays[origin], blocking=False)
+        elif kind == "double":
+            kernels["double"](arrays[origin], out=arrays[to])
+        elif kind == "add":
+            kernels["add"](arrays[to], arrays[origin], out=arrays[to])
+
+
+def fresh(chosen: random.Random) -> accelrt.Array:
+    """An array of random integers."""
+    return accelrt.asarray(
+        np.random.default_rng(chosen.randrange(1 << 31)).integers(0, 1 << 16, ELEMENTS, np.int32)
+    )
+
+
+def names_in(graph: accelrt.CUDAGraph, arrays: list[accelrt.Array]) -> dict[str, accelrt.Array]:
+    """Those of the arrays that the graph uses, by a name for each."""
+    found = {}
+    for index, each in enumerate(arrays):
+        try:
+            accelrt.GraphParameters(graph, m=each)
+        except ValueError as error:
+            check("no node of the graph uses m" in str(error), str(error))
+        else:
+            found[f"m{index}"] = each
+    return found
+
+
+def one_graph(run: Run, kernels: dict[str, Callable]) -> int:
+    """Captures a graph and replays it with other memory; answers how often."""
+    work, arrays = random_work(run.random), [fresh(run.random) for _ in range(ARRAYS)]
+    if not any(kind != "copy" or to != origin for kind, to, origin, _ in work):
+        return 0
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        perform(work, arrays, kernels)
+    named = names_in(graph, arrays)
+    bound = accelrt.GraphParameters(graph, **named)
+    for _ in range(ROUNDS):
+        changed = {name: fresh(run.random) for name in named if run.random.random() < 0.5}
+        arrays = [changed.get(f"m{index}", each) for index, each in enumerate(arrays)]
+        expected = [accelrt.asarray(each.numpy()) for each in arrays]
+        perform(work, expected, kernels)
+        bound.replay(**changed)
+        for index, (have, wanted) in enumerate(zip(arrays, expected, strict=True)):
+            check(bool((have.numpy() == wanted.numpy()).all()), f"array {index} differs after {work}")
+    return ROUNDS
+
+
+def graphs(run: Run) -> None:
+    """Random graphs with random memory."""
+    kernels = {
+        "double": accelrt.elementwise("T x", "T y", "y = 2 * x", name="doubled"),
+        "add": accelrt.elementwise("T x, T y", "T z", "z = x + y", name="added"),
+    }
+    done = replays = 0
+    with accelrt.stream(accelrt.Stream()):
+        while done < run.count and not run.over():
+            replays += one_graph(run, kernels)
+            done += 1
+            if done % LOOK == 0:
+                accelrt.memory.audit()
+    accelrt.synchronize()
+    run.said = {"done": done, "replays": replays}
+
+
+def main() -> None:
+    """One run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("mode", choices=COUNTS)
+    parser.add_argument("--count", type=int, help="changes, steps or graphs")
+    parser.add_argument("--seconds", type=float, default=600, help="after which it ends")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="print JSON on one line")
+    options = parser.parse_args()
+    count = COUNTS[options.mode] if options.count is None else options.count
+    run = Run(count, options.seconds, random.Random(options.seed))
+    start = perf_counter()
+    {"updates": updates, "commits": commits, "graphs": graphs}[options.mode](run)
+    said = {"mode": options.mode, "of": count, **run.said, "seconds": round(perf_counter() - start, 3)}
+    print(
+        json.dumps(said)
+        if options.json
+        else "  ".join(
+            f"{key} {value:,}" if not isinstance(value, str) else value for key, value in said.items()
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
