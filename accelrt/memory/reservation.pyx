@@ -1002,7 +1002,8 @@ cdef class Reservation:
                         self.set_access(page, page + 1, MEMORY_READ)
                 return self.pool.sleep(keep, exports=exports)
             except BaseException:
-                self.protect_again(list(self.accesses))
+                if not self.pool.is_asleep():  # it may be, where Ctrl-C came behind the last step
+                    self.protect_again(list(self.accesses))
                 raise
 
     def wake(self) -> SleepResult:
@@ -1016,9 +1017,11 @@ cdef class Reservation:
         """
         self.check_open()
         with self.turn("wake"):
-            woken = self.pool.wake()
-            self.protect_again(list(self.accesses))
-        return woken
+            try:
+                return self.pool.wake()
+            finally:
+                if not self.pool.is_asleep():
+                    self.protect_again(list(self.accesses))
 
     cdef int protect_again(self, list pages) except -1:
         cdef size_t page
