@@ -734,12 +734,13 @@ cdef class Reservation:
         self.check_range(offset, nbytes, &first, &end)
         with self.turn("decommit"):
             protected = [page for page in self.accesses if first <= page < end]
+            awake = not self.pool.is_asleep()  # else there are no pages, and those of wake() are protected then
             try:
-                for page in protected:
+                for page in protected if awake else ():
                     self.set_access(page, page + 1, MEMORY_WRITTEN)
                 self.give_pages(first, end, worker)
             except BaseException:
-                self.protect_again(protected)
+                self.protect_again(protected if awake else [])
                 raise
             for page in protected:
                 del self.accesses[page]
