@@ -139,18 +139,18 @@ def start(make: Callable[[], AbstractContextManager[None]]) -> None:
     try:
         listener.begin()
     except BaseException:
-        if _listener is listener:
-            _listener = None
-        listener.close()
+        stop()
         raise
 
 
 def stop() -> None:
     """Listens no more; what sleeps because of it wakes."""
     global _listener
-    listener, _listener = _listener, None
+    listener = _listener
     if listener is not None:
         listener.close()
+        if _listener is listener:  # known until it is closed, whatever Ctrl-C comes between
+            _listener = None
 
 
 def forget_in_child() -> None:

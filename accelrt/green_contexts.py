@@ -95,13 +95,13 @@ class Part:
 
 
 _parts: dict[Key, Part] = {}
-_making = threading.Lock()
+_making = threading.RLock()  # a signal's handler may come in between
 
 
 def forget_in_child() -> None:
     global _making
     _parts.clear()
-    _making = threading.Lock()
+    _making = threading.RLock()
 
 
 process.call_at_fork("green_contexts", "tools", child=forget_in_child)
@@ -474,11 +474,13 @@ class GreenContext:
             entered.enter_context(StreamContext(stream))
             if self.mem_pool is not None:
                 entered.enter_context(use_pool(self.mem_pool, self.device_index))
+            self._entered.append((threading.get_ident(), before, stream, entered))
         except BaseException:
-            entered.close()
-            ask("cuCtxPopCurrent")
+            try:
+                entered.close()
+            finally:
+                ask("cuCtxPopCurrent")
             raise
-        self._entered.append((threading.get_ident(), before, stream, entered))
 
     def pop_context(self) -> None:
         """Makes current again what was so before set_context, the stream behind the work of the context's.
@@ -493,12 +495,12 @@ class GreenContext:
                 "it, each on the thread that set it"
             )
         entry = here[-1]
-        self._entered.remove(entry)
         _, before, stream, entered = entry
-        before.wait_stream(stream)
+        before.wait_stream(stream)  # where that is refused, nothing is changed
         try:
             entered.close()
         finally:
+            self._entered.remove(entry)
             ask("cuCtxPopCurrent")
 
     def __enter__(self) -> Self:

@@ -97,7 +97,7 @@ cdef Entry[57] ENTRIES = [
     Entry(INVALID_PC, b"INVALID_PC", b"a kernel jumped to where no code is",
           b"the context is lost: run the program under compute-sanitizer"),
     Entry(LAUNCH_FAILED, b"LAUNCH_FAILED", b"a kernel failed",
-          b"the context is lost: run the program under compute-sanitizer"),
+          b"the context is lost: run the program under compute-sanitizer, or on the host device under a debugger"),
     Entry(COOPERATIVE_LAUNCH_TOO_LARGE, b"COOPERATIVE_LAUNCH_TOO_LARGE",
           b"the blocks of a cooperative launch do not all fit on the device at once",
           b"pass at most kernel.occupancy(block) * multi_processor_count blocks"),

@@ -47,6 +47,8 @@ MAY_WAIT = re.compile(
 IN_NO_CONTEXT = re.compile(
     "device_(?!synchronize)|can_access_peer|granularity|async_|stream_is_capturing|context_"
 )
+# Of these what says the same of a device whose context is lost.
+IN_ANY_STATE = re.compile("device_(name|uuid|pci_bus_id|memory|attribute)$")
 DEFINED = re.compile(r"^cdef int (\w+)\(", re.M)
 INCLUDED = re.compile(r'^include "(\w+)_rows\.pxi"', re.M)
 BODY = re.compile(r"^cdef int (\w+)_(entered|gated|locked)\(([^)]*)\) noexcept nogil:", re.M)
@@ -343,6 +345,7 @@ def gated(body: Body, lock: str) -> str:
     gate = "gate_any()"
     if "device" in row.types:
         gate = "gate(device)" if IN_NO_CONTEXT.match(row.name) else "enter(device)"
+        gate = "gate_device(device)" if IN_ANY_STATE.match(row.name) else gate
     declared, look_ups, answer = "", "", body.call
     for handle in reversed(handles):
         look_up, refusal = LOOK_UPS[handle.type]

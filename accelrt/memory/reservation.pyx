@@ -740,12 +740,13 @@ cdef class Reservation:
         self.check_range(offset, nbytes, &first, &end)
         with self.turn("decommit"):
             protected = [page for page in self.accesses if first <= page < end]
+            awake = not self.pool.is_asleep()  # else there are no pages, and those of wake() are protected then
             try:
-                for page in protected:
+                for page in protected if awake else ():
                     self.set_access(page, page + 1, MEMORY_WRITTEN)
                 self.give_pages(first, end, worker)
             except BaseException:
-                self.protect_again(protected)
+                self.protect_again(protected if awake else [])
                 raise
             for page in protected:
                 del self.accesses[page]
@@ -1008,7 +1009,8 @@ cdef class Reservation:
                         self.set_access(page, page + 1, MEMORY_READ)
                 return self.pool.sleep(keep, exports=exports)
             except BaseException:
-                self.protect_again(list(self.accesses))
+                if not self.pool.is_asleep():  # it may be, where Ctrl-C came behind the last step
+                    self.protect_again(list(self.accesses))
                 raise
 
     def wake(self) -> SleepResult:
@@ -1022,9 +1024,11 @@ cdef class Reservation:
         """
         self.check_open()
         with self.turn("wake"):
-            woken = self.pool.wake()
-            self.protect_again(list(self.accesses))
-        return woken
+            try:
+                return self.pool.wake()
+            finally:
+                if not self.pool.is_asleep():
+                    self.protect_again(list(self.accesses))
 
     cdef int protect_again(self, list pages) except -1:
         cdef size_t page

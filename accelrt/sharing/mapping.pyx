@@ -844,17 +844,17 @@ cdef class Mapping:
         cdef size_t size = self.size
         cdef int device = self.device_index
         cdef int code = 0
+        if not self.plain and self.mapped != size:
+            raise ValueError(f"{self.mapped} of {size} bytes are mapped")
+        code = add_imported(device, base, size)  # first, so that a device that comes into use meanwhile finds it
+        if code:
+            raise_status(code, "import", ("address", base))
+        self.noted = True
         if not self.plain:
-            if self.mapped != size:
-                raise ValueError(f"{self.mapped} of {size} bytes are mapped")
             with nogil:
                 code = open_imported(device, base, size)
             if code:
                 raise_status(code, "memory_access", ("address", base, "size", size, "device", device))
-        code = add_imported(device, base, size)
-        if code:
-            raise_status(code, "import", ("address", base))
-        self.noted = True
 
     cdef int unmap(self) noexcept:
         # 0, or NOT_READY where the driver refused: beside a capture, say.  Then it is to be tried again.

@@ -6,6 +6,7 @@ which the first calls the driver is tried.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import queue
@@ -145,11 +146,16 @@ class Interleaver:
             StuckError: one does not end.
         """
         one, other = self.workers
-        self.table.park(number=number, when=when, thread=one.ident, limit=self.parked)
-        one.begin(first)
-        self.await_place(one, where)
-        other.begin(second)
-        other.ended.wait(PATIENCE)
+        try:
+            self.table.park(number=number, when=when, thread=one.ident, limit=self.parked)
+            one.begin(first)
+            self.await_place(one, where)
+            other.begin(second)
+            other.ended.wait(PATIENCE)
+        except BaseException:  # Ctrl-C, say: nobody stands there any longer
+            with contextlib.suppress(RuntimeError):
+                self.table.go_on()
+            raise
         try:
             self.table.go_on()
         except RuntimeError as error:

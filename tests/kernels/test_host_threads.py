@@ -115,8 +115,14 @@ def failing():
     words = np.frombuffer(count, np.uint32)
     words[0] = 0
     module.function("fail")[10_000, 1](count, np.uint32(40))
-    with pytest.raises(accelrt.CudaError, match=r"LAUNCH_FAILED .*'fail'"):
+    with pytest.raises(
+        accelrt.CudaError, match=r"LAUNCH_FAILED .*on the host device under a debugger.*'fail'"
+    ):
         accelrt.synchronize()
+    for device in (0, 1):  # what is known of a lost device, and the readings of the other one
+        with pytest.raises(accelrt.NotSupportedError, match="no such reading"):
+            accelrt.temperature(device)
+    assert accelrt.device_memory_used(1) == 0
     assert 41 <= words[0] < 10_000  # what had begun ended, and nothing more began
     del words
 

@@ -658,3 +658,16 @@ def test_nothing_is_made_on_a_reservation_that_another_thread_closes():
         )
         assert (closed.kind, buffer.kind) in (("done", "ValueError"), ("BufferError", "done"))
     interleaver.close()
+
+
+def test_what_is_protected_is_decommitted_while_it_sleeps():
+    with accelrt.reserve(4 * page_bytes()) as cache:
+        cache.commit(0, 2 * cache.page_bytes)
+        cache.protect(0, 2 * cache.page_bytes, "r")
+        cache.sleep()
+        cache.decommit(0, cache.page_bytes)
+        cache.wake()
+        assert [cache.access(at * cache.page_bytes) for at in (0, 1)] == ["rw", "r"]
+        cache.commit(0, cache.page_bytes)
+        cache.buffer(0, cache.page_bytes).fill(1)
+        accelrt.synchronize()

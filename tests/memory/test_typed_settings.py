@@ -68,6 +68,7 @@ def test_values_have_the_keys_units_and_types():
         ({"growth_slak": 0.1}, r"'growth_slak', given '0\.1', is not a key; did you mean growth_slack"),
         ({"max_split_size_mb": 5}, "max_split_size_mb is '5'; it may be a whole number of MiB above 20"),
         ({"backend": "cudaMallocAsync", "stitching": True}, "contradicts stitching:True"),
+        ({"backend": "native,stitching:False"}, "has a comma in it, and sets stitching too"),
         ({"max_non_split_rounding_mb": 64}, "does nothing without max_split_size_mb"),
     ],
 )

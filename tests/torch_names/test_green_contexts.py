@@ -554,3 +554,18 @@ def test_groups_of_several_sizes_have_nothing_in_common_on_a_gpu():
         queued = GreenContext.create(workqueue_scope="balanced", workqueue_concurrency_limit=2)
         assert queued.resources.workqueue_concurrency_limit == 2
         assert queued.resources.workqueue_scope == "balanced"
+
+
+@pytest.mark.host
+def test_a_pop_that_is_refused_can_be_tried_again(stand_in):
+    before, part, graph = accelrt.current_stream(), GreenContext.create(8), accelrt.CUDAGraph()
+    part.set_context()
+    graph.capture_begin()
+    with pytest.raises(accelrt.CudaError):
+        part.pop_context()  # the default stream cannot wait for a capture
+    with pytest.raises(accelrt.CaptureError):
+        graph.capture_end()
+    part.pop_context()
+    assert accelrt.current_stream() == before
+    with pytest.raises(RuntimeError, match="not this thread's current context"):
+        part.pop_context()

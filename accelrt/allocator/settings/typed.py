@@ -40,6 +40,10 @@ class AllocatorSettings:
         given = {name: value for name, value in keys.items() if value is not None}
         text = ",".join(f"{name}:{text_of(name, value)}" for name, value in given.items())
         fill(self, parse(text, SOURCE))
+        if more := [name for name in self.named if name not in given]:
+            raise TypeError(
+                f"{SOURCE}: a value has a comma in it, and sets {', '.join(more)} too; pass each by name"
+            )
         for name, value in given.items():
             check_type(name, value, self._values[name])
 

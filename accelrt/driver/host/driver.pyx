@@ -35,8 +35,8 @@ from accelrt.driver.host.machine cimport (
 )
 from accelrt.driver.host.memory cimport count_physicals, devices_with_access, fill_memory, takings
 from accelrt.driver.host.stream cimport (
-    check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_devices, gate_is_new, gate_open, put_in,
-    BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED,
+    check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
+    put_in, BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED,
     SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
 )
 from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, Work, begin_work, kernel_fn

@@ -49,6 +49,7 @@ cdef int make_launch(
 # Whether a row of the host driver may do its work: asked first by every one.
 
 cdef int gate(int device) noexcept nogil  # 0, or the refusal; devices from 0
+cdef int gate_device(int device) noexcept nogil  # the same, of a lost device too
 cdef int enter(int device) noexcept nogil  # the same for what on a GPU runs in the device's context, and so makes one
 cdef int gate_any() noexcept nogil        # the same for rows without a device
 cdef bint gate_is_new() noexcept nogil    # never opened in this process or the one it was forked from

@@ -559,10 +559,16 @@ cdef int gate_any() noexcept nogil:
     return NOT_PERMITTED if in_callback() else 0
 
 
-cdef int gate(int device) noexcept nogil:
+cdef int gate_device(int device) noexcept nogil:
+    # For what is known of a device, which is the same once it is lost.
     cdef int code = gate_any()
     if code == 0 and (device < 0 or device >= gate_devices()):
         return INVALID_DEVICE if gate_devices() else NO_DEVICE
+    return code
+
+
+cdef int gate(int device) noexcept nogil:
+    cdef int code = gate_device(device)
     if code == 0 and lost_device() == device + 1:
         return lost_code()
     return code
