@@ -253,6 +253,21 @@ def test_a_sleep_and_a_wake_are_measured_and_checked():
     assert said["raw"] == {}
 
 
+def test_an_engines_sleep_is_measured_by_part_and_checked():
+    done = start("sleep_engine", "--gib", "0.1", "--graphs", "6", "--shapes", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [row["round"] for row in said["rows"]] == ["first", "second"]
+    for row in said["rows"]:
+        assert row["sleep bytes"] == row["wake bytes"] >= 2 * int(0.1 * 2**30), "of both devices"
+    assert [each["device"] for each in said["asleep"]] == [0, 1]
+    for each in said["asleep"]:
+        named = {"context", "modules", "pages", "graphs", "communicators", "accelrt's own"}
+        assert set(each["parts"]) == named
+        assert each["parts"]["accelrt's own"] == 0, "all of it sleeps"
+    assert (said["graphs"], said["raw"]) == (6, {})
+
+
 def test_managed_memory_is_measured_and_checked():
     done = start("bench_managed", "--gib", "0.01", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
