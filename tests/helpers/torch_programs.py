@@ -495,6 +495,26 @@ def graphs_and_streams_use_an_allocator_of_a_mem_pool(interop, torch):
     assert live.value == 0
 
 
+@program
+def a_pool_of_symmetric_memory(interop, torch):
+    from torch.distributed import _symmetric_memory
+
+    interop.install()
+    torch.empty(1, device="cuda")
+    pool = _symmetric_memory.get_mem_pool(torch.device("cuda", 0))
+    for _ in range(2):
+        if "standin" not in sys.argv:
+            tensor = inside(torch, pool, numbers(torch, 100))
+            assert holds(tensor, numbers(torch, 100))
+            continue
+        with refused(torch.OutOfMemoryError, "of a MemPool's allocator on this thread", "find cuDeviceGet"):
+            inside(torch, pool, numbers(torch, 100))
+    with refused(torch.OutOfMemoryError, "shows what holds it."):
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    assert pool.use_count() == 1
+    assert holds(numbers(torch, 10).cuda(), numbers(torch, 10))
+
+
 def start():
     """The stand-in, which has to live on, where there is one."""
     if "standin" not in sys.argv:
