@@ -274,7 +274,8 @@ def refuse_open_uses() -> None:
         raise RuntimeError(
             "torch still has objects over pools that were made while accelrt was its allocator, and could "
             f"not end them without it: {counts}; delete the graphs and MemPools, and leave torch.cuda.graph "
-            "and use_mem_pool, before accelrt.interop.torch.uninstall()"
+            "and use_mem_pool, before accelrt.interop.torch.uninstall(); torch.compiler.reset() lets go of "
+            "what torch.compile captured"
         )
 
 

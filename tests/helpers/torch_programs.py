@@ -239,6 +239,25 @@ def a_capture_that_failed_holds_up_no_uninstall(interop, torch):
 
 
 @program
+def uninstall_after_graph_trees(interop, torch):
+    interop.install()
+    import torch._dynamo
+
+    compiled = torch.compile(lambda source: source.clone().clone(), backend="cudagraphs", dynamic=False)
+    source = numbers(torch, 1000).cuda()
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        compiled(source)
+    with refused(RuntimeError, "graph", "torch.compiler.reset() lets go"):
+        interop.uninstall()
+    del compiled
+    torch.compiler.reset()
+    interop.uninstall()
+    assert torch.cuda.get_allocator_backend() == "native"
+    assert holds(source, numbers(torch, 1000))
+
+
+@program
 def uninstall_beside_busy_streams(interop, torch):
     import accelrt
 
