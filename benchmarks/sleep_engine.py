@@ -1,6 +1,6 @@
 """What an inference engine leaves on its devices while all of it sleeps, by part, and how fast it wakes.
 
-    python benchmarks/sleep_engine.py [--gib 60] [--graphs 67] [--shapes 35] [--devices N] [--json]
+    python benchmarks/sleep_engine.py [--gib 60] [--graphs 67] [--shapes 35] [--devices N] [--torch]
 
 The engine's stand-in has on each device, of so many GiB: weights (six tenths, kept asleep), a KV cache (the
 rest, discarded), and graphs of kernels in a pool of their own, over several shapes; and with two devices, the
@@ -11,9 +11,9 @@ with status 1.
 Bytes are what NVML says of the whole device, so nothing else may use it meanwhile; a part of the driver's is
 what a stage took beyond accelrt's own memory: the context, the modules (a kernel loaded and launched), the
 executables of graphs, the communicators.  A process that only initialised CUDA has the context alone; asleep
-the goal is at most 300 MiB more.  cuBLAS has no workspace here, for no library works beside accelrt; torch's
-lies in torch's default memory, which sleeps with install(sleepable=True).  The raw rates are those of
-bench_sleep.py.
+the goal is at most 300 MiB more.  With --torch all of it is torch's, on accelrt as its allocator: the layers
+are matrix products, "libraries" is what cuBLAS took, whose workspaces lie in torch's default memory, and that
+sleeps too.  The raw rates are those of bench_sleep.py.
 ACCELRT_DRIVER=host runs it without a GPU, with --gib 0.1; then figures mean nothing.
 """
 
@@ -21,13 +21,12 @@ import argparse
 import json
 import time
 
-import numpy as np
 from bench_sleep import MIB, check, raw_rates, row
+from engine_of_torch import TorchEngine
+from engine_parts import Engine
 
 import accelrt
 
-PART = 1024 * MIB  # of weights, at most in one Buffer
-PIECE = 16 * MIB  # of one value
 GOAL = 300 * MIB
 
 
@@ -53,91 +52,6 @@ class Stages:
             now, reserved = used(device), accelrt.memory_reserved(device)
             self.parts[index][part] = now - self.seen[index] - (reserved - self.reserved[index])
             self.seen[index], self.reserved[index] = now, reserved
-
-
-class Engine:
-    """The part of the stand-in that one device has."""
-
-    def __init__(self, device: int):
-        self.device = device
-        self.pools = {name: accelrt.MemPool(device=device) for name in ("weights", "cache", "graphs")}
-        self.stream = accelrt.Stream(device)
-        self.captures = 0
-
-    def load(self) -> None:
-        """Makes a kernel, and launches it."""
-        self.kernel = accelrt.elementwise("float32 x", "float32 y", "y = x * 2 + 1", name="layer")
-        with accelrt.device(self.device):
-            self.kernel(accelrt.zeros(16, "float32"))
-
-    def fill(self, size: int) -> None:
-        """Takes the weights and the cache."""
-        parts = size * 6 // 10 // PIECE
-        whole = PART // PIECE
-        counts = [min(whole, parts - first) for first in range(0, parts, whole)]
-        with accelrt.device(self.device), accelrt.use_mem_pool(self.pools["weights"]):
-            self.weights = [accelrt.Buffer(count * PIECE, stream=self.stream) for count in counts]
-            self.input = accelrt.zeros(MIB // 4, "float32", stream=self.stream)
-        with accelrt.device(self.device), accelrt.use_mem_pool(self.pools["cache"]):
-            self.cache = accelrt.Buffer(size - parts * PIECE, stream=self.stream)
-        for number, buffer in enumerate(self.weights):
-            for at in range(0, len(buffer), PIECE):
-                buffer.fill(self.value(number, at), PIECE // 4, width=4, offset=at, stream=self.stream)
-        with accelrt.device(self.device), accelrt.stream(self.stream):
-            self.input.copy_(np.arange(MIB // 4, dtype=np.float32))
-
-    @staticmethod
-    def value(number: int, at: int) -> int:
-        """Of a piece of the weights."""
-        return number * (PART // PIECE) + at // PIECE + 1
-
-    def capture(self, graphs: int, shapes: int) -> None:
-        """Captures layers of each shape, over and over, all in one pool."""
-        self.graphs = []
-        with accelrt.device(self.device):
-            for number in range(graphs):
-                count = self.input.size * (number % shapes + 1) // shapes
-                graph = accelrt.CUDAGraph()
-                with accelrt.graph(graph, pool=self.pools["graphs"], stream=self.stream):
-                    result = self.input[:count]
-                    for _ in range(4):
-                        result = self.kernel(result)
-                self.graphs.append((graph, result))
-                self.captures += 1
-
-    def addresses(self) -> list[int]:
-        """Of all that graphs and programs know."""
-        results = [result.ptr for _, result in self.graphs]
-        return [*(buffer.ptr for buffer in self.weights), self.cache.ptr, self.input.ptr, *results]
-
-    def replay(self) -> None:
-        """Every graph, and what came out."""
-        for graph, result in self.graphs:
-            with accelrt.device(self.device), accelrt.stream(self.stream):
-                result.fill_(0)
-                graph.replay()
-                numbers = result.numpy()
-            wanted = np.arange(result.size, dtype=np.float32) * 16 + 15
-            check(bool((numbers == wanted).all()), "a replay after the wake is wrong")
-
-    def verify(self) -> None:
-        """The weights are what they were."""
-        out = accelrt.pinned_empty(PIECE, np.uint8)
-        for number, buffer in enumerate(self.weights):
-            for at in range(0, len(buffer), PIECE):
-                buffer.copy_to(out, PIECE, offset=at, stream=self.stream)
-                same = bool((out.view(np.uint32) == self.value(number, at)).all())
-                check(same, f"part {number} of the weights has other contents at {at:#x}")
-
-    def sleep(self) -> dict[str, accelrt.memory.SleepResult]:
-        """All pools; the cache's contents go."""
-        return {
-            name: pool.sleep("discard" if name == "cache" else "host") for name, pool in self.pools.items()
-        }
-
-    def wake(self) -> dict[str, accelrt.memory.SleepResult]:
-        """All pools."""
-        return {name: pool.wake() for name, pool in self.pools.items()}
 
 
 def connected(devices: list[int]) -> list:
@@ -178,11 +92,14 @@ def asleep(stages: Stages, index: int) -> dict:
 def measure(options: argparse.Namespace, devices: list[int]) -> dict:
     """All of it."""
     stages = Stages(devices)
-    engines = [Engine(device) for device in devices]
+    engines = [(TorchEngine if options.torch else Engine)(device) for device in devices]
     stages.over("context")
     for engine in engines:
         engine.load()
     stages.over("modules")
+    for engine in engines:
+        engine.start_libraries()
+    stages.over("libraries")
     for engine in engines:
         engine.fill(int(options.gib * 2**30))
     stages.over("pages")
@@ -242,6 +159,7 @@ def main() -> None:
     parser.add_argument("--graphs", type=int, default=67)
     parser.add_argument("--shapes", type=int, default=35)
     parser.add_argument("--devices", type=int, default=2, help="how many at most")
+    parser.add_argument("--torch", action="store_true", help="torch's tensors, graphs and cuBLAS")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     devices = list(range(min(options.devices, accelrt.device_count())))

@@ -262,7 +262,7 @@ def test_an_engines_sleep_is_measured_by_part_and_checked():
         assert row["sleep bytes"] == row["wake bytes"] >= 2 * int(0.1 * 2**30), "of both devices"
     assert [each["device"] for each in said["asleep"]] == [0, 1]
     for each in said["asleep"]:
-        named = {"context", "modules", "pages", "graphs", "communicators", "accelrt's own"}
+        named = {"context", "modules", "libraries", "pages", "graphs", "communicators", "accelrt's own"}
         assert set(each["parts"]) == named
         assert each["parts"]["accelrt's own"] == 0, "all of it sleeps"
     assert (said["graphs"], said["raw"]) == (6, {})
