@@ -38,6 +38,7 @@ BENCHMARKS = {
     "replay.py": "Replay of recorded traces",
     "stitching.py": "Settings that trade memory against time",
     "torch_training.py": "Training with torch",
+    "torch_handover.py": "CUDA tensors between torch's processes",
 }
 TIMEOUT = 480  # seconds for one benchmark; they take much less
 

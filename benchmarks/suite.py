@@ -54,7 +54,12 @@ class Suite:
         if peers.on_host() and column != "accelrt":
             self.absent[column] = peers.ON_HOST
             return
-        words, end = listen([*command, *(["--quick"] if self.quick else [])], self.timeout, environment)
+        self.hear(
+            column, *listen([*command, *(["--quick"] if self.quick else [])], self.timeout, environment)
+        )
+
+    def hear(self, column: str, words: list[dict], end: str) -> None:
+        """Fills a column with what its process said, and notes how that ended."""
         for said in words:
             if "absent" in said:
                 self.absent[column] = said["absent"]
@@ -97,13 +102,18 @@ class Suite:
         print(json.dumps(self.as_dict()) if as_json else report.table(self.as_dict()))
 
 
-def options() -> argparse.Namespace:
+def parser_of_all() -> argparse.ArgumentParser:
     """The command line that every benchmark has."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="a few batches only: shows that all runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--peer", help="be the process of one library, and say what its rows took")
-    return parser.parse_args()
+    return parser
+
+
+def options() -> argparse.Namespace:
+    """What was asked for on it."""
+    return parser_of_all().parse_args()
 
 
 def run(

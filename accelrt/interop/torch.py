@@ -274,12 +274,13 @@ def refuse_open_uses() -> None:
         raise RuntimeError(
             "torch still has objects over pools that were made while accelrt was its allocator, and could "
             f"not end them without it: {counts}; delete the graphs and MemPools, and leave torch.cuda.graph "
-            "and use_mem_pool, before accelrt.interop.torch.uninstall()"
+            "and use_mem_pool, before accelrt.interop.torch.uninstall(); torch.compiler.reset() lets go of "
+            "what torch.compile captured"
         )
 
 
 def torch_pool_users() -> list[str]:
-    """What of torch's uses a pool: one text each."""
+    """Lists what of torch's uses a pool, by a word for each."""
     kinds = {"object": "MemPool", "thread": "use_mem_pool"}
     capture = {"open": "capture under way", "ended": "graph"}
     return [
@@ -494,6 +495,11 @@ def nested_stats(device: int) -> dict[str, Any]:
     return answer
 
 
+def reset_accumulated(device: int) -> None:
+    caching.reset_accumulated_memory_stats(device)  # refuses a device that is not there
+    torch_table.restart_accumulated_stats(device)
+
+
 def torchs_id(pool: tuple[int, int]) -> tuple[int, int]:
     """The id by which torch knows a private pool: its own, or for accelrt's the one that MemPool.id gives."""
     first, second = pool
@@ -525,7 +531,7 @@ def record_history(*arguments: Any) -> None:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_memoryStats": nested_stats,
     "_cuda_resetPeakMemoryStats": lambda device: caching.reset_peak_memory_stats(device),
-    "_cuda_resetAccumulatedMemoryStats": torch_table.restart_accumulated_stats,
+    "_cuda_resetAccumulatedMemoryStats": lambda device: reset_accumulated(device),
     "_cuda_memorySnapshot": snapshot,
     "_cuda_record_memory_history": record_history,
     "_cuda_record_memory_history_legacy": record_history,
@@ -535,7 +541,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_emptyCache": lambda: memory.empty_cache(),
     "_accelerator_getDeviceStats": nested_stats,
     "_accelerator_resetPeakStats": lambda device: caching.reset_peak_memory_stats(device),
-    "_accelerator_resetAccumulatedStats": torch_table.restart_accumulated_stats,
+    "_accelerator_resetAccumulatedStats": lambda device: reset_accumulated(device),
 }
 
 

@@ -100,7 +100,7 @@ struct Allocator final : CUDAAllocator {
     c10::reportOutOfMemoryToProfiler(size, allocated, reserved, c10::Device(c10::kCUDA, device));
     for (const auto &observer : observers)
       observer(device, size, static_cast<size_t>(accelrt->get_fraction(device) * static_cast<double>(total)), room);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, text, take_refusal());
     std::abort();
   }
 

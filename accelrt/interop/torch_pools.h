@@ -79,6 +79,13 @@ struct Origin {
   std::atomic<size_t> segments{0};      // that accelrt has of it
 };
 Origin origins[SOURCES];
+thread_local std::string refusal;  // of a MemPool's allocator: the last one of this thread that nobody was told
+std::string take_refusal() {
+  std::string text = refusal.empty() ? "" : " The last refusal of a MemPool's allocator on this thread: " + refusal;
+  refusal.clear();
+  return text;
+}
+
 template <int number>
 struct SourceOf {
   static void *alloc(size_t size, int device, void *stream) {
@@ -86,9 +93,14 @@ struct SourceOf {
       void *address = origins[number].allocator->raw_alloc_with_stream(size, reinterpret_cast<cudaStream_t>(stream));
       if (address != nullptr) ++origins[number].segments;
       return address;
-    } catch (...) {  // a refusal; accelrt says what it could not serve
-      return nullptr;
+    } catch (const c10::Error &error) {  // accelrt says what it could not serve
+      refusal = error.what_without_backtrace();
+    } catch (const std::exception &error) {
+      refusal = error.what();
+    } catch (...) {
+      refusal = "an exception of an unknown kind";
     }
+    return nullptr;
   }
   static void release(void *address, size_t, int, void *) {
     try {

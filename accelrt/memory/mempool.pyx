@@ -10,8 +10,7 @@ from cpython.buffer cimport (
 )
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
-from accelrt.allocator.event_ring cimport drop_stack, take_host_stack
-from accelrt.allocator.event_ring cimport take_stack
+from accelrt.allocator.event_ring cimport drop_stack, take_host_stack, take_stack
 from accelrt.allocator.external.external_pool cimport source_of
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL

@@ -239,6 +239,25 @@ def a_capture_that_failed_holds_up_no_uninstall(interop, torch):
 
 
 @program
+def uninstall_after_graph_trees(interop, torch):
+    interop.install()
+    import torch._dynamo
+
+    compiled = torch.compile(lambda source: source.clone().clone(), backend="cudagraphs", dynamic=False)
+    source = numbers(torch, 1000).cuda()
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        compiled(source)
+    with refused(RuntimeError, "graph", "torch.compiler.reset() lets go"):
+        interop.uninstall()
+    del compiled
+    torch.compiler.reset()
+    interop.uninstall()
+    assert torch.cuda.get_allocator_backend() == "native"
+    assert holds(source, numbers(torch, 1000))
+
+
+@program
 def uninstall_beside_busy_streams(interop, torch):
     import accelrt
 
@@ -493,6 +512,26 @@ def graphs_and_streams_use_an_allocator_of_a_mem_pool(interop, torch):
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     assert live.value == 0
+
+
+@program
+def a_pool_of_symmetric_memory(interop, torch):
+    from torch.distributed import _symmetric_memory
+
+    interop.install()
+    torch.empty(1, device="cuda")
+    pool = _symmetric_memory.get_mem_pool(torch.device("cuda", 0))
+    for _ in range(2):
+        if "standin" not in sys.argv:
+            tensor = inside(torch, pool, numbers(torch, 100))
+            assert holds(tensor, numbers(torch, 100))
+            continue
+        with refused(torch.OutOfMemoryError, "of a MemPool's allocator on this thread", "find cuDeviceGet"):
+            inside(torch, pool, numbers(torch, 100))
+    with refused(torch.OutOfMemoryError, "shows what holds it."):
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    assert pool.use_count() == 1
+    assert holds(numbers(torch, 10).cuda(), numbers(torch, 10))
 
 
 def start():

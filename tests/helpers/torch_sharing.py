@@ -649,6 +649,22 @@ def receive_for_ever():
         kept["it"] = kept["queues"][0].get(timeout=LIMIT)
 
 
+@scenario
+def the_benchmark_of_hand_overs_finds_nothing_left():
+    from functools import partial
+    from pathlib import Path
+
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # processes that it starts have it too
+    import handover_process
+
+    plan = handover_process.QUICK
+    cells = handover_process.measure(plan, partial(set_up, kept["kind"]))
+    assert cells["receivers"]["bytes"] == cells["sender"]["bytes"] == 0
+    assert len(cells["first"]["times"]) == len(cells["later"]["times"]) == plan.tensors
+    if kept["kind"] == "standin":
+        assert cells["addresses"]["bytes"] >= plan.tensors * plan.size
+
+
 def main(kind, name):
     set_up(kind)
     scenario[name]()

@@ -79,7 +79,7 @@ class Caller:
         return found
 
 
-@in_own_process
+@in_own_process(ACCELRT_HOST_MEMORY="1536MiB")  # amounts up to 1 GiB are written in MiB
 def test_memory_and_both_exceptions(library):
     caller = Caller(library)
     address = caller.alloc(5000)

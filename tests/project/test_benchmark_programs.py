@@ -107,12 +107,87 @@ def test_a_replay_that_counts_no_calls_leaves_their_cells_empty(modules):
     assert full["gnn.ratio"]["value"] == 1.5
 
 
-def test_training_says_why_it_does_not_run_without_a_gpu(modules):
-    done = start("torch_training", "--quick", "--json")
+@pytest.mark.parametrize("command", ["torch_training", "torch_training --compiled", "torch_handover"])
+def test_what_needs_torch_says_why_it_does_not_run_without_a_gpu(modules, command):
+    script, *arguments = command.split()
+    done = start(script, *arguments, "--quick", "--json")
     assert done.returncode == 0, done.stderr
     suite = json.loads(done.stdout)
     assert suite["errors"] == []
-    assert set(suite["absent"]) == set(suite["columns"]) == set(modules("torch_training").COLUMNS)
+    assert set(suite["absent"]) == set(suite["columns"]) == set(modules(script).COLUMNS)
+
+
+PLAYER = """
+import sys
+import turns
+from words import say
+
+def work(name, count):
+    for step in range(count):
+        say(step=[name, step])
+        yield "step"
+    if name == "b":
+        sys.exit("b failed")
+    say(cells={name: count})
+
+turns.serve(work(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def test_processes_take_turns_until_each_has_ended(modules, tmp_path, monkeypatch):
+    turns, order = modules("turns"), []
+    play = turns.Player.play
+
+    def watched(player):
+        before = len(player.words)
+        play(player)
+        order.extend(word["step"] for word in player.words[before:] if "step" in word)
+
+    monkeypatch.setattr(turns.Player, "play", watched)
+    commands = {
+        name: ([sys.executable, "-c", PLAYER, name, str(count)], {"PYTHONPATH": str(FOLDER)})
+        for name, count in (("a", 3), ("b", 1), ("c", 2))
+    }
+    ended = turns.take_turns(commands, 60)
+    assert order == [["a", 0], ["b", 0], ["c", 0], ["a", 1], ["c", 1], ["a", 2]]
+    assert [ended[name][0][-1] for name in "ac"] == [{"cells": {"a": 3}}, {"cells": {"c": 2}}]
+    assert [end for _, end in ended.values()] == ["", "the process ended with 1: b failed\n", ""]
+
+
+def test_a_process_that_holds_up_the_turns_is_killed(modules):
+    turns = modules("turns")
+    stuck = [sys.executable, "-c", "import sys, time; sys.stdin.readline(); time.sleep(600)"]
+    ((words, end),) = turns.take_turns({"stuck": (stuck, {})}, 1).values()
+    assert words == []
+    assert end.startswith("the process ended with -9")
+
+
+TINY = """
+import compiled_process
+import training_process
+from peers import gpt
+
+compiled_process.VOCABULARY = training_process.VOCABULARY = 32
+compiled_process.TRAINED = {"gpt": (2, 8)}
+compiled_process.INFERRED = {"gpt": [(1, 4), (2, 8)]}
+compiled_process.SLICE = 2
+training_process.repeatable()
+run = compiled_process.Run("gpt", "cpu", 5, 8, layers=1, width=16, heads=2)
+print(list(run.turns()))
+print({key: cell["value"] for key, cell in run.cells.items() if "median" not in key})
+"""
+
+
+def test_a_compiled_model_works_by_turns():
+    pytest.importorskip("torch")
+    paths = os.pathsep.join([str(FOLDER), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", TINY]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    turns, values = done.stdout.splitlines()
+    assert turns == str(["train", "train", "captured", "infer", "infer"])
+    assert values == str({"train.losses": 5.0, "infer.losses": 8.0, "skips": 0.0})
 
 
 def test_training_changes_its_shapes_and_repeats_them_in_each_process(modules):
@@ -176,6 +251,21 @@ def test_a_sleep_and_a_wake_are_measured_and_checked():
         assert row["bytes"] >= row["copied"] >= 0
         assert (row["copied"] == 0) == row["what"].startswith("discard")
     assert said["raw"] == {}
+
+
+def test_an_engines_sleep_is_measured_by_part_and_checked():
+    done = start("sleep_engine", "--gib", "0.1", "--graphs", "6", "--shapes", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert [row["round"] for row in said["rows"]] == ["first", "second"]
+    for row in said["rows"]:
+        assert row["sleep bytes"] == row["wake bytes"] >= 2 * int(0.1 * 2**30), "of both devices"
+    assert [each["device"] for each in said["asleep"]] == [0, 1]
+    for each in said["asleep"]:
+        named = {"context", "modules", "libraries", "pages", "graphs", "communicators", "accelrt's own"}
+        assert set(each["parts"]) == named
+        assert each["parts"]["accelrt's own"] == 0, "all of it sleeps"
+    assert (said["graphs"], said["raw"]) == (6, {})
 
 
 def test_managed_memory_is_measured_and_checked():

@@ -25,7 +25,7 @@ SCRIPTS = [
     "bench_scaling",
     "replay",
 ]
-OTHERS = ["stitching", "torch_training"]  # whose columns are no libraries, or need a GPU
+OTHERS = ["stitching", "torch_training", "torch_handover"]  # whose columns are no libraries, or need a GPU
 RATIOS = {"random": 6, "replay": 8, "kv": 1}
 
 

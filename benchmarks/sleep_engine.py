@@ -1,0 +1,175 @@
+"""What an inference engine leaves on its devices while all of it sleeps, by part, and how fast it wakes.
+
+    python benchmarks/sleep_engine.py [--gib 60] [--graphs 67] [--shapes 35] [--devices N] [--torch]
+
+The engine's stand-in has on each device, of so many GiB: weights (six tenths, kept asleep), a KV cache (the
+rest, discarded), and graphs of kernels in a pool of their own, over several shapes; and with two devices, the
+most that it takes, two communicators between them.  All pools sleep and wake; then each graph is replayed and
+its result, the weights and every address are checked, without a new capture.  Any difference ends the program
+with status 1.
+
+Bytes are what NVML says of the whole device, so nothing else may use it meanwhile; a part of the driver's is
+what a stage took beyond accelrt's own memory: the context, the modules (a kernel loaded and launched), the
+executables of graphs, the communicators.  A process that only initialised CUDA has the context alone; asleep
+the goal is at most 300 MiB more.  With --torch all of it is torch's, on accelrt as its allocator: the layers
+are matrix products, "libraries" is what cuBLAS took, whose workspaces lie in torch's default memory, and that
+sleeps too.  The raw rates are those of bench_sleep.py.
+ACCELRT_DRIVER=host runs it without a GPU, with --gib 0.1; then figures mean nothing.
+"""
+
+import argparse
+import json
+import time
+
+from bench_sleep import MIB, check, raw_rates, row
+from engine_of_torch import TorchEngine
+from engine_parts import Engine
+
+import accelrt
+
+GOAL = 300 * MIB
+
+
+def used(device: int) -> int:
+    """Bytes of a device that are in use."""
+    return accelrt.device_memory_used(device)
+
+
+class Stages:
+    """What each stage took of a device, beyond accelrt's own memory."""
+
+    def __init__(self, devices: list[int]):
+        self.devices = devices
+        self.before = [used(device) for device in devices]
+        self.seen = list(self.before)
+        self.reserved = [0] * len(devices)
+        self.parts: list[dict[str, int]] = [{} for _ in devices]
+
+    def over(self, part: str) -> None:
+        """The stage has ended."""
+        for index, device in enumerate(self.devices):
+            accelrt.synchronize(device)
+            now, reserved = used(device), accelrt.memory_reserved(device)
+            self.parts[index][part] = now - self.seen[index] - (reserved - self.reserved[index])
+            self.seen[index], self.reserved[index] = now, reserved
+
+
+def connected(devices: list[int]) -> list:
+    """Two communicators between two devices, used once."""
+    if len(devices) < 2 or not accelrt.nccl.is_available():
+        return []
+    groups = [accelrt.nccl.init_all(devices) for _ in range(2)]
+    for group in groups:
+        arrays = []
+        for device in devices:
+            with accelrt.device(device):
+                arrays.append(accelrt.zeros(1024, "float32"))
+        with accelrt.nccl.group():
+            for communicator, array in zip(group, arrays, strict=True):
+                with accelrt.device(array.device):
+                    communicator.all_reduce(array)
+        for device in devices:
+            accelrt.synchronize(device)
+    return groups
+
+
+def close(groups: list) -> None:
+    """Ends communicators."""
+    for group in groups:
+        for communicator in group:
+            communicator.close()
+
+
+def asleep(stages: Stages, index: int) -> dict:
+    """What a device still has, by part."""
+    device = stages.devices[index]
+    held, own = used(device) - stages.before[index], accelrt.memory_reserved(device)
+    parts = {**stages.parts[index], "accelrt's own": own}
+    more = held - parts["context"]
+    return {"device": device, "bytes": held, "beyond the context": more, "met": more <= GOAL, "parts": parts}
+
+
+def measure(options: argparse.Namespace, devices: list[int]) -> dict:
+    """All of it."""
+    stages = Stages(devices)
+    engines = [(TorchEngine if options.torch else Engine)(device) for device in devices]
+    stages.over("context")
+    for engine in engines:
+        engine.load()
+    stages.over("modules")
+    for engine in engines:
+        engine.start_libraries()
+    stages.over("libraries")
+    for engine in engines:
+        engine.fill(int(options.gib * 2**30))
+    stages.over("pages")
+    for engine in engines:
+        engine.capture(options.graphs, options.shapes)
+    stages.over("graphs")
+    groups = connected(devices)
+    stages.over("communicators")
+    addresses = [engine.addresses() for engine in engines]
+    rows, left = [], []
+    for name in ("first", "second"):
+        start = time.perf_counter()
+        downs = [engine.sleep() for engine in engines]
+        seconds = time.perf_counter() - start
+        accelrt.empty_cache()
+        left = [asleep(stages, index) for index in range(len(devices))]
+        time.sleep(1.0 if options.gib >= 1 else 0.0)  # the driver clears what was given back
+        start = time.perf_counter()
+        ups = [engine.wake() for engine in engines]
+        rows.append({"round": name, "down": seconds, "up": time.perf_counter() - start})
+        for step, results in (("sleep", downs), ("wake", ups)):
+            weights = [row(f"{name} {step}", each["weights"], 0) for each in results]
+            rows[-1][step] = min(each["rate"] for each in weights)
+            rows[-1][f"{step} bytes"] = sum(each.bytes for result in results for each in result.values())
+        for engine in engines:
+            engine.replay()
+            check(engine.captures == options.graphs, "graphs were captured again")
+    check(addresses == [engine.addresses() for engine in engines], "addresses changed")
+    for engine in engines:
+        engine.verify()
+    close(groups)
+    return {"rows": rows, "asleep": left, "communicators": len(groups), "graphs": options.graphs}
+
+
+def show(found: dict) -> None:
+    """Prints both tables."""
+    for each in found["rows"]:
+        for step, seconds in (("sleep", each["down"]), ("wake", each["up"])):
+            beside = found["raw"].get(step)
+            part = f", {each[step] / beside:.1%} of the raw copy" if beside else ""
+            print(
+                f"{each['round']} {step}: {each[f'{step} bytes']:,} bytes in {seconds:.3f} s; weights at "
+                f"{each[step]:.1f} GB/s{part}"
+            )
+    for each in found["asleep"]:
+        print(f"device {each['device']} asleep: {each['bytes'] / MIB:,.1f} MiB by NVML")
+        for part, size in each["parts"].items():
+            print(f"  {part:16}{size / MIB:12,.1f} MiB")
+        goal = "met" if each["met"] else "missed"
+        print(f"  beyond a context {each['beyond the context'] / MIB:10,.1f} MiB; goal 300, {goal}")
+
+
+def main() -> None:
+    """Runs it."""
+    parser = argparse.ArgumentParser(description="What stays on the devices while an engine sleeps.")
+    parser.add_argument("--gib", type=float, default=60, help="weights and cache on each device")
+    parser.add_argument("--graphs", type=int, default=67)
+    parser.add_argument("--shapes", type=int, default=35)
+    parser.add_argument("--devices", type=int, default=2, help="how many at most")
+    parser.add_argument("--torch", action="store_true", help="torch's tensors, graphs and cuBLAS")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    devices = list(range(min(options.devices, accelrt.device_count())))
+    found = measure(options, devices)
+    found["raw"] = raw_rates()  # last, for it makes a context
+    if options.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
