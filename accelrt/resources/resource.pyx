@@ -19,6 +19,7 @@ from accelrt.core.process import open_descriptor
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport GONE, is_capturing, is_device_lost, meaning_of
 cimport accelrt.driver.registry as registry
+cimport accelrt.runtime.access as watch
 from accelrt.driver.table cimport Table
 from accelrt.errors import ArgumentError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
@@ -110,6 +111,8 @@ cdef class Allocation:
             put_off.append(again)
             return
         try:
+            if not self.resource.is_cached:
+                watch.note_forgotten(self.address, self.nbytes)  # the cache tells of its own
             self.resource.give_back(self.address, self.nbytes, self.stream)
         except BaseException as error:
             tell_unraisable(error, self.resource)
