@@ -52,6 +52,9 @@ cdef extern from *:
     const char** NODE_NAMES "accelrt_node_names"  # by type
     const char** FLOW_NAMES "accelrt_flow_names"
 
+cdef enum:
+    DOT_VERBOSE = 1  # CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE
+
 cdef enum:  # numbers of CUgraphExecUpdateResult
     TOPOLOGY_CHANGED = 2
     NODE_TYPE_CHANGED = 3
@@ -974,25 +977,39 @@ cdef const char* type_name(int kind) noexcept nogil:
     return NODE_NAMES[type_of(kind)]
 
 
-cdef void write_nodes(FILE* file, const Graph* graph) noexcept nogil:
+cdef void write_details(FILE* file, const Work* work, bint verbose) noexcept nogil:
+    # Of a node's label: a kernel's name, and on request the numbers.
+    cdef const Launch* launch = work.launch
+    if work.kind == KERNEL:
+        fprintf(file, "\\n%s", launch.function.name)
+    if verbose and work.kind == KERNEL:
+        fprintf(file, "\\ngrid %u %u %u, block %u %u %u, shared %u bytes", launch.grid[0], launch.grid[1],
+                launch.grid[2], launch.block[0], launch.block[1], launch.block[2], launch.shared_bytes)
+    elif verbose and (work.kind == COPY or work.kind == FILL):
+        fprintf(file, "\\n%llu %s", <unsigned long long>work.size, "bytes" if work.kind == COPY else "elements")
+
+
+cdef void write_nodes(FILE* file, const Graph* graph, bint verbose) noexcept nogil:
     # Nodes are named by their handles; a child and the bodies of a condition are clusters that their node points into.
     cdef int index, step
     cdef unsigned long long handle
     for index in range(graph.count):
         handle = graph.nodes[index].handle
-        fprintf(file, "\"%llx\" [label=\"%d\\n%s\"];\n", handle, index, type_name(graph.nodes[index].work.kind))
+        fprintf(file, "\"%llx\" [label=\"%d\\n%s", handle, index, type_name(graph.nodes[index].work.kind))
+        write_details(file, &graph.nodes[index].work, verbose)
+        fprintf(file, "\"];\n")
         for step in range(graph.nodes[index].after.count):
             fprintf(file, "\"%llx\" -> \"%llx\";\n",
                     <unsigned long long>graph.nodes[graph.nodes[index].after.nodes[step]].handle, handle)
-        write_bodies(file, &graph.nodes[index])
+        write_bodies(file, &graph.nodes[index], verbose)
 
 
-cdef void write_bodies(FILE* file, const Node* node) noexcept nogil:
+cdef void write_bodies(FILE* file, const Node* node, bint verbose) noexcept nogil:
     cdef const Graph* body = node.work.body
     while body != NULL:
         fprintf(file, "subgraph \"cluster_%llx\" {\nlabel=\"%s\";\n", <unsigned long long>body.handle,
                 FLOW_NAMES[node.work.flow if node.work.kind == BRANCH else 3])
-        write_nodes(file, body)
+        write_nodes(file, body, verbose)
         fprintf(file, "}\n")
         if body.count:
             fprintf(file, "\"%llx\" -> \"%llx\" [style=dashed];\n",
@@ -1000,13 +1017,13 @@ cdef void write_bodies(FILE* file, const Node* node) noexcept nogil:
         body = body.sibling
 
 
-cdef int graph_dot_locked(Graph* graph, const char* path) noexcept nogil:
+cdef int graph_dot_locked(Graph* graph, const char* path, unsigned int flags) noexcept nogil:
     cdef FILE* file = fopen(path, "w")
     cdef bint written
     if file == NULL:
         return OPERATING_SYSTEM
     fprintf(file, "digraph dot {\n")
-    write_nodes(file, graph)
+    write_nodes(file, graph, flags & DOT_VERBOSE != 0)
     written = fprintf(file, "}\n") > 0
     return 0 if fclose(file) == 0 and written else OPERATING_SYSTEM
 
