@@ -400,8 +400,8 @@ cdef class CallbackResource(Resource):
     Raises:
         TypeError: one of them cannot be called.
 
-    What allocate raises is raised: a MemoryError, a RuntimeError and what ends a program as they are, others as the cause of a
-    RuntimeError.
+    What allocate raises is raised: a MemoryError, a RuntimeError and what ends a program as they are, others as the cause of
+    a RuntimeError.
     """
     cdef object allocate_function
     cdef object deallocate_function
