@@ -29,7 +29,8 @@ from accelrt.memory.host_memory cimport allocate_host_bytes
 from accelrt.memory.mempool cimport MemPool, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, use_mem_pool
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.runtime.cuda_bindings import open_bindings
+from accelrt.status cimport INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 from accelrt.uses.events cimport Use, UseStore, drop_use, mark_use, unmark_use
@@ -354,29 +355,60 @@ cdef class MemPoolResource(Resource):
 
 
 cdef class DriverPoolResource(Resource):
-    """DriverPoolResource(device=None)\n--\n\n\
-    Device memory of the driver's own stream-ordered pool (cuMemAllocAsync), which accelrt.memory.DriverPool trims and sets.
+    """DriverPoolResource(device=None, *, pool=None)\n--\n\n\
+    Device memory of the driver's stream-ordered pools (cuMemAllocAsync): of the device's own, which accelrt.memory.DriverPool
+    trims and sets, or of another one that you made.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
+        pool: int or an object with __int__, the handle of a pool of that device (CUmemoryPool, cudaMemPool_t), which has to
+            live as long as its memory; None is the device's own.
     Raises:
-        ValueError, TypeError: device names none.
-        NotSupportedError: by allocate(), where the driver has no such pool.
+        ValueError, TypeError: device names none, or pool is no handle.
+        NotSupportedError: by allocate(), where the driver has no such pool; at once, where pool is given on the host device.
+    Attributes:
+        pool: int, or None.
     """
+    cdef readonly object pool
+    cdef object bindings
+    cdef object handle
 
-    def __init__(self, device: DeviceArgument | None = None) -> None:
+    def __init__(self, device: DeviceArgument | None = None, *, pool: SupportsInt | None = None) -> None:
         Resource.__init__(self, device)
+        if pool is None:
+            return
+        self.bindings = open_bindings(
+            "pools of NVIDIA's driver are a GPU's; the host device has none", "DriverPoolResource"
+        )
+        self.pool = checked_address_int(int(pool), "pool")
+        self.handle = self.bindings.CUmemoryPool(self.pool)
+
+    cdef int take_of_pool(self, object nbytes, uintptr_t stream, uintptr_t* out_address) except -1:
+        # Compiled calls alone, so that no interruption comes between the memory and its address.
+        cdef int code
+        status, address = self.bindings.cuMemAllocFromPoolAsync(nbytes, self.handle, stream)
+        code = int(status)
+        if code == 0:
+            out_address[0] = int(address)
+        return code
 
     def take(self, nbytes: int, stream: Stream) -> int:
         cdef uintptr_t address = 0, handle = mark_used(stream)
         cdef size_t size = nbytes
         cdef int device = self.device_index, code
-        with nogil:
-            code = registry.active().async_alloc(device, handle, size, &address)
+        if self.pool is not None:
+            code = self.take_of_pool(nbytes, handle, &address)
+            if code == INVALID_CONTEXT:  # the thread has none
+                registry.active().set_device(device)
+                code = self.take_of_pool(nbytes, handle, &address)
+        else:
+            with nogil:
+                code = registry.active().async_alloc(device, handle, size, &address)
         if code == OUT_OF_MEMORY:
             refuse(self, nbytes, "the driver's pool has no room")
         if code:
-            raise_status(code, "async_alloc", ("device", device, "size", nbytes))
+            raise_status(code, "async_alloc" if self.pool is None else "cuMemAllocFromPoolAsync",
+                         ("device", device, "size", nbytes))
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
@@ -1174,6 +1206,7 @@ cdef class PoolResource(Adaptor):
         cdef Stream only = None if stream is None else stream_for(stream, self.device_index, "the memory")
         cdef Chunk chunk
         cdef object nbytes = 0
+        end_put_off()
         for chunk, order in self.idle_chunks(only):
             nbytes += chunk.size
             self.upstream.give_back(chunk.address, chunk.size, order)
