@@ -16,7 +16,7 @@ cdef object LARGEST = INT64_MAX  # bytes
 
 
 cdef class Chunk:
-    # What the pool took from upstream in one call.
+    """Memory that a pool took from upstream in one call."""
     cdef object address
     cdef object size
     cdef object live   # bytes that are allocated of it
@@ -24,7 +24,7 @@ cdef class Chunk:
 
 
 cdef class Block:
-    # A run of a chunk: allocated, or free in one arena.
+    """A run of a chunk: allocated, or free in one arena."""
     cdef object address
     cdef object size
     cdef Chunk chunk
@@ -34,7 +34,7 @@ cdef class Block:
 
 
 cdef class Arena:
-    # The free blocks in the order of one stream; stream None is memory that no work uses.
+    """The free blocks in the order of one stream; stream None is memory that no work uses."""
     cdef Stream stream
     cdef list free     # (size, address), ascending
     cdef dict blocks   # address -> Block
