@@ -9,6 +9,7 @@ from accelrt.errors import ArgumentError
 from accelrt.resources.resource import DeviceResource
 from accelrt.resources.resource cimport Adaptor, Resource, end_put_off, refuse, tell_unraisable
 from accelrt.runtime.lifetimes cimport any_capture
+from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
 from accelrt.streams.stream import default_stream
 
@@ -22,6 +23,9 @@ cdef class Chunk:
     cdef object live   # bytes that are allocated of it
     cdef Block first
 
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
 
 cdef class Block:
     """A run of a chunk: allocated, or free in one arena."""
@@ -32,12 +36,18 @@ cdef class Block:
     cdef Block behind
     cdef Arena arena   # None while it is allocated
 
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
 
 cdef class Arena:
     """The free blocks in the order of one stream; stream None is memory that no work uses."""
     cdef Stream stream
     cdef list free     # (size, address), ascending
     cdef dict blocks   # address -> Block
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
 
     cdef int add(self, Block block) except -1:
         block.arena = self
