@@ -8,7 +8,8 @@
     growing = accelrt.resources.DeviceBuffer(4096)
 
 resource        Resource and its kinds: memory of the device, managed, page-locked, of a MemPool, of two
-                functions; pools on them, and adaptors; which one is current
+                functions; adaptors on them; which one is current
+pools           pools on any resource, blocks of one size, resources by size
 device_buffer   DeviceBuffer: bytes that can be resized
 profiles        AllocationProfile, by parts of a program; LineProfile, by the lines that allocate
 
@@ -16,16 +17,15 @@ accelrt's own allocator needs none of it; MemPools, limits, figures, hooks and r
 """
 
 from accelrt.resources.device_buffer import DeviceBuffer
+from accelrt.resources.pools import BinningResource, FixedSizeResource, PoolResource
 from accelrt.resources.profiles import AllocationProfile, LineProfile, ProfileEntry
 from accelrt.resources.resource import (
     Adaptor,
     AllocationCounts,
-    BinningResource,
     CallbackResource,
     DeviceResource,
     DriverPoolResource,
     FailureCallbackAdaptor,
-    FixedSizeResource,
     HooksAdaptor,
     LimitingAdaptor,
     LoggingAdaptor,
@@ -33,7 +33,6 @@ from accelrt.resources.resource import (
     MemPoolResource,
     OutstandingAllocation,
     PinnedResource,
-    PoolResource,
     PrefetchAdaptor,
     Resource,
     StatisticsAdaptor,

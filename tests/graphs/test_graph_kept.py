@@ -74,6 +74,18 @@ def test_a_drawing_holds_every_node_and_edge(tmp_path):
         graph.debug_dump(tmp_path / "no such folder" / "graph.dot")
 
 
+def test_a_drawing_names_kernels(tmp_path):
+    kernel, numbers = accelrt.elementwise("T x", "T z", "z = x + 1", name="add_one"), accelrt.ones(8, "f4")
+    kernel(numbers)
+    graph = kept(lambda: kernel(numbers, out=numbers))
+    graph.debug_dump(tmp_path / "plain.dot")
+    graph.debug_dump(tmp_path / "verbose.dot", verbose=True)
+    plain, verbose = (tmp_path / "plain.dot").read_text(), (tmp_path / "verbose.dot").read_text()
+    assert "add_one" in plain
+    assert "add_one" in verbose
+    assert len(verbose) > len(plain)
+
+
 def test_a_path_with_a_null_character_is_refused_and_nothing_is_written(tmp_path):
     graph, buffer = accelrt.CUDAGraph(keep_graph=True), accelrt.Buffer(64)
     with accelrt.graph(graph):

@@ -73,40 +73,52 @@ def test_at_the_limit_memory_goes_from_one_stream_to_another(pool):
     pool.deallocate(held, UNIT, first)
 
 
+def filled_source(value, *streams):
+    """Device memory of one value, which the streams may read."""
+    source = accelrt.full(1 << 15, value, "u1")
+    for stream in streams:
+        stream.wait_stream(accelrt.current_stream())
+    return source
+
+
 def test_a_stream_waits_for_the_one_whose_memory_it_gets():
     pool = resources.PoolResource(resources.DeviceResource(), 1 << 16, 1 << 16)
-    first, second = accelrt.Stream(), accelrt.Stream()
-    go, numbers = threading.Event(), np.full(1 << 16, 7, np.uint8)
-    buffer = pool.buffer(1 << 16, first)
-    first.launch_host_func(go.wait)
-    buffer.copy_from(accelrt.full(1 << 16, 1, "u1"), stream=first, blocking=False)
-    del buffer
-    taken = pool.buffer(1 << 16, second)
-    pinned = accelrt.PinnedBuffer(1 << 16)
-    np.frombuffer(pinned, np.uint8)[:] = numbers
-    taken.copy_from(pinned, stream=second, blocking=False)
-    assert not second.query()
-    go.set()
-    back = np.empty_like(numbers)
+    first, second, go = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    ones, sevens = filled_source(1, first), filled_source(7, second)
+    buffer, held = pool.buffer(1 << 15, first), pool.buffer(1 << 15, first)
+    try:
+        first.launch_host_func(go.wait)
+        buffer.copy_from(ones, stream=first, blocking=False)
+        del buffer
+        taken = pool.buffer(1 << 15, second)
+        taken.copy_from(sevens, stream=second, blocking=False)
+        assert not second.query()
+    finally:
+        go.set()
+    back = np.empty(1 << 15, np.uint8)
     taken.copy_to(back, stream=second)
-    assert (back == numbers).all()
+    assert (back == 7).all()
+    del held
 
 
 def test_uses_on_other_streams_are_waited_for():
     """Buffers of one chunk: no block of the allocator stands for the second one."""
     pool = resources.PoolResource(resources.DeviceResource(), 1 << 16, 1 << 16)
-    own, other = accelrt.Stream(), accelrt.Stream()
+    own, other, go = accelrt.Stream(), accelrt.Stream(), threading.Event()
+    ones = filled_source(1, other)
     first, buffer = pool.buffer(1 << 15, own), pool.buffer(1 << 15, own)
-    address, go = buffer.ptr, threading.Event()
-    other.launch_host_func(go.wait)
-    buffer.copy_from(accelrt.full(1 << 15, 1, "u1"), stream=other, blocking=False)
-    buffer.record_stream(accelrt.Stream())
-    del buffer
-    again = pool.buffer(1 << 15, own)
-    assert again.ptr == address
-    again.fill(7, stream=own)
-    assert not own.query()
-    go.set()
+    address = buffer.ptr
+    try:
+        other.launch_host_func(go.wait)
+        buffer.copy_from(ones, stream=other, blocking=False)
+        buffer.record_stream(accelrt.Stream())
+        del buffer
+        again = pool.buffer(1 << 15, own)
+        assert again.ptr == address
+        again.fill(7, stream=own)
+        assert not own.query()
+    finally:
+        go.set()
     back = np.empty(1 << 15, np.uint8)
     again.copy_to(back, stream=own)
     assert (back == 7).all()

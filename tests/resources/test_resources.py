@@ -271,6 +271,8 @@ def test_two_functions_are_a_resource():
 def test_the_host_device_has_no_pool_of_the_drivers():
     with pytest.raises(accelrt.NotSupportedError):
         resources.DriverPoolResource().allocate(16)
+    with pytest.raises(accelrt.NotSupportedError, match="pools of NVIDIA's driver"):
+        resources.DriverPoolResource(pool=4096)
 
 
 @pytest.mark.gpu
@@ -287,6 +289,31 @@ def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order():
     del buffer
     stream.synchronize()
     assert pool.used_mem_current == used
+
+
+@pytest.mark.gpu
+def test_a_pool_of_the_drivers_that_others_made_gives_memory():
+    driver = pytest.importorskip("cuda.bindings.driver")
+    accelrt.synchronize()
+    properties = driver.CUmemPoolProps()
+    properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = accelrt.current_device()
+    status, pool = driver.cuMemPoolCreate(properties)
+    assert int(status) == 0
+    try:
+        stream = accelrt.Stream()
+        resource = resources.DriverPoolResource(pool=pool)
+        assert resource.pool == int(pool)
+        buffer = resource.buffer(256, stream)
+        buffer.copy_from(bytes(range(256)), stream=stream)
+        back = bytearray(256)
+        buffer.copy_to(back, stream=stream)
+        assert bytes(back) == bytes(range(256))
+        del buffer
+        stream.synchronize()
+    finally:
+        driver.cuMemPoolDestroy(pool)
 
 
 def test_bins_are_chosen_by_size():

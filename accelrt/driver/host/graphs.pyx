@@ -53,6 +53,9 @@ cdef extern from *:
     const char** NODE_NAMES "accelrt_node_names"  # by type
     const char** FLOW_NAMES "accelrt_flow_names"
 
+cdef enum:
+    DOT_VERBOSE = 1  # CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE
+
 cdef enum:  # numbers of CUgraphExecUpdateResult
     TOPOLOGY_CHANGED = 2
     NODE_TYPE_CHANGED = 3
@@ -1059,28 +1062,42 @@ cdef void write_name(FILE* file, const Graph* graph, uintptr_t node) noexcept no
     fprintf(file, "\"graph_%u_node_%u\"", number_of(graph.handle), number_of(node))
 
 
-cdef void write_nodes(FILE* file, const Graph* graph) noexcept nogil:
+cdef void write_details(FILE* file, const Work* work, bint verbose) noexcept nogil:
+    # Of a node's label: a kernel's name, and on request the numbers.
+    cdef const Launch* launch = work.launch
+    if work.kind == KERNEL:
+        fprintf(file, "\\n%s", launch.function.name)
+    if verbose and work.kind == KERNEL:
+        fprintf(file, "\\ngrid %u %u %u, block %u %u %u, shared %u bytes", launch.grid[0], launch.grid[1],
+                launch.grid[2], launch.block[0], launch.block[1], launch.block[2], launch.shared_bytes)
+    elif verbose and (work.kind == COPY or work.kind == FILL):
+        fprintf(file, "\\n%llu %s", <unsigned long long>work.size, "bytes" if work.kind == COPY else "elements")
+
+
+cdef void write_nodes(FILE* file, const Graph* graph, bint verbose) noexcept nogil:
     # A child and the bodies of a condition are clusters that their node points into.
     cdef int index, step
     cdef const Node* node
     for index in range(graph.count):
         node = &graph.nodes[index]
         write_name(file, graph, node.handle)
-        fprintf(file, " [label=\"%d\\n%s\"];\n", index, type_name(node.work.kind))
+        fprintf(file, " [label=\"%d\\n%s", index, type_name(node.work.kind))
+        write_details(file, &node.work, verbose)
+        fprintf(file, "\"];\n")
         for step in range(node.after.count):
             write_name(file, graph, graph.nodes[node.after.nodes[step]].handle)
             fprintf(file, " -> ")
             write_name(file, graph, node.handle)
             fprintf(file, "%s;\n", edge_style(edge_data(&node.after, step)))
-        write_bodies(file, graph, node)
+        write_bodies(file, graph, node, verbose)
 
 
-cdef void write_bodies(FILE* file, const Graph* graph, const Node* node) noexcept nogil:
+cdef void write_bodies(FILE* file, const Graph* graph, const Node* node, bint verbose) noexcept nogil:
     cdef const Graph* body = node.work.body
     while body != NULL:
         fprintf(file, "subgraph \"cluster_%u\" {\nlabel=\"%s\";\n", number_of(body.handle),
                 FLOW_NAMES[node.work.flow if node.work.kind == BRANCH else 3])
-        write_nodes(file, body)
+        write_nodes(file, body, verbose)
         fprintf(file, "}\n")
         if body.count:
             write_name(file, graph, node.handle)
@@ -1090,13 +1107,13 @@ cdef void write_bodies(FILE* file, const Graph* graph, const Node* node) noexcep
         body = body.sibling
 
 
-cdef int graph_dot_locked(Graph* graph, const char* path) noexcept nogil:
+cdef int graph_dot_locked(Graph* graph, const char* path, unsigned int flags) noexcept nogil:
     cdef FILE* file = fopen(path, "w")
     cdef bint written
     if file == NULL:
         return OPERATING_SYSTEM
     fprintf(file, "digraph dot {\n")
-    write_nodes(file, graph)
+    write_nodes(file, graph, flags & DOT_VERBOSE != 0)
     written = fprintf(file, "}\n") > 0
     return 0 if fclose(file) == 0 and written else OPERATING_SYSTEM
 
