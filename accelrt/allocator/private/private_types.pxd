@@ -54,8 +54,9 @@ cdef struct Moved:
     bint down            # after a failed call: the pool is suspended
 
 # Where a private pool takes plain segments from in place of the driver's plain memory: a library's functions, managed
-# memory, or two Python functions; it lives as long as the process.  A library's functions are called with the device current,
-# in relaxed capture mode and outside the exclusive section; take and give, which do as much for Python's, without any lock.
+# memory, or two Python functions; it lives as long as the process.  A library's functions are called with the device
+# current, in relaxed capture mode and outside the exclusive section; take and give, which do as much for Python's, without
+# any lock.
 cdef struct Source:
     bint managed      # the driver's managed memory, in place of functions
     bint prefetches   # of managed memory: each segment goes to the device when it comes
