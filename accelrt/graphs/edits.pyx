@@ -966,7 +966,8 @@ def memory_of(memory: object, str name) -> tuple[int, int, int]:
                         "memory")
     if side.nbytes == 0:
         raise ValueError(f"{name} has no bytes")
-    if side.ordinal >= 0 and not keep_side(record, side.source, None, side.ordinal, side.block):
+    keep_side(record, side.source, None, side.ordinal, side.block)
+    if record.pools is not None:
         raise ValueError(f"{name} is memory of a graph's pool, which the capture may have used for other things too")
     return side.address, side.nbytes, side.ordinal
 

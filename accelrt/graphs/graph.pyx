@@ -326,7 +326,7 @@ cdef class CUDAGraph:
         self.stream = stream
         self.capture = capture
         self.kept = []
-        self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None)
+        self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None, self.pool_id)
         self.record.random = self.registered
         return 0
 
@@ -1426,7 +1426,7 @@ cdef class Branch:
         if code:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
             raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)
-        self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record)
+        self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record, graph.pool_id)
         if graph.branches is None:
             graph.branches = []
         graph.branches.append(self)

@@ -368,7 +368,7 @@ cdef class ExternalCapture:
         if code:
             self.capture = 0
             raise_status(code, "capture_begin", ("device", self.ordinal, "stream", self.stream))
-        self.record = open_capture(self.ordinal, self.stream, self.capture, self.kept, None)
+        self.record = open_capture(self.ordinal, self.stream, self.capture, self.kept, None, self.pool_id)
 
     def over(self) -> None:
         """The library has ended the capture, or given it up.  Doing it again does nothing."""

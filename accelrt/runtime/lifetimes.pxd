@@ -22,6 +22,7 @@ cdef class Record:            # of one capture, while it is under way
     cdef list kept            # what its graph will keep alive
     cdef uintptr_t[2] recent  # the objects that came to be kept last; 0: none yet
     cdef AddressMap sources   # those that came before them
+    cdef uint64_t[2] pool     # the private pool that it allocates from; 0, 0 for what is no capture's
     cdef set pools            # of (ordinal, id) of the private pools that kept has a PoolUse of; or None
     cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
     cdef object breakage      # a Breakage, once it is known to be broken
@@ -37,15 +38,15 @@ cdef class PoolUse:           # a private pool, memory of which a captured node 
     cdef int ordinal
     cdef uint64_t[2] id
 
-# other: the record of the graph that this capture is a body of, or None
-cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other)
+# other: the record of the graph that this capture is a body of, or None; pool: that it allocates from
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other, const uint64_t* pool)
 cdef int close_capture(Record record) except -1
 # The record of the graph that a stream captures for, or None.  The driver is asked, unless the capture began there.
 cdef Record record_on(int device, uintptr_t stream)
 # Asks the driver, once.
 cdef int keep_where_captured(int device, uintptr_t stream, object thing) except -1
-# Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of
-# private pools.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
+# Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of the capture's
+# own pool.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
 # Tells the allocators that a stream uses what a graph's nodes use; True where some of it belongs to no allocator of accelrt.
 cdef bint note_sides(list sides, int device, uintptr_t stream) except *

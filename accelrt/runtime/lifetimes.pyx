@@ -81,12 +81,15 @@ cdef class Record:
         return code == 0 and status == CAPTURE_INVALIDATED
 
 
-cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other):
+cdef Record open_capture(
+    int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other, const uint64_t* pool,
+):
     cdef Record record = Record.__new__(Record)
     record.ordinal = ordinal
     record.origin = origin
     record.capture = capture
     record.kept = kept
+    record.pool[0], record.pool[1] = pool[0], pool[1]
     record.outer = other
     captures.append(record)
     set_latest(record)
@@ -200,7 +203,8 @@ cdef int keep_side_slow(Record record, object source, object keeper, int ordinal
             private = in_private(ordinal, address, pool)
     if private:
         note_pool(record, ordinal, pool[0], pool[1])
-        return 0
+        if pool[0] == record.pool[0] and pool[1] == record.pool[1] and ordinal == record.ordinal:
+            return 0  # it stays the graph's, which may use it for several things one after the other
     record.kept.append(source if keeper is None else keeper)
     note_source(record, key)
     side = Side.__new__(Side)

@@ -65,3 +65,45 @@ def test_what_another_thread_uses_is_not_changed():
     after = host.live_objects()
     assert after["execs"] == before["execs"]
     assert after["graphs"] <= before["graphs"]
+
+
+def test_memory_of_a_users_pool_is_kept_as_other_memory_is():
+    """Of a MemPool that is not the capture's own: in a capture, and given anew for a name."""
+    pool, out = accelrt.MemPool(), accelrt.zeros(4096, "u1")
+
+    def made(value):
+        with accelrt.use_mem_pool(pool):
+            return accelrt.full(4096, value, "u1")
+
+    captured, x = made(3), accelrt.zeros(4096, "u1")
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        accelrt.copy(out, captured, blocking=False)
+        accelrt.copy(out, x, blocking=False)
+    del captured
+    others = [made(5) for _ in range(3)]
+    graph.replay()
+    arguments = accelrt.GraphParameters(graph, x=x)
+    given = made(4)
+    arguments.replay(x=given)
+    del given
+    others += [made(6) for _ in range(3)]
+    arguments.replay()
+    assert (out.numpy() == 4).all()
+    assert [int(other.numpy()[0]) for other in others] == [5, 5, 5, 6, 6, 6]
+
+
+def test_a_graph_keeps_the_reservation_open_whose_memory_it_uses():
+    cache, out = accelrt.reserve(1 << 21), accelrt.zeros(4096, "u1")
+    cache.commit()
+    graph, buffer = accelrt.CUDAGraph(), cache.buffer(0, 4096)
+    buffer.fill(3)
+    with accelrt.graph(graph):
+        accelrt.copy(out, buffer, blocking=False)
+    del buffer
+    with pytest.raises(BufferError, match="are alive"):
+        cache.close()
+    graph.replay()
+    assert (out.numpy() == 3).all()
+    graph.reset()
+    cache.close()
