@@ -2,6 +2,7 @@
 
 import json
 
+import numpy
 import pytest
 from test_benchmarks import modules, start
 
@@ -185,3 +186,15 @@ def test_managed_memory_is_measured_and_checked():
     refused = start("bench_managed", "--gib", "1")
     assert refused.returncode == 1
     assert "more than a quarter" in refused.stderr
+
+
+def test_a_folder_of_traces_is_replayed_and_its_calls_counted(tmp_path):
+    ops = {"op": [1, 1, 0, 0], "id": [0, 1, 0, 1], "size": [5 << 20, 3 << 20, 0, 0], "stream": [0, 1, 0, 1]}
+    numpy.savez(tmp_path / "two_streams.npz", **ops)
+    done = start("replay_raw", str(tmp_path), "--seconds", "50")
+    assert done.returncode == 0, done.stderr
+    name, ratio, *_, calls = [cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|")]
+    assert (name, ratio) == ("two_streams", "1.250")
+    first, *later = map(int, calls.split())
+    assert first > 0
+    assert later == [0, 0, 0]
