@@ -22,9 +22,9 @@ PASSES = 4
 Event = tuple[int, int, int, object]
 
 
-def read(name: str, quick: bool) -> tuple[list[tuple[int, int, int, int]], int]:
+def read(name: str, quick: bool, folder: Path = FOLDER) -> tuple[list[tuple[int, int, int, int]], int]:
     """A trace's events (op, id, size, stream index), and the most bytes that were live."""
-    with np.load(FOLDER / f"{name}.npz") as arrays:
+    with np.load(folder / f"{name}.npz") as arrays:
         parts = [arrays[key].tolist() for key in ("op", "id", "size", "stream")]
     events = list(zip(*parts, strict=True))[: QUICK_EVENTS if quick else None]
     sizes: dict[int, int] = {}

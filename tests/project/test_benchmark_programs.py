@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy
 import pytest
 from test_benchmarks import FOLDER, modules, start
 
@@ -344,3 +345,15 @@ def test_copies_are_measured_from_every_node(nodes):
         assert [int(node) for node in each["rates"]] == list(range(nodes))
         assert all(rate > 0 for found in each["rates"].values() for rate in found.values())
         assert each["default_node"] in (range(nodes) if nodes > 1 else (None, 0))
+
+
+def test_a_folder_of_traces_is_replayed_and_its_calls_counted(tmp_path):
+    ops = {"op": [1, 1, 0, 0], "id": [0, 1, 0, 1], "size": [5 << 20, 3 << 20, 0, 0], "stream": [0, 1, 0, 1]}
+    numpy.savez(tmp_path / "two_streams.npz", **ops)
+    done = start("replay_raw", str(tmp_path), "--seconds", "50")
+    assert done.returncode == 0, done.stderr
+    name, ratio, *_, calls = [cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|")]
+    assert (name, ratio) == ("two_streams", "1.250")
+    first, *later = map(int, calls.split())
+    assert first > 0
+    assert later == [0, 0, 0]
