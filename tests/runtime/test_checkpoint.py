@@ -168,7 +168,11 @@ def test_what_could_not_be_restored_can_be_tried_again(stand_in, pid):
             "an old device is 'MIG-1'; pass a GPU's",
         ),
         (lambda pid: checkpoint.restore(pid, {0: 1.5}), TypeError, "a new device is 1.5 of type float"),
-        (lambda pid: checkpoint.restore(pid, {f"GPU-{OLD}": 0, 0: 0}), ValueError, "names one new device twice"),
+        (
+            lambda pid: checkpoint.restore(pid, {f"GPU-{OLD}": 0, 0: 0}),
+            ValueError,
+            "names one new device twice",
+        ),
     ],
 )
 def test_bad_arguments_are_named_and_nothing_is_called(stand_in, pid, call, error, text):

@@ -114,7 +114,7 @@ def test_what_was_opened_is_passed_on_to_a_third_process(other, mortal):
 def test_what_an_owner_lent_is_not_passed_on_once_it_has_ended(mortal):
     array = mortal.call(make, "made", 3 * MIB, 5)
     mortal.kill()
-    with pytest.raises(RuntimeError, match="cannot be passed on: .* copy it into a Buffer of this process"):
+    with pytest.raises(RuntimeError, match=r"cannot be passed on: .* copy it into a Buffer of this process"):
         array.share()
     assert (array.numpy() == 5).all()
     del array
