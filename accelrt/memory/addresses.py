@@ -63,8 +63,9 @@ def address_info(address: int) -> AddressInfo:
         found = block_at(known[1], address)
         if found is not None:
             block, segment = found
+            kind = "managed" if segment["managed"] else "device"
             return AddressInfo(
-                address, "device", known[1], block["address"], block["size"], block["state"], block, segment
+                address, kind, known[1], block["address"], block["size"], block["state"], block, segment
             )
     if known is not None and known[0] in ("pinned", "imported"):
         kind, device, start, nbytes = known
