@@ -54,7 +54,8 @@ LATER = {
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "graphs.definition": """
-        DefinitionNode GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
+        DefinitionNode GraphDefinition free_graph_memory graph_memory_stats graph_memory_trim
+        reset_peak_graph_memory_stats
     """,
     "graphs.node_values": "AllocationParams Condition ConditionParams",
     "graphs.edits": "CopyParams FillParams",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from accelrt.annotations import DeviceArgument, Memory
 from accelrt.graphs import edits
-from accelrt.graphs.graph import CUDAGraph
+from accelrt.graphs.graph import CUDAGraph, capture_body
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
 from accelrt.graphs.node_values import CHANGES, AllocationParams, Condition, ConditionParams, plain_params
 from accelrt.kernels.kernel import Kernel
-from accelrt.streams.stream import Event, Stream
+from accelrt.streams.stream import Event, Stream, current_stream
+from accelrt.streams.stream import stream as using_stream
 
 Nodes: TypeAlias = "DefinitionNode | Iterable[DefinitionNode]"
 KINDS = ("if", "while", "switch")
@@ -57,6 +59,11 @@ class DefinitionNode:
     @name.setter
     def name(self, name: str) -> None:
         self.definition._root._names[self._live_id()] = str(name)
+
+    @property
+    def is_valid(self) -> bool:
+        """Tells that it is in its graph still: it was not removed, nor what it is within."""
+        return self.id != 0
 
     @property
     def predecessors(self) -> tuple[DefinitionNode, ...]:
@@ -136,6 +143,7 @@ class DefinitionNode:
 
         Raises:
             CudaError: the graph has allocations; then its nodes and edges stay.
+            RuntimeError: the graph is being captured.
         """
         self.definition._remove(self)
 
@@ -158,7 +166,8 @@ class GraphDefinition:
 
     Arguments:
         graph: CUDAGraph(keep_graph=True) that holds a capture: its nodes are listed, changed and removed, and
-            others added.  What was instantiated of it before is as it was.  None makes a new graph.
+            others added.  What was instantiated of it before is as it was.  Or a CUDAGraph whose capture is
+            under way: see below.  None makes a new graph.
         device: the device of a new graph; None is the current one.
     Raises:
         RuntimeError: graph holds no graph that was kept.
@@ -171,6 +180,21 @@ class GraphDefinition:
     it also takes an int, the address of memory that is the caller's to keep, such as that of an allocation of
     the graph.  Nodes of captured copies read memory that is neither the device's nor page-locked at each
     launch, as it is then.
+
+    While a CUDAGraph is being captured, its definition has the nodes that streams do not make: conditions
+    that kernels set, ifs with else and switches, children, allocations.  A node that `after` names nothing
+    for goes where the current stream's next work goes, and that comes after it:
+
+        with accelrt.graph(g):
+            d = accelrt.GraphDefinition(g)
+            c = d.condition(1)
+            loop = d.while_(c)
+            with loop.bodies[0].capture():
+                ...                     # kernels; one of them sets c
+
+    Where the current stream does not capture into this graph, or into this body, it comes after nothing.
+    Nodes and edges are not removed before the capture's end, after which the definition is that of a
+    CUDAGraph(keep_graph=True), and of no other.
     """
 
     def __init__(self, graph: CUDAGraph | None = None, *, device: DeviceArgument | None = None) -> None:
@@ -180,11 +204,12 @@ class GraphDefinition:
             graph = CUDAGraph(keep_graph=True)
             edits.begin_graph_by_hand(graph, device)
         else:
-            graph.raw_cuda_graph()
+            edits.raw_graph_of(graph)
         self._graph, self._body = graph, 0
         self._parent: GraphDefinition | None = None
         # Of all nodes, those of graphs within it too.
         self._nodes: WeakValueDictionary[int, DefinitionNode] = WeakValueDictionary()
+        self._views: WeakValueDictionary[int, GraphDefinition] = WeakValueDictionary()
         self._names: dict[int, str] = {}
         self._conditions: dict[int, tuple[str, Condition, list[int]]] = {}
         self._hooks: list[RemovableHandle] = []
@@ -193,13 +218,34 @@ class GraphDefinition:
         raise TypeError("a GraphDefinition cannot be pickled or copied: it owns a graph; use clone()")
 
     def __repr__(self) -> str:
+        if self._handle is None:
+            return "<accelrt.GraphDefinition of a node that was removed>"
         kind = "body" if self._body else "graph"
         return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
+
+    @property
+    def _body(self) -> int:
+        # The driver's graph that a node owns, or 0; None once the node is gone.
+        if self._handle is None:
+            raise RuntimeError("the node that this graph was within was removed")
+        return self._handle
+
+    @_body.setter
+    def _body(self, body: int) -> None:
+        self._handle: int | None = body
 
     @property
     def graph(self) -> CUDAGraph:
         """The CUDAGraph that keeps the driver's graph: to dump it, or to update another one from it."""
         return self._graph
+
+    def raw_cuda_graph(self) -> int:
+        """Returns the driver's graph (CUgraph) as int; of a body or a child, the one that its node owns.
+
+        Raises:
+            RuntimeError: as CUDAGraph.raw_cuda_graph.
+        """
+        return self._body or edits.raw_graph_of(self._graph)
 
     # --- what there is ---
 
@@ -239,8 +285,12 @@ class GraphDefinition:
 
     def _within(self, body: int) -> GraphDefinition:
         """A graph that a node of this one owns."""
+        known = self._root._views.get(body)
+        if known is not None:
+            return known
         made = GraphDefinition.__new__(GraphDefinition)
         made._graph, made._body, made._parent = self._graph, body, self._root
+        self._root._views[body] = made
         return made
 
     @property
@@ -270,7 +320,10 @@ class GraphDefinition:
                 raise TypeError(f"after has {node!r}, which is no node of this graph")
             if node.definition._root is not self._root:
                 raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
-        handle, _address, found = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
+        if self._graph.is_capturing and not nodes:
+            handle, _, found = edits.edit(self._graph, self._body, edits.add_node_here, work)
+        else:
+            handle, _, found = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
         made = self._node(handle, kind)
         if name:
             made.name = name
@@ -451,13 +504,16 @@ class GraphDefinition:
         return edits.child_work(graph._body or graph._graph.raw_cuda_graph(), edits.things_of(graph._graph))
 
     def allocate(
-        self, nbytes: int, *, peers: Iterable[int] = (), after: Nodes = (), name: str = ""
-    ) -> DefinitionNode:
-        """Adds an allocation of device memory, at the address that the node has from now on (its `address`).
+        self, nbytes: int, *, peers: Iterable[int] = (), device: DeviceArgument | None = None,
+        kind: str = "device", after: Nodes = (), name: str = "",
+    ) -> DefinitionNode:  # fmt: skip
+        """Adds an allocation of memory, at the address that the node has from now on (its `address`).
 
         Arguments:
             nbytes: int.
             peers: ordinals of other devices that reach the memory.
+            device: int, "cuda:1", ...: whose memory it is; None is the graph's.
+            kind: "device", "host" (page-locked memory) or "managed"; the last two need CUDA 13.0.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
@@ -468,7 +524,8 @@ class GraphDefinition:
         edges of a graph with allocations cannot be removed, it can be neither cloned nor be a child, and has
         one instance at a time.
         """
-        return self._add(edits.allocate_work(self.device_index, nbytes, peers), "mem_alloc", after, name)
+        work = edits.allocate_work(self.device_index, nbytes, peers, device, kind)
+        return self._add(work, "mem_alloc", after, name)
 
     def free(self, memory: DefinitionNode | int, *, after: Nodes = (), name: str = "") -> DefinitionNode:
         """Adds a free of what an allocation of a graph has, named by its node or its address.
@@ -569,6 +626,21 @@ class GraphDefinition:
         """
         return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
 
+    def capture(self) -> AbstractContextManager[None]:
+        """Returns the context in which work is captured into this body of a condition.
+
+        It is for a graph that is being captured, whose stream is current where the context is entered. Inside
+        a stream of its own is current, which begins behind nothing, also behind no node that is there.
+
+        Raises:
+            RuntimeError: this is no body, or, where it is entered, no capture of its graph is under way.
+        """
+        if not self._body:
+            raise RuntimeError(
+                "only the body of a condition is captured into; capture a graph by accelrt.graph"
+            )
+        return capture_body(self._graph, self._body)
+
     # --- changes ---
 
     def add_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
@@ -591,25 +663,34 @@ class GraphDefinition:
             after: DefinitionNode of this graph.
         Raises:
             CudaError: it does not come directly after it, or the graph has allocations.
+            RuntimeError: the graph is being captured.
         """
+        if self._graph.is_capturing:
+            raise RuntimeError("edges are removed once the capture has ended")
         edits.edit(self._graph, self._body, edits.change_edges, False, [before], [after])
 
     def _remove(self, node: DefinitionNode) -> None:
-        inner = [each for body in self._graphs_of(node) for each in body._all_nodes()]
+        if self._graph.is_capturing:
+            raise RuntimeError("nodes are removed once the capture has ended")
+        graphs = self._graphs_within(node)
+        inner = [each for graph in graphs for each in graph.nodes()]
         gone = [each.id for each in (node, *inner)]
         edits.edit(self._graph, self._body, edits.remove_node, node, inner)
         for handle in gone:
             for known in (self._root._nodes, self._root._names, self._root._conditions):
                 known.pop(handle, None)
+        for graph in graphs:
+            self._root._views.pop(graph._body, None)
+            graph._handle = None
+
+    def _graphs_within(self, node: DefinitionNode) -> list[GraphDefinition]:
+        graphs = list(self._graphs_of(node))
+        return graphs + [
+            deep for graph in graphs for each in graph.nodes() for deep in graph._graphs_within(each)
+        ]
 
     def _graphs_of(self, node: DefinitionNode) -> tuple[GraphDefinition, ...]:
         return (self._read(node),) if node.type == "graph" else node.bodies
-
-    def _all_nodes(self) -> list[DefinitionNode]:
-        nodes = self.nodes()
-        return nodes + [
-            each for node in nodes for body in self._graphs_of(node) for each in body._all_nodes()
-        ]
 
     def _update(self, node: DefinitionNode, instance: CUDAGraph | None, changes: dict[str, Any]) -> None:
         target = self._graph if instance is None else instance
@@ -731,14 +812,17 @@ class GraphDefinition:
 
     # --- to be read elsewhere ---
 
-    def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None:
+    def debug_dump(
+        self, debug_path: str | os.PathLike[str], verbose: bool = False, *, flags: Iterable[str] = ()
+    ) -> None:
         """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump.
 
         Arguments:
             debug_path: str or PathLike, the file to write.
             verbose: bool, whether all that the driver knows of the nodes is written.
+            flags: iterable of str, as of CUDAGraph.debug_dump.
         """
-        self._graph.debug_dump(debug_path, verbose)
+        self._graph.debug_dump(debug_path, verbose, flags=flags)
 
     def to_dict(self) -> dict[str, Any]:
         """Describes the graph as plain data.
@@ -791,6 +875,24 @@ def reset_peak_graph_memory_stats(device: DeviceArgument | None = None) -> None:
         device: int, "cuda:1", ...; None is the current device.
     """
     edits.change_graph_memory(device, False)
+
+
+def free_graph_memory(memory: DefinitionNode | int, stream: Stream | int | None = None) -> None:
+    """Frees what an allocation of a graph has left, in a stream's order, behind its launches.
+
+    Arguments:
+        memory: DefinitionNode of the allocation, or its address as int.
+        stream: Stream, or handle as int; None is the current one.
+    Raises:
+        TypeError: the node is no allocation.
+        CudaError: the address is none that an allocation of a graph has, or no launch has it now.
+    """
+    where = current_stream() if stream is None else Stream.from_any(stream)
+    definition = GraphDefinition(device=where.device_index)
+    definition.free(memory)
+    instance = definition.instantiate()
+    with using_stream(where):
+        instance.replay()
 
 
 def graph_memory_trim(device: DeviceArgument | None = None) -> None:

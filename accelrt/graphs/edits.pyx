@@ -29,8 +29,8 @@ from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
     GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
 )
-from accelrt.status cimport INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
-from accelrt.streams.stream cimport Event
+from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
+from accelrt.streams.stream cimport current_of, Event, Stream
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of
 cimport accelrt.runtime.access as watch
 
@@ -319,14 +319,23 @@ def empty_work() -> NodeWork:
     return work
 
 
-def allocate_work(int ordinal, nbytes: object, peers: Iterable[int]) -> NodeWork:
-    """Describes an allocation of device memory that peers reach too."""
+def allocate_work(
+    int ordinal, nbytes: object, peers: Iterable[int], device: object = None, kind: str = "device",
+) -> NodeWork:
+    """Describes an allocation of memory that peers reach too, of a kind of ALLOCATIONS; device None is ordinal's."""
     cdef NodeWork work = NodeWork()
-    work.params.type, work.params.device = NODE_ALLOCATE, ordinal
+    if kind not in ALLOCATIONS:
+        raise ValueError(f"kind is {kind!r}; it may be {', '.join(map(repr, ALLOCATIONS))}")
+    work.params.type, work.params.device = NODE_ALLOCATE, ordinal if device is None else ordinal_of(device)
+    work.params.kind = ALLOCATIONS.index(kind)
     work.params.size = checked_int(nbytes, "nbytes", 1, ANY_BYTES, "bytes")
     for peer in peers:
         work.params.peers |= <uint64_t>1 << <int>checked_int(peer, "peer", 0, 63, "a device")
     return work
+
+
+# stub: ALLOCATIONS: tuple[str, ...]
+ALLOCATIONS = ("device", "host", "managed")  # by ALLOCATE_ numbers
 
 
 def free_work(address: int) -> NodeWork:
@@ -374,6 +383,41 @@ def add_node(
     finally:
         made.pop(0, None)
     return node, work.params.address, work.bodies
+
+
+cdef class Place:
+    # A node by its handle alone.
+    cdef readonly uintptr_t id
+
+
+def add_node_here(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work,
+) -> tuple[int, int, list[int]]:
+    """Adds a node to a graph that is being captured, where the current stream's next work goes, and that after it; a stream
+    that captures into another graph, or into none, is left alone.  Returns what add_node does."""
+    cdef Stream stream = current_of(ordinal)
+    cdef Handles room = Handles(0)
+    cdef Place place
+    cdef uintptr_t into = 0
+    cdef size_t count = 0, index
+    cdef list after = []
+    cdef int code = registry.active().capture_site(ordinal, stream.handle, 0, NULL, &count, &into)
+    if code == 0 and into == graph and count:
+        room = Handles(count)
+        code = registry.active().capture_site(ordinal, stream.handle, count, room.array, &count, &into)
+    if code and code != ILLEGAL_STATE:
+        raise_status(code, "capture_site", ("stream", stream.handle))
+    if code or into != graph:
+        return add_node(graph, ordinal, base, made, work, [])
+    for index in range(count):
+        place = Place()
+        place.id = room.array[index]
+        after.append(place)
+    answer = add_node(graph, ordinal, base, made, work, after)
+    code = registry.active().capture_continue(ordinal, stream.handle, answer[0])
+    if code:
+        raise_status(code, "capture_continue", ("stream", stream.handle, "node", answer[0]))
+    return answer
 
 
 cdef int put_change(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, NodeWork work, bint own, NodeChange made,
@@ -525,8 +569,8 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
 
     Returns:
         CopyParams; FillParams; a host function, or None of one that is not accelrt's; an Event, or the driver's handle; int,
-        the driver's graph of a child; (address, bytes, device) of an allocation; the address of a free; None of an empty
-        node.
+        the driver's graph of a child; (address, bytes, device, kind, peers) of an allocation; the address of a free; None of
+        an empty node.
     Raises:
         CudaError: the node is none of the graph, or a condition, whose bodies the driver does not tell.
     """
@@ -547,7 +591,8 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
     if params.type == NODE_CHILD:
         return params.graph
     if params.type == NODE_ALLOCATE:
-        return params.address, params.size, params.device
+        peers = tuple([index for index in range(64) if params.peers >> index & 1])
+        return params.address, params.size, params.device, ALLOCATIONS[params.kind], peers
     return params.address if params.type == NODE_FREE else None
 
 
@@ -616,6 +661,22 @@ def device_of_graph(CUDAGraph graph not None) -> int:
     return graph.ordinal
 
 
+cdef uintptr_t graph_under_capture(CUDAGraph graph) except 0:
+    cdef uintptr_t handle = 0
+    cdef size_t count = 0
+    cdef int code = registry.active().capture_site(graph.ordinal, graph.record.origin, 0, NULL, &count, &handle)
+    if code:
+        raise_status(code, "capture_site", ("stream", graph.record.origin),
+                     "a graph that is being captured takes nodes by hand from CUDA 12.3 on" if code == NOT_SUPPORTED else "")
+    return handle
+
+
+def raw_graph_of(CUDAGraph graph not None) -> int:
+    """The driver's graph that is kept, or that is being captured."""
+    with cython.critical_section(graph):
+        return graph.raw_cuda_graph() if graph.record is None else graph_under_capture(graph)
+
+
 def edit(CUDAGraph graph not None, uintptr_t body, object change, *arguments):
     """Calls a function with the driver's graph, its device and what its nodes keep alive, while no other thread may use
     it.
@@ -624,19 +685,32 @@ def edit(CUDAGraph graph not None, uintptr_t body, object change, *arguments):
         body: a graph that a node of it owns, which the function is given instead; or 0.
     """
     cdef uintptr_t handle
+    cdef bint captures
+    cdef list base
+    cdef dict made
     with cython.critical_section(graph):
-        handle = graph.raw_cuda_graph()
-        graph.require_unused()
-        if graph.made is None:
-            graph.base, graph.made = list(graph.kept), {}
+        captures = graph.record is not None
+        if captures:
+            graph.require_calm()
+            handle = graph_under_capture(graph)
+            base, made = graph.kept, {}  # the capture keeps all of it alike
+        else:
+            handle = graph.raw_cuda_graph()
+            graph.require_unused()
+            if graph.made is None:
+                graph.base, graph.made = list(graph.kept), {}
+            base, made = graph.base, graph.made
         graph.busy += 1
     try:
-        answer = change(body or handle, graph.ordinal, graph.base, graph.made, *arguments)
-        registry.active().graph_node_count(handle, &graph.node_count)
+        answer = change(body or handle, graph.ordinal, base, made, *arguments)
+        if not captures:
+            registry.active().graph_node_count(handle, &graph.node_count)
         return answer
     finally:
         with cython.critical_section(graph):
             graph.busy -= 1
+            if captures:
+                base += all_things([], made)
 
 
 cdef uintptr_t require_exec(CUDAGraph graph) except 0:

@@ -960,21 +960,25 @@ cdef class CUDAGraph:
         self.keep_graph = True
 
     @cython.critical_section
-    def debug_dump(self, debug_path: str | os.PathLike[str], bint verbose=False) -> None:
+    def debug_dump(
+        self, debug_path: str | os.PathLike[str], bint verbose=False, *, flags: Iterable[str] = (),
+    ) -> None:
         """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
 
         Arguments:
             debug_path: str or os.PathLike, the file to write.
             verbose: bool, with every parameter of every node that the driver tells.
+            flags: iterable of str, what to draw, by CUgraphDebugDot_flags in lower case: "handles",
+                "kernel_node_params", "extra_topo_info", ...  The host device draws the same for all.
         Raises:
             RuntimeError: as raw_cuda_graph.
-            ValueError: there is a null character in the path.
+            ValueError: there is a null character in the path, or no such flag.
             CudaError: the file cannot be written.
         """
         graph = self.raw_cuda_graph()
         self.uses += 1
         try:
-            write_dot(graph, debug_path, verbose)
+            write_dot(graph, debug_path, verbose, flags)
         finally:
             self.uses -= 1
 
@@ -1244,6 +1248,7 @@ cdef class Branch:
     cdef int ordinal
     cdef uintptr_t address     # of the flag
     cdef uint64_t condition    # the driver's handle of it
+    cdef uintptr_t body        # where there was one before; 0: it is made with its condition
     cdef Stream stream         # captures the body
     cdef StreamContext context
     cdef Record record         # of the body's capture, while it is under way
@@ -1301,6 +1306,8 @@ cdef class Branch:
         self.ordinal = graph.ordinal
         before = current_of(self.ordinal)
         check_stream(graph, before)
+        if self.body:
+            return self.begin_body(before)
         ordinal, self.address, size = device_span(self.flag)
         if size < FLAG_BYTES or ordinal != self.ordinal:
             raise ValueError(f"flag has {size} bytes on device {ordinal}; it takes {FLAG_BYTES} bytes on device "
@@ -1316,11 +1323,12 @@ cdef class Branch:
 
     cdef int begin_body(self, Stream before) except -1:
         cdef CUDAGraph graph = self.graph
-        cdef uintptr_t body = 0
+        cdef uintptr_t body = self.body
         cdef uint64_t capture = 0
-        cdef int code
+        cdef int code = 0
         self.stream = stream_of(make_stream(self.ordinal), self.ordinal)
-        code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
+        if body == 0:
+            code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
         if code:
             raise_status(code, "conditional_add", ("stream", before.handle, "kind", self.kind))
         code = registry.active().capture_begin_to(self.ordinal, self.stream.handle, body, graph.mode)
@@ -1356,6 +1364,13 @@ cdef class Branch:
         return False
 
 
+def capture_body(CUDAGraph graph not None, uintptr_t body) -> AbstractContextManager[None, None]:
+    """The context in which work is captured into a body of a condition that there is, of a graph that is being captured."""
+    cdef Branch branch = Branch(graph, None, CONDITION_IF)
+    branch.body = body
+    return branch
+
+
 cdef int check_stream(CUDAGraph graph, Stream stream) except -1:
     # The stream may capture for this graph, for a body of it, or have joined either.
     cdef Branch branch
@@ -1379,7 +1394,7 @@ cdef int end_body(Branch branch) except -1:
     cdef int code
     if record is None:
         raise RuntimeError("the capture that this condition belongs to is over already")
-    if branch.kind == CONDITION_WHILE:
+    if branch.kind == CONDITION_WHILE and branch.body == 0:
         set_condition(branch, branch.stream)
     count_busy(graph, 1)
     with nogil:

@@ -41,12 +41,16 @@ class AllocationParams(NamedTuple):
     Attributes:
         address: int, of the memory, the same in every launch.
         nbytes: int.
-        device: int, ordinal of the device whose memory it is.
+        device: int, ordinal of the device whose memory it is; -1 of host memory.
+        kind: str, "device", "host" (page-locked) or "managed".
+        peers: tuple of int, ordinals of the other devices that were given access.
     """
 
     address: int
     nbytes: int
     device: int
+    kind: str = "device"
+    peers: tuple[int, ...] = ()
 
 
 class ConditionParams(NamedTuple):

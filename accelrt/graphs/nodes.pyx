@@ -345,14 +345,28 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     return 0
 
 
-def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose) -> None:
-    """Writes a driver's graph as text for Graphviz to a file."""
+# By their bits, 1 << index (CUgraphDebugDot_flags).
+# stub: DOT_FLAGS: tuple[str, ...]
+DOT_FLAGS = (
+    "verbose", "runtime_types", "kernel_node_params", "memcpy_node_params", "memset_node_params", "host_node_params",
+    "event_node_params", "ext_semas_signal_node_params", "ext_semas_wait_node_params", "kernel_node_attributes", "handles",
+    "mem_alloc_node_params", "mem_free_node_params", "batch_mem_op_node_params", "extra_topo_info",
+    "conditional_node_params",
+)
+
+
+def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose, names: Iterable[str] = ()) -> None:
+    """Writes a driver's graph as text for Graphviz to a file, with what DOT_FLAGS of these names draw."""
     cdef bytes encoded = os.fsencode(path)
     if b"\0" in encoded:  # the driver would write to what stands before it
         raise ValueError(f"debug_path is {path!r}, with an embedded null character; pass the path of a file")
     cdef const char* to = encoded
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code
+    for name in [names] if isinstance(names, str) else names:
+        if name not in DOT_FLAGS:
+            raise ValueError(f"flags has {name!r}; it may have {', '.join(DOT_FLAGS)}")
+        flags |= <unsigned int>1 << <int>DOT_FLAGS.index(name)
     with nogil:
         code = registry.active().graph_dot(graph, to, flags)
     if code:

@@ -20,9 +20,10 @@ from accelrt.driver.host.machine cimport (
 from accelrt.driver.host.memory cimport claim_memory, find_allocation, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_condition, add_node, append_node, begin_branch, begin_capture, beside_capture, bodies,
-    break_capture, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode, find_body,
-    find_function, free_graph, gate, gate_any, hold_work, is_captured_into, keep_body, make_launch, new_condition,
-    owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill, prepare_set, tickets_for,
+    break_capture, check_capturing, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode,
+    find_body, find_captured, find_function, free_graph, gate, gate_any, hold_work, is_captured_into, keep_body,
+    make_launch, new_condition, owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill, prepare_set,
+    tickets_for,
 )
 from accelrt.driver.host.work cimport (
     ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN, WAIT,
@@ -30,8 +31,9 @@ from accelrt.driver.host.work cimport (
     clear_frontier, copy_frontier,
 )
 from accelrt.driver.node_params cimport (
-    INSTANTIATE_AUTO_FREE, INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION,
-    NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
+    ALLOCATE_DEVICE, ALLOCATE_MANAGED, INSTANTIATE_AUTO_FREE, INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES,
+    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
+    NODE_RECORD, NODE_WAIT, NodeParams,
 )
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, Table,
@@ -73,9 +75,11 @@ include "graphs_rows.pxi"
 # --- captures ----------------------------------------------------------------------------------------------
 
 cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
-    # Or a body.
+    # Or a body, or what is being captured.
     cdef Graph* known = <Graph*>map_find(&graphs, graph)
-    return known if known != NULL else find_body(graph)
+    if known == NULL:
+        known = find_body(graph)
+    return known if known != NULL else find_captured(graph)
 
 
 cdef Exec* find_exec(uintptr_t exec_) noexcept nogil:
@@ -98,7 +102,7 @@ cdef int capture_end_locked(int device, uintptr_t stream, uintptr_t* out_graph) 
     if code == 0 and graph.within != NULL:
         out_graph[0] = graph.handle
     elif code == 0:
-        out_graph[0] = new_handle()
+        out_graph[0] = graph.handle if graph.handle else new_handle()
         map_insert(&graphs, out_graph[0], graph)
     return code
 
@@ -129,6 +133,40 @@ cdef int capture_mode_exchange_gated(int mode, int* out_before) noexcept nogil:
 cdef int capture_begin_to_locked(HostStream* stream, uintptr_t body, int mode) noexcept nogil:
     cdef Graph* to = find_body(body)
     return begin_capture(stream, to, mode) if to != NULL else INVALID_VALUE
+
+
+cdef int capture_site_locked(
+    HostStream* stream, size_t room, void* nodes, size_t* out_count, uintptr_t* out_graph
+) noexcept nogil:
+    cdef const Frontier* after = &stream.frontier
+    cdef Graph* graph
+    cdef size_t index
+    cdef int code = check_capturing(stream)
+    if code:
+        return code
+    graph = stream.capture.graph
+    if graph.handle == 0:
+        graph.handle = new_handle()
+    out_graph[0] = graph.handle
+    out_count[0] = min(<size_t>after.count, room) if room else after.count
+    for index in range(min(<size_t>after.count, room)):
+        (<uintptr_t*>nodes)[index] = graph.nodes[after.nodes[index]].handle
+    return 0
+
+
+cdef int capture_continue_locked(HostStream* stream, uintptr_t node) noexcept nogil:
+    cdef const Node* known
+    cdef Frontier itself
+    cdef int place
+    cdef int code = check_capturing(stream)
+    if code:
+        return code
+    known = find_node(stream.capture.graph.nodes, stream.capture.graph.count, node)
+    if known == NULL:
+        return INVALID_VALUE
+    place = <int>(known - stream.capture.graph.nodes)
+    itself.nodes, itself.count = &place, 1
+    return copy_frontier(&stream.frontier, &itself)
 
 
 # --- graphs ------------------------------------------------------------------------------------------------
@@ -406,6 +444,7 @@ cdef int prepare_node(int device, Graph* graph, const NodeParams* params, Work* 
     # What it answers holds a launch, an allocation and bodies of its own.  A body holds kernels, copies, fills, children
     # and conditions.
     cdef int type_ = params.type
+    cdef int code
     if graph.governed and type_ in (NODE_HOST, NODE_WAIT, NODE_RECORD, NODE_ALLOCATE, NODE_FREE):
         return NOT_SUPPORTED
     if type_ == NODE_KERNEL:
@@ -426,7 +465,12 @@ cdef int prepare_node(int device, Graph* graph, const NodeParams* params, Work* 
     if type_ == NODE_ALLOCATE:
         begin_work(out_work, ALLOCATE)
         out_work.dst = 0
-        return make_allocation(params.device, params.size, params.peers, &out_work.allocation)
+        if params.kind < ALLOCATE_DEVICE or params.kind > ALLOCATE_MANAGED:
+            return INVALID_VALUE
+        code = make_allocation(params.device, params.size, params.peers, &out_work.allocation)
+        if code == 0:
+            out_work.allocation.kind, out_work.allocation.peers = params.kind, params.peers
+        return code
     if type_ == NODE_FREE:
         begin_work(out_work, RELEASE)
         out_work.allocation = find_allocation(params.address)
@@ -524,6 +568,7 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
     if work.allocation != NULL:
         params.address, params.device = work.allocation.address, work.allocation.device
         params.size = work.allocation.asked if work.kind == ALLOCATE else 0
+        params.kind, params.peers = work.allocation.kind, work.allocation.peers
     return 0
 
 
