@@ -117,7 +117,17 @@ class DefinitionNode:
                 uses that graph.
             CudaError: the driver refused; nothing is changed.
         """
-        self.definition._update(self, instance, changes)
+        definition = self.definition
+        replaces = instance is None and self.type == "graph"
+        graphs = definition._graphs_within(self) if replaces else []
+        inner = [each for graph in graphs for each in graph.nodes()]
+        definition._update(self, instance, changes)
+        gone = [each.id for each in inner]
+        if gone:
+            edits.edit(definition._graph, definition._body, edits.drop_nodes, gone)
+        definition._forget(gone, graphs)
+        for each in inner:
+            each.id = 0
 
     def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
         """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
@@ -227,7 +237,7 @@ class GraphDefinition:
     def _body(self) -> int:
         # The driver's graph that a node owns, or 0; None once the node is gone.
         if self._handle is None:
-            raise RuntimeError("the node that this graph was within was removed")
+            raise RuntimeError("the node that this graph was within was removed, or given another")
         return self._handle
 
     @_body.setter
@@ -501,7 +511,7 @@ class GraphDefinition:
             raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
         if graph.device_index != self.device_index:
             raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
-        return edits.child_work(graph._body or graph._graph.raw_cuda_graph(), edits.things_of(graph._graph))
+        return edits.child_work(graph._body or graph._graph.raw_cuda_graph(), graph._graph)
 
     def allocate(
         self, nbytes: int, *, peers: Iterable[int] = (), device: DeviceArgument | None = None,
@@ -676,11 +686,16 @@ class GraphDefinition:
         inner = [each for graph in graphs for each in graph.nodes()]
         gone = [each.id for each in (node, *inner)]
         edits.edit(self._graph, self._body, edits.remove_node, node, inner)
-        for handle in gone:
-            for known in (self._root._nodes, self._root._names, self._root._conditions):
+        self._forget(gone, graphs)
+
+    def _forget(self, nodes: list[int], graphs: list[GraphDefinition]) -> None:
+        """Drops what is known of nodes that are gone, and of the graphs that they owned."""
+        root = self._root
+        for handle in nodes:
+            for known in (root._nodes, root._names, root._conditions):
                 known.pop(handle, None)
         for graph in graphs:
-            self._root._views.pop(graph._body, None)
+            root._views.pop(graph._body, None)
             graph._handle = None
 
     def _graphs_within(self, node: DefinitionNode) -> list[GraphDefinition]:

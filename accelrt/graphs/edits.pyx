@@ -58,6 +58,7 @@ cdef class NodeWork:
     cdef object room
     cdef tuple arguments
     cdef list bodies           # of a condition: handles, once the node is there
+    cdef dict sources          # of a child: what nodes made by hand of the graph that it is a copy of keep alive
     cdef object __weakref__
 
     def __cinit__(self):
@@ -304,11 +305,13 @@ def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
     return work
 
 
-def child_work(uintptr_t graph, things: _Things) -> NodeWork:
-    """Describes a graph within the graph, with what its nodes keep alive."""
+def child_work(uintptr_t graph, CUDAGraph within not None) -> NodeWork:
+    """Describes a graph within the graph, with what its nodes keep alive: a CUDAGraph's, or one that a node of it owns."""
     cdef NodeWork work = NodeWork()
+    with cython.critical_section(within):
+        work.things["child"] = list(within.things() or ())
+        work.sources = dict(within.made) if within.made is not None and within.source is None else {}
     work.params.type, work.params.graph = NODE_CHILD, graph
-    work.things["child"] = things
     return work
 
 
@@ -380,9 +383,45 @@ def add_node(
     try:
         work.call(graph, 0, 0, ordinal, after, &node)
         made[node] = made.pop(0)
+        if work.sources:
+            made[node] = {"child": spread(graph, node, work, made)}
     finally:
         made.pop(0, None)
     return node, work.params.address, work.bodies
+
+
+cdef list spread(uintptr_t graph, uintptr_t node, NodeWork work, dict made):
+    # Has the nodes within a child keep alive what those that they are copies of do; answers what is left to the child.
+    cdef dict left = dict(work.sources)
+    cdef list found
+    move_to_copies(graph, node, left, made)
+    found = all_things([], {source: work.sources[source] for source in work.sources if source not in left})
+    kept_elsewhere = set(map(id, found))
+    return [thing for thing in work.things["child"] if id(thing) not in kept_elsewhere]
+
+
+cdef int move_to_copies(uintptr_t graph, uintptr_t child, dict left, dict made) except -1:
+    cdef NodeParams params
+    cdef uintptr_t copied = 0
+    cdef int code = registry.active().graph_node_params(graph, child, &params)
+    cdef list children = []
+    if code or params.type != NODE_CHILD:
+        return 0
+    for source in list(left):
+        if registry.active().graph_find_in_clone(params.graph, source, &copied) == 0:
+            roles = left.pop(source)
+            made[copied] = dict(roles)
+            if "child" in roles:
+                children.append(copied)
+    for copied in children:
+        move_to_copies(params.graph, copied, left, made)
+    return 0
+
+
+def drop_nodes(uintptr_t graph, int ordinal, base: _Things, made: _Made, nodes: Iterable[int]) -> None:
+    """Lets go of what nodes that are gone kept alive."""
+    for node in nodes:
+        made.pop(node, None)
 
 
 cdef class Place:
@@ -727,6 +766,7 @@ def instance_of(CUDAGraph graph not None, flags: int) -> CUDAGraph:
 
 def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
     """Clones a kept graph into a CUDAGraph that holds nothing."""
+    cdef uintptr_t copied = 0
     cdef int code
     with cython.critical_section(graph):
         graph.raw_cuda_graph()
@@ -744,18 +784,17 @@ def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
         made.random, made.node_count = graph.random, graph.node_count
         made.keep(list(graph.things()))
         if graph.made is not None:
-            clones = find_clones(made.graph, graph.made)
-            made.base = list(graph.base)
-            made.made = {clones[node]: dict(roles) for node, roles in graph.made.items()}
+            made.base, made.made = list(graph.base), {}
+            left = dict(graph.made)
+            for node in graph.made:
+                if registry.active().graph_find_in_clone(made.graph, node, &copied) == 0:
+                    made.made[copied] = dict(left.pop(node))
+            for copied in list(made.made):  # what nodes within children keep alive
+                move_to_copies(made.graph, copied, left, made.made)
+            made.base += all_things([], left)
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
-
-
-def things_of(CUDAGraph graph not None) -> list[object]:
-    """Returns the objects that the nodes of a graph keep alive."""
-    with cython.critical_section(graph):
-        return list(graph.things() or ())
 
 
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:

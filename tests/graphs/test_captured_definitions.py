@@ -480,3 +480,75 @@ def test_graphs_of_a_node_that_was_removed_are_gone():
             gone.raw_cuda_graph()
         assert "removed" in repr(gone)
     assert body.nodes() == []
+
+
+def test_the_graph_of_a_child_that_was_replaced_is_gone():
+    x = bytes_of()
+    first, second, outer = (accelrt.GraphDefinition() for _ in range(3))
+    first.fill(x, 1)
+    second.fill(x, 2)
+    node = outer.child(first)
+    view = node.params
+    filled = view.nodes()[0]
+    instance = outer.instantiate()
+    node.update(instance=instance, graph=second)
+    assert view.nodes() == [filled]
+    node.update(graph=second)
+    assert not filled.is_valid
+    with pytest.raises(RuntimeError, match="was removed"):
+        view.nodes()
+    assert node.params.nodes()[0].params.value == 2
+    for graph in (instance, outer.instantiate()):
+        x.fill(0)
+        replay(graph)
+        assert (read(x) == 2).all()
+
+
+def function_of(definition):
+    """A host function that a node of a definition calls, weakly."""
+
+    def function():
+        called.append(1)
+
+    called = []
+    return definition.host_function(function), weakref.ref(function), called
+
+
+def test_nodes_within_a_child_let_go_of_what_they_used():
+    inner, middle, outer = (accelrt.GraphDefinition() for _ in range(3))
+    _, gone, called = function_of(inner)
+    _, stays, _ = function_of(middle)
+    middle.child(inner)
+    node = outer.child(middle)
+    clone = outer.clone()
+    del inner, middle
+    instance = outer.instantiate()
+    replay(instance)
+    assert called == [1]
+    del instance
+    (deep,) = (each for each in node.params.nodes() if each.type == "graph")
+    deep.params.nodes()[0].remove()
+    gc.collect()
+    assert gone() is not None  # the clone has it
+    del clone
+    gc.collect()
+    assert gone() is None
+    assert stays() is not None
+    replay(outer.instantiate())
+    assert called == [1]
+    node.remove()
+    gc.collect()
+    assert stays() is None
+
+
+def test_a_captured_graph_as_a_child_keeps_its_functions():
+    captured, outer = accelrt.CUDAGraph(keep_graph=True), accelrt.GraphDefinition()
+    called = []
+    with accelrt.graph(captured):
+        accelrt.current_stream().launch_host_func(lambda: called.append(1))
+    node = outer.child(captured)
+    outer.child(captured, after=node)
+    del captured
+    gc.collect()
+    replay(outer.instantiate())
+    assert called == [1, 1]
