@@ -513,11 +513,15 @@ def remove_node(
     """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
     cdef NodeParams params
     cdef object call = None
+    cdef list holder = base  # where a node within a child is a copy of one that was captured, the child's
     cdef uintptr_t node = handle_of(gone)
     cdef int type_ = 0, code
     code = registry.active().graph_node_type(graph, node, &type_)
     if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
-        call = find_call(base, params.data)
+        for holder in [base] if node in made else [base, *[things for roles in made.values() for things in roles.values()]]:
+            call = find_call(holder, params.data)
+            if call is not None:
+                break
     if code == 0:
         with nogil:
             code = registry.active().graph_node_destroy(graph, node)
@@ -528,7 +532,7 @@ def remove_node(
         made.pop(each.id, None)
         each.id = 0
     if call is not None:  # what launches run is what is left
-        base.remove(call)
+        holder.remove(call)
 
 
 def change_edges(

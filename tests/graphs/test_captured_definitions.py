@@ -547,8 +547,14 @@ def test_a_captured_graph_as_a_child_keeps_its_functions():
     with accelrt.graph(captured):
         accelrt.current_stream().launch_host_func(lambda: called.append(1))
     node = outer.child(captured)
-    outer.child(captured, after=node)
+    other = outer.child(captured, after=node)
     del captured
     gc.collect()
     replay(outer.instantiate())
     assert called == [1, 1]
+    node.params.nodes()[0].remove()
+    replay(outer.instantiate())
+    assert called == [1, 1, 1]
+    other.params.nodes()[0].remove()
+    replay(outer.instantiate())
+    assert called == [1, 1, 1]
