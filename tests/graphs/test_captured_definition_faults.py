@@ -14,7 +14,7 @@ ROWS = ("capture_site", "capture_continue", "graph_node_add", "graph_condition",
 
 
 def capture_and_replay(x, child):
-    """A capture with a fill, a child and a switch by hand, of which the second body is captured; what x is then."""
+    """What x is after a capture with a fill, a child and a switch by hand, whose second body is captured."""
     graph = accelrt.CUDAGraph(keep_graph=True)
     out = bytearray(x.nbytes)
     with accelrt.graph(graph, stream=accelrt.Stream()):
