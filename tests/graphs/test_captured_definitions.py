@@ -11,6 +11,9 @@ import accelrt
 
 COUNT = 64
 SET = """
+extern "C" __device__ __cudart_builtin__ void CUDARTAPI
+cudaGraphSetConditional(cudaGraphConditionalHandle condition, unsigned int value);
+
 __global__ void set(cudaGraphConditionalHandle condition, unsigned* value) {
     cudaGraphSetConditional(condition, *value);
 }
@@ -129,15 +132,15 @@ def test_a_node_outside_the_capture_comes_after_nothing():
 
 def test_a_kernel_ends_a_loop_that_is_captured(kernels):
     graph, x, left = accelrt.CUDAGraph(), bytes_of(), number(0)
-    stream = accelrt.Stream()
-    with accelrt.graph(graph, stream=stream):
+    count_down = kernels.function("count_down")  # loaded before the capture
+    with accelrt.graph(graph):
         accelrt.fill(left, 5, width=4)
         definition = accelrt.GraphDefinition(graph)
         condition = condition_or_skip(definition, 1)
         loop = definition.while_(condition)
         with loop.bodies[0].capture():
             x.fill(7)
-            kernels.function("count_down")[1, 1](np.uint64(condition.handle), left)
+            count_down[1, 1](np.uint64(condition.handle), left)
         accelrt.copy(x[:1], x[1:2], blocking=False)
     replay(graph)
     assert read(left, np.uint32)[0] == 0
@@ -147,10 +150,11 @@ def test_a_kernel_ends_a_loop_that_is_captured(kernels):
 @pytest.mark.parametrize("chosen", [0, 1, 5])
 def test_an_if_with_an_else_is_captured(kernels, chosen):
     graph, x, y, flag = accelrt.CUDAGraph(), bytes_of(), bytes_of(), number(chosen)
+    set_condition = kernels.function("set")
     with accelrt.graph(graph):
         definition = accelrt.GraphDefinition(graph)
         condition = condition_or_skip(definition)
-        kernels.function("set")[1, 1](np.uint64(condition.handle), flag)
+        set_condition[1, 1](np.uint64(condition.handle), flag)
         node = definition.if_(condition, else_=True)
         for body, value in zip(node.bodies, (1, 2), strict=True):
             with body.capture():
