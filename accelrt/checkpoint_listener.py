@@ -7,10 +7,12 @@ the other is: the same user, or root, and the process that was meant.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
 import threading
+import time
 import warnings
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 LONGEST = 4096  # bytes of a word or an answer
 ANSWER_SECONDS = 5.0  # how long a client may take to say its word
+PAUSE = 0.1  # seconds until it accepts again, where the process has no descriptor left, say
+CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)  # of accept(), where the socket listens no more
 
 _listener: Listener | None = None
 
@@ -48,31 +52,35 @@ class Listener:
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self.make = make
+        self.closed = False
+        self.turn = threading.RLock()  # for asleep
         self.asleep: ExitStack | None = None
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.thread = threading.Thread(target=self.run, name="accelrt-checkpoint", daemon=True)
-        try:
-            self.socket.bind(address_of(os.getpid()))
-            self.socket.listen()
-            self.thread.start()
-        except BaseException:
-            self.socket.close()
-            raise
+
+    def begin(self) -> None:
+        self.socket.bind(address_of(os.getpid()))
+        self.socket.listen()
+        self.thread.start()
 
     def run(self) -> None:
-        while True:
+        while not self.closed:
             try:
-                connection, _ = self.socket.accept()
-            except OSError:  # it was closed
-                return
-            with connection:
-                try:
-                    connection.settimeout(ANSWER_SECONDS)
-                    self.answer(connection)
-                except Exception as error:  # a client that went, say: the next one is heard
-                    warnings.warn(
-                        f"a checkpoint's word was not answered: {error}", RuntimeWarning, stacklevel=2
-                    )
+                self.serve_one()
+            except Exception as error:  # a client that went, say: the next one is heard
+                if not self.closed:
+                    report(error)
+                    time.sleep(PAUSE)
+
+    def serve_one(self) -> None:
+        try:
+            connection, _ = self.socket.accept()
+        except OSError as error:
+            self.closed = self.closed or error.errno in CLOSED
+            raise
+        with connection:
+            connection.settimeout(ANSWER_SECONDS)
+            self.answer(connection)
 
     def answer(self, connection: socket.socket) -> None:
         _, user = peer_of(connection)
@@ -88,7 +96,13 @@ class Listener:
             connection.sendall(b"ok")
 
     def perform(self, word: bytes) -> None:
+        with self.turn:
+            self.perform_alone(word)
+
+    def perform_alone(self, word: bytes) -> None:
         if word == b"prepare":
+            if self.closed:
+                raise RuntimeError("the process listens no more")
             if self.asleep is None:
                 with ExitStack() as entered:
                     entered.enter_context(self.make())
@@ -101,19 +115,34 @@ class Listener:
             raise ValueError(f"{word!r} is no word of a checkpoint's")
 
     def close(self) -> None:
+        self.closed = True
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # which ends accept
-        self.socket.close()
-        if self.thread is not threading.current_thread():
+        if self.thread.is_alive() and self.thread is not threading.current_thread():
             self.thread.join(ANSWER_SECONDS)
-        self.perform(b"wake")
+        self.socket.close()
+        self.perform(b"wake")  # behind a word that is performed just now
+
+
+def report(error: Exception) -> None:
+    with suppress(RuntimeWarning):  # where warnings are errors: the thread goes on
+        warnings.warn(f"a checkpoint's word was not answered: {error}", RuntimeWarning, stacklevel=2)
 
 
 def start(make: Callable[[], AbstractContextManager[None]]) -> None:
     """Listens; in place of what listened before, whose pools are awake then."""
     global _listener
     stop()
-    _listener = Listener(make)
+    _listener = listener = Listener(
+        make
+    )  # known before it begins, so that Ctrl-C leaves none that stop() cannot end
+    try:
+        listener.begin()
+    except BaseException:
+        if _listener is listener:
+            _listener = None
+        listener.close()
+        raise
 
 
 def stop() -> None:

@@ -100,8 +100,8 @@ class OutOfMemoryError(CudaError, MemoryError):
         requested, rounded: what was asked for, and what that takes of the pool.
         stream, pool: the handle that it was asked for on, and the id of the pool that serves it; (0, 0) is
             the common one.
-        refused_by: str, "device", "limit" (of the process), "pool" (a MemPool's limit), or "driver"
-            (page-locked memory).
+        refused_by: str, "device", "limit" (of the process), "pool" (a MemPool's limit), "driver"
+            (page-locked memory), or "resource" (of accelrt.resources).
         causes, advice: tuples of str: what kept it from being served, by name, and what the text advises.
         capacity, free: what the driver says.
         limit: the most that the process may reserve (set_per_process_memory_fraction); None without one.

@@ -766,6 +766,7 @@ cdef void drop_empty(Pool* pool) noexcept nogil:
 
 cdef enum:
     MOST_AWAKE = 16  # heaps awake up to which none is put to sleep: each slow call locks and adds up all of them
+    ALL_STATS = (1 << 3 * PER_HEAP) - 1  # a bit for each kind's and each of BOTH (stat_bit)
     PATIENCE = 8     # a heap falls asleep after more entries of the exclusive section than this without a hit in it
 
 
@@ -905,9 +906,13 @@ cdef inline int64_t headroom(const Heap* heap, int stat, int kind) noexcept nogi
 
 
 cdef int64_t least_for(const Heap* requester, int stat, int kind, int64_t room) noexcept nogil:
-    # The requester's least headroom: what it had, or an eighth of its current value if half of what is distributed allows
-    # that, so that a heap that grows does not enter the exclusive section at each step.
-    return min(room, max(headroom(requester, stat, kind), min(room // 2, current(requester, kind, stat) // 8)))
+    # The requester's least headroom: what it had, or half of what is distributed, so that a heap that grows from little, as
+    # that of a thread which serves one request after another, enters the exclusive section a few times.  Free memory comes
+    # back to whichever heap has its pages, so of that it takes no more than an eighth of what it has.
+    cdef int64_t wanted = room // 2
+    if stat == INACTIVE_SPLIT or stat == INACTIVE_SPLIT_BYTES:
+        wanted = min(wanted, current(requester, kind, stat) // 8)
+    return min(room, max(headroom(requester, stat, kind), wanted))
 
 
 cdef void distribute_stat(Pool* pool, Heap* requester, int stat, int kind, int64_t room) noexcept nogil:
@@ -928,14 +933,22 @@ cdef void distribute_stat(Pool* pool, Heap* requester, int stat, int kind, int64
         requester.stats[kind].limit[stat] = current(requester, kind, stat) + room - kept
 
 
-cdef void distribute_headroom(Pool* pool, Heap* requester) noexcept nogil:
-    # Distributes the distance from the totals to the peaks, for all per-heap statistics.  In the exclusive section.
+cdef inline uint64_t stat_bit(int stat, int kind) noexcept nogil:
+    return <uint64_t>1 << (kind * PER_HEAP + stat)
+
+
+cdef void distribute_headroom(Pool* pool, Heap* requester, uint64_t which) noexcept nogil:
+    # Distributes the distance from the totals to the peaks, for the statistics that have their bit in `which`.  In the
+    # exclusive section.
     cdef int stat, kind
     cdef Heap* heap = pool.awake
     for stat in range(PER_HEAP):
         for kind in range(2):
-            distribute_stat(pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
-        distribute_stat(pool, requester, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
+            if which & stat_bit(stat, kind):
+                distribute_stat(
+                    pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
+        if which & stat_bit(stat, BOTH):
+            distribute_stat(pool, requester, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
     while heap != NULL:
         update_headroom(heap)
         heap = heap.next_awake
@@ -951,27 +964,45 @@ cdef void raise_sole(Pool* pool, Heap* heap) noexcept nogil:
     update_headroom(heap)
 
 
-cdef inline bint exceeds(const Heap* heap) noexcept nogil:
-    # Whether the heap is above a limit.  Its headroom must be up to date.
-    cdef int kind
-    for kind in range(3):
-        if is_over_limit(&heap.stats[kind]) | is_over_split_limit(&heap.stats[kind]):
-            return True
-    return False
+cdef inline uint64_t passed_bits(const HeapStats* stats) noexcept nogil:
+    # The statistics of one kind that may be above their limits.
+    cdef uint64_t bits = 0
+    if not is_over_limit(stats) | is_over_split_limit(stats):
+        return bits
+    if stats.headroom[BLOCKS] < 0:
+        bits |= stat_bit(ALLOCATION, 0) | stat_bit(ACTIVE, 0)
+    if stats.headroom[BYTES] < 0:
+        bits |= stat_bit(ALLOCATED_BYTES, 0) | stat_bit(ACTIVE_BYTES, 0)
+    if stats.headroom[ASKED] < 0:
+        bits |= stat_bit(REQUESTED_BYTES, 0)
+    if stats.headroom[SPLITS] < 0:
+        bits |= stat_bit(INACTIVE_SPLIT, 0)
+    if stats.headroom[SPLIT_BYTES] < 0:
+        bits |= stat_bit(INACTIVE_SPLIT_BYTES, 0)
+    return bits
 
 
-cdef bint any_exceeds(const Pool* pool) noexcept nogil:
-    # If no heap is above a limit, the limits still hold and need not be distributed again: in the section peaks only rise.
+cdef uint64_t passed_limits(const Pool* pool, const Heap* requester) noexcept nogil:
+    # The statistics whose limits have to be distributed again: those of which some heap is above its limit.  The others'
+    # still hold, since in the section peaks only rise.  All of them where the requester's heap counts too much live memory:
+    # it would pass one after the other else.  The heaps' headroom must be up to date.
     cdef const Heap* heap = pool.awake
-    while heap != NULL and not exceeds(heap):
+    cdef uint64_t bits = 0
+    cdef int kind
+    while heap != NULL:
+        for kind in range(3):
+            bits |= passed_bits(&heap.stats[kind]) << (kind * PER_HEAP)
+            if heap == requester and is_over_limit(&heap.stats[kind]):
+                return ALL_STATS
         heap = heap.next_awake
-    return heap != NULL
+    return bits
 
 
 cdef void renew_headroom(Pool* pool, Heap* requester) noexcept nogil:
-    # Brings the headroom of all heaps up to date, and distributes the limits again if need be.  Only stale heaps are
+    # Brings the headroom of all heaps up to date, and distributes those limits again that are passed.  Only stale heaps are
     # recomputed: most slow calls change neither a limit nor what is pending.
     cdef Heap* heap = pool.awake
+    cdef uint64_t passed
     while heap != NULL:
         if heap.stale:
             update_headroom(heap)
@@ -979,8 +1010,10 @@ cdef void renew_headroom(Pool* pool, Heap* requester) noexcept nogil:
     if pool.heap_count == 1:
         if pool.peaked:
             raise_sole(pool, pool.heaps)
-    elif pool.risen or any_exceeds(pool):
-        distribute_headroom(pool, requester)
+    else:
+        passed = ALL_STATS if pool.risen else passed_limits(pool, requester)
+        if passed:
+            distribute_headroom(pool, requester, passed)
     pool.risen = pool.peaked = False
 
 

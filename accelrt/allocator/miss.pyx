@@ -4,7 +4,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from accelrt.allocator.backing.pages cimport (
-    evict, grow_pages, grow_plain, need_at_end, release_page, release_plain, takes_plain, trim_all_expandable,
+    evict, grow_pages, grow_plain, grow_plain_at, has_returned, is_of_functions, need_at_end, release_page,
+    release_plain, takes_plain, trim_all_expandable, unlock_growth, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport (
     cancel_device_wait, close_epochs, drop_idle_stitched, drop_progress_events, drop_waited, find_pages,
@@ -20,19 +21,19 @@ from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.history_types cimport BORROWED, OFFERED, REFUSED
 from accelrt.allocator.inline.block_ops cimport is_heap_quiescent, is_quiescent, keeps_rest, suits
 from accelrt.allocator.inline.free_list cimport best_fit, class_of, next_class, precedes
-from accelrt.allocator.private.private_types cimport PrivatePool, Replay
+from accelrt.allocator.private.private_types cimport PrivatePool, Replay, Source
 from accelrt.allocator.sizes cimport GRANULE, LARGE_LIMIT, SMALL, SMALL_LIMIT, SMALL_SEGMENT, round_up
 from accelrt.allocator.stats cimport ALLOCATED_BYTES, SEGMENT, current_of, note_news
 from accelrt.allocator.types cimport CLASSES, LIVE, PENDING, Block, Page
-from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.driver.guard cimport (
     FAILED, GONE, INTERRUPTED, LOOK_NS, begin_slice, end_slice, enter_wait, go_relaxed, is_captured_event,
     is_capturing, is_device_lost, is_to_end, leave_wait, meaning_of, restore_mode,
 )
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING
 from accelrt.status cimport (
-    CAP_REACHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY, POOL_CAP_REACHED,
-    SLEEPING,
+    CAP_REACHED, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY,
+    POOL_CAP_REACHED, SLEEPING,
 )
 from accelrt.uses.events cimport (
     PooledEvent, Queue, Use, add_use, busy_queue, drop_use, hand_on, has_use, mark_behind, poll_queues, push, queue_of,
@@ -529,12 +530,51 @@ cdef int stitch_pages(Pool* pool, Request* request) noexcept nogil:
     return code
 
 
+cdef int grow_by_functions(Pool* pool, Request* request, size_t size) noexcept nogil:
+    # Asks two Python functions for a segment, with no lock held: they may allocate and free, and wait.  What comes when it
+    # is wanted no more goes back; 0 means search again, of the heap that is the request's by then.
+    cdef const Source* source = request.heap.owner.source
+    cdef uintptr_t stream = request.heap.stream, address = 0
+    cdef int code = within_limits(pool, request.heap, size)
+    cdef int refusal
+    if code:
+        return code
+    leave_locks(pool)
+    refusal = source.take(source, pool.table, pool.device, size, stream, &address)
+    code = take_locks(pool, request)
+    if refusal:
+        return refusal
+    if code == 0 and request.heap.owner != NULL and request.heap.owner.source == source and request.heap.stream == stream:
+        code = grow_plain_at(pool, request.heap, size, address)
+        if code == 0:
+            return 0
+    leave_locks(pool)
+    source.give(source, pool.table, pool.device, address, size, stream)
+    refusal = take_locks(pool, request)
+    return code if code else refusal
+
+
+cdef int grow_by(Pool* pool, Request* request, size_t size) noexcept nogil:
+    # A plain segment.
+    if is_of_functions(request.heap):
+        return grow_by_functions(pool, request, size)
+    return grow_plain(pool, request.heap, size)
+
+
+cdef int hand_returned_back(Pool* pool, Request* request) noexcept nogil:
+    # Memory that is to serve the device again is still with Python's functions.
+    if not has_returned(pool):
+        return 0
+    leave_locks(pool)
+    return take_locks(pool, request)
+
+
 cdef int grow_or_stitch(Pool* pool, Request* request) noexcept nogil:
     # Gets more memory for the request's heap, if the device and the limits allow it; 0 means search again.
     cdef int code
     if takes_plain(pool, request.heap):
         code = 0 if pool.settings.virtual_memory else collect(pool, plain_size(pool, request))
-        return code if code else grow_plain(pool, request.heap, plain_size(pool, request))
+        return code if code else grow_by(pool, request, plain_size(pool, request))
     if not pool.settings.stitching:
         return grow_pages(pool, request.heap, need_at_end(pool, request.heap, request.size), True)
     code = grow_within(pool, request, pool.settings.slack)
@@ -760,7 +800,7 @@ cdef int release_pools(Pool* pool, bint* out_any) noexcept nogil:
 cdef void leave_locks(Pool* pool) noexcept nogil:
     # Leaves the exclusive section and releases the growth lock.
     unlock_all(pool, NULL)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
 
 
 cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
@@ -826,7 +866,7 @@ cdef int run_callbacks(Pool* pool, Request* request, int refusal, uintptr_t* out
 cdef int last_growth(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # Plain segments: grows by the least size that holds the request.
     cdef size_t least = SMALL_SEGMENT if request.size <= SMALL_LIMIT else least_segment(pool, request.size)
-    cdef int code = grow_plain(pool, request.heap, least)
+    cdef int code = grow_by(pool, request, least)
     return code if code else find(pool, request, out_address)
 
 
@@ -842,10 +882,14 @@ cdef int release_and_retry(Pool* pool, Request* request, int refusal, uintptr_t*
         return code if code else find_or_grow(pool, request, out_address)
     code = release_free(pool)
     if code == 0:
+        code = hand_returned_back(pool, request)
+    if code == 0:
         code = find_or_grow(pool, request, out_address)
     if refused(code) and code != POOL_CAP_REACHED:
         refusal = code
         code = release_pools(pool, &more)
+        if code == 0:
+            code = hand_returned_back(pool, request)
         if code == 0:
             code = find_or_grow(pool, request, out_address) if more else refusal
     return code

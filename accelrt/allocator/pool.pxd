@@ -89,6 +89,13 @@ cdef void drop_imported(uintptr_t address) noexcept nogil
 # Adds the recorded uses to a list of the caller's; 0 or NO_HOST_MEMORY, with some of them.
 cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogil
 
+# --- memory that a resource lent, by the address at which it begins: any thread, under no lock ---
+
+cdef int add_lent(uintptr_t address) noexcept nogil  # 0 or NO_HOST_MEMORY
+# Ends it, and adds the streams that were recorded as using it to a list of the caller's; NO_HOST_MEMORY: it is lent still,
+# and the list has some of them.
+cdef int drop_lent(uintptr_t address, UseStore* store, Use** uses) noexcept nogil
+
 
 # One device's caching allocator: the entry points.  A device is a valid ordinal; its pool is made at the first use.
 # Addresses are those that allocate returned; 0 stands for no memory.  Callers hold none of the pool's locks and, unless a

@@ -6,7 +6,7 @@ from libc.string cimport memcpy, memset
 from accelrt.allocator.audit cimport audit_between, inspected
 from accelrt.allocator.backing.pages cimport (
     connect_peers, is_in_use, join_device, join_peers, keep_file, kept_file, make_pages_shareable, open_foreign,
-    open_if_connected, slot_index,
+    open_if_connected, slot_index, unlock_growth,
 )
 from accelrt.allocator.backing.stitching cimport free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
@@ -35,6 +35,7 @@ from accelrt.allocator.pool_settings cimport (
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_LIMIT, UNIT, kind_of, round_up
 from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN, Block, Heap, Page, Pool, Segment
+from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
     spin_try, spin_unlock,
@@ -598,9 +599,73 @@ cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogi
     return code
 
 
+# --- memory that was lent ---------------------------------------------------------------------------------------
+# What a resource of the user's gave (accelrt/resources), which no block stands for, or one that stands for more than that.
+
+cdef struct Lent:
+    Use* uses
+
+cdef int lending = 0       # a lock of these two
+cdef AddressMap lent       # address -> Lent; its count is read without the lock, by who has such memory
+cdef UseStore lent_uses
+
+
+cdef void forget_lent() noexcept nogil:
+    global lending
+    lending = 0
+    memset(&lent, 0, sizeof(AddressMap))
+    memset(&lent_uses, 0, sizeof(UseStore))
+
+
+cdef int add_lent(uintptr_t address) noexcept nogil:
+    cdef Lent* made = <Lent*>calloc(1, sizeof(Lent))
+    cdef int code = NO_HOST_MEMORY
+    if made == NULL:
+        return code
+    spin_lock(&lending)
+    code = map_reserve(&lent)
+    if code == 0:
+        map_insert(&lent, address, made)
+    spin_unlock(&lending)
+    if code:
+        free(made)
+    return code
+
+
+cdef int use_lent(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
+    cdef Lent* found
+    cdef int code = NOT_ALLOCATED
+    spin_lock(&lending)
+    found = <Lent*>map_find(&lent, address)
+    if found != NULL:
+        code = add_use(&lent_uses, &found.uses, device, stream)
+    spin_unlock(&lending)
+    return code
+
+
+cdef int drop_lent(uintptr_t address, UseStore* store, Use** uses) noexcept nogil:
+    cdef Lent* found
+    cdef const Use* use
+    cdef int code = 0
+    spin_lock(&lending)
+    found = <Lent*>map_find(&lent, address)
+    use = found.uses if found != NULL else NULL
+    while use != NULL and code == 0:
+        code = add_use(store, uses, use.device, use.stream)
+        use = use.next
+    if code == 0 and found != NULL:
+        map_remove(&lent, address)
+        while found.uses != NULL:
+            drop_use(&lent_uses, &found.uses)
+        free(found)
+    spin_unlock(&lending)
+    return code
+
+
 cdef void forget_in_child() noexcept nogil:
     renew_pools()
     forget_imported()
+    forget_lent()
 
 
 at_fork("allocator.pool", FORK_POOLS, NULL, NULL, &forget_in_child)
@@ -853,7 +918,7 @@ cdef int allocate_missing(Pool* pool, Request* request, uintptr_t* out_address) 
         code = find(pool, request, out_address) if waited else OUT_OF_MEMORY
         if code == OUT_OF_MEMORY:
             code = retry(pool, request, out_address)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     return code
 
 
@@ -1022,7 +1087,7 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
         count_splits(pool, pool.heaps)
     code = inspected(pool, code)
     unlock_all(pool, NULL)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     drop_stack()
     return code
 
@@ -1054,7 +1119,7 @@ cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t 
     cdef Heap* heap = heap_at(address)
     cdef const Block* block = NULL
     cdef bint known = False
-    if pool == NULL or heap == NULL or heap.settings != &pool.settings or not spin_try(&heap.lock):
+    if lent.count or pool == NULL or heap == NULL or heap.settings != &pool.settings or not spin_try(&heap.lock):
         return NOT_READY
     if heap.fast:
         block = block_in(heap, address)
@@ -1083,6 +1148,11 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
+    if lent.count:
+        code = use_lent(address, stream_on, heap_stream(stream))
+        if code != NOT_ALLOCATED:
+            return code
+        code = 0
     if pool.external != NULL:
         code = external_use_on(pool.external, address, stream_on, stream)
         return use_imported(address, stream_on, heap_stream(stream)) if code == NOT_ALLOCATED else code

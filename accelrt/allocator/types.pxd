@@ -164,6 +164,7 @@ cdef struct Heap:
     const Block* freed_last       # freed by the last hit, if it did not merge downwards; NULL: none
     size_t freed_last_size        # of the block that the last hit freed, before it merged; 0 in the exclusive section
     HeapStats[3] stats            # SMALL, LARGE, BOTH
+    uint32_t page_changes         # how often a free block of PAGED and above was listed or taken out
     uint64_t summary              # which words of filled are not 0
     uint64_t filled[WORDS]        # which trees are not empty
     Block* trees[CLASSES]
@@ -176,6 +177,9 @@ cdef struct Heap:
     size_t moves                  # scratch while a segment is stitched: pages that are evicted from this heap
     Heap* filed_before            # see filed_after
     uint64_t found                # the search that last marked its free pages
+    uint64_t confirmed            # the search that last marked them, or saw that the marks still hold
+    uint32_t marked_changes       # page_changes when they were marked
+    bint marked_all               # those of all its free blocks were marked
     size_t pages                  # bytes of the free pages that it marked
     size_t stuck                  # those of the rest of its free blocks, but for blocks smaller than a granule
     size_t top_size               # the largest block that holds one; among equals the first by order

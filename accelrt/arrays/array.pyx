@@ -282,7 +282,8 @@ cdef class Buffer:
             ValueError: the Buffer was freed, or is another process's memory itself, in a plain segment.
             NotSupportedError: the memory cannot be exported: the text says why, and what to do.
             SleepingMemoryError: the memory sleeps.
-            RuntimeError: the stream is capturing.
+            RuntimeError: the stream is capturing; or it is another process's memory, and that process has ended.
+            PeerTimeoutError: it is another process's memory, and that process did not answer in time.
         """
         return sharing().share(self, stream)
 

@@ -318,12 +318,19 @@ cdef int note_pinned(Operand* side, Stream stream) except -1:
 
 cdef int note_elsewhere(Operand* side, Stream stream) except -1:
     # Memory that another stream's copy uses must not be handed out before the copy is done.
+    cdef uintptr_t low = 0, high = 0
     cdef int code = try_use_across(side.ordinal, side.block, stream.device_index, stream.handle)
     if code == NOT_READY:
         with nogil:
             code = use_across(side.ordinal, side.block, stream.device_index, stream.handle)
     if code == NOT_ALLOCATED and side.owner_stream == ANY:
         return 0
+    if code == NOT_ALLOCATED and isinstance(<object>side.source, Buffer) and (<Buffer><object>side.source).kept:
+        with nogil:  # memory of others (buffer_at), or a part of a block
+            if block_around(side.ordinal, side.block, &low, &high) or high == 0:
+                code = 0
+            else:
+                code = use_across(side.ordinal, low, stream.device_index, stream.handle)
     if code == NO_HOST_MEMORY and not any_capture():
         with nogil:  # what cannot be noted is waited for
             registry.active().stream_synchronize(stream.device_index, stream.handle)

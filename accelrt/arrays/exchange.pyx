@@ -37,12 +37,13 @@ from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.devices.device cimport count_devices, ordinal_of
 from accelrt.driver.guard cimport ask_stream, drop_with_gil, make_thread_state
 cimport accelrt.driver.registry as registry
+from accelrt.memory.caching cimport checked_size
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
 from accelrt.driver.memory cimport PitchedCopy
-from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy
-from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_of, wrap
+from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, raise_status, refuse_copy
+from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport (
     Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export,
 )
@@ -992,8 +993,7 @@ cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
     cdef bint alike
     if PyObject_CheckBuffer(given) and not isinstance(given, (Buffer, PinnedBuffer, Array)):
         PyObject_GetBuffer(given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
-        alike = view.itemsize == 8 and view.ndim == 1 and view.format != NULL and strchr(b"lLqQnNP", (
-            view.format[0] if view.format[1] == 0 else view.format[1])) != NULL
+        alike = view.itemsize == 8 and view.ndim == 1 and has_int_format(view.format)
         numbers = <size_t*>malloc(view.len + 8) if alike else NULL
         if numbers != NULL:
             memcpy(numbers, view.buf, view.len)
@@ -1007,15 +1007,25 @@ cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
         return numbers
     if not isinstance(given, (list, tuple)) or not given or type(given[0]) is not int:
         return NULL
-    numbers = <size_t*>room_for(len(given), sizeof(size_t))
+    fixed = tuple(given)  # an int's __index__ could lengthen a list
+    numbers = <size_t*>room_for(len(fixed), sizeof(size_t))
     try:
-        for index, number in enumerate(given):
+        for index, number in enumerate(fixed):
             numbers[index] = checked_address_int(number, f"{name}[{index}]")
     except BaseException:
         free(numbers)
         raise
-    out_count[0] = len(given)
+    out_count[0] = len(fixed)
     return numbers
+
+
+cdef bint has_int_format(const char* format) noexcept:
+    # One letter, behind a sign of the machine's own order of bytes or none.
+    if format == NULL:
+        return False
+    if format[0] != 0 and strchr(b"@=<", format[0]) != NULL:
+        format += 1
+    return format[0] != 0 and format[1] == 0 and strchr(b"lLqQnNP", format[0]) != NULL
 
 
 cdef tuple objects_of(object given, str name):
@@ -1341,6 +1351,49 @@ def buffer_over(keeper: object, int device, Stream stream, uintptr_t address, si
     view.ptr, view.nbytes = address, nbytes
     view.kept = view.live = True
     return view
+
+
+def buffer_at(
+    address: int, nbytes: int, device: DeviceArgument | None = None, stream: Stream | int | None = None, *,
+    owner: object = None,
+) -> Buffer:
+    """Makes a Buffer over memory that something else owns, which is not given back with it.
+
+        buffer = accelrt.memory.buffer_at(pointer, 4096, owner=tensor)
+        array = accelrt.Array(buffer, (1024,), "float32")
+
+    Arguments:
+        address: int, of memory that the device uses: a GPU's, managed, or page-locked.
+        nbytes: int, bytes that are there.
+        device: int, "cuda:1", ...: whose memory it is; None is the device that the driver names, and of host memory the
+            current one.
+        stream: Stream, handle as int, or None for the device's current stream: the one in whose order it is used.
+        owner: any object, kept alive as long as the Buffer and what is made of it.
+    Returns:
+        Buffer.
+    Raises:
+        ValueError, TypeError: address or nbytes is no int from 0 on, or the driver knows no memory there; device or stream
+            names none; the memory is another device's.
+
+    That the memory lives as long is up to its owner.  Where it is part of accelrt's own memory, uses on other streams are
+    recorded there.
+    """
+    cdef uintptr_t place = checked_address_int(address, "address")
+    cdef size_t size = checked_size(nbytes, "nbytes")
+    cdef int found = -1, ordinal, code = 0
+    ordinal = ordinal_of(device)
+    if size:
+        with nogil:
+            code = registry.active().pointer_device(place, &found)
+        if code == INVALID_VALUE or place == 0:
+            raise ValueError(f"address is {place:#x}; the driver knows no memory there")
+        if code:
+            raise_status(code, "pointer_device", ("address", place))
+    if found >= 0 and device is None:
+        ordinal = found
+    if found >= 0 and found != ordinal:
+        raise ValueError(f"address is {place:#x}, of device {found}; device is {device!r}")
+    return buffer_over(owner, ordinal, stream_for(stream, ordinal, "the buffer"), place if size else 0, size)
 
 
 # --- what an Array's methods do with memory ----------------------------------------------------------------------

@@ -53,9 +53,10 @@ LATER = {
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
-    "graphs.definition": """
-        DefinitionNode GraphDefinition free_graph_memory graph_memory_stats graph_memory_trim
-        reset_peak_graph_memory_stats
+    "graphs.definition_node": "DefinitionNode",
+    "graphs.definition": "GraphDefinition",
+    "graphs.graph_memory": """
+        free_graph_memory graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
     """,
     "graphs.node_values": "AllocationParams Condition ConditionParams",
     "graphs.edits": "CopyParams FillParams",
@@ -117,12 +118,15 @@ UNDERSCORED_MEMORY = {
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.
 MODULES = "identity interface memory nvtx profiler publish sanitizer tunable"
-UNLISTED = "checkpoint comm gds green_contexts interop nccl nvml random readings sharing testing visible"
+UNLISTED = (
+    "checkpoint comm gds green_contexts interop nccl nvml random readings resources sharing testing visible"
+)
 
 # Of accelrt.memory, imported when it is asked for: its own, and those of accelrt that are of the allocator.
 MEMORY = {
     "arrays.array": LATER["arrays.array"],
     "arrays.creation": "pinned_empty",
+    "arrays.exchange": "buffer_at",
     "arrays.managed": "ManagedAttributes advise discard is_managed managed_attributes prefetch",
     "allocator.external.external_pool": "CallbackAllocator",
     "allocator.external.torch_table": "library_path",

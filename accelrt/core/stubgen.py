@@ -17,7 +17,7 @@ Classes = dict[str, str]  # name -> module
 # Where the names of annotations come from, beside the classes of the package.
 SOURCES = {
     "typing": "Any ClassVar Generic Literal NamedTuple NoReturn Protocol Self SupportsBytes SupportsIndex "
-    "TypeAlias TypeVar final overload",
+    "TextIO TypeAlias TypeVar final overload",
     "collections.abc": "AsyncGenerator Callable Coroutine Generator Iterable Iterator Mapping Sequence",
     "contextlib": "AbstractContextManager",
     "types": "ModuleType TracebackType",

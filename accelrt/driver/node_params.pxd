@@ -35,6 +35,22 @@ cdef struct NodeParams:
     unsigned int count      # how many bodies it has, and
     uintptr_t* bodies       # room for them: graphs that the node owns
 
+# What an edge of a graph carries, as CUgraphEdgeData has it: all 0 for one node that is over before the next begins.
+cdef struct EdgeData:
+    unsigned char from_port  # PORT_ numbers: when a kernel lets what comes after it begin
+    unsigned char to_port    # 0
+    unsigned char type       # EDGE_ numbers
+    unsigned char[5] reserved
+
+cdef enum:  # EdgeData.type: CUgraphDependencyType
+    EDGE_DEFAULT = 0
+    EDGE_PROGRAMMATIC = 1  # between kernels; the later one waits itself for the earlier one's memory
+
+cdef enum:  # EdgeData.from_port: CU_GRAPH_KERNEL_NODE_PORT_
+    PORT_DEFAULT = 0       # it is over
+    PORT_PROGRAMMATIC = 1  # each of its blocks has allowed it, or is over
+    PORT_LAUNCH_ORDER = 2  # each of its blocks has begun
+
 cdef enum:  # NodeParams.type: CUgraphNodeType
     NODE_KERNEL = 0
     NODE_COPY = 1

@@ -41,7 +41,7 @@ AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 # Rows that may wait within the driver, for room in a queue or for work of the stream.
 MAY_WAIT = re.compile(
     "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
-    "|managed_prefetch|managed_discard"
+    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)"
 )
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
 IN_NO_CONTEXT = re.compile(

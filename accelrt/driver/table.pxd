@@ -95,6 +95,13 @@ cdef struct Table:
     int (*managed_discard)(int device, uintptr_t stream, void* ranges, size_t count, bint prefetches) noexcept nogil
     int (*managed_advise)(int device, uintptr_t address, size_t size, int advice, int kind, int place) noexcept nogil
     int (*managed_attribute)(int device, uintptr_t address, size_t size, int attribute, void* values, size_t count) noexcept nogil  # no-cython-lint
+    # the driver's own stream-ordered pool of managed memory that prefers a device (CUDA 13.0); its memory is given back here
+    # alone.  _alloc and _free answer CAPTURE_UNSUPPORTED on a capturing stream, which goes on; attributes as of async_get
+    int (*managed_pool_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
+    int (*managed_pool_free)(int device, uintptr_t stream, uintptr_t address) noexcept nogil
+    int (*managed_pool_trim)(int device, size_t keep) noexcept nogil  # idle memory goes back but for so many bytes
+    int (*managed_pool_get)(int device, int attribute, uint64_t* out_value) noexcept nogil
+    int (*managed_pool_set)(int device, int attribute, uint64_t value) noexcept nogil
 
     # streams; stream_create may wait for the device's work, host functions included
     int (*stream_priority_range)(int device, int* out_least, int* out_greatest) noexcept nogil
@@ -152,8 +159,6 @@ cdef struct Table:
     # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
     # is MEMORY_WRITTEN), and of the driver's own pool of a device for another one
     int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings
-    # a handle more of the physical memory that is mapped at an address; INVALID_VALUE where none is
-    int (*physical_retain)(uintptr_t address, uintptr_t* out_handle) noexcept nogil
     int (*async_access_set)(int device, int peer, int access) noexcept nogil
     int (*async_access_get)(int device, int peer, int* out_access) noexcept nogil
     # KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
@@ -212,6 +217,14 @@ cdef struct Table:
     int (*graph_memory_get)(int device, int attribute, uint64_t* out_value) noexcept nogil
     int (*graph_memory_reset)(int device, int attribute) noexcept nogil
     int (*graph_memory_trim)(int device) noexcept nogil  # what no launch has goes back to the device
+    # edges with what they carry, an EdgeData each; the rows without it add and remove those that carry nothing, and list all
+    int (*graph_edges_with)(uintptr_t graph, size_t room, void* origins, void* targets, void* data, size_t* out_count) noexcept nogil  # no-cython-lint
+    int (*graph_edges_add_with)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
+    int (*graph_edges_remove_with)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
+    # by which tools of profiling name them (CUDA 13.1): of a node, in its high half that of its graph; of an instance, whose
+    # nodes have it there instead
+    int (*graph_node_tools_id)(uintptr_t graph, uintptr_t node, uint64_t* out_id) noexcept nogil
+    int (*graph_exec_id)(uintptr_t exec_, unsigned int* out_id) noexcept nogil
 
     # kernels; arguments are pointers to the values, which are read before a row returns.  An image is PTX, a cubin or a
     # fatbin for a GPU; for the host device a shared object's bytes, or the path of one (host/driver.pyx says what is in it)

@@ -6,164 +6,32 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn, TypeAlias, cast
-from weakref import WeakValueDictionary
+from typing import Any, TypeAlias
 
 from accelrt.annotations import DeviceArgument, Memory
+from accelrt.errors import NotSupportedError
 from accelrt.graphs import edits
+from accelrt.graphs.definition_node import DefinitionNode, require_node
+from accelrt.graphs.definition_parts import DefinitionParts
 from accelrt.graphs.graph import CUDAGraph, capture_body
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
-from accelrt.graphs.node_values import CHANGES, AllocationParams, Condition, ConditionParams, plain_params
+from accelrt.graphs.node_values import (
+    Condition,
+    DefinitionEdge,
+    drawn_name,
+    port_of,
+    require_condition,
+    write_names,
+)
 from accelrt.kernels.kernel import Kernel
-from accelrt.streams.stream import Event, Stream, current_stream
-from accelrt.streams.stream import stream as using_stream
+from accelrt.streams.stream import Event, Stream
 
-Nodes: TypeAlias = "DefinitionNode | Iterable[DefinitionNode]"
+Nodes: TypeAlias = DefinitionNode | Iterable[DefinitionNode]
 KINDS = ("if", "while", "switch")
 AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITIES = 1, 4, 8  # flags of cuGraphInstantiate
-ATTRIBUTES = ("used", "used_peak", "reserved", "reserved_peak")  # CUgraphMem_attribute
 
 
-class DefinitionNode:
-    """A node of a GraphDefinition, made by GraphDefinition.kernel and the other methods that add one.
-
-    Attributes:
-        definition: GraphDefinition that it is in.
-        id: int, the driver's handle (CUgraphNode).
-        type: str, as of a GraphNode: "kernel", "memcpy", "memset", "host", "graph", "empty", "wait_event",
-            "event_record", "mem_alloc", "mem_free", "conditional".
-    """
-
-    __slots__ = ("__weakref__", "definition", "id", "type")
-
-    def __init__(self, definition: GraphDefinition, node: int, kind: str) -> None:
-        self.definition, self.id, self.type = definition, node, kind
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a DefinitionNode cannot be pickled or copied: it is of one graph; clone the definition"
-        )
-
-    def __repr__(self) -> str:
-        return f"<accelrt.DefinitionNode {self.type} {self.name or hex(self.id)}>"
-
-    @property
-    def name(self) -> str:
-        """The name that it was given when it was added, or since; "" where there is none.
-
-        Raises:
-            RuntimeError: it is set, and the node was taken out of its graph.
-        """
-        return self.definition._root._names.get(self.id, "")
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self.definition._root._names[self._live_id()] = str(name)
-
-    @property
-    def is_valid(self) -> bool:
-        """Tells that it is in its graph still: it was not removed, nor what it is within."""
-        return self.id != 0
-
-    @property
-    def predecessors(self) -> tuple[DefinitionNode, ...]:
-        """The nodes that it comes directly after."""
-        return tuple(origin for origin, target in self.definition.edges() if target is self)
-
-    @property
-    def successors(self) -> tuple[DefinitionNode, ...]:
-        """The nodes that come directly after it."""
-        return tuple(target for origin, target in self.definition.edges() if origin is self)
-
-    @property
-    def params(self) -> Any:
-        """Its work: KernelParams; CopyParams; FillParams; the function of a host node; the Event of a
-        record or a wait; AllocationParams; the address of a free; the GraphDefinition of a child;
-        ConditionParams, or None of a condition that was captured; None of an empty node."""
-        return self.definition._read(self)
-
-    @property
-    def address(self) -> int:
-        """The address of the memory of an allocation.
-
-        Raises:
-            TypeError: the node is no allocation.
-        """
-        if self.type != "mem_alloc":
-            raise TypeError(
-                f"a {self.type} node allocates nothing; a node of GraphDefinition.allocate has an address"
-            )
-        return int(self.params.address)
-
-    @property
-    def bodies(self) -> tuple[GraphDefinition, ...]:
-        """The graphs that a condition runs, for more nodes; () of a node of another kind, and of one that was
-        captured."""
-        made = self.definition._condition_of(self)
-        return () if made is None else made.bodies
-
-    def update(self, *, instance: CUDAGraph | None = None, **changes: object) -> None:
-        """Changes what the node does, in the definition or in an instance of it.
-
-        Arguments:
-            instance: CUDAGraph of GraphDefinition.instantiate: it alone is changed; launches under way are
-                left alone. None changes the definition, and so what is instantiated of it later.
-            changes: of a kernel node kernel, grid, block, shared, args; of a copy dst, src, nbytes, or those
-                of copy_3d; of a fill dst, value, count, width, height, pitch; of a host node function; of a
-                record or a wait event; of a child graph.  What is not named stays.
-        Raises:
-            TypeError: the node has no such argument.
-            RuntimeError: the node is none of the graph that instance was instantiated from; or another thread
-                uses that graph.
-            CudaError: the driver refused; nothing is changed.
-        """
-        definition = self.definition
-        replaces = instance is None and self.type == "graph"
-        graphs = definition._graphs_within(self) if replaces else []
-        inner = [each for graph in graphs for each in graph.nodes()]
-        definition._update(self, instance, changes)
-        gone = [each.id for each in inner]
-        if gone:
-            edits.edit(definition._graph, definition._body, edits.drop_nodes, gone)
-        definition._forget(gone, graphs)
-        for each in inner:
-            each.id = 0
-
-    def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
-        """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
-
-        Arguments:
-            instance: CUDAGraph of GraphDefinition.instantiate.
-            enabled: bool, whether its launches do the node's work from now on.
-        Raises:
-            CudaError: the node is of another kind, or none of the instance's.
-        """
-        edits.switch_node(instance, self, bool(enabled))
-
-    def is_enabled(self, instance: CUDAGraph) -> bool:
-        """Tells whether an instance does a kernel, a copy or a fill.
-
-        Arguments:
-            instance: CUDAGraph of GraphDefinition.instantiate.
-        """
-        return edits.switch_node(instance, self, None)
-
-    def remove(self) -> None:
-        """Takes the node out of its graph, with its edges.
-
-        Raises:
-            CudaError: the graph has allocations; then its nodes and edges stay.
-            RuntimeError: the graph is being captured.
-        """
-        self.definition._remove(self)
-
-    def _live_id(self) -> int:
-        if not self.id:
-            raise RuntimeError("the node was taken out of its graph")
-        return self.id
-
-
-class GraphDefinition:
+class GraphDefinition(DefinitionParts):
     """A graph that is made by hand, or that was captured and is changed (cuGraphCreate, cuGraphAddNode; CUDA
     12.3).
 
@@ -214,35 +82,15 @@ class GraphDefinition:
             graph = CUDAGraph(keep_graph=True)
             edits.begin_graph_by_hand(graph, device)
         else:
-            edits.raw_graph_of(graph)
-        self._graph, self._body = graph, 0
-        self._parent: GraphDefinition | None = None
-        # Of all nodes, those of graphs within it too.
-        self._nodes: WeakValueDictionary[int, DefinitionNode] = WeakValueDictionary()
-        self._views: WeakValueDictionary[int, GraphDefinition] = WeakValueDictionary()
-        self._names: dict[int, str] = {}
-        self._conditions: dict[int, tuple[str, Condition, list[int]]] = {}
-        self._hooks: list[RemovableHandle] = []
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a GraphDefinition cannot be pickled or copied: it owns a graph; use clone()")
+            edits.raw_graph_of(graph, None)
+        super().__init__(graph)
 
     def __repr__(self) -> str:
-        if self._handle is None:
-            return "<accelrt.GraphDefinition of a node that was removed>"
-        kind = "body" if self._body else "graph"
-        return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
-
-    @property
-    def _body(self) -> int:
-        # The driver's graph that a node owns, or 0; None once the node is gone.
-        if self._handle is None:
-            raise RuntimeError("the node that this graph was within was removed, or given another")
-        return self._handle
-
-    @_body.setter
-    def _body(self, body: int) -> None:
-        self._handle: int | None = body
+        kind = "graph" if self._owner is None else "body"
+        try:
+            return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
+        except RuntimeError as error:
+            return f"<accelrt.GraphDefinition {kind}: {error}>"
 
     @property
     def graph(self) -> CUDAGraph:
@@ -253,9 +101,9 @@ class GraphDefinition:
         """Returns the driver's graph (CUgraph) as int; of a body or a child, the one that its node owns.
 
         Raises:
-            RuntimeError: as CUDAGraph.raw_cuda_graph.
+            RuntimeError: as CUDAGraph.raw_cuda_graph; or the node is gone.
         """
-        return self._body or edits.raw_graph_of(self._graph)
+        return edits.raw_graph_of(self._graph, self)
 
     # --- what there is ---
 
@@ -263,83 +111,11 @@ class GraphDefinition:
         """Returns the nodes, in the order that the driver gives."""
         return self._look()[0]
 
-    def edges(self) -> list[tuple[DefinitionNode, DefinitionNode]]:
-        """Returns the dependencies, as (node, node that comes after it)."""
+    def edges(self) -> list[DefinitionEdge]:
+        """Returns the dependencies, each a DefinitionEdge (node, node after it), which has its kind too."""
         return self._look()[1]
 
-    def _look(self) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
-        """The nodes and the edges at one moment."""
-        found, pairs = edits.edit(self._graph, self._body, edits.look)
-        nodes = [self._node(each.id, each.type) for each in found]
-        by_id = dict(zip([each.id for each in found], nodes, strict=True))
-        return nodes, [(by_id[origin], by_id[target]) for origin, target in pairs]
-
-    def _node(self, node: int, kind: str) -> DefinitionNode:
-        known = self._root._nodes.get(node)
-        if known is None:
-            known = self._root._nodes[node] = DefinitionNode(self, node, kind)
-        return known
-
-    def _read(self, node: DefinitionNode) -> Any:
-        if node.type == "kernel" and not self._body:
-            return self._graph.kernel_node_params(cast(Any, node))
-        if node.type in ("kernel", "conditional"):
-            return self._condition_of(node)
-        found = edits.edit(self._graph, self._body, edits.read_node, node)
-        if node.type == "graph":
-            assert isinstance(found, int)
-            return self._within(found)
-        if isinstance(found, tuple) and node.type == "mem_alloc":
-            return AllocationParams(*found)
-        return found
-
-    def _within(self, body: int) -> GraphDefinition:
-        """A graph that a node of this one owns."""
-        known = self._root._views.get(body)
-        if known is not None:
-            return known
-        made = GraphDefinition.__new__(GraphDefinition)
-        made._graph, made._body, made._parent = self._graph, body, self._root
-        self._root._views[body] = made
-        return made
-
-    @property
-    def _root(self) -> GraphDefinition:
-        return self if self._parent is None else self._parent
-
-    def _condition_of(self, node: DefinitionNode) -> ConditionParams | None:
-        known = self._root._conditions.get(node.id)
-        if known is None:
-            return None
-        kind, condition, bodies = known
-        return ConditionParams(kind, condition, tuple(map(self._within, bodies)))
-
     # --- nodes ---
-
-    def _add(
-        self,
-        work: edits.NodeWork,
-        kind: str,
-        after: Any,
-        name: str,
-        condition: tuple[str, Condition] | None = None,
-    ) -> DefinitionNode:
-        nodes = [after] if isinstance(after, DefinitionNode) else list(after)
-        for node in nodes:
-            if not isinstance(node, DefinitionNode) or node.definition._body != self._body:
-                raise TypeError(f"after has {node!r}, which is no node of this graph")
-            if node.definition._root is not self._root:
-                raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
-        if self._graph.is_capturing and not nodes:
-            handle, _, found = edits.edit(self._graph, self._body, edits.add_node_here, work)
-        else:
-            handle, _, found = edits.edit(self._graph, self._body, edits.add_node, work, nodes)
-        made = self._node(handle, kind)
-        if name:
-            made.name = name
-        if condition is not None:
-            self._root._conditions[handle] = (*condition, found)
-        return made
 
     @property
     def device_index(self) -> int:
@@ -511,7 +287,7 @@ class GraphDefinition:
             raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
         if graph.device_index != self.device_index:
             raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
-        return edits.child_work(graph._body or graph._graph.raw_cuda_graph(), graph._graph)
+        return edits.child_work(graph, graph._graph is self._graph)
 
     def allocate(
         self, nbytes: int, *, peers: Iterable[int] = (), device: DeviceArgument | None = None,
@@ -559,14 +335,13 @@ class GraphDefinition:
             value: int from 0 to 2**32 - 1, what it is when a launch begins.
             keep: bool, it begins instead with what the launch before left.
         """
-        handle = edits.edit(self._graph, self._body, edits.make_condition, value, bool(keep))
+        handle = edits.edit(self._graph, self, edits.make_condition, value, bool(keep))
         return Condition(handle, value, bool(keep))
 
     def _conditional(
         self, kind: str, condition: Condition, count: int, after: Any, name: str
     ) -> DefinitionNode:
-        if not isinstance(condition, Condition):
-            raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
+        require_condition(condition)
         work = edits.condition_work(condition.handle, KINDS.index(kind), count)
         return self._add(work, "conditional", after, name, (kind, condition))
 
@@ -634,6 +409,7 @@ class GraphDefinition:
         Returns:
             DefinitionNode.
         """
+        require_condition(condition)
         return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
 
     def capture(self) -> AbstractContextManager[None]:
@@ -643,27 +419,41 @@ class GraphDefinition:
         a stream of its own is current, which begins behind nothing, also behind no node that is there.
 
         Raises:
-            RuntimeError: this is no body, or, where it is entered, no capture of its graph is under way.
+            RuntimeError: this is no body, or one that is gone; or, where it is entered, no capture of its
+                graph is under way.
         """
         if not self._body:
             raise RuntimeError(
                 "only the body of a condition is captured into; capture a graph by accelrt.graph"
             )
-        return capture_body(self._graph, self._body)
+        return capture_body(self._graph, edits.raw_graph_of(self._graph, self))
 
     # --- changes ---
 
-    def add_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
+    def add_edge(
+        self, before: DefinitionNode, after: DefinitionNode, *, kind: str = "default", port: str | None = None
+    ) -> None:
         """Has one node come after another (cuGraphAddDependencies).
 
         Arguments:
             before: DefinitionNode of this graph, which comes first.
             after: DefinitionNode of this graph.
+            kind: "default", or "programmatic" between two kernels: the later one may begin before the earlier
+                one is over, and waits itself for its memory (cudaGridDependencySynchronize).
+            port: when what comes after a kernel may begin: "default", when it is over; "programmatic", when
+                each of its blocks has allowed it (cudaTriggerProgrammaticLaunchCompletion) or is over;
+                "launch_order", when each of its blocks has begun.  None is "programmatic" for an edge of that
+                kind, which takes no "default", and else "default".
         Raises:
-            CudaError: it does already, or one of them is none of this graph.  A circle is refused by
-                instantiate().
+            TypeError: one of them is no node.
+            CudaError: it does already, or one of them is none of this graph, or is no kernel where kind or
+                port needs one.  A circle is refused by instantiate().
+            NotSupportedError: the driver has no such edges.
+            ValueError: there is no such kind, no such port, or a port does not go with the kind.
         """
-        edits.edit(self._graph, self._body, edits.change_edges, True, [before], [after])
+        require_node(before, "before")
+        require_node(after, "after")
+        edits.edit(self._graph, self, edits.add_edge, before, after, kind, port_of(kind, port))
 
     def remove_edge(self, before: DefinitionNode, after: DefinitionNode) -> None:
         """Takes back that one node comes after another (cuGraphRemoveDependencies).
@@ -672,66 +462,15 @@ class GraphDefinition:
             before: DefinitionNode of this graph, which comes first.
             after: DefinitionNode of this graph.
         Raises:
+            TypeError: one of them is no node.
             CudaError: it does not come directly after it, or the graph has allocations.
             RuntimeError: the graph is being captured.
         """
         if self._graph.is_capturing:
             raise RuntimeError("edges are removed once the capture has ended")
-        edits.edit(self._graph, self._body, edits.change_edges, False, [before], [after])
-
-    def _remove(self, node: DefinitionNode) -> None:
-        if self._graph.is_capturing:
-            raise RuntimeError("nodes are removed once the capture has ended")
-        graphs = self._graphs_within(node)
-        inner = [each for graph in graphs for each in graph.nodes()]
-        gone = [each.id for each in (node, *inner)]
-        edits.edit(self._graph, self._body, edits.remove_node, node, inner)
-        self._forget(gone, graphs)
-
-    def _forget(self, nodes: list[int], graphs: list[GraphDefinition]) -> None:
-        """Drops what is known of nodes that are gone, and of the graphs that they owned."""
-        root = self._root
-        for handle in nodes:
-            for known in (root._nodes, root._names, root._conditions):
-                known.pop(handle, None)
-        for graph in graphs:
-            root._views.pop(graph._body, None)
-            graph._handle = None
-
-    def _graphs_within(self, node: DefinitionNode) -> list[GraphDefinition]:
-        graphs = list(self._graphs_of(node))
-        return graphs + [
-            deep for graph in graphs for each in graph.nodes() for deep in graph._graphs_within(each)
-        ]
-
-    def _graphs_of(self, node: DefinitionNode) -> tuple[GraphDefinition, ...]:
-        return (self._read(node),) if node.type == "graph" else node.bodies
-
-    def _update(self, node: DefinitionNode, instance: CUDAGraph | None, changes: dict[str, Any]) -> None:
-        target = self._graph if instance is None else instance
-        if instance is not None and not edits.is_instance(instance, self._graph):
-            raise RuntimeError(f"{node!r} is no node of the graph that the instance was instantiated from")
-        if node.type == "kernel":
-            if self._body:
-                raise NotImplementedError(
-                    "a kernel of a body or a child is changed by removing it and adding another"
-                )
-            target.set_kernel_node_params(cast(Any, node), **changes)
-            return
-        maker = CHANGES.get(node.type)
-        if maker is None:
-            raise TypeError(f"{node!r} cannot be changed; remove it and add another")
-        try:
-            work = maker(self, self._current(node, target), **changes)
-        except TypeError as error:
-            if "unexpected keyword" not in str(error):
-                raise
-            raise TypeError(f"a {node.type} node has no such argument: {', '.join(changes)}") from None
-        edits.change_node(target, node, work, self._body)
-
-    def _current(self, node: DefinitionNode, target: CUDAGraph) -> Any:
-        changed = edits.changed_params(target, node.id)
-        return self._read(node) if changed is None else changed
+        require_node(before, "before")
+        require_node(after, "after")
+        edits.edit(self._graph, self, edits.remove_edge, before, after)
 
     def retain_object(self, thing: object) -> None:
         """Keeps an object alive as long as the graph, and what is instantiated of it from now on.
@@ -739,7 +478,7 @@ class GraphDefinition:
         Arguments:
             thing: any object.
         """
-        edits.edit(self._graph, 0, edits.keep_object, thing)
+        edits.edit(self._graph, self, edits.keep_object, thing)
 
     def clone(self) -> GraphDefinition:
         """Clones the graph (cuGraphClone); find_in_clone tells which node is which.
@@ -750,11 +489,11 @@ class GraphDefinition:
             CudaError: it has allocations or conditions.
             RuntimeError: this is the body of a condition.
         """
-        if self._body:
+        if self._owner is not None:
             raise RuntimeError("the body of a condition cannot be cloned by itself")
-        made = CUDAGraph(keep_graph=True)
-        edits.clone_into(self._graph, made)
-        clone = GraphDefinition(made)
+        copy = CUDAGraph(keep_graph=True)
+        edits.clone_into(self._graph, self, copy)
+        clone = GraphDefinition(copy)
         for node in self.nodes():
             if node.name:
                 clone.find_in_clone(node).name = node.name
@@ -765,9 +504,16 @@ class GraphDefinition:
 
         Arguments:
             node: DefinitionNode of the graph that was cloned.
+        Raises:
+            TypeError: node is none.
         """
-        (found,) = edits.find_clones(self._graph.raw_cuda_graph(), [node._live_id()]).values()
-        return self._node(found, node.type)
+        require_node(node, "node")
+        origin = node.definition
+        handle = edits.edit(origin._graph, origin, edits.find_clone, self._graph, node)
+        return edits.edit(self._graph, self, self._known, handle, node.type)
+
+    def _known(self, graph: int, ordinal: int, base: Any, made: Any, node: int, kind: str) -> DefinitionNode:
+        return self._node(node, kind)
 
     # --- instances ---
 
@@ -790,15 +536,14 @@ class GraphDefinition:
             CudaError: the nodes come after themselves, or the driver refused for another reason.
             Exception: whatever a hook raised.
         """
-        if self._body:
-            raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
+        self._require_whole()
         run_hooks(self._hooks, self, True)
         flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities
-        made = edits.instance_of(self._graph, flags)
+        instance = edits.instance_of(self._graph, self, flags)
         if upload is not None:
-            made.upload(upload)
-        run_hooks(self._hooks, made, False)
-        return made
+            instance.upload(upload)
+        run_hooks(self._hooks, instance, False)
+        return instance
 
     def register_instantiate_pre_hook(self, hook: Callable[[GraphDefinition], object]) -> RemovableHandle:
         """Has a function called as hook(definition) before each instantiate(); what it raises is raised
@@ -810,7 +555,9 @@ class GraphDefinition:
             RemovableHandle, whose remove() ends it.
         Raises:
             TypeError: hook is not callable.
+            RuntimeError: this is a graph within another one.
         """
+        self._require_whole()
         return add_hook(self._hooks, hook, True)
 
     def register_instantiate_hook(self, hook: Callable[[CUDAGraph], object]) -> RemovableHandle:
@@ -822,7 +569,9 @@ class GraphDefinition:
             RemovableHandle, whose remove() ends it.
         Raises:
             TypeError: hook is not callable.
+            RuntimeError: this is a graph within another one.
         """
+        self._require_whole()
         return add_hook(self._hooks, hook, False)
 
     # --- to be read elsewhere ---
@@ -830,7 +579,7 @@ class GraphDefinition:
     def debug_dump(
         self, debug_path: str | os.PathLike[str], verbose: bool = False, *, flags: Iterable[str] = ()
     ) -> None:
-        """Writes a drawing in the language of Graphviz; see CUDAGraph.debug_dump.
+        """Writes a drawing in the language of Graphviz, with the nodes' names; see CUDAGraph.debug_dump.
 
         Arguments:
             debug_path: str or PathLike, the file to write.
@@ -838,29 +587,52 @@ class GraphDefinition:
             flags: iterable of str, as of CUDAGraph.debug_dump.
         """
         self._graph.debug_dump(debug_path, verbose, flags=flags)
+        named = {node: node.name for node in self._all_nodes() if node.name}
+        if not named:
+            return
+        try:
+            lines = [drawn_name(node.tools_id, name) for node, name in named.items()]
+        except NotSupportedError:
+            lines = [f"// {node.id:#x} is {name!r}\n" for node, name in named.items()]
+        write_names(debug_path, lines)
+
+    def tool_names(self, instance: CUDAGraph | None = None) -> dict[int, str]:
+        """Tells which name stands behind the numbers of nodes in a trace (CUPTI's graphNodeId; CUDA 13.1).
+
+        Arguments:
+            instance: CUDAGraph of instantiate(), whose replays were traced; None gives the numbers that nodes
+                have in the definition itself.
+        Returns:
+            dict: number -> name, of the nodes of this graph that have one.
+        Raises:
+            NotSupportedError: the driver tells no such numbers.
+            RuntimeError: the nodes are none of the graph that instance was instantiated from.
+        """
+        if instance is not None and not edits.is_instance(instance, self._graph):
+            raise RuntimeError("instance was instantiated from another graph's nodes")
+        named = [node for node in self.nodes() if node.name]
+        numbers = edits.edit(self._graph, self, edits.tools_ids, named)
+        if instance is not None:
+            high = edits.exec_tools_id(instance) << 32
+            numbers = [high | number & 0xFFFFFFFF for number in numbers]
+        return dict(zip(numbers, [node.name for node in named], strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Describes the graph as plain data.
 
         Returns:
             dict: "device", and "nodes", a list of dicts in the driver's order: "id", its place; "type";
-                "name"; "after", the places of the nodes that it comes directly after; "params", a dict;
-                "graphs", of a child and a condition, a list of such dicts.
+                "name"; "after", the places of the nodes that it comes directly after; "ports", of those that
+                it comes after by a kind or a port other than "default", a list of [place, kind, port];
+                "params", a dict; "graphs", of a child and a condition, a list of such dicts.
         """
         nodes, edges = self._look()
         places = {node: place for place, node in enumerate(nodes)}
-        after: dict[DefinitionNode, list[int]] = {node: [] for node in nodes}
-        for origin, target in edges:
-            after[target].append(places[origin])
-        described = [self._describe(node, places[node], after[node]) for node in nodes]
+        after: dict[DefinitionNode, list[DefinitionEdge]] = {node: [] for node in nodes}
+        for edge in edges:
+            after[edge[1]].append(edge)
+        described = [node._describe(places, after[node]) for node in nodes]
         return {"device": self.device_index, "nodes": described}
-
-    def _describe(self, node: DefinitionNode, place: int, after: list[int]) -> dict[str, Any]:
-        return {
-            **{"id": place, "type": node.type, "name": node.name, "after": after},
-            "params": plain_params(node.type, self._read(node)),
-            "graphs": [each.to_dict() for each in self._graphs_of(node)],
-        }
 
     def to_json(self, indent: int | None = None) -> str:
         """Returns what to_dict() describes, as JSON.
@@ -869,52 +641,3 @@ class GraphDefinition:
             indent: int, spaces of each level; None is all on one line.
         """
         return json.dumps(self.to_dict(), indent=indent)
-
-
-def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
-    """Returns the bytes of a device that allocations of graphs hold (cuDeviceGetGraphMemAttribute).
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        dict of bytes: "used", "used_peak", "reserved" and "reserved_peak": what graphs use, what the driver
-            holds for them, and the most of both since the peaks were reset.
-    """
-    return {name: edits.graph_memory(device, number) for number, name in enumerate(ATTRIBUTES)}
-
-
-def reset_peak_graph_memory_stats(device: DeviceArgument | None = None) -> None:
-    """Has the peaks of graph_memory_stats begin anew with what there is.
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    """
-    edits.change_graph_memory(device, False)
-
-
-def free_graph_memory(memory: DefinitionNode | int, stream: Stream | int | None = None) -> None:
-    """Frees what an allocation of a graph has left, in a stream's order, behind its launches.
-
-    Arguments:
-        memory: DefinitionNode of the allocation, or its address as int.
-        stream: Stream, or handle as int; None is the current one.
-    Raises:
-        TypeError: the node is no allocation.
-        CudaError: the address is none that an allocation of a graph has, or no launch has it now.
-    """
-    where = current_stream() if stream is None else Stream.from_any(stream)
-    definition = GraphDefinition(device=where.device_index)
-    definition.free(memory)
-    instance = definition.instantiate()
-    with using_stream(where):
-        instance.replay()
-
-
-def graph_memory_trim(device: DeviceArgument | None = None) -> None:
-    """Gives what the driver holds for graphs, and no launch has, back to the device
-    (cuDeviceGraphMemTrim).
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    """
-    edits.change_graph_memory(device, True)

@@ -15,15 +15,15 @@ from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_oper
 from accelrt.core.integers cimport checked_int
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.node_params cimport (
-    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
-    NODE_RECORD, NODE_WAIT, NodeParams,
+    EDGE_DEFAULT, EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE,
+    NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
-from accelrt.graphs.graph cimport all_things, CALLBACKS, CUDAGraph, UNREADY
-from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
-from accelrt.graphs.nodes import list_edges, list_nodes
+from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
+from accelrt.graphs.nodes cimport Handles, list_edge_data, NodeChange, read_kernel_node, recorded, type_name
+from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
@@ -43,7 +43,7 @@ cdef size_t ANY_BYTES = <size_t>1 << 62  # of memory that is given by its addres
 # stub: _Things = list[object]
 # stub: _Made = dict[int, dict[str, list[object]]]
 # stub: _Answer = TypeVar("_Answer")
-# stub: def edit(graph: CUDAGraph, body: int, change: Callable[..., _Answer], *arguments: object) -> _Answer: ...
+# stub: def edit(graph: CUDAGraph, part: object, change: Callable[..., _Answer], *arguments: object) -> _Answer: ...
 # stub: class NodeWork:
 cdef class NodeWork:
     """Holds a node's work, and the objects that it keeps alive, by role."""
@@ -58,6 +58,8 @@ cdef class NodeWork:
     cdef object room
     cdef tuple arguments
     cdef list bodies           # of a condition: handles, once the node is there
+    cdef object child          # GraphDefinition of a child, or None
+    cdef bint is_within        # it is one of the graph that is changed, which no other thread uses
     cdef dict sources          # of a child: what nodes made by hand of the graph that it is a copy of keep alive
     cdef object __weakref__
 
@@ -86,6 +88,31 @@ cdef class NodeWork:
         self.things[role] = record.kept
         self.memory.append((given, role))
         return side.address
+
+    cdef int hold_child(self) except -1:
+        # Until release_child no other thread changes or drops the graph that becomes a child.
+        cdef CUDAGraph graph
+        if self.child is None:
+            return 0
+        graph = self.child._graph
+        with cython.critical_section(graph):
+            if not self.is_within:
+                graph.raw_cuda_graph()
+                graph.require_unused()
+            elif graph.record is not None:
+                raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
+            self.params.graph = part_handle(graph, self.child, graph.graph)
+            self.things["child"] = list(graph.things())
+            self.sources = {} if graph.made is None else dict(graph.made)
+            graph.uses += 1
+        return 0
+
+    cdef void release_child(self) noexcept:
+        cdef CUDAGraph graph
+        if self.child is not None:
+            graph = self.child._graph
+            with cython.critical_section(graph):
+                graph.uses -= 1
 
     cdef int call(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, list after,
                   uintptr_t* out_node) except -1:
@@ -163,10 +190,30 @@ cdef str refusal_of(NodeWork work, int code):
 
 cdef uintptr_t handle_of(object node) except 0:
     # Of a node of a definition, which is asked while no other thread may take it out.
-    cdef uintptr_t handle = node.id
+    cdef uintptr_t handle = node_id(node)
     if handle == 0:
         raise RuntimeError("the node was taken out of its graph")
     return handle
+
+
+cdef uintptr_t part_handle(CUDAGraph graph, object part, uintptr_t whole) except 0:
+    # The driver's graph of a GraphDefinition: of one that a node owns, what it owns now.
+    cdef NodeParams params
+    cdef uintptr_t owner, node
+    cdef int code
+    if part._generation != graph.generation:
+        raise RuntimeError("the definition's graph is gone: its CUDAGraph was reset or updated since; make another "
+                           "GraphDefinition")
+    if part._owner is None:
+        return whole
+    node = handle_of(part._owner)
+    owner = part_handle(graph, part._owner.definition, whole)
+    if part._body:
+        return part._body
+    code = registry.active().graph_node_params(owner, node, &params)
+    if code:
+        raise_status(code, "graph_node_params", ("graph", owner, "node", node))
+    return params.graph
 
 
 cdef Handles handles_of(list nodes):
@@ -305,13 +352,10 @@ def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
     return work
 
 
-def child_work(uintptr_t graph, CUDAGraph within not None) -> NodeWork:
-    """Describes a graph within the graph, with what its nodes keep alive: a CUDAGraph's, or one that a node of it owns."""
+def child_work(child: object, bint is_within) -> NodeWork:
+    """Describes a graph within the graph, a GraphDefinition, with what its nodes keep alive."""
     cdef NodeWork work = NodeWork()
-    with cython.critical_section(within):
-        work.things["child"] = list(within.things() or ())
-        work.sources = dict(within.made) if within.made is not None and within.source is None else {}
-    work.params.type, work.params.graph = NODE_CHILD, graph
+    work.params.type, work.child, work.is_within = NODE_CHILD, child, is_within
     return work
 
 
@@ -379,6 +423,7 @@ def add_node(
         (int, int, list of int): the node's handle; an allocation's address, else 0; the graphs of a condition's bodies.
     """
     cdef uintptr_t node = 0
+    work.hold_child()
     made[0] = work.things  # until it has a handle
     try:
         work.call(graph, 0, 0, ordinal, after, &node)
@@ -387,41 +432,36 @@ def add_node(
             made[node] = {"child": spread(graph, node, work, made)}
     finally:
         made.pop(0, None)
+        work.release_child()
     return node, work.params.address, work.bodies
 
 
 cdef list spread(uintptr_t graph, uintptr_t node, NodeWork work, dict made):
     # Has the nodes within a child keep alive what those that they are copies of do; answers what is left to the child.
+    cdef NodeParams params
     cdef dict left = dict(work.sources)
     cdef list found
-    move_to_copies(graph, node, left, made)
+    if registry.active().graph_node_params(graph, node, &params) == 0:
+        move_to_copies(params.graph, left, made)
     found = all_things([], {source: work.sources[source] for source in work.sources if source not in left})
     kept_elsewhere = set(map(id, found))
     return [thing for thing in work.things["child"] if id(thing) not in kept_elsewhere]
 
 
-cdef int move_to_copies(uintptr_t graph, uintptr_t child, dict left, dict made) except -1:
+cdef int move_to_copies(uintptr_t copy, dict left, dict made) except -1:
+    # Has the nodes of a copy of a graph, and of the children in it, keep alive what those that they are copies of do.
     cdef NodeParams params
     cdef uintptr_t copied = 0
-    cdef int code = registry.active().graph_node_params(graph, child, &params)
     cdef list children = []
-    if code or params.type != NODE_CHILD:
-        return 0
     for source in list(left):
-        if registry.active().graph_find_in_clone(params.graph, source, &copied) == 0:
-            roles = left.pop(source)
-            made[copied] = dict(roles)
-            if "child" in roles:
+        if registry.active().graph_find_in_clone(copy, source, &copied) == 0:
+            made[copied] = dict(left.pop(source))
+            if "child" in made[copied]:
                 children.append(copied)
     for copied in children:
-        move_to_copies(params.graph, copied, left, made)
+        if registry.active().graph_node_params(copy, copied, &params) == 0 and params.type == NODE_CHILD:
+            move_to_copies(params.graph, left, made)
     return 0
-
-
-def drop_nodes(uintptr_t graph, int ordinal, base: _Things, made: _Made, nodes: Iterable[int]) -> None:
-    """Lets go of what nodes that are gone kept alive."""
-    for node in nodes:
-        made.pop(node, None)
 
 
 cdef class Place:
@@ -459,25 +499,35 @@ def add_node_here(
     return answer
 
 
-cdef int put_change(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, NodeWork work, bint own, NodeChange made,
-                    NodeChange before, list calls, dict made_before) except -1:
-    # Fills made; calls are the host functions that launches of the instance run.
+cdef int put_change(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeWork work, NodeChange made) except -1:
+    # Fills made.
+    cdef uintptr_t exec_ = changed.exec_
+    cdef bint own = changed.source is None
+    cdef bint begun = False
+    cdef NodeChange before = changed.changes.get(node)
     cdef dict roles = dict(work.things) if before is None else {**before.roles, **work.things}
     cdef object call = work.things["function"][0] if work.params.type == NODE_HOST else None
     cdef object called = None
     if call is not None and exec_:
-        called = called_by(graph, node, before, calls, made_before)
+        called = called_by(graph, node, before, changed.calls, changed.made)
     made.kernel, made.roles = None, roles
     made.launches = None if own else params_of(&work.params)
     made.things = list(roles.values())
     made.sides = [thing for things in made.things for thing in things if isinstance(thing, Side)]
-    if exec_:
-        work.call(graph, exec_, node, ordinal, None, NULL)
-        if call is not None:
-            calls[calls.index(called)] = call
-    if own:
-        work.call(graph, 0, node, ordinal, None, NULL)
-    return 0
+    try:
+        changed.keep_change(node, made)
+        if exec_:
+            work.call(graph, exec_, node, changed.ordinal, None, NULL)
+            begun = True
+            if call is not None:
+                changed.calls[changed.calls.index(called)] = call
+        if own:
+            work.call(graph, 0, node, changed.ordinal, None, NULL)
+    except BaseException:
+        if not begun:  # else the instance does the new work, and what both use is kept
+            changed.undo_change(node, made)
+        raise
+    return changed.finish_change(made)
 
 
 cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list calls, dict made_before):
@@ -497,9 +547,15 @@ cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list c
 
 def look(
     uintptr_t graph, int ordinal, base: _Things, made: _Made,
-) -> tuple[list[GraphNode], list[tuple[int, int]]]:
-    """The nodes and the edges of a graph."""
-    return list_nodes(graph), list_edges(graph)
+) -> tuple[list[GraphNode], list[tuple[int, int, str, str]]]:
+    """The nodes and the edges of a graph: (id, id of the node after it, kind, port)."""
+    edges = [(origin, target, name_in(EDGE_KINDS, kind), name_in(PORTS, port))
+             for origin, target, kind, port in list_edge_data(graph)]
+    return list_nodes(graph), edges
+
+
+cdef str name_in(tuple names, int number):
+    return names[number] if number < len(names) else str(number)
 
 
 def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
@@ -535,23 +591,78 @@ def remove_node(
         holder.remove(call)
 
 
-def change_edges(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, bint adds, origins: Sequence[object],
-    targets: Sequence[object],
+# stub: EDGE_KINDS: tuple[str, ...]
+# stub: PORTS: tuple[str, ...]
+EDGE_KINDS = ("default", "programmatic")
+PORTS = ("default", "programmatic", "launch_order")
+
+
+def add_edge(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, before: object, after: object, kind: str, port: str,
 ) -> None:
-    """Adds edges, or removes them."""
-    cdef Handles first = handles_of(list(origins)), second = handles_of(list(targets))
-    cdef size_t count = len(origins)
+    """Adds an edge of EDGE_KINDS, from a port of PORTS."""
+    cdef Handles first = handles_of([before]), second = handles_of([after])
+    cdef EdgeData data
     cdef int code
+    memset(&data, 0, sizeof(EdgeData))
+    data.type, data.from_port = EDGE_KINDS.index(kind), PORTS.index(port)
     with nogil:
-        if adds:
-            code = registry.active().graph_edges_add(graph, count, first.array, second.array)
+        if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT:
+            code = registry.active().graph_edges_add(graph, 1, first.array, second.array)
         else:
-            code = registry.active().graph_edges_remove(graph, count, first.array, second.array)
+            code = registry.active().graph_edges_add_with(graph, 1, first.array, second.array, &data)
     if code:
-        raise_status(code, "graph_edges_add" if adds else "graph_edges_remove", ("graph", graph, "edges", count),
-                     "an edge is there already, or is none, or a node is none of this graph" if code == INVALID_VALUE
+        raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
+                     "there is an edge between the two already, or a node is none of this graph, or is no kernel, which "
+                     "ports and programmatic edges are for" if code == INVALID_VALUE
+                     else "this driver has no such edges (CUDA 12.3), or none of them in this graph" if code == NOT_SUPPORTED
+                     else "")
+
+
+def remove_edge(uintptr_t graph, int ordinal, base: _Things, made: _Made, before: object, after: object) -> None:
+    """Removes the edge between two nodes, whichever its kind."""
+    cdef Handles first = handles_of([before]), second = handles_of([after])
+    cdef EdgeData data
+    cdef int code
+    memset(&data, 0, sizeof(EdgeData))  # where there is no such edge, which the driver refuses
+    for origin, target, kind, port in list_edge_data(graph):
+        if origin == first.array[0] and target == second.array[0]:
+            data.type, data.from_port = kind, port
+    with nogil:
+        if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT:
+            code = registry.active().graph_edges_remove(graph, 1, first.array, second.array)
+        else:
+            code = registry.active().graph_edges_remove_with(graph, 1, first.array, second.array, &data)
+    if code:
+        raise_status(code, "graph_edges_remove", ("graph", graph, "edges", 1),
+                     "there is no edge between the two, or a node is none of this graph" if code == INVALID_VALUE
                      else "the graph has allocations, and keeps its edges" if code == NOT_SUPPORTED else "")
+
+
+def tools_ids(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: Sequence[object]) -> list[int]:
+    """The numbers by which tools of profiling name nodes."""
+    cdef uint64_t number = 0
+    cdef list found = []
+    cdef int code
+    for node in asked:
+        code = registry.active().graph_node_tools_id(graph, handle_of(node), &number)
+        if code:
+            raise_status(code, "graph_node_tools_id", ("graph", graph, "node", node.id),
+                         "the driver tells no such numbers (CUDA 13.1)" if code == NOT_SUPPORTED else "")
+        found.append(number)
+    return found
+
+
+def exec_tools_id(CUDAGraph graph not None) -> int:
+    """The number by which tools of profiling name an instance."""
+    cdef unsigned int number = 0
+    cdef int code
+    with cython.critical_section(graph):
+        code = registry.active().graph_exec_id(require_exec(graph), &number)
+    if code:
+        raise_status(code, "graph_exec_id", ("graph_exec", graph.exec_),
+                     "the driver tells no such numbers (CUDA 13.1)" if code == NOT_SUPPORTED else "")
+    return number
 
 
 def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, value: int, bint kept) -> int:
@@ -566,17 +677,23 @@ def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, val
     return condition
 
 
-def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
-    """Node of a graph -> the node of its clone that is the same."""
-    cdef uintptr_t node = 0
-    cdef dict found = {}
+def count_removal(CUDAGraph graph not None) -> None:
+    """Tells a graph that a node was taken out of it, which what was instantiated before still does."""
+    graph.removals += 1
+
+
+def find_clone(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph clone not None, node: object,
+) -> int:
+    """The node of a graph's clone that is the same."""
+    cdef uintptr_t handle = handle_of(node), copied = 0, whole
     cdef int code
-    for each in nodes:
-        code = registry.active().graph_find_in_clone(clone, each, &node)
-        if code:
-            raise_status(code, "graph_find_in_clone", ("graph", clone, "node", each))
-        found[each] = node
-    return found
+    with cython.critical_section(clone):
+        whole = clone.graph if clone.graph == graph else clone.raw_cuda_graph()
+        code = registry.active().graph_find_in_clone(whole, handle, &copied)
+    if code:
+        raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle))
+    return copied
 
 
 class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
@@ -656,32 +773,6 @@ cdef object find_event(list things, uintptr_t handle):
     return handle
 
 
-def graph_memory(device: object, attribute: int) -> int:
-    """Bytes that allocations of graphs have on a device, by a number of CUgraphMem_attribute."""
-    cdef uint64_t value = 0
-    cdef int ordinal = ordinal_of(device)
-    cdef int number = attribute, code
-    with nogil:
-        code = registry.active().graph_memory_get(ordinal, number, &value)
-    if code:
-        raise_status(code, "graph_memory_get", ("device", ordinal, "attribute", attribute))
-    return value
-
-
-def change_graph_memory(device: object, bint trims) -> None:
-    """Gives memory of graphs that no launch has back to the device, or resets the peaks."""
-    cdef int ordinal = ordinal_of(device)
-    cdef int code = 0, number
-    with nogil:
-        if trims:
-            code = registry.active().graph_memory_trim(ordinal)
-        for number in range(1, 4, 2):
-            if code == 0 and not trims:
-                code = registry.active().graph_memory_reset(ordinal, number)
-    if code:
-        raise_status(code, "graph_memory_trim" if trims else "graph_memory_reset", ("device", ordinal))
-
-
 # --- graphs whose nodes are changed by hand ------------------------------------------------------------------
 # What graphs/definition.py stands on.
 
@@ -704,48 +795,53 @@ def device_of_graph(CUDAGraph graph not None) -> int:
     return graph.ordinal
 
 
-cdef uintptr_t graph_under_capture(CUDAGraph graph) except 0:
+cdef uintptr_t whole_graph(CUDAGraph graph) except 0:
+    # The driver's graph that is kept, or that is being captured.
     cdef uintptr_t handle = 0
     cdef size_t count = 0
-    cdef int code = registry.active().capture_site(graph.ordinal, graph.record.origin, 0, NULL, &count, &handle)
+    cdef int code
+    if graph.record is None:
+        return graph.raw_cuda_graph()
+    graph.require_calm()
+    code = registry.active().capture_site(graph.ordinal, graph.record.origin, 0, NULL, &count, &handle)
     if code:
         raise_status(code, "capture_site", ("stream", graph.record.origin),
                      "a graph that is being captured takes nodes by hand from CUDA 12.3 on" if code == NOT_SUPPORTED else "")
     return handle
 
 
-def raw_graph_of(CUDAGraph graph not None) -> int:
-    """The driver's graph that is kept, or that is being captured."""
+def raw_graph_of(CUDAGraph graph not None, part: object) -> int:
+    """The driver's graph that is kept, or that is being captured; of a GraphDefinition of a part of it, that part."""
     with cython.critical_section(graph):
-        return graph.raw_cuda_graph() if graph.record is None else graph_under_capture(graph)
+        return whole_graph(graph) if part is None else part_handle(graph, part, whole_graph(graph))
 
 
-def edit(CUDAGraph graph not None, uintptr_t body, object change, *arguments):
+def edit(CUDAGraph graph not None, object part, object change, *arguments):
     """Calls a function with the driver's graph, its device and what its nodes keep alive, while no other thread may use
     it.
 
     Arguments:
-        body: a graph that a node of it owns, which the function is given instead; or 0.
+        part: GraphDefinition of it, or of a graph that a node of it owns, which the function is given instead; or None.
     """
-    cdef uintptr_t handle
+    cdef uintptr_t handle, asked
     cdef bint captures
     cdef list base
     cdef dict made
     with cython.critical_section(graph):
         captures = graph.record is not None
+        handle = whole_graph(graph)
         if captures:
-            graph.require_calm()
-            handle = graph_under_capture(graph)
             base, made = graph.kept, {}  # the capture keeps all of it alike
         else:
-            handle = graph.raw_cuda_graph()
             graph.require_unused()
+        asked = handle if part is None else part_handle(graph, part, handle)
+        if not captures:
             if graph.made is None:
                 graph.base, graph.made = list(graph.kept), {}
             base, made = graph.base, graph.made
         graph.busy += 1
     try:
-        answer = change(body or handle, graph.ordinal, base, made, *arguments)
+        answer = change(asked, graph.ordinal, base, made, *arguments)
         if not captures:
             registry.active().graph_node_count(handle, &graph.node_count)
         return answer
@@ -762,18 +858,18 @@ cdef uintptr_t require_exec(CUDAGraph graph) except 0:
     return graph.exec_
 
 
-def instance_of(CUDAGraph graph not None, flags: int) -> CUDAGraph:
-    """Instantiates a kept graph once more, as a CUDAGraph of its own."""
+def instance_of(CUDAGraph graph not None, part: object, flags: int) -> CUDAGraph:
+    """Instantiates a GraphDefinition's kept graph once more, as a CUDAGraph of its own."""
     with cython.critical_section(graph):
+        part_handle(graph, part, graph.raw_cuda_graph())
         return graph.make_instance(flags)
 
 
-def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
-    """Clones a kept graph into a CUDAGraph that holds nothing."""
-    cdef uintptr_t copied = 0
+def clone_into(CUDAGraph graph not None, part: object, CUDAGraph made not None) -> None:
+    """Clones a GraphDefinition's kept graph into a CUDAGraph that holds nothing."""
     cdef int code
     with cython.critical_section(graph):
-        graph.raw_cuda_graph()
+        part_handle(graph, part, graph.raw_cuda_graph())
         graph.require_unused()
         graph.uses += 1
     try:
@@ -790,20 +886,40 @@ def clone_into(CUDAGraph graph not None, CUDAGraph made not None) -> None:
         if graph.made is not None:
             made.base, made.made = list(graph.base), {}
             left = dict(graph.made)
-            for node in graph.made:
-                if registry.active().graph_find_in_clone(made.graph, node, &copied) == 0:
-                    made.made[copied] = dict(left.pop(node))
-            for copied in list(made.made):  # what nodes within children keep alive
-                move_to_copies(made.graph, copied, left, made.made)
+            move_to_copies(made.graph, left, made.made)
             made.base += all_things([], left)
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
 
 
+def read_kernel_within(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object,
+) -> KernelParams | None:
+    """Returns the launch of a kernel node of a graph that a node owns; None where the kernel is the driver's."""
+    return read_launch(graph, handle_of(asked), changed)
+
+
+def change_kernel_within(
+    CUDAGraph graph not None, part: object, changed: object, *, kernel: object = None, grid: object = None,
+    block: object = None, shared: object = None, args: object = None,
+) -> None:
+    """Changes what such a node launches, in the graph, or in what is instantiated of another's; None leaves it."""
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    with cython.critical_section(graph):
+        graph.change_kernel(
+            part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args)
+
+
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
     """Tells whether one was instantiated from the other's nodes."""
-    return instance.exec_ != 0 and (instance.source is graph or instance is graph)
+    return instance.exec_ != 0 and (instance is graph or (
+        instance.source is graph and instance.source_generation == graph.generation))
+
+
+def generation_of(CUDAGraph graph not None) -> int:
+    """Counts the graphs that a CUDAGraph let go of, of which no node or body is known any more."""
+    return graph.generation
 
 
 def changed_params(CUDAGraph graph not None, node: int) -> object:
@@ -814,28 +930,38 @@ def changed_params(CUDAGraph graph not None, node: int) -> object:
         return None if change is None or change.kernel is not None else change.launches
 
 
-def change_node(CUDAGraph graph not None, changed: object, NodeWork work not None, uintptr_t body) -> None:
-    """Changes what a node that is no kernel does: in the graph, where it is this one's, and in what is instantiated."""
+def change_node(
+    CUDAGraph graph not None, changed: object, NodeWork work not None, part: object, inner: Sequence[object],
+) -> None:
+    """Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
+    is instantiated.  The inner nodes, of the graph that it owned, are gone then."""
     cdef NodeChange made = NodeChange.__new__(NodeChange)
-    cdef NodeChange before
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, node
     cdef bint left = False
     with cython.critical_section(graph):
-        handle = body or graph.node_graph()
+        handle = part_handle(source, part, graph.node_graph())
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
-        before = graph.changes.get(node)
+        work.is_within = work.child is not None and work.child._graph is graph
+        work.hold_child()
         graph.busy += 1
+        if source is not graph:
+            count_uses(source, 1)
         try:
-            put_change(handle, graph.exec_, node, graph.ordinal, work, graph.source is None, made, before,
-                       graph.calls if graph.exec_ else [], graph.made)
-            left = graph.keep_change(node, made, True)
+            left = put_change(graph, handle, node, work, made) > 0
         finally:
             graph.busy -= 1
-            graph.bound = None
+            graph.edits += 1
+            if source is not graph:
+                count_uses(source, -1)
+            work.release_child()
         if graph.source is None and graph.made is not None and node in graph.made:
             graph.made[node] = {**graph.made[node], **work.things}
+        for each in inner:
+            (graph.made or {}).pop(each.id, None)
+            each.id = 0
         if graph.exec_:
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
     if left:
@@ -845,12 +971,15 @@ def change_node(CUDAGraph graph not None, changed: object, NodeWork work not Non
 def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
     cdef unsigned int enabled = enable is True
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, exec_, node
     cdef int code
     with cython.critical_section(graph):
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         graph.require_unreplayed()
         graph.busy += 1
+        if source is not graph:
+            count_uses(source, 1)
     with nogil:
         if enable is None:
             code = registry.active().graph_node_enabled(handle, exec_, node, &enabled)
@@ -858,6 +987,8 @@ def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None)
             code = registry.active().graph_node_enable(handle, exec_, node, enabled)
     with cython.critical_section(graph):
         graph.busy -= 1
+        if source is not graph:
+            count_uses(source, -1)
     if code:
         raise_status(code, "graph_node_enable", ("graph_exec", exec_, "node", node),
                      "only kernels, copies and fills can be left out" if code == INVALID_VALUE else "")
@@ -884,6 +1015,7 @@ cdef struct BoundName:     # memory that has a name
 cdef struct BoundWord:     # an address in its params
     BoundNode* node
     uintptr_t* place
+    uintptr_t before       # what a change under way found there
     size_t offset          # from where the memory begins
     int name               # whose memory it is
 
@@ -921,9 +1053,20 @@ def nodes_to_bind(CUDAGraph graph not None) -> list[tuple[GraphNode, object]]:
     for change in (graph.changes or {}).values():
         if graph.source is not None and change.launches is not None:
             raise RuntimeError("nodes of the instance were changed by hand; name its memory before that")
+    require_as_made(graph)
     if graph.exec_ == 0:
         graph.instantiate()
-    return edit(source, 0, params_to_bind, source)
+    return edit(source, None, params_to_bind, source)
+
+
+cdef int require_as_made(CUDAGraph graph) except -1:
+    # The instance does what the nodes say that it was made of.
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    if graph.exec_ and graph.made_removals != source.removals:
+        raise RuntimeError("nodes of the graph were taken out since it was instantiated; instantiate it anew")
+    if graph.source is not None and graph.source_edits != source.edits:
+        raise RuntimeError("nodes of the definition were changed since it was instantiated; instantiate it anew")
+    return 0
 
 
 def params_to_bind(
@@ -941,6 +1084,12 @@ def params_to_bind(
             params = params_to_bind(read_node(graph, ordinal, base, made, node), ordinal, base, made, source)
         found.append((node, params))
     return found
+
+
+def read_kernel(uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object) -> KernelParams:
+    """Returns the launch of a kernel node."""
+    cdef uintptr_t node = handle_of(asked)
+    return read_kernel_node(graph, node, changed.own_kernels(), changed.changes.get(node))
 
 
 cdef object read_launch(uintptr_t graph, uintptr_t node, CUDAGraph source):
@@ -968,11 +1117,25 @@ cdef class Given:
         refuse_copy(self, "it names memory of this process")
 
 
-cdef class Bindings:
-    """The places where an instance's nodes name memory, so that they can be given other memory."""
+# stub: def graph_state(graph: CUDAGraph) -> tuple[int, int, int, int]: ...
+def graph_state(CUDAGraph graph not None):
+    """Counts what makes its nodes others than those that were looked at."""
+    cdef CUDAGraph source = graph if graph.source is None else graph.source
+    return graph.generation, graph.edits, source.generation, source.removals
 
-    cdef CUDAGraph graph
-    cdef object token             # that the graph has as long as its nodes are as they are known here
+
+cdef class Bindings:
+    """The places where an instance's nodes name memory, so that they can be given other memory.
+
+    Arguments:
+        parameters: tuples (name, address, bytes, device, uses).
+        state: graph_state before the nodes were looked at.
+    """
+
+    cdef tuple state              # of the graph, as long as its nodes are as they are known here
+    cdef list parameters          # and those of other Bindings before, which gave the instance other memory there
+    cdef list keys                # of what is kept alive for each name, in CUDAGraph.changes
+    cdef dict serials             # of nodes that were changed by hand -> when, as of the beginning
     cdef uintptr_t handle         # of the driver's graph whose nodes they are
     cdef BoundNode* nodes
     cdef BoundWord* words
@@ -983,14 +1146,27 @@ cdef class Bindings:
     cdef int name_count
     cdef object __weakref__
 
-    def __init__(self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]]) -> None:
-        if self.graph is not None:
+    def __init__(
+        self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]], state: tuple[int, int, int, int],
+    ) -> None:
+        if self.state is not None:
             raise RuntimeError("these Bindings are made already; make others")
-        self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
-        self.handle = graph.node_graph()
-        self.allot(list(parameters))
-        self.graph = graph
-        self.token = graph.bound = object()
+        with cython.critical_section(graph):
+            graph.require_calm()
+            if graph_state(graph) != state:
+                raise RuntimeError("nodes of the graph were changed by another thread just now; make other GraphParameters")
+            self.state, self.handle = state, graph.node_graph()
+            require_as_made(graph)
+            self.serials = {node: (<NodeChange>change).serial for node, change in (graph.node_changes() or {}).items()}
+            self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
+            self.parameters = list(parameters)
+            if graph.bound is not None:
+                self.parameters += moved_elsewhere(graph.bound, self.parameters)
+            self.keys = [hex(parameter[1]) for parameter in self.parameters]
+            self.allot(self.parameters)
+            if graph.bound is not None:
+                self.take_over(graph.bound)
+            graph.bound = self
 
     def __dealloc__(self):
         cdef int index
@@ -1033,6 +1209,34 @@ cdef class Bindings:
                 index += 1
         return 0
 
+    cdef int take_over(self, Bindings before) except -1:
+        # The memory that the instance was given under the names of others.
+        cdef const BoundWord* word
+        cdef const BoundName* moved
+        cdef BoundNode* node
+        cdef int index, place
+        for index in range(before.word_count):
+            word = &before.words[index]
+            moved = &before.names[word.name]
+            node = self.find(word.node.node)
+            if moved.current == moved.address or node == NULL:
+                continue
+            if self.serials.get(node.node) == before.serials.get(node.node):  # else by hand since, which took it back
+                same_place(word, node)[0] = word.place[0]
+        for index in range(self.name_count):
+            for place in range(before.name_count):
+                moved = &before.names[place]
+                if moved.address == self.names[index].address:
+                    self.names[index].current = moved.current
+        return 0
+
+    cdef BoundNode* find(self, uintptr_t node) noexcept:
+        cdef int index
+        for index in range(self.node_count):
+            if self.nodes[index].node == node:
+                return &self.nodes[index]
+        return NULL
+
     cdef int read(self, BoundNode* bound, uintptr_t node) except -1:
         cdef uintptr_t arguments = 0
         cdef NodeParams* params = &bound.params
@@ -1052,44 +1256,60 @@ cdef class Bindings:
             params.arguments = copy_arguments(params.function, <void**>arguments)
         return 0
 
-    def rebind(self, memory: dict[str, object]) -> None:
-        """Gives the instance other memory under some names."""
-        cdef CUDAGraph graph = self.graph
+    def rebind(self, CUDAGraph graph not None, memory: dict[str, object]) -> None:
+        """Gives the instance, whose memory these name, other memory under some names."""
+        cdef CUDAGraph source = graph if graph.source is None else graph.source
         cdef list changes = []
         cdef tuple given = tuple(memory.values())
         cdef Access access
         cdef Operand side
         cdef bint left = False
-        cdef int index
         for name, thing in memory.items():
             changes.append(self.look(name, thing, &side))
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
-            if graph.bound is not self.token:
+            if graph.bound is not self or graph_state(graph) != self.state or graph.node_graph() != self.handle:
                 raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
                                    "named; make other GraphParameters")
             graph.own_kernels()
             graph.busy += 1
+            count_uses(source, 1)
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
-            for index in range(self.name_count):
-                self.names[index].changes = False
-            for name, change in zip(memory, changes):
-                index = self.places[name]
-                side.address = self.names[index].wanted = (<Given>change).address
-                look_again(&side, memory[name], name)  # as when it was read
-                watch.refuse_sleeping(side.address, name)
-                self.names[index].changes = True
-            for name, change in zip(memory, changes):
-                left = graph.keep_change(name, (<Given>change).change, True) or left
-            self.change()
+            left = self.put_memory(graph, memory, changes)
         finally:
             end_use(&access)
+            count_uses(source, -1)
             with cython.critical_section(graph):
                 graph.busy -= 1
         if left:
             drain()
+
+    cdef bint put_memory(self, CUDAGraph graph, dict memory, list changes) except -1:
+        # Answers whether something waits for streams.  What there was is kept until the driver took all.
+        cdef Operand side
+        cdef bint left = False
+        cdef int index
+        for index in range(self.name_count):
+            self.names[index].changes = False
+        for name, change in zip(memory, changes):
+            index = self.places[name]
+            side.address = self.names[index].wanted = (<Given>change).address
+            look_again(&side, memory[name], name)  # as when it was read
+            watch.refuse_sleeping(side.address, name)
+            self.names[index].changes = True
+        try:
+            for name, change in zip(memory, changes):
+                graph.keep_change(self.keys[self.places[name]], (<Given>change).change)
+            self.change(graph)
+        except BaseException:
+            for name, change in zip(memory, changes):
+                graph.undo_change(self.keys[self.places[name]], (<Given>change).change)
+            raise
+        for change in changes:
+            left = graph.finish_change((<Given>change).change) or left
+        return left
 
     cdef Given look(self, object name, object memory, Operand* side):
         # What is given for a name, and what it keeps alive.
@@ -1117,44 +1337,50 @@ cdef class Bindings:
         made.address, made.change = side.address, change
         return made
 
-    cdef int change(self) except -1:
+    cdef int change(self, CUDAGraph graph) except -1:
         # Where the driver refuses one, those before it get back what they had.
-        cdef int done = 0, index, code
+        cdef int done = 0, index, code, refused
         cdef bint mixed = False
         cdef str lost = ""
         cdef BoundName* bound
         self.write(True)
         with nogil:
-            code = self.put(self.node_count, &done)
+            code = self.put(graph, self.node_count, &done)
         if code == 0:
             for index in range(self.name_count):
                 bound = &self.names[index]
                 if bound.changes:
-                    watch.note_moved(self.graph.capture, bound.current, bound.nbytes, bound.wanted)
+                    watch.note_moved(graph.capture, bound.current, bound.nbytes, bound.wanted)
                     bound.current = bound.wanted
             return 0
         self.write(False)
+        refused = done
         with nogil:
-            mixed = self.put(done, &done) != 0
+            mixed = self.put(graph, refused, &done) != 0
         if mixed:
             lost = "nodes before it could not be changed back: instantiate the graph anew"
-            dispose(GRAPH_EXEC, self.graph.ordinal, self.graph.exec_)
-            self.graph.exec_, self.graph.rare = 0, self.graph.rare | UNREADY
-        raise_status(code, "graph_node_set", ("graph_exec", self.graph.exec_, "node", self.nodes[done].node), lost)
+            dispose(GRAPH_EXEC, graph.ordinal, graph.exec_)
+            graph.exec_, graph.rare = 0, graph.rare | UNREADY
+        raise_status(code, "graph_node_set", ("graph_exec", graph.exec_, "node", self.nodes[refused].node), lost)
 
     cdef void write(self, bint wanted) noexcept:
         # The addresses of the names that change: those wanted, or those that there were.
         cdef const BoundName* bound
+        cdef BoundWord* word
         cdef int index
         for index in range(self.node_count):
             self.nodes[index].touched = False
         for index in range(self.word_count):
-            bound = &self.names[self.words[index].name]
-            if bound.changes:
-                self.words[index].place[0] = (bound.wanted if wanted else bound.current) + self.words[index].offset
-                self.words[index].node.touched = True
+            word = &self.words[index]
+            bound = &self.names[word.name]
+            if not bound.changes:
+                continue
+            if wanted:
+                word.before = word.place[0]
+            word.place[0] = bound.wanted + word.offset if wanted else word.before
+            word.node.touched = True
 
-    cdef int put(self, int count, int* out_done) noexcept nogil:
+    cdef int put(self, CUDAGraph graph, int count, int* out_done) noexcept nogil:
         # The nodes that are touched, among the first ones; out_done is the one that was refused.
         cdef NodeParams* params
         cdef int index, code = 0
@@ -1164,15 +1390,39 @@ cdef class Bindings:
             params = &self.nodes[index].params
             if params.type == NODE_KERNEL:
                 code = registry.active().kernel_node_set(
-                    self.handle, self.graph.exec_, self.nodes[index].node, params.function, params.grid[0], params.grid[1],
+                    self.handle, graph.exec_, self.nodes[index].node, params.function, params.grid[0], params.grid[1],
                     params.grid[2], params.block[0], params.block[1], params.block[2], params.shared_bytes, params.arguments)
             else:
                 code = registry.active().graph_node_set(
-                    self.graph.ordinal, self.handle, self.graph.exec_, self.nodes[index].node, params)
+                    graph.ordinal, self.handle, graph.exec_, self.nodes[index].node, params)
             if code:
                 out_done[0] = index
                 break
         return code
+
+
+cdef list moved_elsewhere(Bindings before, list parameters):
+    # Of the memory that the instance was given there, what is not named here.
+    cdef list found = []
+    cdef int index
+    for index in range(before.name_count):
+        _, address, nbytes, _, _ = parameter = before.parameters[index]
+        if before.names[index].current == before.names[index].address:
+            continue
+        for name, begin, size, _, _ in parameters:
+            if (begin, size) != (address, nbytes) and begin < address + nbytes and address < begin + size:
+                raise ValueError(f"{name} is a part of memory in whose place other GraphParameters gave the graph other "
+                                 "memory; name all of it, or instantiate the graph anew")
+        if all(begin != address for _, begin, _, _, _ in parameters):
+            found.append((None, *parameter[1:]))
+    return found
+
+
+cdef uintptr_t* same_place(const BoundWord* word, BoundNode* node) noexcept:
+    # In the params of a node that are known twice.
+    if word.node.params.type == NODE_KERNEL:
+        return <uintptr_t*>(<char*>node.params.arguments + (<char*>word.place - <char*>word.node.params.arguments))
+    return <uintptr_t*>(<char*>&node.params + (<char*>word.place - <char*>&word.node.params))
 
 
 cdef uintptr_t* place_of(BoundNode* node, object argument, size_t word) except NULL:

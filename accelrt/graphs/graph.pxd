@@ -12,6 +12,8 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     RANDOM = 8     # its random numbers begin where a generator is
 
 cdef list all_things(list base, dict made)  # what nodes point at: CUDAGraph.base and made
+cdef int count_uses(CUDAGraph graph, int change) noexcept
+cdef uintptr_t node_id(object node) except? 0  # the driver's handle; 0 of a DefinitionNode that was taken out
 
 cdef class CUDAGraph:
     cdef uintptr_t exec_             # the driver's instantiated graph; 0 before it is made and after reset
@@ -30,14 +32,21 @@ cdef class CUDAGraph:
     cdef list kept                   # what the nodes point at that were captured, or that are instantiated
     cdef list base                   # what those captured point at, once others were added by hand; or None
     cdef dict made                   # handles of nodes made by hand -> role -> list of what they point at; or None
+    cdef uint64_t generation         # counts the graphs that it let go of, whose nodes are gone
+    cdef uint64_t edits              # counts changes of its nodes by hand
+    cdef uint64_t removals           # counts its nodes that were taken out
+    cdef uint64_t source_edits       # of the source, when it was instantiated
+    cdef uint64_t made_removals      # of that graph whose nodes were instantiated, then
     cdef CUDAGraph source            # of what was instantiated from another graph's nodes: that one; or None
-    cdef object bound                # token of the Bindings that still tell where it names memory, or None
+    cdef uint64_t source_generation  # of the source's graph
+    cdef object bound                # the last Bindings that gave the instance other memory, or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
     cdef dict changes                # handles of nodes, or names of memory -> NodeChange: what they use since then
     cdef list calls                  # the host functions among them
     cdef list sides                  # the memory among them
     cdef list capture_hooks          # RemovableHandles, before and after; a list of its own once there was one
     cdef list replay_hooks
+    cdef list destruction_hooks
     cdef tuple registered            # State of each generator that captures may draw from
     cdef object random               # GraphStates of those that the last capture drew from; or None
     cdef uint64_t capture            # the driver's id of the last one, for who watches
@@ -52,10 +61,13 @@ cdef class CUDAGraph:
     cdef list things(self)           # all that the nodes of the graph point at
     cdef int take_made(self) except -1
     cdef uintptr_t node_graph(self) except 0
+    cdef dict node_changes(self)
     cdef CUDAGraph make_instance(self, uint64_t flags)
     cdef int make_exec(self) except -1
     cdef int drop_exec(self) except -1
+    cdef int drop_bound(self) except -1
     cdef CUDAGraph move_out(self)
+    cdef bint holds_anything(self) noexcept
     cdef int require_calm(self) except -1  # before a thread counts itself to the busy ones
     cdef int require_unused(self) except -1      # before what others may be reading is dropped
     cdef int require_unreplayed(self) except -1  # before a change of what others may be replaying
@@ -71,8 +83,12 @@ cdef class CUDAGraph:
     cdef int open_on(self, Stream stream) except -1
     cdef int keep(self, list kept) except -1
     cdef dict own_kernels(self)
+    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
+                           object args) except -1
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
-    cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1
+    cdef int keep_change(self, object node, NodeChange made) except -1
+    cdef bint finish_change(self, NodeChange made) except -1
+    cdef int undo_change(self, object node, NodeChange made) except -1
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1
     cdef int update_from(self, CUDAGraph to) except -1
     cdef int take_over(self, CUDAGraph other) except -1

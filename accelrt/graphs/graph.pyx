@@ -11,7 +11,7 @@ from accelrt.allocator.private.routes cimport (
 )
 from accelrt.arrays.copy import device_span
 from accelrt.core.integers cimport checked_address_int
-from accelrt.core.interpreter cimport PyThread_get_thread_ident
+from accelrt.core.interpreter cimport interpreter_is_gone, PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.devices.device cimport ordinal_of
 from accelrt.devices.device import synchronize as synchronize_device
@@ -22,7 +22,7 @@ from accelrt.driver.table cimport (
     CONDITION_WHILE,
 )
 from accelrt.errors import ArgumentError, CaptureError
-from accelrt.graphs.hooks import add_hook, run_hooks
+from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport change_kernel_node, instantiate, kernels_in, NodeChange, read_kernel_node, update_exec
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -89,7 +89,18 @@ cdef list all_things(list base, dict made):
 
 cdef uintptr_t node_id(object node) except? 0:
     # Of a node of a definition too, whose id is 0 once it was taken out.
+    definition = getattr(node, "definition", None)
+    generation = getattr(definition, "_generation", None)
+    if generation is not None and generation != (<CUDAGraph?>definition._graph).generation:
+        raise RuntimeError("the node's graph is gone: its CUDAGraph was reset or updated since; make another "
+                           "GraphDefinition")
     return checked_address_int(node if isinstance(node, int) else getattr(node, "id", node), "node")
+
+
+cdef void tell_dropped(list hooks) noexcept:
+    # From a destructor: what one raises goes to sys.unraisablehook.
+    if not interpreter_is_gone():
+        run_last_hooks(hooks)
 
 
 @cython.no_gc_clear  # a destructor that finds no record would leave the stream in its capture
@@ -116,17 +127,23 @@ cdef class CUDAGraph:
     def __cinit__(self):
         self.last_stream = UINTPTR_MAX
         self.rare = UNREADY
-        self.capture_hooks = self.replay_hooks = NO_HOOKS
+        self.capture_hooks = self.replay_hooks = self.destruction_hooks = NO_HOOKS
         self.registered = ()
 
     def __init__(self, bint keep_graph=False) -> None:
         self.keep_graph = keep_graph
 
     def __dealloc__(self):
+        cdef bint held = self.holds_anything()
         self.abandon()
+        if held and self.destruction_hooks is not None and PyList_GET_SIZE(self.destruction_hooks):
+            tell_dropped(self.destruction_hooks)
 
     def __reduce__(self):
         refuse_copy(self, "it owns the driver's graph; capture another one")
+
+    cdef bint holds_anything(self) noexcept:
+        return self.exec_ != 0 or self.graph != 0 or self.record is not None
 
     cdef int abandon(self) noexcept:
         # In any state; the graph is empty afterwards.  Never raises: destructors call it.  The driver's calls release the
@@ -134,6 +151,7 @@ cdef class CUDAGraph:
         cdef Record record = self.record
         cdef uintptr_t exec_ = self.exec_, graph = self.graph
         self.busy += 1
+        self.generation += 1
         self.exec_ = self.graph = 0
         self.rare = UNREADY | self.rare & HOOKS
         if record is not None:
@@ -421,14 +439,27 @@ cdef class CUDAGraph:
             raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags))
         made.random = self.random
         made.keep(list(self.things()))
-        made.changes = None if self.changes is None else dict(self.changes)
-        made.source = self
+        made.changes, made.made_removals = self.node_changes(), self.removals
+        made.source, made.source_generation, made.source_edits = self, self.generation, self.edits
         made.made = None if self.made is None else dict(self.made)
         return made
 
+    cdef dict node_changes(self):
+        # Of the graph's nodes; not the memory that an instance was given anew.
+        if self.changes is None:
+            return None
+        return {key: change for key, change in self.changes.items() if isinstance(key, int)}
+
     cdef uintptr_t node_graph(self) except 0:
         # Whose nodes are named.
-        return self.raw_cuda_graph() if self.source is None else self.source.raw_cuda_graph()
+        cdef uintptr_t graph
+        if self.source is None:
+            return self.raw_cuda_graph()
+        graph = self.source.raw_cuda_graph()
+        if self.source.generation != self.source_generation:
+            raise RuntimeError("the graph that this was instantiated from is gone: it was reset or updated since; "
+                               "instantiate another one")
+        return graph
 
     cdef int make_exec(self) except -1:
         cdef uintptr_t graph = self.graph, made = 0
@@ -436,7 +467,6 @@ cdef class CUDAGraph:
         cdef int code, left = 0
         self.require_unused()
         self.take_made()
-        self.bound = None
         if not keep:
             self.graph = 0
         self.begin_change()
@@ -449,7 +479,8 @@ cdef class CUDAGraph:
         if code == 0:
             if self.exec_:
                 self.drop_exec()
-            self.exec_ = made
+            self.exec_, self.bound, self.made_removals = made, None, self.removals
+            self.drop_bound()
         self.end_change()
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal))
@@ -465,6 +496,19 @@ cdef class CUDAGraph:
         last = CUDAGraph.__new__(CUDAGraph)
         last.exec_, last.ordinal = self.exec_, self.ordinal
         defer_release(deferral, NULL, 0, 0, last)
+        return 0
+
+    cdef int drop_bound(self) except -1:
+        # What was instantiated anew uses the memory of the capture.
+        cdef NodeChange nothing = NodeChange.__new__(NodeChange)
+        cdef list names = [key for key in self.changes or () if isinstance(key, str)]
+        if not names or deferral_for(<PyObject*>self) is not None:
+            return 0
+        nothing.things = []
+        for name in names:
+            for handle in self.launched_on or ():
+                self.let_go(self.changes[name], nothing, handle)
+            del self.changes[name]
         return 0
 
     cdef void begin_change(self) noexcept:
@@ -693,7 +737,7 @@ cdef class CUDAGraph:
 
     cdef int take_over(self, CUDAGraph other) except -1:
         cdef object stays = (self.kept, self.changes, self.launched_on)
-        cdef object changes = None if other.changes is None else dict(other.changes)
+        cdef object changes = other.node_changes()
         cdef bint shown
         if self.uses_others_memory:
             for handle in self.launched_on:
@@ -705,6 +749,7 @@ cdef class CUDAGraph:
         if self.graph:
             dispose(GRAPH, self.ordinal, self.graph)
             self.graph = 0
+        self.generation += 1
         self.node_count = other.node_count
         self.capture = other.capture
         self.random = other.random
@@ -719,15 +764,20 @@ cdef class CUDAGraph:
 
         Raises:
             RuntimeError: another thread begins, ends or drops the capture, or reads it, just now.
+            Exception: whatever a hook raised; the capture is forgotten all the same.
         """
         cdef Deferral deferral
+        cdef bint held
         self.require_unused()
+        held = self.holds_anything()
         deferral = deferral_for(<PyObject*>self) if self.record is None else None
         if deferral is not None:  # another thread is just replaying it
             defer_release(deferral, NULL, 0, 0, self.move_out())
         self.abandon()
         self.registered = ()
         drain()
+        if held and PyList_GET_SIZE(self.destruction_hooks):
+            run_last_hooks(self.destruction_hooks)
 
     cdef CUDAGraph move_out(self):
         # What abandon() gives back goes to another object, which does so when it dies.
@@ -880,30 +930,40 @@ cdef class CUDAGraph:
         keep.  The race detector takes a replay for what the node launches now; where several launches of the
         capture may be the node's, for theirs too.
         """
-        cdef uintptr_t graph = self.node_graph()
-        cdef uintptr_t handle = node_id(node)
+        self.change_kernel(self.node_graph(), node_id(node), kernel, grid, block, shared, args)
+
+    cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
+                           object args) except -1:
+        # Of this graph, or of one that a node of it owns.
         cdef NodeChange made = NodeChange.__new__(NodeChange)
+        cdef CUDAGraph source = self.source
         cdef bint begun = False, left = False
         self.require_unreplayed()
         self.busy += 1
+        if source is not None:
+            count_uses(source, 1)
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
                                self.changes.get(handle), made, &begun, kernel, grid, block, shared, args,
                                self.source is not None)
-            left = self.keep_change(handle, made, True)
+            self.keep_change(handle, made)
+            left = self.finish_change(made)
         except BaseException:
             if begun and self.changes.get(handle) is not made:
-                self.keep_change(handle, made, False)
+                self.keep_change(handle, made)
             raise
         finally:
             self.busy -= 1
-            self.bound = None
+            self.edits += 1
+            if source is not None:
+                count_uses(source, -1)
         if left:
             drain()
+        return 0
 
     cdef dict own_kernels(self):
         # Of the capture, by their handles; makes room for changes too.
-        if self.kernels is None:
+        if self.kernels is None or self.record is not None:
             self.kernels = kernels_in(self.things())
         if self.changes is None:
             self.changes = {}
@@ -915,19 +975,32 @@ cdef class CUDAGraph:
             change = change.before
         return 0
 
-    cdef bint keep_change(self, object node, NodeChange made, bint whole) except -1:
-        # The streams of earlier replays are told too: those that come find them known.  Answers whether something that is
-        # kept no more waits for them.
-        cdef NodeChange before = self.changes.get(node)
-        cdef bint left = False
-        made.before = before  # also where something is refused here
+    cdef int keep_change(self, object node, NodeChange made) except -1:
+        # What it uses, beside what there was until finish_change.  The streams of earlier replays are told too: those that
+        # come find them known.
+        made.before, made.serial = self.changes.get(node), self.edits
         self.changes[node] = made
         for handle in self.launched_on or ():
             self.note_change(made, handle)
-            left = (whole and self.let_go(before, made, handle)) or left
-        if whole:
-            made.before = None
+        return 0
+
+    cdef bint finish_change(self, NodeChange made) except -1:
+        # The driver took it all.  Answers whether something that is kept no more waits for streams.
+        cdef bint left = False
+        for handle in self.launched_on or ():
+            left = self.let_go(made.before, made, handle) or left
+        made.before = None
         return left
+
+    cdef int undo_change(self, object node, NodeChange made) except -1:
+        # The driver took nothing.
+        if self.changes.get(node) is not made:
+            return 0
+        if made.before is None:
+            del self.changes[node]
+        else:
+            self.changes[node] = made.before
+        return 0
 
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
         # What a change used that another takes the place of: allocators of accelrt know that replays use it, and of the rest
@@ -1049,6 +1122,22 @@ cdef class CUDAGraph:
         Returns, Raises: as register_capture_pre_hook.
         """
         return add_hook(self.own_replay_hooks(), hook, False)
+
+    def register_destruction_hook(self, hook: Callable[[], object]) -> RemovableHandle:
+        """Has a function called when this graph gives up what was captured: at reset(), or when the object dies.
+
+        Arguments:
+            hook: called as hook(), once the driver's graph is given up; replays may still run.  It should not refer to
+                the graph, which the reference would keep alive.  What it raises is raised by reset(), and is reported
+                by sys.unraisablehook where the object dies.
+        Returns, Raises: as register_capture_pre_hook.
+
+        At the interpreter's exit it is not called any more.
+        """
+        with cython.critical_section(self):
+            if self.destruction_hooks is NO_HOOKS:
+                self.destruction_hooks = []
+        return add_hook(self.destruction_hooks, hook, False)
 
     @cython.critical_section
     cdef list own_capture_hooks(self):
@@ -1222,6 +1311,12 @@ cdef class graph:
 # --- conditional nodes -----------------------------------------------------------------------------------------
 
 @cython.critical_section
+cdef int count_uses(CUDAGraph graph, int change) noexcept:
+    graph.uses += change
+    return 0
+
+
+@cython.critical_section
 cdef int count_busy(CUDAGraph graph, int change) noexcept:
     graph.busy += change
     return 0
@@ -1249,6 +1344,7 @@ cdef class Branch:
     cdef uintptr_t address     # of the flag
     cdef uint64_t condition    # the driver's handle of it
     cdef uintptr_t body        # where there was one before; 0: it is made with its condition
+    cdef uint64_t generation   # of the graph, where there was one before
     cdef Stream stream         # captures the body
     cdef StreamContext context
     cdef Record record         # of the body's capture, while it is under way
@@ -1258,9 +1354,7 @@ cdef class Branch:
     def __init__(self, CUDAGraph graph not None, flag: Memory, int kind) -> None:
         if self.graph is not None:
             raise RuntimeError("this condition is made already; call if_() or while_() for each")
-        self.graph = graph
-        self.flag = flag
-        self.kind = kind
+        self.graph, self.flag, self.kind = graph, flag, kind
 
     def __dealloc__(self):
         self.leave()
@@ -1290,7 +1384,7 @@ cdef class Branch:
             graph.require_calm()
             if self.context is not None:
                 raise RuntimeError("this condition's body was captured already; call if_() or while_() for each")
-            if graph.record is None:
+            if graph.record is None or self.body and self.generation != graph.generation:
                 raise RuntimeError("a condition belongs into a capture: call it inside `with accelrt.graph(g)`")
             graph.busy += 1  # asking the flag for its address may run other threads, and so may beginning the capture
         try:
@@ -1367,7 +1461,7 @@ cdef class Branch:
 def capture_body(CUDAGraph graph not None, uintptr_t body) -> AbstractContextManager[None, None]:
     """The context in which work is captured into a body of a condition that there is, of a graph that is being captured."""
     cdef Branch branch = Branch(graph, None, CONDITION_IF)
-    branch.body = body
+    branch.body, branch.generation = body, graph.generation
     return branch
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 
 class RemovableHandle:
@@ -22,9 +21,9 @@ class RemovableHandle:
         "place": "list of RemovableHandle, where it is registered.",
     }
 
-    def __init__(self, place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> None:
+    def __init__(self, place: list[RemovableHandle], hook: Callable[..., object], before: bool) -> None:
         self.place: list[RemovableHandle] = place
-        self.hook: Callable[[Any], object] = hook
+        self.hook: Callable[..., object] = hook
         self.before: bool = before
 
     def remove(self) -> None:
@@ -44,13 +43,19 @@ class RemovableHandle:
         self.remove()
 
 
-def add_hook(place: list[RemovableHandle], hook: Callable[[Any], object], before: bool) -> RemovableHandle:
+def add_hook(place: list[RemovableHandle], hook: Callable[..., object], before: bool) -> RemovableHandle:
     """Appends a hook to a list of them; TypeError where it cannot be called."""
     if not callable(hook):
         raise TypeError(f"hook is {hook!r}, which cannot be called; pass a function that takes the CUDAGraph")
     handle = RemovableHandle(place, hook, before)
     place.append(handle)
     return handle
+
+
+def run_last_hooks(place: list[RemovableHandle]) -> None:
+    """Calls those of what is gone, without an argument."""
+    for handle in tuple(place):
+        handle.hook()
 
 
 def run_hooks(place: list[RemovableHandle], subject: object, before: bool) -> None:

@@ -3,10 +3,12 @@ data."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from accelrt.graphs.edits import (
+    EDGE_KINDS,
     CopyParams,
     FillParams,
     NodeWork,
@@ -33,6 +35,12 @@ class Condition(NamedTuple):
     handle: int
     value: int
     keep: bool
+
+
+def require_condition(condition: object) -> None:
+    """Raises TypeError where it is no Condition."""
+    if not isinstance(condition, Condition):
+        raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
 
 
 class AllocationParams(NamedTuple):
@@ -65,6 +73,60 @@ class ConditionParams(NamedTuple):
     kind: str
     condition: Condition
     bodies: tuple[Any, ...]
+
+
+class DefinitionEdge(tuple[Any, Any]):
+    """A dependency in a GraphDefinition: (node, node that comes after it), both of type DefinitionNode.
+
+    Attributes:
+        kind: str, "default" or "programmatic", as GraphDefinition.add_edge has it.
+        port: str, "default", "programmatic" or "launch_order": when what comes after a kernel may begin.
+    """
+
+    kind: str
+    port: str
+
+    def __new__(cls, before: object, after: object, kind: str, port: str) -> DefinitionEdge:
+        made = super().__new__(cls, (before, after))
+        made.kind, made.port = kind, port
+        return made
+
+    def __repr__(self) -> str:
+        told = "" if self.kind == self.port == "default" else f" {self.kind} from port {self.port}"
+        return f"<accelrt.DefinitionEdge {self[0]!r} -> {self[1]!r}{told}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DefinitionEdge cannot be pickled or copied: its nodes are of one graph")
+
+
+PORTS_OF = {"default": ("default", "launch_order"), "programmatic": ("programmatic", "launch_order")}
+
+
+def port_of(kind: str, port: str | None) -> str:
+    """Returns the port that an edge of a kind is from; ValueError where it may not be."""
+    if kind not in EDGE_KINDS:
+        raise ValueError(f"kind is {kind!r}; it may be {', '.join(map(repr, EDGE_KINDS))}")
+    allowed = PORTS_OF[kind]
+    if port is not None and port not in allowed:
+        raise ValueError(
+            f"port is {port!r}; of an edge of kind {kind!r} it may be {', '.join(map(repr, allowed))}"
+        )
+    return allowed[0] if port is None else port
+
+
+def drawn_name(number: int, name: str) -> str:
+    """Returns a line of a drawing that puts a name beside a node, which the driver calls by its number."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"graph_{number >> 32}_node_{number & 0xFFFFFFFF}" [xlabel="{escaped}"];\n'
+
+
+def write_names(path: str | os.PathLike[str], lines: list[str]) -> None:
+    """Puts lines before the end of a drawing that was written."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        text = file.read()
+    end = text.rindex("}")
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text[:end] + "".join(lines) + text[end:])
 
 
 def argument_bytes(argument: object) -> bytes:

@@ -18,11 +18,13 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
     cdef object launches    # KernelParams of an instance's node, whose graph has others
     cdef list things         # for each argument a list of what it uses: objects, each with its Side, and PoolUses
     cdef list sides          # the Sides among them, and the kernel's
+    cdef uint64_t serial     # CUDAGraph.edits when it was made
     cdef NodeChange before   # where the graph refused what its instance took: what the graph's node still uses; or None
 
     cdef int gather(self, Record record) except -1
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
 
+cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
 cdef Record recorded()        # of no capture
 cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None

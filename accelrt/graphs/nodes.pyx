@@ -13,8 +13,9 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
+from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
-from accelrt.driver.node_params cimport NodeParams
+from accelrt.driver.node_params cimport EdgeData, NodeParams
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
@@ -161,6 +162,23 @@ def list_edges(uintptr_t graph) -> list[tuple[int, int]]:
     if code:
         raise_status(code, "graph_edges", ("graph", graph))
     return [(origins.array[index], targets.array[index]) for index in range(count)] if room else []
+
+
+cdef list list_edge_data(uintptr_t graph):
+    cdef size_t room = 0, count = 0, index
+    cdef Handles origins, targets, carried
+    cdef const EdgeData* data
+    cdef int code = registry.active().graph_edges_with(graph, 0, NULL, NULL, NULL, &room)
+    if code == 0 and room:
+        origins, targets, carried = Handles(room), Handles(room), Handles(room)
+        code = registry.active().graph_edges_with(graph, room, origins.array, targets.array, carried.array, &count)
+    if code:
+        raise_status(code, "graph_edges_with", ("graph", graph))
+    if room == 0:
+        return []
+    data = <const EdgeData*>carried.array
+    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port)
+            for index in range(count)]
 
 
 cdef str type_of(uintptr_t graph, uintptr_t node):
@@ -371,6 +389,34 @@ def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose, names
         code = registry.active().graph_dot(graph, to, flags)
     if code:
         raise_status(code, "graph_dot", ("graph", graph, "path", path))
+
+
+# --- memory of graphs ----------------------------------------------------------------------------------------------
+
+def graph_memory(device: object, attribute: int) -> int:
+    """Bytes that allocations of graphs have on a device, by a number of CUgraphMem_attribute."""
+    cdef uint64_t value = 0
+    cdef int ordinal = ordinal_of(device)
+    cdef int number = attribute, code
+    with nogil:
+        code = registry.active().graph_memory_get(ordinal, number, &value)
+    if code:
+        raise_status(code, "graph_memory_get", ("device", ordinal, "attribute", attribute))
+    return value
+
+
+def change_graph_memory(device: object, bint trims) -> None:
+    """Gives memory of graphs that no launch has back to the device, or resets the peaks."""
+    cdef int ordinal = ordinal_of(device)
+    cdef int code = 0, number
+    with nogil:
+        if trims:
+            code = registry.active().graph_memory_trim(ordinal)
+        for number in range(1, 4, 2):
+            if code == 0 and not trims:
+                code = registry.active().graph_memory_reset(ordinal, number)
+    if code:
+        raise_status(code, "graph_memory_trim" if trims else "graph_memory_reset", ("device", ordinal))
 
 
 # --- instantiated graphs ---------------------------------------------------------------------------------------

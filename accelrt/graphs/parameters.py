@@ -3,6 +3,7 @@ copy."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
@@ -14,6 +15,7 @@ from accelrt.graphs.edits import (
     FillParams,
     argument_kinds,
     blocks_of,
+    graph_state,
     memory_of,
     nodes_to_bind,
 )
@@ -93,7 +95,8 @@ class GraphParameters(Mapping[str, GraphParameter]):
         RuntimeError: the graph is not kept, or another thread uses it.
         TypeError: graph is no CUDAGraph, no memory was named, or with a twin it is not given in pairs.
 
-    A mapping of names to GraphParameter.  A change of a node by hand, an update, or a new instance ends it.
+    A mapping of names to GraphParameter.  A change of a node by hand, an update, a new instance or other
+    GraphParameters of the graph end it; the latter go on with the memory that it gave.
     """
 
     def __init__(self, graph: CUDAGraph, *, twin: CUDAGraph | None = None, **memory: Memory) -> None:
@@ -104,8 +107,10 @@ class GraphParameters(Mapping[str, GraphParameter]):
                 "no memory was named; pass what the graph uses by name: GraphParameters(graph, x=x)"
             )
         self._graph = graph
+        self._turn = threading.RLock()  # giving memory and replaying are one step
         places = {name: Place(name, given, twin is not None) for name, given in memory.items()}
         require_apart(list(places.values()))
+        state = graph_state(graph)
         nodes, others = nodes_to_bind(graph), None if twin is None else nodes_to_bind(twin)
         if others is not None and [each.type for each, _ in others] != [each.type for each, _ in nodes]:
             raise ValueError("twin has other nodes than the graph; capture the same work with other memory")
@@ -122,7 +127,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
             name: GraphParameter(place.address, place.nbytes, place.device, tuple(uses[name]))
             for name, place in places.items()
         }
-        self._bindings = Bindings(graph, [(name, *self._parameters[name]) for name in places])
+        self._bindings = Bindings(graph, [(name, *self._parameters[name]) for name in places], state)
 
     def __getitem__(self, name: str) -> GraphParameter:
         return self._parameters[name]
@@ -151,9 +156,10 @@ class GraphParameters(Mapping[str, GraphParameter]):
             TypeError, ValueError: there is no such name, or the memory does not fit; nothing is changed.
             CudaError: the driver refused; the graph is as before.
             RuntimeError: another thread uses the graph, or its nodes were changed since these names were
-                given.
+                given, or other GraphParameters were made of it.
         """
-        self._bindings.rebind(memory)
+        with self._turn:
+            self._bindings.rebind(self._graph, memory)
 
     def replay(self, **memory: Memory) -> None:
         """Replays the graph with other memory: rebind, then CUDAGraph.replay.
@@ -163,9 +169,10 @@ class GraphParameters(Mapping[str, GraphParameter]):
         Raises:
             TypeError, ValueError, CudaError, RuntimeError: as of rebind.
         """
-        if memory:
-            self._bindings.rebind(memory)
-        self._graph.replay()
+        with self._turn:
+            if memory:
+                self._bindings.rebind(self._graph, memory)
+            self._graph.replay()
 
 
 class Place:

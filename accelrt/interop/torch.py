@@ -10,6 +10,7 @@ accelrt/allocator/external/DESIGN.md says how.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import time
 import warnings
@@ -238,10 +239,11 @@ def uninstall() -> None:
     Raises:
         NotSupportedError: accelrt is plugged in, since it could not be compiled: torch changes its allocator
             only as long as the present one is not initialised, and a plugged one is so at once.
-        RuntimeError: another allocator took accelrt's place.
+        RuntimeError: another allocator took accelrt's place; or graphs or MemPools of torch's live that were
+            made while accelrt was its allocator: torch would ask the other allocator for the end of pools
+            that it never had, which ends the process.
 
-    Tensors that lie in accelrt's memory stay there until they are freed, page-locked ones too.  Graphs and
-    MemPools of torch's that were made while accelrt was its allocator have to end before.
+    Tensors that lie in accelrt's memory stay there until they are freed, page-locked ones too.
     """
     global _installed
     if _installed is None:
@@ -252,12 +254,39 @@ def uninstall() -> None:
             "place of one that is not initialised yet; for torch's own, start a process without install()",
             "accelrt.interop.torch.uninstall",
         )
+    refuse_open_uses()
     if _native.accelrt_torch_uninstall():
         raise RuntimeError("another allocator is torch's by now, in accelrt's place; it has to go first")
     torch_sharing.turn(False)
     _native.accelrt_torch_unpin()
     restore()
     _installed = None
+
+
+def refuse_open_uses() -> None:
+    """Raises where torch has objects over accelrt's pools, whose ends it would tell the other allocator."""
+    torch_table.settle_uses()
+    if torch_pool_users():
+        gc.collect()
+    users = torch_pool_users()
+    if users:
+        counts = ", ".join(f"{users.count(kind)} {kind}" for kind in dict.fromkeys(users))
+        raise RuntimeError(
+            "torch still has objects over pools that were made while accelrt was its allocator, and could "
+            f"not end them without it: {counts}; delete the graphs and MemPools, and leave torch.cuda.graph "
+            "and use_mem_pool, before accelrt.interop.torch.uninstall()"
+        )
+
+
+def torch_pool_users() -> list[str]:
+    """What of torch's uses a pool: one text each."""
+    kinds = {"object": "MemPool", "thread": "use_mem_pool"}
+    capture = {"open": "capture under way", "ended": "graph"}
+    return [
+        capture[state] if kind == "capture" else kinds[kind]
+        for _, _, kind, state in torch_table.open_uses()
+        if state != "lost"
+    ]
 
 
 def sleep(
@@ -452,7 +481,7 @@ def is_used() -> bool:
 
 
 def nested_stats(device: int) -> dict[str, Any]:
-    """accelrt.memory_stats with a dict for each part of a key, as torch keeps it."""
+    """accelrt.memory_stats with a dict for each part of a key, and all waits, as torch keeps it."""
     answer: dict[str, Any] = {}
     for key, value in caching.memory_stats(device).items():
         *parts, last = key.split(".")
@@ -460,6 +489,8 @@ def nested_stats(device: int) -> dict[str, Any]:
         for part in parts:
             place = place.setdefault(part, {})
         place[last] = value
+    if answer:
+        answer["num_sync_all_streams"] += torch_table.difference_of_waits(device)
     return answer
 
 
@@ -494,7 +525,7 @@ def record_history(*arguments: Any) -> None:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_cuda_memoryStats": nested_stats,
     "_cuda_resetPeakMemoryStats": lambda device: caching.reset_peak_memory_stats(device),
-    "_cuda_resetAccumulatedMemoryStats": lambda device: caching.reset_accumulated_memory_stats(device),
+    "_cuda_resetAccumulatedMemoryStats": torch_table.restart_accumulated_stats,
     "_cuda_memorySnapshot": snapshot,
     "_cuda_record_memory_history": record_history,
     "_cuda_record_memory_history_legacy": record_history,
@@ -504,7 +535,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_accelerator_emptyCache": lambda: memory.empty_cache(),
     "_accelerator_getDeviceStats": nested_stats,
     "_accelerator_resetPeakStats": lambda device: caching.reset_peak_memory_stats(device),
-    "_accelerator_resetAccumulatedStats": lambda device: caching.reset_accumulated_memory_stats(device),
+    "_accelerator_resetAccumulatedStats": torch_table.restart_accumulated_stats,
 }
 
 
@@ -524,9 +555,10 @@ def own_functions(torch: ModuleType) -> dict[str, Callable[..., Any]]:
 
 def add_to_snapshot(found: dict[str, Any]) -> dict[str, Any]:
     """Adds tags to the blocks and events of a snapshot of torch's, and to segments whether they sleep."""
+    devices = {segment["device"] for segment in found["segments"]}  # none in a forked child
     ours = {
         (segment["device"], segment["address"]): segment
-        for device in range(registry.active_device_count())
+        for device in devices
         for segment in caching.memory_snapshot(device)
     }
     for segment in found["segments"]:

@@ -113,13 +113,13 @@ struct Allocator final : CUDAAllocator {
     return reinterpret_cast<void *>(address);
   }
 
-  void give(void *address) {
+  void give(void *address, bool raises) {
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
     Gathered gathered(RecordContext::ALL);
     bool reports = c10::memoryProfilingEnabled() && device >= 0;
     int64_t size = C10_UNLIKELY(reports) ? static_cast<int64_t>(accelrt->size_of(device, number)) : 0;
-    accelrt->release(address, device);
+    TORCH_CHECK(accelrt->release(address, device, raises) == 0, "invalid device pointer: ", address);
     if (C10_UNLIKELY(reports)) report(address, -size, static_cast<DeviceIndex>(device));
     if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python != nullptr))
       (*python)->trace_gpu_memory_deallocation(c10::kCUDA, number);
@@ -129,6 +129,11 @@ struct Allocator final : CUDAAllocator {
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
     return device >= 0 && (!late || accelrt->size_of(device, number) != 0);
+  }
+
+  void require(DeviceIndex device) const {
+    TORCH_CHECK(device >= 0 && device < devices.load(), "Invalid device argument ", static_cast<int>(device),
+                ": torch has ", devices.load(), " devices of CUDA here, or has not initialised them yet");
   }
 
   CUDAAllocator *owner_of(DeviceIndex device, Pool pool) const {  // NULL: ours
@@ -169,6 +174,7 @@ struct Allocator final : CUDAAllocator {
   Counts getDeviceStats(DeviceIndex device) override {
     TorchStats read;
     Counts stats;
+    require(device);
     accelrt->read_stats(device, &read);
     fill_stats(stats.allocation, read.counters[0]);
     fill_stats(stats.active, read.counters[1]);
@@ -189,8 +195,14 @@ struct Allocator final : CUDAAllocator {
     stats.max_split_size = read.max_split;
     return stats;
   }
-  void resetAccumulatedStats(DeviceIndex device) override { accelrt->reset_accumulated(device); }
-  void resetPeakStats(DeviceIndex device) override { accelrt->reset_peaks(device); }
+  void resetAccumulatedStats(DeviceIndex device) override {
+    require(device);
+    accelrt->reset_accumulated(device);
+  }
+  void resetPeakStats(DeviceIndex device) override {
+    require(device);
+    accelrt->reset_peaks(device);
+  }
 #if TORCH_MINOR >= 9
   void recordStream(const DataPtr &data, c10::Stream stream) override {
     recordStream(data, c10::cuda::CUDAStream(stream));
@@ -231,7 +243,7 @@ struct Allocator final : CUDAAllocator {
   void raw_delete(void *address) override {
     if (address == nullptr) return;
     if (is_ours(address) || (!late && caching.load()))
-      give(address);
+      give(address, true);
     else if (!caching.load())  // as torch's own goes by what is set when memory is freed
       free_plain(address);
     else
@@ -242,8 +254,14 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK(accelrt->init(count, text) == 0, text);
     devices.store(count);
   }
-  double getMemoryFraction(DeviceIndex device) override { return accelrt->get_fraction(device); }
-  void setMemoryFraction(double fraction, DeviceIndex device) override { accelrt->set_fraction(fraction, device); }
+  double getMemoryFraction(DeviceIndex device) override {
+    require(device);
+    return accelrt->get_fraction(device);
+  }
+  void setMemoryFraction(double fraction, DeviceIndex device) override {
+    require(device);
+    accelrt->set_fraction(fraction, device);
+  }
   void enable(bool value) override { caching.store(value); }
   bool isEnabled() const override { return caching.load(); }
   void cacheInfo(DeviceIndex device, size_t *largest) override { *largest = std::max(*largest, accelrt->largest(device)); }
@@ -334,10 +352,28 @@ struct Allocator final : CUDAAllocator {
     char text[TORCH_TEXT];
     note_pool(device, pool);
     TORCH_CHECK(accelrt->begin_pool(device, pool.first, pool.second, TORCH_HOLDER, 0, text) == 0, text);
-    if (allocator && allocator.get() != this) {
-      const TorchSource *source = source_of(std::move(allocator));
-      set_up(device, pool, [source](Setup &setup) { setup.source = source; });
+    if (!allocator || allocator.get() == this) return;
+    try {
+      {
+        std::lock_guard<std::mutex> guard(pools_lock);
+        setups[{device, pool}].source =
+            source_of(std::move(allocator), [this](const TorchSource *source) { return is_named(source); });
+      }
+      set_up(device, pool, [](Setup &) {});
+    } catch (...) {  // torch has no object then that would let the pool go
+      accelrt->release_pool(device, pool.first, pool.second);
+      throw;
     }
+  }
+  bool is_named(const TorchSource *source) {  // under pools_lock; forgets pools that nobody uses
+    bool answer = false;
+    for (auto each = setups.begin(); each != setups.end();) {
+      const Pool &pool = each->first.second;
+      bool used = accelrt->pool_uses(each->first.first, pool.first, pool.second) > 0;
+      answer = answer || (used && each->second.source == source);
+      each = used ? std::next(each) : setups.erase(each);
+    }
+    return answer;
   }
 #if TORCH_MINOR >= 11
   void createOrIncrefPool(DeviceIndex device, Pool pool, std::shared_ptr<CUDAAllocator> allocator) override {
@@ -577,7 +613,7 @@ struct Allocator final : CUDAAllocator {
 Allocator &ours = *new Allocator;  // never destroyed: torch and its tensors keep plain pointers to it
 
 void free_ours(void *address) {
-  if (address != nullptr) ours.give(address);
+  if (address != nullptr) ours.give(address, false);  // a destructor may call it
 }
 
 }  // namespace

@@ -73,35 +73,51 @@ struct Homed {
 
 // Allocators of MemPools, which accelrt calls as C functions: one pair of functions each.
 constexpr int SOURCES = 16;
-std::shared_ptr<CUDAAllocator> sources[SOURCES];
+struct Origin {
+  std::shared_ptr<CUDAAllocator> allocator;
+  const TorchSource *source = nullptr;  // made once
+  std::atomic<size_t> segments{0};      // that accelrt has of it
+};
+Origin origins[SOURCES];
 template <int number>
 struct SourceOf {
   static void *alloc(size_t size, int device, void *stream) {
     try {
-      return sources[number]->raw_alloc_with_stream(size, reinterpret_cast<cudaStream_t>(stream));
+      void *address = origins[number].allocator->raw_alloc_with_stream(size, reinterpret_cast<cudaStream_t>(stream));
+      if (address != nullptr) ++origins[number].segments;
+      return address;
     } catch (...) {  // a refusal; accelrt says what it could not serve
       return nullptr;
     }
   }
   static void release(void *address, size_t, int, void *) {
     try {
-      sources[number]->raw_delete(address);
+      origins[number].allocator->raw_delete(address);
     } catch (...) {
     }
+    --origins[number].segments;
   }
 };
 template <int... numbers>
-const TorchSource *source_at(int wanted, std::integer_sequence<int, numbers...>) {
-  static const TorchSource all[] = {{&SourceOf<numbers>::alloc, &SourceOf<numbers>::release}...};
-  return &all[wanted];
+const TorchSource *make_source(int wanted, std::integer_sequence<int, numbers...>) {
+  static const std::pair<TorchTake, TorchGive> all[] = {{&SourceOf<numbers>::alloc, &SourceOf<numbers>::release}...};
+  return accelrt->make_source(all[wanted].first, all[wanted].second);
 }
-const TorchSource *source_of(std::shared_ptr<CUDAAllocator> allocator) {
-  std::lock_guard<std::mutex> guard(pools_lock);
+
+// Under pools_lock.  is_named: whether a pool that is in use takes from a source.
+template <class IsNamed>
+const TorchSource *source_of(std::shared_ptr<CUDAAllocator> allocator, IsNamed is_named) {
+  for (Origin &origin : origins)
+    if (origin.allocator == allocator) return origin.source;
   for (int number = 0; number < SOURCES; ++number) {
-    if (!sources[number]) sources[number] = allocator;
-    if (sources[number] == allocator) return source_at(number, std::make_integer_sequence<int, SOURCES>{});
+    Origin &origin = origins[number];
+    if (origin.allocator && (origin.segments.load() != 0 || is_named(origin.source))) continue;
+    if (origin.source == nullptr) origin.source = make_source(number, std::make_integer_sequence<int, SOURCES>{});
+    TORCH_CHECK(origin.source != nullptr, "the host has no memory for a MemPool's allocator");
+    origin.allocator = std::move(allocator);
+    return origin.source;
   }
-  TORCH_CHECK(false, first_words("more than "), SOURCES, " allocators of MemPools in one process");
+  TORCH_CHECK(false, first_words("more than "), SOURCES, " allocators of MemPools at a time");
 }
 
 }  // namespace

@@ -676,8 +676,7 @@ cdef int read_dimensions(object value, str name, unsigned int* out) except -1:
 
 cdef int read_dimensions_slow(object value, str name, unsigned int* out) except -1:
     cdef Py_ssize_t index
-    if not isinstance(value, (tuple, list)):
-        value = (value,)
+    value = tuple(value) if isinstance(value, (tuple, list)) else (value,)  # its __index__ could lengthen a list
     if not 1 <= len(value) <= 3:
         raise ValueError(f"{name} is {value!r}; pass an int, or one to three of them")
     for index, length in enumerate(value):

@@ -64,9 +64,8 @@ def address_info(address: int) -> AddressInfo:
         if found is not None:
             block, segment = found
             kind = "managed" if segment["managed"] else "device"
-            return AddressInfo(
-                address, kind, known[1], block["address"], block["size"], block["state"], block, segment
-            )
+            start, nbytes = block["address"], block["size"]
+            return AddressInfo(address, kind, known[1], start, nbytes, block["state"], block, segment)
     if known is not None and known[0] in ("pinned", "imported"):
         kind, device, start, nbytes = known
         return AddressInfo(address, kind, device if device >= 0 else None, start, nbytes, None, None, None)

@@ -47,8 +47,8 @@ from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, dispose, drain
 from accelrt.status cimport (
-    CAPTURED_EVENT, INVALID_DEVICE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status, refuse_copy,
-    refuse_unmade,
+    CAPTURED_EVENT, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status,
+    refuse_copy, refuse_unmade,
 )
 from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
@@ -258,10 +258,15 @@ cdef inline void give_back(int ordinal, uintptr_t address) noexcept:
         dispose(DEVICE_BYTES, ordinal, address)
 
 
+cdef str NOT_AN_ALLOCATORS = (
+    "the allocator of a MemPool returned an address that is no multiple of 512, or memory that accelrt handed out itself; "
+    "it was given back")
+
+
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1:
     if not is_lack(code):
         arguments = ("device", ordinal, "size", size, "stream", stream, "backend", backend_name())
-        raise_status(code, "allocate", arguments)
+        raise_status(code, "allocate", arguments, NOT_AN_ALLOCATORS if code == INVALID_VALUE else "")
     error = out_of_memory(ordinal, size, stream, code)
     cause = take_refusal()
     if cause is not None:  # None would hide what the caller is handling

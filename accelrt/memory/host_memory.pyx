@@ -370,17 +370,24 @@ cdef class RegisteredMemory:
             KeyboardInterrupt: Ctrl-C while it waits, on the main thread, or what another signal's handler raised;
                 the memory then stays registered.
         """
+        cdef uintptr_t address = self.ptr
         cdef int code = 0
-        if self.ptr:
+        if address:
             watch.before_wait("RegisteredMemory.unregister")
-            begin_wait(False)
-            with nogil:
-                code = unlock_pages(self.device_index, self.ptr)
-            end_wait(code)
-        if code:
-            raise_status(code, "host_unregister", ("address", self.ptr))
-        watch.note_forgotten(self.ptr, self.nbytes)
-        self.ptr = 0
+            self.ptr = 0  # for other threads meanwhile
+            try:
+                begin_wait(False)
+                with nogil:
+                    code = unlock_pages(self.device_index, address)
+                end_wait(code)
+                if code:
+                    raise_status(code, "host_unregister", ("address", address))
+            except BaseException:
+                self.ptr = address
+                raise
+        elif self.nbytes:
+            return  # another thread does it
+        watch.note_forgotten(address, self.nbytes)
         self.nbytes = 0
         if self.viewed:
             self.viewed = False

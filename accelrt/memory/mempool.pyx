@@ -367,8 +367,9 @@ cdef class MemPool:
             ...                                 # what the capture allocates, too
 
     Arguments:
-        allocator: CUDAPluggableAllocator, whose functions the pool's segments come from and go back to; None is the
-            device.  Its library stays loaded.  Such a pool has plain segments, each from one call, and cannot sleep.
+        allocator: CUDAPluggableAllocator or CallbackAllocator, whose functions the pool's segments come from and go back
+            to; None is the device.  A library stays loaded.  Such a pool has plain segments, each from one call, and cannot
+            sleep.
         use_on_oom: bool, whether the pool's free blocks serve requests outside of it that would be refused otherwise,
             as the last step before that; it takes virtual memory.  What is wholly idle in any MemPool goes back to the
             device before, so that it serves others in any case.  What it served sleeps with the pool.
@@ -464,7 +465,7 @@ cdef class MemPool:
 
     @property
     def allocator(self) -> Allocator | None:
-        """The CUDAPluggableAllocator that its memory comes from, as it was given; None for the device."""
+        """The allocator that its memory comes from, as it was given; None for the device."""
         return self.plugged
 
     @property

@@ -40,8 +40,8 @@ def tell_changes(
     """
     if not logs.is_wanted("memory", logging.WARNING):
         return
+    before = _told.get(device, {})  # first, so that no other thread tells later counts in between
     stats = read_stats(device)
-    before = _told.get(device, {})
     counts = _told[device] = {key: int(stats[key]) for key in KEYS}
     # Below what it was, a count was reset since.
     grown = {

@@ -7,7 +7,7 @@ order of the Reservation's stream they are ready to be committed again without a
 pool they go back to the device where a request would be refused otherwise.  So pages made ahead are free blocks too.
 """
 cimport cython
-from _thread import allocate_lock
+from _thread import allocate_lock, RLock
 import weakref
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
@@ -16,7 +16,7 @@ from libc.string cimport memset
 from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
     add_gap, drop_slot, evict, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
-    reserve_addresses, slot_index, unmap_slot, within_limits,
+    reserve_addresses, slot_index, unlock_growth, unmap_slot, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport free_block, poll_progress
 from accelrt.allocator.event_ring cimport drop_stack, take_stack
@@ -34,7 +34,7 @@ from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport ACTIVE_BYTES
 from accelrt.allocator.types cimport EXPANDABLE, FREE, HOLE, LIVE, Block, Heap, Page, Pool, Segment, Slot
 from accelrt.core.integers cimport exact_int
-from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
+from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait
@@ -95,7 +95,7 @@ cdef int open_reserved(int device, uint64_t number, uintptr_t stream, size_t roo
         free(segment)
     code = inspected(pool, code)
     unlock_all(pool, heap)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     return code
 
 
@@ -305,7 +305,7 @@ cdef int commit_pages(int device, uint64_t number, uintptr_t address, size_t pag
             code = inspected(pool, code)
         unlock_all(pool, NULL if segment == NULL else segment.heap)
         if grows:
-            pthread_mutex_unlock(&pool.growth)
+            unlock_growth(pool)
         if code != NOT_READY or grows:
             break
         grows = True
@@ -359,7 +359,7 @@ cdef int make_pages(int device, uint64_t number, uintptr_t address, size_t page,
         count_splits(pool, segment.heap)
     code = inspected(pool, code)
     unlock_all(pool, NULL if segment == NULL else segment.heap)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     drop_stack()
     return code
 
@@ -483,6 +483,7 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
     # Of committed pages.  Under the growth lock, under which alone pages are mapped and go.
     cdef Pool* pool = pool_if_made(device)
     cdef const Segment* segment
+    cdef const Block* block
     cdef uintptr_t start = 0
     cdef size_t index, size = 0
     cdef int code = 0
@@ -493,7 +494,8 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
     segment = segment_of(pool, number, address)
     code = NOT_ALLOCATED if segment == NULL else SLEEPING if segment.heap.owner.suspension != NULL else 0
     for index in range(first, end if code == 0 else first):
-        if index >= segment.slot_count or block_at(pool, segment.slots[index].address) == NULL:
+        block = NULL if index >= segment.slot_count else block_at(pool, segment.slots[index].address)
+        if block == NULL or block.state != LIVE:
             out_index[0] = index
             code = UNCOMMITTED
             break
@@ -502,7 +504,7 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
     unlock_all(pool, NULL)
     if code == 0:
         code = pool.table.memory_protect(start, size, device, access)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     return code
 
 
@@ -600,6 +602,7 @@ cdef class Reservation:
     cdef uint64_t number                # the pool's
     cdef size_t ahead                   # pages to make behind each commit
     cdef dict accesses                  # page -> the access it has, where that is not "rw"
+    cdef object turns                   # a lock: pages and their accesses change together
     cdef Py_ssize_t views               # Buffers on it that are alive
     cdef object __weakref__
 
@@ -630,6 +633,13 @@ cdef class Reservation:
         out_first[0] = start // self.page_bytes
         out_end[0] = (start + size) // self.page_bytes
         return 0
+
+    cdef object turn(self, str call):
+        # A forked child may find the lock taken by a thread that it does not have.
+        self.check_open()
+        if pool_if_made(self.device_index) == NULL:
+            raise_status(FORKED, call, ("reservation", self.ptr))
+        return self.turns
 
     cdef size_t kept(self) noexcept:
         return max(self.ahead, <size_t>KEPT) * self.page_bytes
@@ -719,22 +729,32 @@ cdef class Reservation:
             RuntimeError: other processes have some of it.
             CudaError: the driver refused.
         """
-        cdef size_t first = 0, end = 0, index = 0, page
+        cdef size_t first = 0, end = 0
         cdef Stream worker = self.order(stream)
-        cdef int code, other = worker.device_index
-        cdef uintptr_t handle = worker.handle
         self.check_range(offset, nbytes, &first, &end)
-        if self.accesses:
-            for page in range(first, end):
-                if page in self.accesses:
+        with self.turn("decommit"):
+            protected = [page for page in self.accesses if first <= page < end]
+            try:
+                for page in protected:
                     self.set_access(page, page + 1, MEMORY_WRITTEN)
-                    self.accesses.pop(page, None)
+                self.give_pages(first, end, worker)
+            except BaseException:
+                self.protect_again(protected)
+                raise
+            for page in protected:
+                del self.accesses[page]
+        watch.note_forgotten(self.ptr + first * self.page_bytes, (end - first) * self.page_bytes)
+
+    cdef int give_pages(self, size_t first, size_t end, Stream worker) except -1:
+        cdef size_t index = 0
+        cdef uintptr_t handle = worker.handle
+        cdef int code, other = worker.device_index
         take_stack_for(self.device_index, CONTEXT_ALL)
         with nogil:
             code = decommit_pages(self.device_index, self.number, self.ptr, first, end, other, handle, &index)
         if code:
             self.raise_code(code, "decommit", index, (end - first) * self.page_bytes, worker)
-        watch.note_forgotten(self.ptr + first * self.page_bytes, (end - first) * self.page_bytes)
+        return 0
 
     def prepare(self, offset: int = 0, nbytes: int | None = None) -> None:
         """Makes the pages of a range ahead, so that commits of it take no call of the driver.  What has pages stays.
@@ -784,12 +804,13 @@ cdef class Reservation:
             raise RuntimeError("protect: the stream captures, and cannot be waited for; protect the memory before or after")
         if access != "rw":
             worker.synchronize()
-        self.set_access(first, end, ACCESS[access])
-        for page in range(first, end):
-            if access == "rw":
-                self.accesses.pop(page, None)
-            else:
-                self.accesses[page] = access
+        with self.turn("protect"):
+            self.set_access(first, end, ACCESS[access])
+            for page in range(first, end):
+                if access == "rw":
+                    self.accesses.pop(page, None)
+                else:
+                    self.accesses[page] = access
 
     cdef int set_access(self, size_t first, size_t end, int access) except -1:
         cdef size_t index = first
@@ -974,14 +995,15 @@ cdef class Reservation:
         """
         cdef size_t page
         self.check_open()
-        for page, access in list(self.accesses.items()):  # the contents of what may not be read are kept too
-            if access == "none":
-                self.set_access(page, page + 1, MEMORY_READ)
-        try:
-            return self.pool.sleep(keep, exports=exports)
-        except BaseException:
-            self.protect_again()
-            raise
+        with self.turn("sleep"):
+            try:
+                for page, access in self.accesses.items():  # the contents of what may not be read are kept too
+                    if access == "none":
+                        self.set_access(page, page + 1, MEMORY_READ)
+                return self.pool.sleep(keep, exports=exports)
+            except BaseException:
+                self.protect_again(list(self.accesses))
+                raise
 
     def wake(self) -> SleepResult:
         """Takes memory for what is committed again, at the same addresses; see MemPool.wake.
@@ -993,14 +1015,15 @@ cdef class Reservation:
             RuntimeError, CudaError: as of MemPool.wake.
         """
         self.check_open()
-        woken = self.pool.wake()
-        self.protect_again()
+        with self.turn("wake"):
+            woken = self.pool.wake()
+            self.protect_again(list(self.accesses))
         return woken
 
-    cdef int protect_again(self) except -1:
+    cdef int protect_again(self, list pages) except -1:
         cdef size_t page
-        for page, access in list(self.accesses.items()):
-            self.set_access(page, page + 1, ACCESS[access])
+        for page in pages:
+            self.set_access(page, page + 1, ACCESS[self.accesses[page]])
         return 0
 
     def is_asleep(self) -> bool:
@@ -1014,21 +1037,35 @@ cdef class Reservation:
             BufferError: Buffers on it are alive.
             CudaError: the driver refused; it stays open.
         """
-        cdef int code
         if self.pool is None:
             return
+        if pool_if_made(self.device_index) == NULL:  # in a forked child
+            self.pool = None
+            return
+        with self.turn("close"):
+            self.close_alone()
+
+    cdef int close_alone(self) except -1:
+        cdef MemPool pool = self.pool
+        cdef int code
+        if pool is None:
+            return 0
         if self.views:
             raise BufferError(f"{self.views} Buffers on the Reservation are alive; drop them, and what is made of them, "
                               "first")
-        if self.accesses:
+        self.pool = None  # nobody makes a Buffer on it meanwhile
+        try:
             for page in list(self.accesses):
                 self.set_access(page, page + 1, MEMORY_WRITTEN)
-            self.accesses.clear()
-        with nogil:
-            code = close_reserved(self.device_index, self.number, self.ptr)
-        if code:
-            raise_status(code, "close", ("reservation", self.ptr))
-        self.pool = None
+                del self.accesses[page]
+            with nogil:
+                code = close_reserved(self.device_index, self.number, self.ptr)
+            if code:
+                raise_status(code, "close", ("reservation", self.ptr))
+        except BaseException:
+            self.pool = pool
+            raise
+        return 0
 
     def __enter__(self) -> Self:
         return self
@@ -1126,7 +1163,7 @@ def reserve(
     made = Reservation.__new__(Reservation)
     made.stream = stream_for(stream, ordinal, "the reservation")
     made.device_index = ordinal
-    made.accesses = {}
+    made.accesses, made.turns = {}, RLock()
     with nogil:
         code = pool_of(ordinal, &pool)
     if code:

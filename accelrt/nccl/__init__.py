@@ -33,7 +33,7 @@ from accelrt.nccl.collectives import (
     unique_id,
     version,
 )
-from accelrt.nccl.communicator import Communicator, init_all, split_all
+from accelrt.nccl.communicator import Communicator, init_all, shrink_all, split_all
 from accelrt.nccl.config import Config
 from accelrt.nccl.launcher import Place, place_from_environment
 from accelrt.nccl.operands import group, group_end, group_start
@@ -62,6 +62,7 @@ __all__ = [
     "place_from_environment",
     "reduce",
     "reduce_scatter",
+    "shrink_all",
     "split_all",
     "unique_id",
     "version",

@@ -20,11 +20,11 @@ from accelrt.nccl.config import checked
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
 from accelrt.nccl.operands import Hold, Turn, calls_of, checked_number, groups, put
-from accelrt.nccl.splitting import checked_side, split
+from accelrt.nccl.splitting import checked_side, shrink, split
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Any, Self
 
@@ -152,6 +152,28 @@ class Communicator:
         """
         side = checked_side(self, color, key)
         return split([self], [side], checked(config), "split()")[0]
+
+    def shrink(
+        self, exclude: Iterable[int], *, abort: bool = False, config: Config | None = None
+    ) -> Communicator:
+        """Makes a communicator without some of this one's ranks (ncclCommShrink, NCCL 2.27); every other rank
+        has to call it.
+
+        Arguments:
+            exclude: ranks that are left out, such as those whose processes have stopped; the others keep
+                their order.
+            abort: bool, whether operations of this one that are under way are ended first, since a rank that
+                stopped will not take part in them; this one can then only be ended by abort().
+            config: Config, settings of the new one; None is this one's.
+        Returns:
+            Communicator, which is closed by itself.
+        Raises:
+            ValueError, TypeError: exclude is empty, has a rank twice, that there is not, or this one.
+            NcclError, TimeoutError: as of Communicator.
+            RuntimeError: in a group: a process with several ranks calls accelrt.nccl.shrink_all.
+        """
+        made: Communicator = shrink([self], exclude, bool(abort), checked(config), "shrink()")[0]
+        return made
 
     # --- operations ---
 
@@ -592,6 +614,16 @@ def init_all(
     return comms
 
 
+def checked_comms(comms: Sequence[Communicator]) -> list[Communicator]:
+    ranks = list(comms)
+    if not ranks or len(set(map(id, ranks))) < len(ranks):
+        raise ValueError(f"comms are {ranks!r}; pass each once, and at least one")
+    for each in ranks:
+        if not isinstance(each, Communicator):
+            raise TypeError(f"comms has {each!r} of type {type(each).__name__}; pass Communicators")
+    return ranks
+
+
 def split_all(
     comms: Sequence[Communicator],
     colors: Sequence[int | None],
@@ -610,16 +642,33 @@ def split_all(
     Raises:
         as of Communicator.split; ValueError: the lists differ in length, or a communicator is there twice.
     """
-    ranks = list(comms)
+    ranks = checked_comms(comms)
     wanted = [None] * len(ranks) if keys is None else list(keys)
-    if not ranks or len(set(map(id, ranks))) < len(ranks):
-        raise ValueError(f"comms are {ranks!r}; pass each once, and at least one")
     if len(colors) != len(ranks) or len(wanted) != len(ranks):
         raise ValueError(
             f"comms are {len(ranks)}, colors {len(colors)} and keys {len(wanted)}; pass one of each for each"
         )
-    for each in ranks:
-        if not isinstance(each, Communicator):
-            raise TypeError(f"comms has {each!r} of type {type(each).__name__}; pass Communicators")
     sides = [checked_side(*each) for each in zip(ranks, colors, wanted, strict=True)]
     return split(ranks, sides, checked(config), "split_all()")
+
+
+def shrink_all(
+    comms: Sequence[Communicator],
+    exclude: Iterable[int],
+    *,
+    abort: bool = False,
+    config: Config | None = None,
+) -> list[Communicator]:
+    """Makes a communicator without some of another one's ranks, for all that a process has; see
+    Communicator.shrink.
+
+    Arguments:
+        comms: sequence of Communicator, those that stay.
+        exclude, abort, config: as of Communicator.shrink.
+    Returns:
+        list of Communicator, of each rank the new one.
+    Raises:
+        as of Communicator.shrink; ValueError: comms is empty, or has one twice; TypeError: it has
+            another object.
+    """
+    return shrink(checked_comms(comms), exclude, bool(abort), checked(config), "shrink_all()")

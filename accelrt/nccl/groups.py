@@ -107,11 +107,27 @@ class Splitting:
             self.handle = module.split(handle, self.color, self.key, self.made)
 
 
+@dataclass(slots=True, eq=False)
+class Shrinking:
+    """A communicator of those ranks of another one that are not left out, which only they call."""
+
+    comm: Any
+    made: Any
+    left_out: tuple[int, ...]
+    aborts: bool
+    words: str
+    handle: object = None
+
+    def issue(self, module: Any, handle: object) -> None:
+        with self.comm.device:
+            self.handle = module.shrink(handle, self.left_out, self.aborts, self.made)
+
+
 def perform(pending: list[Any], call: str = "") -> None:
     """Puts operations into their streams, and makes communicators: all at once, those of a group.
 
     Arguments:
-        pending: list of Operation, Joining and Splitting.
+        pending: list of Operation, Joining, Splitting and Shrinking.
         call: str, that errors name; the operations themselves where it is empty.
     """
     process_end.check_running()

@@ -437,7 +437,15 @@ def split(Rank rank not None, int color, int key, child):
     return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
 
 
-def name_of_split(bytes name not None, int number, int color):
+def shrink(Rank rank not None, tuple left_out not None, bint aborts, child):
+    """Those ranks of a communicator that are not left out; as init_rank.  child: the Communicator that it is for."""
+    rank.shared()
+    if aborts:
+        revoke(rank)
+    return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
+
+
+def name_of_split(bytes name not None, int number, color):
     """The 128 bytes that name what is split off: all ranks know them without a word."""
     told = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
     return (MARK + hashlib.sha256(told).digest()).ljust(ID_BYTES, b"\0")

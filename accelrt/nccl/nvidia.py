@@ -158,6 +158,19 @@ def split(comm: Any, color: int, key: int, child: Any) -> Any:
     return None if child is None else handle
 
 
+def shrink(comm: Any, left_out: tuple[int, ...], aborts: bool, child: Any) -> Any:
+    """Those ranks of a communicator that are not left out, in their order; as init_rank.
+
+    Arguments:
+        aborts: bool, whether operations under way are ended first (NCCL_SHRINK_ABORT).
+        child: the Communicator that it is for.
+    """
+    if not hasattr(bindings(), "comm_shrink"):
+        raise missing("this nccl4py has no ncclCommShrink (NCCL 2.27)")
+    made = config_of(child.config)
+    return answer(_bindings.comm_shrink, comm, left_out, len(left_out), made.ptr, int(aborts), comm=comm)
+
+
 def in_progress(comm: Any) -> bool:
     """Tells whether a call goes on that has returned.
 

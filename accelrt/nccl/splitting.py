@@ -1,4 +1,5 @@
-"""Communicators that are split off others: of those ranks that name one colour, in the order of their keys.
+"""Communicators that are split off others: of those ranks that name one colour, in the order of their keys,
+or of those that are not left out.
 
 All ranks first tell each other colours and keys, by an all_gather of the communicator's own.  So each knows
 the new communicator's size and its place before the backend is asked (ncclCommSplit, which has all ranks
@@ -7,25 +8,27 @@ call it too), and a rank that does not come is found as in every operation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import zlib
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.nccl import operands
-from accelrt.nccl.groups import Splitting, perform
+from accelrt.nccl.groups import Shrinking, Splitting, perform
 from accelrt.nccl.operands import groups
 from accelrt.streams.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from accelrt.nccl.config import Config
 
 NO_COLOR = -1  # NCCL_SPLIT_NOCOLOR
 MOST = (1 << 31) - 1
+SHRUNK = 1 << 40  # of numbers that stand for the ranks that are left out, in place of a colour
 
 
 class Side(NamedTuple):
@@ -73,6 +76,47 @@ def split(comms: Sequence[Any], sides: Sequence[Side], config: Config | None, ca
         pending.append(Splitting(comm, child, side.color, side.key, words))
     perform(pending, call if len(pending) > 1 else "")
     return children
+
+
+def checked_ranks(comm: Any, exclude: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(exclude, (int, str)):
+        raise ArgumentTypeError(f"exclude is {exclude!r}; pass the ranks that are left out, such as [3]")
+    ranks = tuple(exclude)
+    for rank in ranks:
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise ArgumentTypeError(f"exclude has {rank!r} of type {type(rank).__name__}; pass ranks as int")
+        if not 0 <= rank < comm.size:
+            raise ArgumentError(f"exclude has rank {rank}; the communicator has ranks 0 to {comm.size - 1}")
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ArgumentError(
+            f"exclude is {list(ranks)}; pass each rank that is left out once, and at least one"
+        )
+    if comm.rank in ranks:
+        raise ArgumentError(f"exclude has rank {comm.rank}, which calls it; only those that stay do")
+    return tuple(sorted(ranks))
+
+
+def shrink(
+    comms: Sequence[Any], exclude: Iterable[int], aborts: bool, config: Config | None, call: str
+) -> list[Any]:
+    """Makes a communicator of the ranks that are not left out, for those of them that this process has."""
+    if groups.depth:
+        raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
+    listed = exclude if isinstance(exclude, (int, str)) else tuple(exclude)
+    left_out = [checked_ranks(comm, cast("Iterable[int]", listed)) for comm in comms][0]
+    pending: list[Any] = []
+    for comm in comms:
+        comm._check_open()
+    # Ranks that are left out count no more, and those that stay name the same ones.
+    color = SHRUNK | zlib.crc32(repr(left_out).encode())
+    for comm in comms:
+        number, comm._splits = comm._splits, comm._splits + 1
+        before = sum(rank < comm.rank for rank in left_out)
+        child = comm._make_child(comm.rank - before, comm.size - len(left_out), number, color, config)
+        words = f"shrink({comm._words}, exclude={list(left_out)})"
+        pending.append(Shrinking(comm, child, left_out, aborts, words))
+    perform(pending, call if len(pending) > 1 else "")
+    return [each.made for each in pending]
 
 
 def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:

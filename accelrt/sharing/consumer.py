@@ -28,12 +28,12 @@ from accelrt.streams.stream import Event, Stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Buffer, PinnedBuffer
     from accelrt.core.process import Descriptor
-    from accelrt.sharing.mapping import Mapping
 
 MOST_LATE = 64  # what this process may have of one owner's that is over and not given back
 MOST_LATE_BYTES = 256 << 20
@@ -526,25 +526,68 @@ def ask(
         open_segment(place, ending, bytes.fromhex(answer["segment"]), deadline)
         return answer
     memory = mapping.reserve(mapping.find_device(place.uuid), place.size)
-    sizes, done = answer["sizes"], 0
-    while True:
-        add_pages(memory, some, sizes)
-        done += sum(sizes)
-        some.clear()
-        if done >= place.size:
-            break
-        message, some = wire.receive_files(connection, deadline)
-        if "error" in message or not len(some):
-            return {"error": message.get("error", "it sent no descriptors")}
-        sizes = message["sizes"]
+    for files_of_some, sizes in pages_that_come(connection, answer, some, place.size, deadline):
+        for file, size in zip(files_of_some, sizes, strict=True):
+            memory.add_page(file.fileno(), size)
+        files_of_some.clear()
     memory.finish()
     ending.publish(place.key, memory)
     return answer
 
 
-def add_pages(memory: Mapping, files: list[Descriptor], sizes: list[int]) -> None:
-    for file, size in zip(files, sizes, strict=True):
-        memory.add_page(file.fileno(), size)
+def pages_that_come(
+    connection: wire.Connection, message: wire.Message, files: list[Descriptor], size: int, deadline: float
+) -> Iterator[tuple[list[Descriptor], list[int]]]:
+    """The descriptors of pages and their sizes, message by message, until there are size bytes."""
+    done = 0
+    while True:
+        sizes = message["sizes"]
+        yield files, sizes
+        done += sum(sizes)
+        if done >= size:
+            return
+        message, files = wire.receive_files(connection, deadline)
+        if "error" in message or not len(files):
+            raise RuntimeError(
+                f"an owner could not hand over its memory: {message.get('error', 'it sent no descriptors')}"
+            )
+
+
+def ask_for_pages(ending: Ending, size: int) -> list[Descriptor]:
+    """The descriptors of memory that this process has opened, once more from its owner.
+
+    Raises:
+        RuntimeError: the owner is gone, or has no page for others.
+        PeerTimeoutError: it did not answer in ACCELRT_SHARING_TIMEOUT.
+    """
+    limit = wire.limit_of(None)
+    deadline = wire.deadline_in(limit)
+    with _lock:
+        owner = next(owner for owner in _owners.values() if owner.tally is ending.tally)
+    connection: wire.Connection | None = None
+    try:
+        connection = owner.take_connection(deadline)
+        wire.send(connection, {"do": "pages", "as": ending.number}, deadline)
+        answer, some = wire.receive_files(connection, deadline)
+        pages = [] if "error" in answer else list(pages_that_come(connection, answer, some, size, deadline))
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, (TimeoutError, GoneError, EOFError, OSError)) and not wire.is_ours(error):
+            late = PeerTimeoutError if isinstance(error, TimeoutError) else RuntimeError
+            raise late(
+                f"memory of {owner.describe()} cannot be passed on: within {limit:g} s that process did not "
+                f"hand it over ({error or type(error).__name__}); copy it into a Buffer of this process, and "
+                "share that"
+            ) from error
+        raise
+    owner.keep_connection(connection)
+    if "error" in answer:
+        raise RuntimeError(
+            f"memory of {owner.describe()} cannot be passed on: {answer['error']}; copy it into a Buffer of "
+            "this process, and share that"
+        )
+    return [file for files, _ in pages for file in files]
 
 
 def open_segment(place: Place, ending: Ending, handle: bytes, deadline: float) -> None:

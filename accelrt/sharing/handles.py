@@ -176,8 +176,12 @@ def lend(
     chosen = mapping.pick_stream(buffer, stream)
     mapping.refuse_capture(chosen, "share")
     uuid = mapping.uuid_of(buffer.device_index)
-    with _turns:
-        shared = mapping.share_bytes(buffer)
+    lease = mapping.lease_of(buffer)
+    if lease is not None:
+        shared = mapping.pass_on(buffer, lease, consumer.ask_for_pages)
+    else:
+        with _turns:
+            shared = mapping.share_bytes(buffer)
     name, loan = producer.lend(shared, chosen, ticket) if shared.ptr else ("", None)
     place = consumer.Place(
         name, os.getpid(), 0 if loan is None else loan.number, ticket, uuid, shared.nbytes,

@@ -503,7 +503,7 @@ cdef class SharedBytes:
     cdef list handles
     cdef object view               # of memory of a Reservation, what keeps that; or None
     cdef list exports              # its pages that the allocator counts as exported
-    cdef bint is_opened            # of another process's: the handles are this object's, and view is its Lease
+    cdef bint is_opened            # of another process's: the handles are Descriptors, and view is its Lease
     cdef bint exported             # the allocator counts it as such
     cdef bint is_torchs
     cdef object __weakref__
@@ -518,10 +518,7 @@ cdef class SharedBytes:
             with nogil:
                 let_go_of_share(address)
         elif self.is_opened:
-            for page in self.handles:
-                address = page
-                with nogil:
-                    registry.active().physical_release(address)
+            pass  # the Lease and the Descriptors end by themselves
         elif self.view is not None:
             for page in self.exports:
                 address = page
@@ -543,14 +540,14 @@ cdef class SharedBytes:
         Raises:
             CudaError: the driver refused.
         """
-        cdef uintptr_t handle = self.handles[index]
+        cdef uintptr_t handle
         cdef int file = -1, code
         cdef bint kept = False
+        if self.is_opened:
+            return self.handles[index].fileno(), None
+        handle = self.handles[index]
         with nogil:
-            if self.is_opened:
-                code = registry.active().physical_export(handle, &file)
-            else:
-                code = export_page(handle, &file, &kept)
+            code = export_page(handle, &file, &kept)
         if code:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
         return file, None if kept else own(file)
@@ -611,8 +608,6 @@ def share_bytes(Buffer buffer) -> SharedBytes:
         )
     if buffer.kept and getattr(buffer.keeper, "reservation", None) is not None:
         return share_reserved(buffer)
-    if buffer.kept and isinstance(buffer.keeper, Lease):
-        return pass_on(buffer, buffer.keeper)
     if buffer.kept:
         if not isinstance(buffer.keeper, SharedBytes):
             raise ValueError(f"{buffer!r} is memory that something else keeps, which cannot be shared; copy it into a "
@@ -644,14 +639,26 @@ def share_bytes(Buffer buffer) -> SharedBytes:
 cdef long long passed_on = 0  # pages that were given a number so far
 
 
-cdef SharedBytes pass_on(Buffer buffer, Lease lease):
-    # Memory that this process has opened of another one, as its own to the next: the lease lives until that has let go of
-    # it.  Pages have numbers below 0, which none of this process's own has.
+def lease_of(Buffer buffer) -> Lease | None:
+    """The lease that a Buffer of another process's memory keeps; None of this process's memory."""
+    keeper = buffer.keeper if buffer.kept else None
+    return keeper if isinstance(keeper, Lease) else None
+
+
+def pass_on(Buffer buffer, Lease lease not None, ask: Callable[[Ending, int], list[Descriptor]]) -> SharedBytes:
+    """Memory that this process has opened of another one, as its own to the next: the lease lives until that has let go of it.
+
+    Arguments:
+        ask: gets the descriptors of the mapping's pages from their owner, since no driver exports what it has imported.
+    Raises:
+        ValueError: it is in a plain segment.
+        as ask.
+    """
+    # Pages have numbers below 0, which none of this process's own has.
     global passed_on
     cdef SharedBytes shared = SharedBytes.__new__(SharedBytes)
     cdef Mapping memory = lease.ending.memory
-    cdef uintptr_t at, handle = 0
-    cdef int code
+    cdef uintptr_t at
     cdef list pages = []
     if buffer.nbytes and (memory is None or memory.plain):
         raise ValueError(
@@ -661,13 +668,10 @@ cdef SharedBytes pass_on(Buffer buffer, Lease lease):
     shared.device_index, shared.ptr, shared.nbytes = buffer.device_index, buffer.ptr, buffer.nbytes
     shared.is_opened, shared.view, shared.handles = True, lease, []
     at = memory.base if buffer.nbytes else 0
-    for size in memory.sizes if buffer.nbytes else ():
+    files = ask(lease.ending, sum(memory.sizes)) if buffer.nbytes else ()
+    for size, file in zip(memory.sizes if buffer.nbytes else (), files, strict=True):
         if at + <size_t>size > buffer.ptr and at < buffer.ptr + buffer.nbytes:
-            with nogil:
-                code = registry.active().physical_retain(at, &handle)
-            if code:
-                raise_status(code, "physical_retain", ("address", at))
-            shared.handles.append(handle)
+            shared.handles.append(file)
             shared.base = at if not pages else shared.base
             passed_on += 1
             pages.append((-passed_on, size))
@@ -1086,7 +1090,7 @@ cdef class Ending:
     cdef readonly size_t nbytes
     cdef readonly Mapping memory
     cdef Stream stream
-    cdef Tally tally
+    cdef readonly Tally tally
     cdef object key
     cdef Use* works        # by streams whose work is waited for
     cdef bint listed       # works has what was under way when the lease ended

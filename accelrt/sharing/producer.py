@@ -177,6 +177,8 @@ class Lender:
             self.hand_out_pinned(int(message["pinned"]))
         elif message["do"] == "open":
             self.hand_out(int(message["loan"]), int(message["as"]), bool(message["files"]))
+        elif message["do"] == "pages":
+            self.hand_out_pages(int(message["as"]))
         elif message["do"] == "end":
             self.take_back(message["done"], message["declined"])
             self.send({"taken": len(message["done"])})
@@ -202,7 +204,7 @@ class Lender:
         if loan is None or not lent:
             self.send({"error": "gone"})
             return
-        self.send_memory(name, loan.memory, loan.event, files)
+        self.lend_memory(name, loan.memory, loan.event, files)
 
     def hand_out_tensor(self, where: list[int], claim: list[Any] | None, name: int, files: bool) -> None:
         """Hands out memory of torch's, which torch keeps, and the hand-out while it lasts."""
@@ -216,7 +218,7 @@ class Lender:
         if memory is None or not lent:
             self.send({"error": "gone"})
             return
-        self.send_memory(name, memory, None, files)
+        self.lend_memory(name, memory, None, files)
 
     def hand_out_pinned(self, number: int) -> None:
         """Page-locked memory lasts as long as any process has it mapped, so that nothing is written down."""
@@ -227,20 +229,35 @@ class Lender:
             return
         self.send({"files": 1, "sizes": [offered.nbytes]}, [offered.file.fileno()])
 
-    def send_memory(self, name: int, memory: SharedBytes, event: Event | None, files: bool) -> None:
-        answer: wire.Message = {"event": None, "segment": None}
+    def hand_out_pages(self, name: int) -> None:
+        """Hands out once more the pages that the process has, which it passes on to another."""
+        with _lock:
+            loan = self.process.lent.get(name) if self.process is not None else None
+        if not isinstance(loan, Loan) or loan.memory.serial is not None:
+            self.send({"error": "it has no pages that others can have"})
+            return
         try:
-            if event is not None:
-                answer["event"] = event.ipc_handle().hex()
-            if files and memory.serial is not None:
-                answer["segment"] = memory.export_segment().hex()
-            count = len(memory.pages) if files else 0
-            self.send_pages(answer, memory, 0, count)
-            for first in range(wire.FILES_AT_ONCE, count, wire.FILES_AT_ONCE):
-                self.send_pages({}, memory, first, count)
+            self.send_memory(loan.memory, None, True)
+        except RuntimeError as error:
+            self.send({"error": str(error)})
+
+    def lend_memory(self, name: int, memory: SharedBytes, event: Event | None, files: bool) -> None:
+        try:
+            self.send_memory(memory, event, files)
         except RuntimeError as error:
             self.take_back([[self.number, name]], [])
             self.send({"error": str(error)})
+
+    def send_memory(self, memory: SharedBytes, event: Event | None, files: bool) -> None:
+        answer: wire.Message = {"event": None, "segment": None}
+        if event is not None:
+            answer["event"] = event.ipc_handle().hex()
+        if files and memory.serial is not None:
+            answer["segment"] = memory.export_segment().hex()
+        count = len(memory.pages) if files else 0
+        self.send_pages(answer, memory, 0, count)
+        for first in range(wire.FILES_AT_ONCE, count, wire.FILES_AT_ONCE):
+            self.send_pages({}, memory, first, count)
 
     def send_pages(self, message: wire.Message, memory: SharedBytes, first: int, end: int) -> None:
         """A message with the descriptors of some pages: at once it has no room for those of large memory."""

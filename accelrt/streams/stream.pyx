@@ -363,6 +363,22 @@ cdef class Stream:
         return flags & STREAM_NON_BLOCKING != 0
 
     @property
+    def is_capturing(self) -> bool:
+        """Tells whether the stream is captured, by accelrt or another library (cuStreamIsCapturing).
+
+        Raises:
+            CaptureError: the stream is the legacy default stream, and a stream that it waits for is captured.
+        """
+        cdef int status = 0
+        cdef int code
+        if not self.made:
+            refuse_unmade(self)
+        code = registry.active().stream_is_capturing(self.device_index, self.handle, &status)
+        if code:
+            raise_status(code, "stream_is_capturing", ("stream", self.handle))
+        return status != 0
+
+    @property
     def priority(self) -> int:
         """int; lower is more urgent."""
         if not self.made:

@@ -38,6 +38,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "random": ("Random numbers", ("accelrt.random",)),
     "errors": ("Exceptions", ("accelrt.errors",)),
     "readings": ("Readings of a device", ("accelrt.readings",)),
+    "resources": ("Resources of memory", ("accelrt.resources",)),
     "identity": ("Which device is which", ("accelrt.identity", "accelrt.visible", "accelrt.nvml")),
     "sharing": ("Memory between processes", ("accelrt.sharing",)),
     "collectives": ("Collectives", ("accelrt.nccl", "accelrt.comm")),

@@ -305,3 +305,30 @@ def test_the_race_detector_hears_of_each_copy():
     with pytest.raises(accelrt.RaceError):
         accelrt.fill(array, 1, stream=second)
     accelrt.synchronize()
+
+
+class Lengthening:
+    """An int whose reading makes the list longer that it is in."""
+
+    def __init__(self, value, numbers):
+        self.value, self.numbers = value, numbers
+
+    def __index__(self):
+        self.numbers.extend([self.value] * 100_000)
+        return self.value
+
+
+def test_a_list_that_grows_while_it_is_read_is_taken_as_it_was():
+    buffer, pinned = filled(2)
+    for _ in range(20):
+        dsts = [buffer.ptr, 0]
+        dsts[1] = Lengthening(buffer.ptr + PIECE, dsts)
+        accelrt.copy_many(dsts, [pinned.ptr, pinned.ptr + PIECE], PIECE)
+    assert contents(buffer)[::PIECE].tolist() == [0, 1]
+
+
+def test_addresses_in_another_order_of_bytes_are_refused():
+    buffer, pinned = filled(2)
+    for kind in (">u8", "f8", "u4"):
+        with pytest.raises(TypeError, match="8-byte ints"):
+            accelrt.copy_many(np.array([5], kind), [pinned.ptr], PIECE)

@@ -229,6 +229,7 @@ def test_nccl4py_takes_what_is_given():
         "comm_init_rank": ["nranks", "comm_id", "rank"],
         "comm_init_rank_config": ["nranks", "comm_id", "rank", "config"],
         "comm_split": ["comm", "color", "key", "config"],
+        "comm_shrink": ["comm", "exclude_ranks_list", "exclude_ranks_count", "config", "shrink_flags"],
         "comm_revoke": ["comm", "revoke_flags"],
         "comm_get_async_error": ["comm"],
         "get_last_error": ["comm"],

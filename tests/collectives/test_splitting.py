@@ -95,6 +95,68 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_timeout():
     second.abort()
 
 
+@pytest.mark.host
+@in_own_process(**FOUR)
+def test_ranks_are_left_out_and_the_others_keep_their_order():
+    comms = nccl.init_all(range(4))
+    fewer = nccl.shrink_all([comms[0], comms[2], comms[3]], [1])
+    assert [(each.rank, each.size, each.device_index) for each in fewer] == [(0, 3, 0), (1, 3, 2), (2, 3, 3)]
+    assert sums(fewer) == [13] * 3
+    two = nccl.shrink_all([fewer[1], fewer[2]], iter([0]), config=nccl.Config(max_ctas=2))
+    assert sums(two) == [12, 12]
+    assert two[0].config.max_ctas == 2
+    assert sums(comms) == [15] * 4
+    for each in [*two, *fewer, *comms]:
+        each.close()
+
+
+@pytest.mark.host
+@in_own_process(**FOUR)
+def test_a_rank_that_stopped_is_left_out_by_those_on_threads_of_their_own():
+    comms, found = nccl.init_all(range(4), timeout=20), {}
+
+    def work(comm):
+        with comm.device:
+            value = accelrt.full(1, 1 << comm.device_index, "int64")
+            comm.all_reduce(value)  # rank 3 does not come
+            part = comm.shrink([3], abort=True)
+            value = accelrt.full(1, 1 << comm.device_index, "int64")
+            part.all_reduce(value)
+            part.synchronize()
+            found[part.rank] = value.numpy().tolist()[0]
+            part.close()
+            comm.abort()
+
+    threads = [threading.Thread(target=work, args=(comm,)) for comm in comms[:3]]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert found == {0: 7, 1: 7, 2: 7}
+    comms[3].abort()
+
+
+@pytest.mark.parametrize(
+    ("exclude", "error", "text"),
+    [
+        ([], ValueError, "exclude is ..; pass each rank that is left out once"),
+        ([1, 1], ValueError, "exclude is .1, 1.; pass each rank"),
+        ([2], ValueError, "exclude has rank 2; the communicator has ranks 0 to 1"),
+        ([0], ValueError, "exclude has rank 0, which calls it"),
+        (1, TypeError, "exclude is 1; pass the ranks"),
+        (["1"], TypeError, "exclude has '1' of type str"),
+    ],
+)
+def test_ranks_that_cannot_be_left_out_are_refused(comms, exclude, error, text):
+    with pytest.raises(error, match=text):
+        comms[0].shrink(exclude)
+    with nccl.group(), pytest.raises(RuntimeError, match="in a group; call it outside"):
+        comms[0].shrink([1])
+    with pytest.raises(ValueError, match="pass each once, and at least one"):
+        nccl.shrink_all([], [1])
+    assert sums(comms) == [3, 3]
+
+
 def test_two_devices_are_split_and_used(comms):
     parts = nccl.split_all(comms, [0, 0], [1, 0])
     assert [each.rank for each in parts] == [1, 0]
@@ -188,6 +250,10 @@ class Nccl(types.ModuleType):
         super().__init__("nccl.bindings.nccl")
         self.calls = []
 
+    def comm_shrink(self, comm, ranks, count, config, flags):
+        self.calls.append((comm, ranks, count, config, flags))
+        return f"rest of {comm}"
+
     def comm_split(self, comm, color, key, config):
         self.calls.append((comm, color, key, config))
         return 0 if color < 0 else f"part of {comm}"
@@ -201,3 +267,14 @@ def test_nccl_is_asked_by_ncclCommSplit_for_ranks_without_a_colour_too(monkeypat
     assert nvidia.split("comm", -1, 0, None) is None
     assert made.calls == [("comm", 3, 1, 4096), ("comm", -1, 0, 4096)]
     assert communicator.Communicator.split.__doc__
+
+
+def test_nccl_is_asked_by_ncclCommShrink(monkeypatch):
+    made = Nccl()
+    monkeypatch.setattr(nvidia, "_bindings", made)
+    child = types.SimpleNamespace(config=None)
+    assert nvidia.shrink("comm", (1, 3), True, child) == "rest of comm"
+    assert made.calls == [("comm", (1, 3), 2, 4096, 1)]
+    monkeypatch.delattr(Nccl, "comm_shrink")
+    with pytest.raises(accelrt.NotSupportedError, match="ncclCommShrink"):
+        nvidia.shrink("comm", (1,), False, child)

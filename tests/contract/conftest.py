@@ -28,6 +28,7 @@ MADE_BY = {
     "graph_instantiate": "graph_exec_destroy",
     "capture_end": "graph_destroy",
     "async_alloc": "async_free",
+    "managed_pool_alloc": "managed_pool_free",
     "module_load": "module_unload",
     "host_register": "host_unregister",
 }
@@ -35,7 +36,6 @@ ALSO_MADE_BY = {
     "managed_alloc": "memory_alloc",
     "physical_create_shared": "physical_create",
     "physical_import": "physical_create",
-    "physical_retain": "physical_create",
     "ipc_event_open": "event_create",
     "graph_create": "capture_end",
     "graph_clone": "capture_end",

@@ -32,6 +32,20 @@ class NodeParams(ctypes.Structure):
     )
 
 
+class EdgeData(ctypes.Structure):
+    """EdgeData of accelrt/driver/node_params.pxd."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint8) for name in ("from_port", "to_port", "type")),
+        ("reserved", ctypes.c_uint8 * 5),
+    )
+
+
+def carrying(*pairs):
+    """The rows' array of what edges carry, each (type, from_port)."""
+    return (EdgeData * len(pairs))(*[EdgeData(port, 0, kind) for kind, port in pairs])
+
+
 def copied(dst, src, width):
     return NodeParams(type=COPY, dst=dst, src=src, width=width, height=1, depth=1)
 
@@ -46,7 +60,19 @@ def array(handles):
     return (ctypes.c_size_t * max(len(handles), 1))(*handles)
 
 
-def edges(rows, name, graph, *pairs):
+def edges(rows, name, graph, *pairs, data=None):
     origins, targets = array([pair[0] for pair in pairs]), array([pair[1] for pair in pairs])
     given = ctypes.addressof(origins), ctypes.addressof(targets)
-    return getattr(rows, name)(graph, len(pairs), *given)
+    carried = () if data is None else (ctypes.addressof(data),)
+    return getattr(rows, name)(graph, len(pairs), *given, *carried)
+
+
+def edges_told(rows, graph):
+    """{(node, node after it): (type, from_port)} of a graph."""
+    room = rows.ok("graph_edges_with", graph, 0, 0, 0, 0)
+    origins, targets, data = array([0] * room), array([0] * room), carrying(*[(0, 0)] * max(room, 1))
+    given = [ctypes.addressof(each) for each in (origins, targets, data)]
+    assert not room or rows.ok("graph_edges_with", graph, room, *given) == room
+    assert all(not each.to_port and not any(each.reserved) for each in data)
+    found = zip(origins, targets, data, strict=False)
+    return {(first, second): (each.type, each.from_port) for first, second, each in list(found)[:room]}

@@ -21,8 +21,10 @@ from made_graphs import (
     WHILE,
     NodeParams,
     array,
+    carrying,
     copied,
     edges,
+    edges_told,
     filled,
 )
 
@@ -118,6 +120,94 @@ def test_a_circle_is_refused_when_it_is_instantiated(rows, graph, device):
     one, other = add(rows, graph, filled(device, 1, 8)), add(rows, graph, filled(device, 2, 8))
     assert edges(rows, "graph_edges_add", graph, (one, other), (other, one)) == 0
     assert rows.graph_instantiate(0, graph, 0)[0] == INVALID_VALUE
+
+
+DEFAULT, PROGRAMMATIC = 0, 1
+PROGRAMMATIC_PORT, LAUNCH_ORDER = 1, 2
+
+
+def launches(rows, graph, function, device, count):
+    """Kernel nodes that no edge connects."""
+    return [add(rows, graph, kernel(rows, function, device + 4096 * place, place)) for place in range(count)]
+
+
+def test_edges_carry_what_they_were_added_with(rows, graph, device, stream, function):
+    one, two, three, four = launches(rows, graph, function, device, 4)
+    pairs = (one, two), (two, three), (one, three), (three, four)
+    kinds = (PROGRAMMATIC, PROGRAMMATIC_PORT), (PROGRAMMATIC, LAUNCH_ORDER)
+    assert edges(rows, "graph_edges_add_with", graph, *pairs[:2], data=carrying(*kinds)) == 0
+    assert edges(rows, "graph_edges_add_with", graph, pairs[2], data=carrying((DEFAULT, 0))) == 0
+    assert edges(rows, "graph_edges_add", graph, pairs[3]) == 0
+    told = dict(zip(pairs, (*kinds, (0, 0), (0, 0)), strict=True))
+    assert edges_told(rows, graph) == told
+    assert rows.ok("graph_edges", graph, 0, 0, 0) == 4
+    clone = rows.kept("graph_clone", graph)
+    names = {node: rows.ok("graph_find_in_clone", clone, node) for node in (one, two, three, four)}
+    cloned = {(names[first], names[second]): kind for (first, second), kind in told.items()}
+    assert edges_told(rows, clone) == cloned
+    run(rows, instance(rows, graph), stream)
+    assert (read(rows, device + 3 * 4096) == numbers(3)).all()
+    rows.ok("graph_node_destroy", graph, two)
+    assert edges_told(rows, graph) == {pairs[2]: (0, 0), pairs[3]: (0, 0)}
+
+
+def test_an_edge_is_removed_by_what_it_carries(rows, graph, device, function):
+    pair = tuple(launches(rows, graph, function, device, 2))
+    kind = carrying((PROGRAMMATIC, PROGRAMMATIC_PORT))
+    assert edges(rows, "graph_edges_add_with", graph, pair, data=kind) == 0
+    assert edges(rows, "graph_edges_add", graph, pair) == INVALID_VALUE
+    assert edges(rows, "graph_edges_remove", graph, pair) == INVALID_VALUE
+    assert edges(rows, "graph_edges_remove_with", graph, pair, data=carrying((0, 0))) == INVALID_VALUE
+    assert edges_told(rows, graph) == {pair: (PROGRAMMATIC, PROGRAMMATIC_PORT)}
+    assert edges(rows, "graph_edges_remove_with", graph, pair, data=kind) == 0
+    assert edges_told(rows, graph) == {}
+
+
+def test_programmatic_edges_are_between_kernels(rows, graph, device, function):
+    (launch,) = launches(rows, graph, function, device, 1)
+    other = add(rows, graph, filled(device, 1, 8))
+    for kind, port in ((PROGRAMMATIC, PROGRAMMATIC_PORT), (PROGRAMMATIC, LAUNCH_ORDER)):
+        for pair in ((launch, other), (other, launch)):
+            code = edges(rows, "graph_edges_add_with", graph, pair, data=carrying((kind, port)))
+            assert code == INVALID_VALUE
+    assert edges_told(rows, graph) == {}
+
+
+@pytest.mark.host
+def test_edges_of_no_kind_are_refused_all_together(rows, on_host, graph, device, function):
+    one, two, three = launches(rows, graph, function, device, 3)
+    for kind, port in ((PROGRAMMATIC, 0), (DEFAULT, PROGRAMMATIC_PORT), (2, 1), (PROGRAMMATIC, 3)):
+        data = carrying((PROGRAMMATIC, LAUNCH_ORDER), (kind, port))
+        pairs = (one, two), (two, three)
+        assert edges(rows, "graph_edges_add_with", graph, *pairs, data=data) == INVALID_VALUE
+        assert edges_told(rows, graph) == {}
+    assert rows.graph_edges_with(12345, 0, 0, 0, 0)[0] == INVALID_VALUE
+
+
+def test_an_instance_is_not_updated_to_edges_of_another_kind(rows, graph, device, function):
+    pair = tuple(launches(rows, graph, function, device, 2))
+    assert edges(rows, "graph_edges_add", graph, pair) == 0
+    exec_ = instance(rows, graph)
+    assert rows.graph_update(exec_, graph)[0] == 0
+    assert edges(rows, "graph_edges_remove", graph, pair) == 0
+    kind = carrying((PROGRAMMATIC, PROGRAMMATIC_PORT))
+    assert edges(rows, "graph_edges_add_with", graph, pair, data=kind) == 0
+    assert rows.graph_update(exec_, graph)[0] == UPDATE_FAILURE
+
+
+def test_tools_name_nodes_and_instances_by_numbers(rows, graph, device):
+    first = add(rows, graph, filled(device, 1, 8))
+    second = add(rows, graph, filled(device, 2, 8), first)
+    code, number = rows.graph_node_tools_id(graph, first)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver tells no such numbers")
+    other = rows.ok("graph_node_tools_id", graph, second)
+    assert number != other
+    assert number >> 32 == other >> 32
+    execs = [instance(rows, graph), instance(rows, graph)]
+    told = {rows.ok("graph_exec_id", each) for each in execs}
+    assert len(told) == 2
+    assert number >> 32 not in told
 
 
 @pytest.mark.host

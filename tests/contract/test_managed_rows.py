@@ -12,7 +12,7 @@ READ_MOSTLY, UNSET_READ_MOSTLY, PREFERRED, UNSET_PREFERRED, ACCESSED_BY, UNSET_A
 IS_READ_MOSTLY, PREFERRED_DEVICE, USERS, PREFETCHED_DEVICE = range(1, 5)
 PREFERRED_KIND, PREFERRED_PLACE, PREFETCHED_KIND, PREFETCHED_PLACE = range(5, 9)
 THE_HOST, NOWHERE = -1, -2
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, UNSUPPORTED = 1, 2, 101, 900
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, NOT_SUPPORTED, UNSUPPORTED = 1, 2, 101, 801, 900
 SIZE = 8 * MIB
 MANAGED, CONCURRENT = 83, 89  # attributes of a device
 
@@ -271,3 +271,98 @@ def test_a_free_gives_the_devices_memory_back(rows, stream, on_host):
     rows.ok("memory_free", 0, address)
     assert rows.ok("memory_info", 1)[0] == rows.ok("memory_info", 1)[1]
     assert free_bytes(rows) == before
+
+
+# --- the driver's pool of it --------------------------------------------------------------------------
+
+THRESHOLD, RESERVED, MOST_RESERVED, USED, MOST_USED = range(4, 9)
+
+
+@pytest.fixture
+def pool(rows, stream):
+    """Figures of the pool by attribute, with nothing idle; as it was when the test is over."""
+    code, threshold = rows.managed_pool_get(0, THRESHOLD)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver has no pool of managed memory")
+    assert code == 0
+    rows.ok("managed_pool_trim", 0, 0)
+    yield lambda attribute: rows.ok("managed_pool_get", 0, attribute)
+    rows.ok("managed_pool_set", 0, THRESHOLD, threshold)
+    rows.ok("stream_synchronize", 0, stream)
+    rows.ok("managed_pool_trim", 0, 0)
+
+
+def test_a_pool_gives_managed_memory_in_a_streams_order(rows, stream, pool):
+    before = pool(USED)
+    address = rows.ok("managed_pool_alloc", 0, stream, SIZE)
+    assert pool(USED) >= before + SIZE
+    assert pool(RESERVED) >= pool(USED)
+    assert rows.ok("pointer_range", address)[0] == 3  # KIND_MANAGED
+    rows.ok("fill", 0, stream, address, 7, 1, SIZE)
+    rows.ok("stream_synchronize", 0, stream)
+    assert (bytes_at(address, SIZE) == 7).all()
+    bytes_at(address, SIZE)[:] = 9
+    rows.ok("managed_pool_free", 0, stream, address)
+    assert pool(USED) == before
+    assert pool(MOST_USED) >= before + SIZE
+
+
+def test_what_was_freed_serves_its_stream_at_once(rows, stream, pool):
+    rows.ok("managed_pool_set", 0, THRESHOLD, 1 << 40)
+    gate = rows.gate(stream)
+    first = rows.ok("managed_pool_alloc", 0, stream, SIZE)
+    rows.ok("managed_pool_free", 0, stream, first)
+    reserved = pool(RESERVED)
+    second = rows.ok("managed_pool_alloc", 0, stream, SIZE)
+    assert pool(RESERVED) == reserved
+    rows.ok("managed_pool_free", 0, stream, second)
+    gate.set()
+
+
+def test_what_is_idle_goes_back_down_to_the_threshold(rows, stream, pool):
+    start = pool(RESERVED)
+    rows.ok("managed_pool_set", 0, THRESHOLD, 1 << 40)
+    address = rows.ok("managed_pool_alloc", 0, stream, SIZE)
+    rows.ok("managed_pool_free", 0, stream, address)
+    rows.ok("stream_synchronize", 0, stream)
+    assert pool(RESERVED) >= start + SIZE
+    rows.ok("managed_pool_trim", 0, 0)
+    assert pool(RESERVED) == start
+    rows.ok("managed_pool_set", 0, MOST_RESERVED, 0)
+    assert pool(MOST_RESERVED) == pool(RESERVED)
+
+
+def test_a_capture_takes_no_memory_of_the_pool_and_goes_on(rows, stream, other, pool):
+    address = rows.ok("managed_pool_alloc", 0, other, SIZE)
+    rows.ok("capture_begin", 0, stream, 2)
+    assert rows.managed_pool_alloc(0, stream, SIZE)[0] == UNSUPPORTED
+    assert rows.managed_pool_free(0, stream, address) == UNSUPPORTED
+    assert rows.ok("stream_is_capturing", 0, stream) == 1
+    graph = rows.ok("capture_end", 0, stream)
+    rows.ok("graph_destroy", graph)
+    rows.ok("managed_pool_free", 0, other, address)
+    rows.ok("stream_synchronize", 0, other)
+
+
+@pytest.mark.host
+def test_what_the_pool_does_not_have_is_refused(rows, on_host, stream, pool):
+    assert rows.managed_pool_alloc(0, stream, 0)[0] == INVALID_VALUE
+    assert rows.managed_pool_alloc(0, stream, 1 << 61)[0] == OUT_OF_MEMORY
+    assert rows.managed_pool_alloc(0, 12345, SIZE)[0] == 400
+    assert rows.managed_pool_free(0, stream, 12345) == INVALID_VALUE
+    address = rows.ok("managed_pool_alloc", 0, stream, SIZE)
+    assert rows.managed_pool_free(0, 12345, address) == 400
+    rows.ok("managed_pool_free", 0, stream, address)
+    assert rows.managed_pool_free(0, stream, address) == INVALID_VALUE
+    for attribute, value in ((0, 0), (9, 0), (RESERVED, 0), (USED, 0), (MOST_USED, 1)):
+        assert rows.managed_pool_set(0, attribute, value) == INVALID_VALUE
+    assert rows.managed_pool_get(0, 9)[0] == INVALID_VALUE
+
+
+@pytest.mark.host
+def test_memory_free_takes_memory_of_the_pool_too(rows, on_host, stream, pool):
+    before = pool(RESERVED), pool(USED)
+    address = rows.ok("managed_pool_alloc", 0, stream, SIZE)
+    assert rows.raw.memory_free(0, address) == 0
+    rows.alive["managed_pool_alloc"] -= 1
+    assert (pool(RESERVED), pool(USED)) == before

@@ -24,7 +24,8 @@ FREE = {
     "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set",
     "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
-    "graph_memory_get", "graph_memory_reset", "graph_memory_trim",
+    "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "managed_pool_get", "managed_pool_set",
+    "managed_pool_trim",
 }  # fmt: skip
 
 OF_THE_HOST = {"module_register"}  # which no GPU has

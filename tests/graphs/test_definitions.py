@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import json
 import os
 import pickle
@@ -10,9 +11,12 @@ import weakref
 
 import numpy as np
 import pytest
+from child import in_own_process
 from kernel_sources import image_for, numbers
 
 import accelrt
+from accelrt import testing
+from accelrt.testing.interleavings import Interleaver
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -553,3 +557,363 @@ def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
     assert len(definition.nodes()) == 800 - len(refused)
     assert all("another thread" in str(error) for error in refused)
     replayed(definition.instantiate())
+
+
+# --- kinds of edges --------------------------------------------------------------------------------
+
+
+def test_an_edge_has_a_kind_and_a_port(image, tmp_path):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y = buffer(), buffer()
+    first = definition.kernel(kernel, 4, 64, (x, 5))
+    second = definition.kernel(kernel, 4, 64, (y, 6))
+    third = definition.kernel(kernel, 4, 64, (x, 7))
+    fourth = definition.copy(y, x)
+    definition.add_edge(first, second, kind="programmatic")
+    definition.add_edge(second, third, kind="programmatic", port="launch_order")
+    definition.add_edge(third, fourth)
+    edges = definition.edges()
+    assert edges == [(first, second), (second, third), (third, fourth)]
+    kinds = [("programmatic", "programmatic"), ("programmatic", "launch_order"), ("default", "default")]
+    assert [(edge.kind, edge.port) for edge in edges] == kinds
+    assert second.predecessors == (first,)
+    assert repr(edges[1]).endswith("programmatic from port launch_order>")
+    assert repr(edges[2]).endswith(f"{fourth!r}>")
+    assert [node["ports"] for node in definition.to_dict()["nodes"]] == [
+        [],
+        [[0, "programmatic", "programmatic"]],
+        [[1, "programmatic", "launch_order"]],
+        [],
+    ]
+    clone = definition.clone()
+    assert [(edge.kind, edge.port) for edge in clone.edges()] == kinds
+    definition.debug_dump(tmp_path / "graph.dot")
+    if ON_HOST:
+        drawn = (tmp_path / "graph.dot").read_text()
+        labels = '[label="programmatic"]', '[label="programmatic, launch order"]'
+        assert [drawn.count(label) for label in labels] == [1, 1]
+    replayed(clone.instantiate())
+    assert (read(y) == numbers(7)).all()
+    with pytest.raises(TypeError, match="DefinitionEdge cannot be pickled"):
+        pickle.dumps(edges[0])
+
+
+def test_an_edge_of_any_kind_is_removed(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x = buffer()
+    first = definition.kernel(kernel, 4, 64, (x, 5))
+    second = definition.kernel(kernel, 4, 64, (x, 6))
+    for kind, port in (("default", None), ("programmatic", None), ("programmatic", "launch_order")):
+        definition.add_edge(first, second, kind=kind, port=port)
+        with pytest.raises(accelrt.CudaError, match="there is an edge between the two already"):
+            definition.add_edge(first, second, kind="programmatic")
+        definition.remove_edge(first, second)
+        assert definition.edges() == []
+    with pytest.raises(accelrt.CudaError, match="there is no edge between the two"):
+        definition.remove_edge(first, second)
+
+
+def test_edges_of_no_kind_are_refused(image):
+    definition = defined()
+    x = buffer()
+    first = definition.kernel(kernel_of(image), 4, 64, (x, 5))
+    second = definition.fill(x, 1)
+    with pytest.raises(ValueError, match="kind is 'soft'; it may be 'default', 'programmatic'"):
+        definition.add_edge(first, second, kind="soft")
+    with pytest.raises(ValueError, match="port is 'programmatic'; of an edge of kind 'default'"):
+        definition.add_edge(first, second, port="programmatic")
+    with pytest.raises(ValueError, match="port is 'default'; of an edge of kind 'programmatic'"):
+        definition.add_edge(first, second, kind="programmatic", port="default")
+    with pytest.raises(accelrt.CudaError, match="or is no kernel, which ports and programmatic"):
+        definition.add_edge(first, second, kind="programmatic")
+    assert definition.edges() == []
+
+
+# --- kernels of bodies and children ------------------------------------------------------------------
+
+
+def test_a_kernel_of_a_body_is_told_and_changed(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y = buffer(), buffer()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    node = body.kernel(kernel, 4, 64, (x, 5))
+    assert (node.params.kernel, node.params.grid) == (kernel, (4, 1, 1))
+    first = definition.instantiate()
+    node.update(args=(y, 6))
+    assert node.params.arguments[1] == b"\x06\0\0\0"
+    second = definition.instantiate()
+    replayed(second)
+    assert (read(y) == numbers(6)).all()
+    assert (read(x) == 0).all()
+    replayed(first)
+    assert (read(x) == numbers(5)).all()
+    first.update(definition.graph)
+    y.fill(0)
+    replayed(first)
+    assert (read(y) == numbers(6)).all()
+
+
+def updated(node, instance, **changes):
+    """Whether an instance took a change of a body's node, which a driver may refuse."""
+    if ON_HOST:
+        node.update(instance=instance, **changes)
+        return True
+    try:
+        node.update(instance=instance, **changes)
+    except accelrt.CudaError as error:
+        told = str(error)
+    else:
+        return True
+    assert "numbers> is in a body or a child" in told
+    return False
+
+
+def test_a_kernel_of_a_body_is_changed_in_an_instance_or_refused_by_name(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x, y = buffer(), buffer()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    node = body.kernel(kernel, 4, 64, (x, 5), name="numbers")
+    instance = definition.instantiate()
+    if not updated(node, instance, args=(y, 6)):
+        pytest.skip("the driver changes no node of a body in an instance")
+    replayed(instance)
+    assert (read(y) == numbers(6)).all()
+    assert node.params.arguments[1] == b"\x05\0\0\0"
+    replayed(definition.instantiate())
+    assert (read(x) == numbers(5)).all()
+
+
+def test_what_the_driver_refuses_of_a_body_names_the_node_and_what_to_do(image):
+    definition = defined()
+    kernel = kernel_of(image)
+    x = buffer()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    node = body.kernel(kernel, 4, 64, (x, 5), name="numbers")
+    instance = definition.instantiate()
+    rest = body.kernel(kernel, 4, 64, (x, 6), name="later")  # which the instance has not
+    with pytest.raises(accelrt.CudaError, match=r"kernel later> is in a body or a child.*instance.update"):
+        rest.update(instance=instance, args=(x, 7))
+    node.remove()
+    with pytest.raises(RuntimeError, match="taken out"):
+        node.update(args=(x, 1))
+
+
+def test_a_kernel_node_is_given_another_kernel_in_an_instance(image):
+    definition = defined()
+    module = accelrt.Module(image)
+    kernel = module.function("number", "uint32_t* at, uint32_t value")
+    other = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    x = buffer()
+    node = definition.kernel(kernel, 4, 64, (x, 5))
+    instance = definition.instantiate()
+    node.update(instance=instance, kernel=other, args=(x, 8))
+    replayed(instance)
+    assert (read(x) == numbers(8)).all()
+    assert node.params.kernel is kernel
+    kept = weakref.ref(other)
+    del other
+    gc.collect()
+    assert kept() is not None
+    replayed(instance)
+
+
+# --- names that tools show ---------------------------------------------------------------------------
+
+
+def test_names_are_found_by_the_numbers_that_tools_show():
+    definition = defined()
+    x = buffer()
+    first = definition.fill(x, 1, name="clear")
+    second = definition.fill(x, 2, after=first)
+    (body,) = definition.if_(definition.condition(1), after=second, name="choose").bodies
+    inner = body.fill(x, 3, name="inner")
+    try:
+        number = first.tools_id
+    except accelrt.NotSupportedError:
+        if ON_HOST:
+            raise
+        pytest.skip("the driver tells no such numbers")
+    assert definition.tool_names()[number] == "clear"
+    assert sorted(definition.tool_names().values()) == ["choose", "clear"]
+    assert body.tool_names() == {inner.tools_id: "inner"}
+    instance = definition.instantiate()
+    told = definition.tool_names(instance)
+    assert sorted(told.values()) == ["choose", "clear"]
+    assert {key & 0xFFFFFFFF for key in told} == {key & 0xFFFFFFFF for key in definition.tool_names()}
+    assert not set(told) & set(definition.tool_names())
+    with pytest.raises(RuntimeError, match="another graph's nodes"):
+        defined().tool_names(instance)
+    second.remove()
+    with pytest.raises(RuntimeError, match="taken out"):
+        second.tools_id  # noqa: B018
+
+
+def test_names_are_in_the_drawing(tmp_path):
+    definition = defined()
+    x = buffer()
+    first = definition.fill(x, 1, name='a "quoted" \\ name')
+    (body,) = definition.if_(definition.condition(1), after=first).bodies
+    body.fill(x, 3, name="inner")
+    definition.debug_dump(tmp_path / "graph.dot")
+    drawn = (tmp_path / "graph.dot").read_text()
+    assert drawn.rstrip().endswith("}")
+    if ON_HOST:
+        assert '[xlabel="a \\"quoted\\" \\\\ name"];' in drawn
+        node = f"graph_{first.tools_id >> 32}_node_{first.tools_id & 0xFFFFFFFF}"
+        assert drawn.count(f'"{node}" [') == 2  # what the driver draws, and the name
+    assert "inner" in drawn
+
+
+def test_a_definition_ends_when_its_graph_is_reset_or_updated():
+    """Handles of nodes that are gone go to no driver."""
+    definition, x = defined(), buffer()
+    node = definition.fill(x, 1)
+    instance = definition.instantiate()
+    graph = definition.graph
+    graph.reset()
+    with accelrt.graph(graph):
+        x.fill(2)
+        x.fill(3)
+    other = accelrt.GraphDefinition()
+    refused = (
+        definition.nodes,
+        definition.instantiate,
+        definition.clone,
+        node.remove,
+        lambda: node.params,
+        lambda: node.update(value=3),
+        lambda: definition.fill(x, 3),
+        lambda: other.child(definition),
+        lambda: other.add_edge(node, other.empty()),
+    )
+    for call in refused:
+        with pytest.raises(RuntimeError, match="was reset or updated since"):
+            call()
+    for call in (lambda: node.update(instance=instance, value=3), lambda: node.set_enabled(instance, False)):
+        with pytest.raises(RuntimeError, match=r"no node of the graph|was reset or updated since"):
+            call()
+    replayed(instance)
+    assert (read(x, np.uint8) == 1).all()
+    assert len(accelrt.GraphDefinition(graph).nodes()) == 2
+
+
+def test_the_graphs_that_a_node_owned_are_gone_with_it():
+    definition, inner, x = defined(), defined(), buffer()
+    inner.fill(x, 1)
+    child = definition.child(inner)
+    nested = child.params.child(inner)
+    parts, nodes = [child.params, nested.params], child.params.nodes() + nested.params.nodes()
+    other = defined()
+    other.empty()
+    child.update(graph=other)
+    assert [node.type for node in child.params.nodes()] == ["empty"]
+    assert [node.type for node in parts[0].nodes()] == ["empty"]  # what the node owns now
+    with pytest.raises(RuntimeError, match="taken out of its graph"):
+        parts[1].nodes()
+    for node in nodes:
+        with pytest.raises(RuntimeError, match="taken out of its graph"):
+            node.update(value=2)
+    branch = definition.if_(definition.condition(1))
+    (body,) = branch.bodies
+    parts, node = [child.params, body], body.fill(x, 2)
+    child.remove()
+    branch.remove()
+    for part in parts:
+        for call in (part.nodes, lambda part=part: part.fill(x, 3), lambda part=part: other.child(part)):
+            with pytest.raises(RuntimeError, match="taken out of its graph"):
+                call()
+    with pytest.raises(RuntimeError, match="taken out of its graph"):
+        node.update(value=2)
+    assert definition.nodes() == []
+
+
+def test_what_is_no_node_or_condition_is_refused():
+    definition = defined()
+    node = definition.empty()
+    for call in (
+        lambda: definition.find_in_clone(5),
+        lambda: definition.add_edge(node.id, node),
+        lambda: definition.remove_edge(node, None),
+    ):
+        with pytest.raises(TypeError, match="pass a DefinitionNode"):
+            call()
+    with pytest.raises(TypeError, match=r"GraphDefinition\.condition returns"):
+        definition.set_condition(7, 4096)
+    (body,) = definition.if_(definition.condition()).bodies
+    for register in (body.register_instantiate_hook, body.register_instantiate_pre_hook):
+        with pytest.raises(RuntimeError, match="instantiated with the graph"):
+            register(print)
+
+
+def test_a_graph_is_a_child_of_itself_as_it_was():
+    definition, x = defined(), buffer()
+    definition.fill(x, 1)
+    node = definition.child(definition)
+    assert [each.type for each in node.params.nodes()] == ["memset"]
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 1).all()
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_a_refused_change_gave_the_instance_is_kept():
+    """The graph refuses what its instance took."""
+    testing.use_device()
+    x, new = buffer(), buffer()
+    definition = defined()
+    node = definition.fill(x, 5)
+    graph = definition.graph
+    graph.instantiate()
+    with testing.failing(2, rows=["graph_node_set"]), pytest.raises(accelrt.CudaError):
+        node.update(dst=new)
+    kept = weakref.ref(new)
+    del new
+    assert kept() is not None
+    replayed(graph)
+    assert (read(kept(), np.uint8) == 5).all()
+    node.update(dst=x)
+    assert kept() is None
+    new = buffer()
+    with testing.failing(1, rows=["graph_node_set"]), pytest.raises(accelrt.CudaError):
+        node.update(dst=new)
+    kept = weakref.ref(new)
+    del new
+    assert kept() is None  # nobody took it
+
+
+@pytest.mark.host
+@in_own_process
+def test_nothing_that_another_thread_drops_goes_to_the_driver():
+    """One thread stops at each call of the driver's, and the other one resets a graph or takes a node out."""
+    testing.use_device()
+    x = buffer()
+
+    def scene(operation, drops):
+        inner, outer = accelrt.GraphDefinition(), accelrt.GraphDefinition()
+        nodes = [inner.fill(x, 1), inner.fill(x, 2)]
+        instance = inner.instantiate()
+        return lambda: operation(inner, outer, nodes[0], instance), lambda: drops(inner, nodes[0])
+
+    operations = (
+        lambda inner, outer, node, instance: outer.child(inner),
+        lambda inner, outer, node, instance: inner.nodes(),
+        lambda inner, outer, node, instance: node.params,
+        lambda inner, outer, node, instance: node.update(instance=instance, value=4),
+        lambda inner, outer, node, instance: node.set_enabled(instance, False),
+        lambda inner, outer, node, instance: inner.clone(),
+    )
+    drops = (lambda inner, node: inner.graph.reset(), lambda inner, node: node.remove())
+    interleaver, ends = Interleaver(), []
+    for operation, drop in itertools.product(operations, drops):
+        for (number, _), when in itertools.product(
+            interleaver.places(scene(operation, drop)[0]), ("before", "after")
+        ):
+            ends += interleaver.run_beside(*scene(operation, drop), number, when)
+    interleaver.close()
+    assert len(ends) > 40
+    for end in ends:
+        assert end.error is None or type(end.error) is RuntimeError, end.error

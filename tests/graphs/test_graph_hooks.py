@@ -183,3 +183,75 @@ def test_what_cannot_be_called_is_no_hook():
     for kind in KINDS:
         with pytest.raises(TypeError, match="cannot be called"):
             register(accelrt.CUDAGraph(), kind, 3)
+
+
+# --- at the end of a graph -------------------------------------------------------------------------
+
+
+def test_a_destruction_hook_is_called_at_a_reset_and_at_the_objects_end():
+    graph, seen = accelrt.CUDAGraph(), []
+    with accelrt.Buffer(512) as buffer:
+        graph.register_destruction_hook(lambda: seen.append("first"))
+        removed = graph.register_destruction_hook(lambda: seen.append("removed"))
+        graph.register_destruction_hook(lambda: seen.append("last"))
+        graph.reset()
+        assert seen == []  # it held nothing
+        capture(graph, buffer)
+        removed.remove()
+        graph.reset()
+        assert seen == ["first", "last"]
+        graph.reset()
+        assert seen == ["first", "last"]
+        capture(graph, buffer)
+        graph.replay()
+        del graph
+        gc.collect()
+        assert seen == ["first", "last"] * 2
+        accelrt.synchronize()
+
+
+def test_a_destruction_hook_sees_the_memory_given_back():
+    pool, graph, figures = accelrt.MemPool(), accelrt.CUDAGraph(), []
+    with accelrt.Buffer(512) as buffer:
+        with accelrt.graph(graph, pool=pool):
+            buffer.fill(1)
+        assert pool.use_count() == 2
+        graph.register_destruction_hook(lambda: figures.append(pool.use_count()))
+        del graph
+        gc.collect()
+        assert figures == [1]
+
+
+def test_what_a_destruction_hook_raises_is_raised_by_the_reset_or_reported(monkeypatch):
+    graph, reported = accelrt.CUDAGraph(), []
+    with accelrt.Buffer(512) as buffer:
+        capture(graph, buffer)
+        hook = graph.register_destruction_hook(lambda: raising(None))
+        with pytest.raises(Boom):
+            graph.reset()
+        assert not graph.is_captured
+        capture(graph, buffer)
+        monkeypatch.setattr("sys.unraisablehook", lambda told: reported.append(told.exc_type))
+        del graph
+        gc.collect()
+        assert reported == [Boom]
+        assert hook.hook
+    with pytest.raises(TypeError, match="hook is 5, which cannot be called"):
+        accelrt.CUDAGraph().register_destruction_hook(5)
+
+
+def test_an_instance_of_a_definition_has_its_own_destruction_hooks():
+    try:
+        definition = accelrt.GraphDefinition()
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver makes no graphs by hand")
+    seen = []
+    with accelrt.Buffer(512) as buffer:
+        definition.fill(buffer, 1)
+        instance = definition.instantiate()
+        instance.register_destruction_hook(lambda: seen.append(len(definition.nodes())))
+        instance.replay()
+        del instance
+        gc.collect()
+        accelrt.synchronize()
+    assert seen == [1]

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from kernel_sources import image_for, numbers
 
 import accelrt
+from accelrt import testing
 
 COUNT = 256
 BYTES = 4 * COUNT
@@ -353,3 +355,104 @@ def test_random_graphs_with_random_memory_do_what_eager_work_does(image, operati
         arguments.replay(**changed)
         for have, wanted in zip(memory, expected, strict=True):
             assert (read(have, np.uint8) == read(wanted, np.uint8)).all()
+
+
+def copied(y, x):
+    return captured(lambda: accelrt.copy(y, x, blocking=False))
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_the_instance_has_is_kept_where_the_driver_refuses_other_memory():
+    testing.use_device()
+    x, y = buffer(3), buffer()
+    arguments = accelrt.GraphParameters(copied(y, x), x=x, y=y)
+    first, second = buffer(), buffer()
+    arguments.replay(y=first)
+    with testing.failing(rows=["graph_node_set"]), pytest.raises(accelrt.CudaError):
+        arguments.rebind(y=second)
+    kept, refused = weakref.ref(first), weakref.ref(second)
+    del first, second
+    gc.collect()
+    assert refused() is None
+    arguments.replay()
+    assert (read(kept(), np.uint8) == 3).all()
+    arguments.replay(y=y)
+    accelrt.synchronize()
+    assert kept() is None
+
+
+def test_other_names_go_on_with_the_memory_that_was_given(image):
+    number = number_of(image)
+    x, y, z = buffer(1), buffer(2), buffer(3)
+
+    def work():
+        accelrt.copy(y, x, blocking=False)
+        accelrt.copy(z, x, blocking=False)
+        number[1, 16](y, 7)
+
+    graph = captured(work)
+    first = accelrt.GraphParameters(graph, x=x)
+    given, to, last = buffer(8), buffer(4), buffer(5)
+    first.rebind(x=given)
+    second = accelrt.GraphParameters(graph, x=y)  # the same name, of other memory
+    second.replay(x=to)
+    kept = weakref.ref(given)
+    del given
+    assert kept() is not None
+    assert (read(to, np.uint8)[64:] == 8).all()
+    assert (read(to)[:16] == numbers(7, 16)).all()
+    assert (read(z, np.uint8) == 8).all()
+    with pytest.raises(RuntimeError, match="make other GraphParameters"):
+        first.rebind(x=x)
+    third = accelrt.GraphParameters(graph, z=z, x=x)  # of what was given under both names before
+    third.replay(z=last)
+    assert (read(last, np.uint8) == 8).all()
+    third.replay(x=x)
+    accelrt.synchronize()
+    assert kept() is None
+    assert (read(to, np.uint8)[64:] == 1).all()
+    with pytest.raises(ValueError, match=r"beyond|a part of memory"):
+        accelrt.GraphParameters(graph, part=accelrt.Array(y, (16,), "u1"))
+    graph.instantiate()
+    y.fill(0)
+    accelrt.GraphParameters(graph, z=z).replay(z=last)
+    assert (read(y, np.uint8)[64:] == 1).all()  # anew: the memory of the capture
+
+
+def test_an_instance_of_nodes_that_were_changed_since_is_refused():
+    x, y, z = buffer(1), buffer(), buffer()
+    for change in (lambda node: node.update(dst=z), lambda node: node.remove()):
+        definition = accelrt.GraphDefinition()
+        node = definition.copy(y, x)
+        graph = definition.instantiate()
+        arguments = accelrt.GraphParameters(graph, x=x)
+        change(node)
+        with pytest.raises(RuntimeError, match="instantiate it anew"):
+            accelrt.GraphParameters(graph, x=x)
+        graph.replay()
+        assert (read(y, np.uint8) == 1).all()
+        definition.graph.reset()
+        with pytest.raises(RuntimeError, match=r"make other GraphParameters|no graph is kept|is gone"):
+            arguments.rebind(x=z)
+
+
+def test_replays_of_threads_each_use_the_memory_that_they_are_given():
+    x, y = buffer(), buffer()
+    arguments = accelrt.GraphParameters(copied(y, x), x=x, y=y)
+    wrong = []
+
+    def replay(value):
+        origin, out = buffer(value), buffer()
+        with accelrt.stream(accelrt.Stream()):
+            for _ in range(100):
+                out.fill(0)
+                arguments.replay(x=origin, y=out)
+                wrong.extend(set(read(out, np.uint8).tolist()) - {value})
+
+    threads = [threading.Thread(target=replay, args=(value,)) for value in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -101,6 +101,7 @@ MAKERS = {
     "module": lambda scene: accelrt.Module(image()),
     "kernel": lambda scene: scene.module.function("number"),
     "handle": lambda scene: scene.array.share(),
+    "memory_resource": lambda scene: accelrt.resources.PoolResource(),
 }
 # Class -> the role of its objects.
 SUBJECTS = {
@@ -211,6 +212,8 @@ ARGUMENTS = {
     "memory.discard.memory": "managed",
     "memory.advise.memory": "managed",
     "memory.advise.advice": lambda scene: "read_mostly",
+    "memory.buffer_at.address": "address",
+    "memory.buffer_at.nbytes": lambda scene: NBYTES,
     "memory.is_managed.memory": "managed",
     "memory.managed_attributes.memory": "managed",
     "register_host.memory": lambda scene: np.zeros(NBYTES, np.uint8),
@@ -316,6 +319,7 @@ LEFT_OUT = {
     "Communicator.reduce(stream=)": "all_reduce(stream=) goes the same way",
     "Communicator.reduce_scatter(stream=)": "all_reduce(stream=) goes the same way",
     "Communicator.split": "makes another object; tests/collectives has it",
+    "Communicator.shrink": "makes another object; tests/collectives has it",
     "Communicator.send": "ADDED has it, with what receives it",
     "Communicator.recv": "ADDED has it, with what sends it",
     "Kernel.launch": "ADDED has it, with arguments",
@@ -437,6 +441,11 @@ def launched(scene):
 
 
 # Name -> the roles that it touches, and the statement.
+def lent_memory(scene):
+    with scene.memory_resource.buffer(NBYTES, scene.stream) as buffer:
+        buffer.fill(1)
+
+
 ADDED = {
     "with graph()": ({"array", "capture_stream"}, captured),
     "with use_mem_pool(): Buffer()": ({"pool"}, allocated_in_pool),
@@ -452,6 +461,9 @@ ADDED = {
     ),
     "reserve, commit, close": ({"allocator", "buffer", "stream"}, reserved),
     "settings": ({"settings", "allocator"}, set_and_reset),
+    "PoolResource.buffer": ({"memory_resource", "stream"}, lent_memory),
+    "PoolResource.release": ({"memory_resource"}, lambda scene: scene.memory_resource.release()),
+    "PoolResource.free_bytes": ({"memory_resource"}, lambda scene: scene.memory_resource.free_bytes),
     "Buffer()": ({"allocator"}, lambda scene: accelrt.Buffer(3 << 20)),
     "PinnedBuffer()": ({"pinned"}, lambda scene: accelrt.PinnedBuffer(1 << 20)),
     "numpy.from_dlpack": ({"array"}, lambda scene: np.from_dlpack(scene.array)),

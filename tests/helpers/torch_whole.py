@@ -150,42 +150,49 @@ def graphs_in_a_mem_pool(interop, torch):
 
 
 PLUGGED = """
+#define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdlib.h>
+#include <stddef.h>
 long live;
+static void *find(const char *of_driver, const char *of_standin) {
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY), *function = dlsym(library, of_driver);
+    return function ? function : dlsym(RTLD_DEFAULT, of_standin);
+}
 void *take(size_t size, int device, void *stream) {
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY), *address = NULL;
-    int (*allocate)(void **, size_t) = (int (*)(void **, size_t))dlsym(library, "cuMemAlloc_v2");
+    int (*allocate)(void **, size_t) = (int (*)(void **, size_t))find("cuMemAlloc_v2", "cudaMalloc");
+    void *address = NULL;
+    if (allocate(&address, size) != 0) return NULL;
     live++;
-    if (allocate) return allocate(&address, size) ? NULL : address;
-    return aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    return address;
 }
 void give(void *address, size_t size, int device, void *stream) {
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY);
-    int (*release)(void *) = (int (*)(void *))dlsym(library, "cuMemFree_v2");
     live--;
-    if (release) release(address);
-    else free(address);
+    ((int (*)(void *))find("cuMemFree_v2", "cudaFree"))(address);
 }
 """
 
 
-@alone
-def a_mem_pool_takes_an_allocator_of_torchs(interop, torch):
+def plug_in(torch):
+    """A CUDAPluggableAllocator over the driver, and the count of what it gave and has not back."""
     import ctypes
     import subprocess
     import tempfile
 
     from compiled import COMPILER
 
-    interop.install()
     with tempfile.TemporaryDirectory() as folder:
         source, path = f"{folder}/plugged.c", f"{folder}/plugged.so"
         with open(source, "w") as file:
             file.write(PLUGGED)
         subprocess.run([*COMPILER, "-shared", "-fPIC", "-o", path, source, "-ldl"], check=True)
-        other = torch.cuda.memory.CUDAPluggableAllocator(path, "take", "give")
-        live = ctypes.c_long.in_dll(ctypes.CDLL(path), "live")
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "take", "give")
+        return allocator, ctypes.c_long.in_dll(ctypes.CDLL(path), "live")
+
+
+@alone
+def a_mem_pool_takes_an_allocator_of_torchs(interop, torch):
+    interop.install()
+    other, live = plug_in(torch)
     torch.empty(1, device="cuda")
     pool = torch.cuda.MemPool(other.allocator())
     with torch.cuda.use_mem_pool(pool):

@@ -43,6 +43,17 @@ def test_a_launch_takes_sizes_as_ints_and_triples(number, buffer, sizes):
     assert (read(buffer) == numbers(6)).all()
 
 
+def test_sizes_that_grow_while_they_are_read_are_taken_as_they_were(number, buffer):
+    class Lengthening:
+        def __index__(self):
+            grid.extend([1] * 100_000)
+            return 4
+
+    grid = [Lengthening()]
+    number.launch(grid, 64, (buffer, 5))
+    assert (read(buffer) == numbers(5)).all()
+
+
 @pytest.mark.parametrize(
     ("sizes", "error", "text"),
     [

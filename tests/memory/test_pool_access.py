@@ -1,6 +1,7 @@
 """Which devices may use a MemPool's memory, and what an address is."""
 
 import gc
+import pickle
 
 import numpy as np
 import pytest
@@ -117,6 +118,12 @@ def test_an_address_in_a_block_is_told_with_its_stack_and_tag():
         memory.record_history(None)
 
 
+def test_managed_memory_of_the_allocator_is_told_as_such():
+    buffer = accelrt.Buffer(10_000, managed=True)
+    info = memory.address_info(buffer.ptr + 1)
+    assert (info.kind, info.start, info.block["requested_size"]) == ("managed", buffer.ptr, 10_000)
+
+
 def test_addresses_of_each_kind_are_told_apart():
     pinned = accelrt.PinnedBuffer(4096)
     ordinary = np.zeros(4096, np.uint8)
@@ -178,3 +185,82 @@ def test_the_drivers_own_pool_refuses_what_is_none():
         pool.trim_to(-1)
     with pytest.raises(ValueError, match="access is"):
         pool.set_access(0, "w")
+
+
+# --- the driver's pool of managed memory ----------------------------------------------------------
+
+
+@pytest.fixture
+def managed():
+    pool = memory.DriverPool(managed=True)
+    try:
+        before = pool.used_mem_current
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver has no pool of managed memory")
+    yield pool
+    gc.collect()
+    accelrt.synchronize()
+    pool.trim_to(0)
+    assert pool.used_mem_current == before
+
+
+def test_the_drivers_managed_pool_gives_memory_that_everything_takes(managed):
+    before = managed.used_mem_current
+    with managed.allocate(1 << 20) as held:
+        assert memory.address_info(held.ptr).kind == "managed"
+        assert managed.used_mem_current >= before + (1 << 20)
+        accelrt.copy(held, np.full(1 << 20, 3, np.uint8))
+        accelrt.memory.prefetch(held, "cpu")
+        out = np.zeros(1 << 20, np.uint8)
+        accelrt.copy(out, held)
+        assert (out == 3).all()
+        assert memory.managed_attributes(held).preferred_location.index == 0
+        assert repr(held).startswith("<accelrt.memory.DriverMemory 1048576 bytes, managed, device 0")
+    assert managed.used_mem_current == before
+    with pytest.raises(ValueError, match="given back"):
+        held.ptr  # noqa: B018
+    held.free()
+    assert memory.DriverPool(managed=True) == managed != memory.DriverPool()
+    assert managed.attributes()["used_mem_current"] == before
+
+
+def test_memory_of_the_managed_pool_goes_back_when_its_owner_dies(managed):
+    before = managed.used_mem_current
+    held = managed.allocate(1 << 20)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(held)
+    del held
+    gc.collect()
+    assert managed.used_mem_current == before
+
+
+def test_memory_that_dies_while_its_stream_is_captured_goes_back_later(managed):
+    before = managed.used_mem_current
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+    held, buffer = managed.allocate(1 << 20, stream), accelrt.Buffer(64)
+    with accelrt.graph(graph, stream=stream):
+        buffer.fill(1)
+        del held
+        gc.collect()
+        with pytest.raises(accelrt.CaptureError):
+            managed.allocate(1 << 20)
+    assert managed.used_mem_current > before
+    managed.trim_to(0)
+    assert managed.used_mem_current == before
+
+
+def test_the_managed_pool_refuses_what_is_none(managed):
+    with pytest.raises(ValueError, match="every device uses managed memory"):
+        managed.access(0)
+    with pytest.raises(ValueError, match="every device uses managed memory"):
+        managed.set_access(0, "rw")
+    for nbytes in (0, -1, True, "8", 1 << 63):
+        with pytest.raises(ValueError, match="nbytes is"):
+            managed.allocate(nbytes)
+    with pytest.raises(TypeError, match="stream is 5"):
+        managed.allocate(8, 5)
+    with pytest.raises(ValueError, match="this is the pool of device memory"):
+        memory.DriverPool().allocate(8)
+    if accelrt.device_count() > 1:
+        with pytest.raises(ValueError, match="stream is of device 1"):
+            managed.allocate(8, accelrt.Stream(1))

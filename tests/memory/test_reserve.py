@@ -1,6 +1,7 @@
 """Reservations: addresses that are given memory page by page, in a stream's order."""
 
 import gc
+import itertools
 import os
 import random
 import threading
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import accelrt
-from accelrt import memory
+from accelrt import memory, testing
+from accelrt.testing.interleavings import Interleaver
 
 PAGES = 12
 
@@ -581,3 +583,78 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.host
+@in_own_process
+def test_protections_and_commits_of_threads_are_as_one_after_the_other():
+    """protect() stopped at its calls of the driver, beside decommit() and commit(); and what is refused."""
+    testing.use_device()
+    cache = accelrt.reserve(4 * page_bytes())
+    interleaver = Interleaver()
+
+    def again():
+        cache.decommit()
+        cache.commit()
+
+    for access in ("none", "r"):
+        cache.commit()
+        places = interleaver.places(lambda access=access: cache.protect(0, cache.page_bytes, access))
+        for (number, _), when in itertools.product(places, ("before", "after")):
+            cache.protect(0, cache.page_bytes, "rw")
+            interleaver.run_beside(
+                lambda access=access: cache.protect(0, cache.page_bytes, access), again, number, when
+            )
+            if cache.access(0) == "rw":
+                cache.buffer(0, cache.page_bytes).fill(1)
+            cache.stream.synchronize()
+        cache.decommit()
+    interleaver.close()
+
+
+def test_what_is_refused_leaves_the_protection():
+    with accelrt.reserve(4 * page_bytes()) as cache:
+        cache.commit(0, cache.page_bytes)
+        cache.protect(0, cache.page_bytes, "r")
+        with pytest.raises(ValueError, match="not committed"):
+            cache.decommit(0, 2 * cache.page_bytes)
+        assert cache.access(0) == "r"
+
+
+def test_a_page_that_waits_for_its_last_use_is_not_protected():
+    gate, other = threading.Event(), accelrt.Stream()
+    with accelrt.reserve(4 * page_bytes()) as cache:
+        cache.commit(0, cache.page_bytes)
+        other.launch_host_func(lambda: gate.wait(60))
+        cache.record_stream(other)
+        cache.decommit(0, cache.page_bytes)
+        try:
+            with pytest.raises(ValueError, match="not committed"):
+                cache.protect(0, cache.page_bytes, "none")
+        finally:
+            gate.set()
+        other.synchronize()
+        cache.commit(0, cache.page_bytes)
+        cache.buffer(0, cache.page_bytes).fill(1)
+        accelrt.synchronize()
+
+
+@pytest.mark.host
+@in_own_process
+def test_nothing_is_made_on_a_reservation_that_another_thread_closes():
+    testing.use_device()
+    interleaver, caches = Interleaver(), []
+
+    def made():
+        caches.append(accelrt.reserve(4 * page_bytes()))
+        caches[-1].commit(0, page_bytes())
+        caches[-1].protect(0, page_bytes(), "r")
+        return caches[-1]
+
+    for (number, _), when in itertools.product(interleaver.places(made().close), ("before", "after")):
+        cache = made()
+        closed, buffer = interleaver.run_beside(
+            cache.close, lambda cache=cache: cache.buffer(0, cache.page_bytes), number, when
+        )
+        assert (closed.kind, buffer.kind) in (("done", "ValueError"), ("BufferError", "done"))
+    interleaver.close()

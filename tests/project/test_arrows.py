@@ -42,6 +42,7 @@ FLOORS = (
             "identity",
             "random",
             "readings",
+            "resources",
             "interface",
             "interop",
         ),

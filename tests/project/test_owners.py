@@ -27,8 +27,9 @@ HANDLES = {
 OWNERS_IN_PYTHON = {
     "accelrt.streams.stream.ExternalStream",
     "accelrt.graphs.callables.GraphedCallable",
-    "accelrt.graphs.definition.DefinitionNode",
+    "accelrt.graphs.definition_node.DefinitionNode",
     "accelrt.graphs.definition.GraphDefinition",
+    "accelrt.graphs.definition_parts.DefinitionParts",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.graphs.parameters.GraphParameters",
     "accelrt.interop.cuda_core._Resource",
@@ -38,7 +39,9 @@ OWNERS_IN_PYTHON = {
     "accelrt.gds.GdsFile",
     "accelrt.green_contexts.GreenContext",
     "accelrt.kernels.tensor_map.TensorMap",
+    "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
+    "accelrt.resources.device_buffer.DeviceBuffer",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
@@ -78,6 +81,9 @@ PARTS = {
     "accelrt.memory.history.drain.Drain",
     "accelrt.memory.history.memory_history.Recorder",
     "accelrt.memory.history.plain_pickle.PlainUnpickler",
+    "accelrt.resources.profiles.AllocationProfile",
+    "accelrt.resources.profiles.LineProfile",
+    "accelrt.resources.profiles.ProfiledPart",
     "accelrt.memory.history.snapshot_checks.Checker",
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.PartPickler",

@@ -1,15 +1,21 @@
 """Process checkpoints: with a stand-in for cuda.bindings.driver, on the host device, and on a GPU."""
 
+import contextlib
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
+import threading
+import time
 import uuid
+import warnings
 
 import numpy as np
 import pytest
 from beside import on_a_thread
+from child import in_own_process
 from cli_command import accelrt as command
 
 import accelrt
@@ -101,6 +107,7 @@ def test_each_step_is_a_call(stand_in, pid):
         checkpoint.checkpoint(pid)
 
 
+@pytest.mark.host  # it takes two devices
 def test_it_comes_back_on_other_devices(stand_in, pid):
     checkpoint.suspend(pid)
     checkpoint.resume(pid, {f"GPU-{OLD}": f"gpu-{NEW.hex}", 0: 1})
@@ -161,7 +168,7 @@ def test_what_could_not_be_restored_can_be_tried_again(stand_in, pid):
             "an old device is 'MIG-1'; pass a GPU's",
         ),
         (lambda pid: checkpoint.restore(pid, {0: 1.5}), TypeError, "a new device is 1.5 of type float"),
-        (lambda pid: checkpoint.restore(pid, {0: 1, 1: 1}), ValueError, "names one new device twice"),
+        (lambda pid: checkpoint.restore(pid, {f"GPU-{OLD}": 0, 0: 0}), ValueError, "names one new device twice"),
     ],
 )
 def test_bad_arguments_are_named_and_nothing_is_called(stand_in, pid, call, error, text):
@@ -347,6 +354,54 @@ def test_this_process_listens_as_long_as_it_is_to(stand_in):
     buffer.free()
 
 
+@pytest.mark.host
+@in_own_process
+def test_a_listener_outlives_what_goes_wrong_with_a_client():
+    """No descriptor left for a connection, and a client that goes, where warnings are errors."""
+    warnings.simplefilter("error")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    checkpoint.listen()
+    place, files = checkpoint_listener.address_of(os.getpid()), []
+    clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(2)]
+    with contextlib.suppress(OSError):
+        while True:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+    clients[0].connect(place)
+    time.sleep(3 * checkpoint_listener.PAUSE)  # it is refused a descriptor meanwhile
+    for file in files:
+        os.close(file)
+    clients[0].sendall(b"wake")
+    assert clients[0].recv(100) == b"ok"
+    clients[1].connect(place)
+    clients[1].close()
+    assert checkpoint_listener.tell(os.getpid(), "wake", 60)
+    checkpoint.stop_listening()
+
+
+def test_what_is_just_put_to_sleep_wakes_where_listening_ends(monkeypatch):
+    begun, gate, awake = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(checkpoint_listener, "ANSWER_SECONDS", 0.05)
+
+    @contextlib.contextmanager
+    def prepared():
+        begun.set()
+        gate.wait(60)
+        yield
+        awake.append(True)
+
+    checkpoint_listener.start(prepared)
+    teller = threading.Thread(target=checkpoint_listener.tell, args=(os.getpid(), "prepare", 60))
+    teller.start()
+    begun.wait(60)
+    stopper = threading.Thread(target=checkpoint.stop_listening)
+    stopper.start()
+    stopper.join(0.3)
+    gate.set()
+    stopper.join()
+    teller.join()
+    assert awake == [True]
+
+
 def test_a_process_that_takes_anothers_name_is_not_believed(pid):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         taken.bind(checkpoint_listener.address_of(pid))
@@ -370,6 +425,7 @@ def run(pid, **given):
     return checkpoint_command.run(pid, **defaults | given)
 
 
+@pytest.mark.host  # it takes two devices
 def test_the_command_suspends_asks_and_resumes(stand_in, pid, capsys):
     assert run(pid, timeout=3.0) == 0
     assert run(pid, asks=True) == 0

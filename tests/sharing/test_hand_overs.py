@@ -111,6 +111,15 @@ def test_what_was_opened_is_passed_on_to_a_third_process(other, mortal):
     wait_until(lambda: accelrt.memory.address_info(address).state != "active_allocated")
 
 
+def test_what_an_owner_lent_is_not_passed_on_once_it_has_ended(mortal):
+    array = mortal.call(make, "made", 3 * MIB, 5)
+    mortal.kill()
+    with pytest.raises(RuntimeError, match="cannot be passed on: .* copy it into a Buffer of this process"):
+        array.share()
+    assert (array.numpy() == 5).all()
+    del array
+
+
 def test_what_another_process_made_comes_here(other):
     array = other.call(make, "made", 3 * MIB, 5)
     assert (array.numpy() == 5).all()

@@ -106,3 +106,25 @@ def test_the_race_detector_knows_their_order():
         with pytest.raises(accelrt.RaceError):
             buffer.fill(4, stream=independent)
         accelrt.synchronize()
+
+
+def test_a_stream_tells_whether_it_is_captured():
+    stream, other, numbers = accelrt.Stream(), accelrt.Stream(), accelrt.zeros(4, "u1")
+    assert not stream.is_capturing
+    with accelrt.graph(accelrt.CUDAGraph(), stream=stream):
+        numbers.fill_(1)
+        assert stream.is_capturing
+        assert not other.is_capturing
+        assert not accelrt.default_stream().is_capturing
+    assert not stream.is_capturing
+
+
+def test_the_default_stream_refuses_to_tell_beside_a_captured_stream_that_it_waits_for():
+    blocking, numbers = accelrt.Stream(nonblocking=False), accelrt.zeros(4, "u1")
+    with accelrt.graph(accelrt.CUDAGraph(), stream=blocking):
+        numbers.fill_(1)
+        assert blocking.is_capturing
+        with pytest.raises(accelrt.CaptureError) as raised:
+            _ = accelrt.default_stream().is_capturing
+        assert raised.value.name == "STREAM_CAPTURE_IMPLICIT"
+    assert not accelrt.default_stream().is_capturing

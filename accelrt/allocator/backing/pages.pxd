@@ -12,6 +12,12 @@ cdef enum:
 
 cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil  # the heap grows by plain segments
 cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil
+# Memory of two Python functions, which are called with no lock held: what goes back is kept until the growth lock is
+# released, so that whoever may have released idle memory releases the lock by unlock_growth.
+cdef bint is_of_functions(const Heap* heap) noexcept nogil
+cdef int grow_plain_at(Pool* pool, Heap* heap, size_t size, uintptr_t address) noexcept nogil  # by what is taken already
+cdef bint has_returned(const Pool* pool) noexcept nogil
+cdef void unlock_growth(Pool* pool) noexcept nogil
 cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil  # idle segments: wanted bytes, or SIZE_MAX for all
 cdef bint has_no_replays(const Pool* pool, const Heap* heap) noexcept nogil  # and no replay of a destroyed graph may use it
 

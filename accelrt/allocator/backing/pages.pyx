@@ -22,6 +22,7 @@ from accelrt.core.locks cimport (
     store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
+from accelrt.uses.events cimport MAX_DEVICES
 from accelrt.driver.guard cimport go_relaxed, is_capturing, restore_mode
 from accelrt.driver.managed cimport (
     LOCATION_DEVICE, LOCATION_HOST, MANAGED_GLOBAL, ManagedRange, SET_ACCESSED_BY, SET_PREFERRED,
@@ -267,23 +268,59 @@ cdef int grow_plain(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef int code = within_limits(pool, heap, size)
     if code:
         return code
-    segment = <Segment*>calloc(1, sizeof(Segment))
+    segment = new_plain(pool, heap, size)
     if segment == NULL:
         return NO_HOST_MEMORY
+    code = call_unlocked(pool, take_bytes, segment)
+    if code == 0:
+        code = add_plain(pool, segment)
+        if code:
+            call_unlocked(pool, give_bytes, segment)
+    if code:
+        free(segment)
+    return code
+
+
+cdef int grow_plain_at(Pool* pool, Heap* heap, size_t size, uintptr_t address) noexcept nogil:
+    # The same of memory that was taken from the heap's functions already, which may be of this pool's own.
+    cdef Segment* segment = pool.first
+    cdef int code = within_limits(pool, heap, size)
+    while segment != NULL:
+        if address < segment.address + segment.held and segment.address < address + size:
+            code = INVALID_VALUE
+        segment = segment.after
+    if code:
+        return code
+    segment = new_plain(pool, heap, size)
+    if segment == NULL:
+        return NO_HOST_MEMORY
+    segment.address = address
+    code = add_plain(pool, segment)
+    if code:
+        free(segment)
+    return code
+
+
+cdef Segment* new_plain(const Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    cdef Segment* segment = <Segment*>calloc(1, sizeof(Segment))
+    if segment == NULL:
+        return NULL
     segment.size = segment.held = size
     segment.heap = heap
     if heap.owner != NULL:
         segment.source = heap.owner.source
         segment.splits = NO_REST if heap.owner.whole else ANY_REST if pool.settings.virtual_memory else BY_KIND
-    code = call_unlocked(pool, take_bytes, segment)
+    return segment
+
+
+cdef int add_plain(Pool* pool, Segment* segment) noexcept nogil:
+    # Once it has its address.
+    cdef Heap* heap = segment.heap
+    cdef size_t size = segment.size
+    cdef int code = ensure_blocks(heap, 1)
     if code == 0:
-        code = ensure_blocks(heap, 1)
-        if code == 0:
-            code = claim_addresses(heap, segment.address, size)
-        if code:
-            call_unlocked(pool, give_bytes, segment)
+        code = claim_addresses(heap, segment.address, size)
     if code:
-        free(segment)
         return code
     segment.shape = PLAIN
     segment.kind = heap.kind
@@ -321,13 +358,40 @@ cdef bint is_idle(const Pool* pool, const Segment* segment) noexcept nogil:
             and may_leave(pool, segment.heap))
 
 
+# Segments of Python's functions that went back, to be given to these once no lock is held: by device, under its pool's
+# growth lock.  A heap may be gone by then, so that idle_since has its stream.
+cdef Segment* returned[MAX_DEVICES]
+
+
+cdef bint is_of_functions(const Heap* heap) noexcept nogil:
+    return heap.owner != NULL and heap.owner.source != NULL and heap.owner.source.take != NULL
+
+
+cdef bint has_returned(const Pool* pool) noexcept nogil:
+    return returned[pool.device] != NULL
+
+
+cdef void unlock_growth(Pool* pool) noexcept nogil:
+    cdef Segment* segment = returned[pool.device]
+    cdef Segment* after
+    returned[pool.device] = NULL
+    pthread_mutex_unlock(&pool.growth)
+    while segment != NULL:
+        after = segment.after
+        segment.source.give(
+            segment.source, pool.table, pool.device, segment.address, segment.size, <uintptr_t>segment.idle_since)
+        free(segment)
+        segment = after
+
+
 cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
     # The block is a HOLE during the driver call, so that no hit takes it.
     cdef Block* block = segment.first
+    cdef bint waits = segment.source != NULL and segment.source.take != NULL
     cdef int code
     take_free(pool, block)
     block.state = HOLE
-    code = call_unlocked(pool, give_bytes, segment)
+    code = 0 if waits else call_unlocked(pool, give_bytes, segment)
     if code:
         put_free(pool, block)
         return code
@@ -341,7 +405,12 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
         pool.stats.managed_bytes -= segment.size
     block.state = FREE
     recycle(segment.heap, block)
-    free(segment)
+    if waits:
+        segment.idle_since = segment.heap.stream
+        segment.after = returned[pool.device]
+        returned[pool.device] = segment
+    else:
+        free(segment)
     return 0
 
 

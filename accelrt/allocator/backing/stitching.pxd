@@ -22,6 +22,8 @@ cdef struct Run:  # a free block, and the bytes of the whole pages in it
     size_t pages
 
 cdef struct Found:  # of one search at a time; the caller frees runs.  Ranked heaps are not in it
+    bint across  # the search was for pages of all heaps
+    bint lists   # the blocks are kept in runs
     Run* runs
     size_t count
     size_t capacity

@@ -377,7 +377,7 @@ cdef size_t mark_tree(Pool* pool, Block* node, bint own, Found* found) noexcept 
         if own or is_quiescent(node):
             marked_bytes = mark_block(pool, node)
             node.heap.stuck += node.size - marked_bytes
-            if marked_bytes and (found == NULL or keep(found, node, marked_bytes) == 0):
+            if marked_bytes and (found == NULL or not found.lists or keep(found, node, marked_bytes) == 0):
                 bytes_ += marked_bytes
                 note_top(node)
         node = node.right
@@ -397,7 +397,9 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
     cdef int index = next_class(heap, class_of(pool.granule) - 1)
     if heap.filed == RANKED:
         file_heap(pool, heap)
-    heap.found = pool.search
+    heap.found = heap.confirmed = pool.search
+    heap.marked_changes = heap.page_changes
+    heap.marked_all = own or is_heap_quiescent(heap)
     heap.pages = heap.stuck = heap.top_size = 0
     while index >= 0:
         heap.pages += mark_tree(pool, heap.trees[index], own, found)
@@ -407,13 +409,26 @@ cdef size_t mark_heap(Pool* pool, Heap* heap, bint own, Found* found) noexcept n
     return heap.pages
 
 
+cdef size_t mark_again(Pool* pool, Heap* heap, bint own, Found* found) noexcept nogil:
+    # The same, but that the marks of an earlier search are confirmed where they still hold: no free block of a page's size
+    # or more came or went, and all of them were marked.  Work of one stream changes no other stream's blocks.
+    if found.lists or not heap.marked_all or heap.marked_changes != heap.page_changes:
+        return mark_heap(pool, heap, own, found)
+    if not own and not is_heap_quiescent(heap):
+        return mark_heap(pool, heap, own, found)
+    heap.confirmed = pool.search
+    found.stuck += heap.stuck
+    return heap.pages
+
+
 cdef inline bint is_found(const Pool* pool, const Page* page) noexcept nogil:
-    # Whether this search marked the page, or an earlier one did in a heap that has been ranked since.
+    # Whether this search marked the page, or an earlier one did whose marks were confirmed, or in a heap that has been
+    # ranked since.
     cdef const Heap* heap
     if page.resident == NULL:
         return False
     heap = page.resident.segment.heap
-    return page.mark == heap.found and (heap.found == pool.search or (pool.finds_ranked and heap.filed == RANKED))
+    return page.mark == heap.found and (heap.confirmed == pool.search or (pool.finds_ranked and heap.filed == RANKED))
 
 
 cdef size_t find_among(Pool* pool, Heap* heap, Found* found) noexcept nogil:
@@ -422,12 +437,12 @@ cdef size_t find_among(Pool* pool, Heap* heap, Found* found) noexcept nogil:
     cdef size_t bytes_ = 0
     while other != NULL:
         if other == heap or serves_others(other):
-            bytes_ += mark_heap(pool, other, other == heap, found)
+            bytes_ += mark_again(pool, other, other == heap, found)
         other = other.next_awake
     other = pool.busy
     while other != NULL:
         if serves_others(other):
-            bytes_ += mark_heap(pool, other, False, found)
+            bytes_ += mark_again(pool, other, False, found)
         other = other.filed_after
     return bytes_
 
@@ -437,20 +452,19 @@ cdef size_t find_in_private(Pool* pool, Heap* heap, Found* found) noexcept nogil
     cdef Heap* other = <Heap*>heap.owner.heaps
     cdef size_t bytes_ = 0
     while other != NULL:
-        bytes_ += mark_heap(pool, other, other == heap, found)
+        bytes_ += mark_again(pool, other, other == heap, found)
         other = other.sibling
     return bytes_
 
 
-cdef size_t search_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
+cdef size_t search_pages(Pool* pool, Heap* heap, Found* found) noexcept nogil:
     # The heap's own pages at once; those of other streams once quiescent; those of private pools once no graph or MemPool
     # uses the pool, and only for common heaps: a private pool takes pages from its own heaps alone.
     pool.search += 1
     pool.finds_ranked = False
-    if not across:
-        return mark_heap(pool, heap, True, found)
-    poll_others(pool, heap)
-    wake(pool, heap)
+    found.count = found.stuck = 0
+    if not found.across:
+        return mark_again(pool, heap, True, found)
     if heap.owner != NULL:
         return find_in_private(pool, heap, found)
     while pool.unsearched != NULL:
@@ -461,9 +475,14 @@ cdef size_t search_pages(Pool* pool, Heap* heap, bint across, Found* found) noex
 
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
+    # Without a list of their blocks, for which every heap has to be walked: most requests reuse a segment, or grow.
     cdef size_t bytes_
-    found.count = found.stuck = 0
-    bytes_ = search_pages(pool, heap, across, found)
+    found.across = across
+    found.lists = False
+    if across:
+        poll_others(pool, heap)
+        wake(pool, heap)
+    bytes_ = search_pages(pool, heap, found)
     pool.stuck = found.stuck + (pool.ranked_stuck if pool.finds_ranked else 0)
     pool.fits_closely = may_fit_closely(pool)
     return bytes_
@@ -907,6 +926,8 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogi
     cdef int code = OUT_OF_MEMORY
     if pages == NULL:
         return NO_HOST_MEMORY
+    found.lists = True
+    search_pages(pool, heap, found)
     count = choose(pool, found, size, pages)
     if count:
         code = make_stitched(pool, heap, pages, count)

@@ -25,12 +25,12 @@ from accelrt.driver.guard cimport (
     FAILED, GONE, drop_with_gil, enter_wait, go_relaxed, is_captured_event, is_capturing, is_device_lost, leave_wait,
     make_thread_state, meaning_of, restore_mode,
 )
-from accelrt.driver.table cimport STREAM_NON_BLOCKING
+from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table
 from accelrt.errors import ArgumentTypeError
 from accelrt.allocator.heaps cimport heap_stream, is_trusted
 from accelrt.allocator.miss cimport on_refusal
 from accelrt.allocator.private.private_types cimport Source
-from accelrt.allocator.sizes cimport LARGE, kind_of
+from accelrt.allocator.sizes cimport LARGE, UNIT, kind_of
 from accelrt.allocator.stats cimport (
     ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, STATS, REQUESTED_BYTES, RESERVED_BYTES, SEGMENT, Counter,
     clear_counts, current_of, decrease, increase, note_news,
@@ -721,22 +721,22 @@ ordered.reset_reserved_peak = reset_reserved_peak
 
 # --- the backend pluggable -----------------------------------------------------------------------------------
 
-cdef int enter_library(ExternalPool* pool, Visit* visit) noexcept nogil:
+cdef int enter_library(Table* table, int device, Visit* visit) noexcept nogil:
     # A library calls cudaMalloc on the current device.
-    cdef int code = pool.table.current_device(&visit.device)
+    cdef int code = table.current_device(&visit.device)
     if code == 0:
-        code = go_relaxed(pool.table, &visit.mode)
-    if code == 0 and visit.device != pool.device:
-        code = pool.table.set_device(pool.device)
+        code = go_relaxed(table, &visit.mode)
+    if code == 0 and visit.device != device:
+        code = table.set_device(device)
         if code:
-            restore_mode(pool.table, visit.mode)
+            restore_mode(table, visit.mode)
     return code
 
 
-cdef void leave_library(ExternalPool* pool, const Visit* visit) noexcept nogil:
-    restore_mode(pool.table, visit.mode)
-    if visit.device != pool.device:
-        pool.table.set_device(visit.device)  # -1 where the thread had no device
+cdef void leave_library(Table* table, int device, const Visit* visit) noexcept nogil:
+    restore_mode(table, visit.mode)
+    if visit.device != device:
+        table.set_device(visit.device)  # -1 where the thread had no device
 
 
 cdef int plugged_open(ExternalPool* pool) noexcept nogil:
@@ -746,22 +746,22 @@ cdef int plugged_open(ExternalPool* pool) noexcept nogil:
 cdef int plugged_take(ExternalPool* pool, Record* record) noexcept nogil:
     cdef const Pluggable* plug = <const Pluggable*>pool.backend
     cdef Visit visit
-    cdef int code = enter_library(pool, &visit)
+    cdef int code = enter_library(pool.table, pool.device, &visit)
     if code:
         return code
     record.address = <uintptr_t>plug.alloc(record.size, pool.device, <void*>record.stream)
-    leave_library(pool, &visit)
+    leave_library(pool.table, pool.device, &visit)
     return 0 if record.address else OUT_OF_MEMORY
 
 
 cdef int plugged_give(ExternalPool* pool, const Record* record) noexcept nogil:
     cdef const Pluggable* plug = <const Pluggable*>pool.backend
     cdef Visit visit
-    cdef int code = enter_library(pool, &visit)
+    cdef int code = enter_library(pool.table, pool.device, &visit)
     if code:
         return code
     plug.free(<void*>record.address, record.size, pool.device, <void*>record.stream)
-    leave_library(pool, &visit)
+    leave_library(pool.table, pool.device, &visit)
     return 0
 
 
@@ -919,7 +919,8 @@ cdef const Source* source_of(object allocator) except NULL:
         refuse_unmade(allocator)
     if not isinstance(allocator, Allocator) or (<Allocator>allocator).source == NULL:
         raise ArgumentTypeError(
-            f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator, or None"
+            f"allocator is {allocator!r} of type {type(allocator).__name__}; pass a CUDAPluggableAllocator, a "
+            "CallbackAllocator, or None"
         )
     chosen_allocators.append(allocator)
     return (<Allocator>allocator).source
@@ -986,19 +987,23 @@ cdef uintptr_t ask(const Callbacks* callbacks, const Record* record, int device,
 
 
 cdef int take_from_callback(ExternalPool* pool, Record* record) noexcept nogil:
+    return call_allocate(<const Callbacks*>pool.backend, pool.table, pool.device, record)
+
+
+cdef int call_allocate(const Callbacks* callbacks, Table* table, int device, Record* record) noexcept nogil:
     cdef Visit visit
     cdef bint new_state
     cdef int code
     if load_count(&callbacks_over):
         return DEINITIALIZED
-    code = enter_library(pool, &visit)
+    code = enter_library(table, device, &visit)
     if code:
         return code
     new_state = make_thread_state()
     with gil:
         drop_with_gil(new_state)
-        record.address = ask(<const Callbacks*>pool.backend, record, pool.device, &code)
-    leave_library(pool, &visit)
+        record.address = ask(callbacks, record, device, &code)
+    leave_library(table, device, &visit)
     return code
 
 
@@ -1025,25 +1030,63 @@ cdef void call_free(const Callbacks* callbacks, const Record* record, int device
 
 
 cdef int give_to_callback(ExternalPool* pool, const Record* record) noexcept nogil:
+    return call_free_of(<const Callbacks*>pool.backend, pool.table, pool.device, record)
+
+
+cdef int call_free_of(const Callbacks* callbacks, Table* table, int device, const Record* record) noexcept nogil:
     cdef Visit visit
     cdef bint new_state
     cdef int code
     if load_count(&callbacks_over):  # the memory goes with the process
         return 0
-    code = enter_library(pool, &visit)
+    code = enter_library(table, device, &visit)
     if code:
         return code
     new_state = make_thread_state()
     with gil:
         drop_with_gil(new_state)
-        call_free(<const Callbacks*>pool.backend, record, pool.device)
-    leave_library(pool, &visit)
+        call_free(callbacks, record, device)
+    leave_library(table, device, &visit)
     return 0
+
+
+# The same functions for a MemPool, whose segments they give.
+
+cdef int take_segment(const Source* source, Table* table, int device, size_t size, uintptr_t stream,
+                      uintptr_t* out_address) noexcept nogil:
+    cdef Record record
+    cdef int code
+    memset(&record, 0, sizeof(Record))
+    record.size, record.stream = size, stream
+    code = call_allocate(<const Callbacks*>source.functions, table, device, &record)
+    if code == 0 and record.address % UNIT:
+        call_free_of(<const Callbacks*>source.functions, table, device, &record)
+        refuse_misaligned(<const Callbacks*>source.functions, record.address)
+        code = UNKNOWN
+    out_address[0] = record.address if code == 0 else 0
+    return code
+
+
+cdef void refuse_misaligned(const Callbacks* callbacks, uintptr_t address) noexcept nogil:
+    cdef bint new_state = make_thread_state()
+    with gil:
+        drop_with_gil(new_state)
+        name = (<bytes>callbacks.name).decode()
+        tell(RuntimeError(f"the allocator {name!r} returned {address:#x}, and a MemPool takes addresses at multiples of "
+                          f"{<int>UNIT}; it was given back, and nothing was allocated"))
+
+
+cdef void give_segment(const Source* source, Table* table, int device, uintptr_t address, size_t size,
+                       uintptr_t stream) noexcept nogil:
+    cdef Record record
+    memset(&record, 0, sizeof(Record))
+    record.address, record.size, record.stream = address, size, stream
+    call_free_of(<const Callbacks*>source.functions, table, device, &record)
 
 
 cdef class CallbackAllocator(Allocator):
     """CallbackAllocator(allocate, free, name="callbacks")\n--\n\n\
-    An allocator of two Python functions, for change_current_allocator.
+    An allocator of two Python functions, for change_current_allocator and MemPool.
 
     Arguments:
         allocate: callable as allocate(size, device, stream): bytes, an ordinal, and a stream's handle as int.  It
@@ -1055,8 +1098,10 @@ cdef class CallbackAllocator(Allocator):
             accelrt's own.
 
     Both are called from any thread, with the GIL, with the device current.  They may use accelrt, but begin no capture,
-    and not wait for another thread that allocates: it may be waiting for them.  free is called when the other streams
-    that were recorded on the memory are done with it; that it follows the work of its own stream is the function's part.
+    and not wait for another thread that allocates: it may be waiting for them.  A MemPool calls them for its segments, each
+    of some MiB, of which it serves many allocations, and at multiples of 512; it holds no lock then, but the thread is still
+    inside use_mem_pool, so that what allocate itself allocates has to come from another pool.  free is called when the
+    other streams that were recorded on the memory are done with it; that it follows the work of its own stream is the function's part.
 
     What allocate raises, the allocation raises: an OutOfMemoryError of a MemoryError once nothing helped, and of any
     other Exception a RuntimeError, whose __cause__ it is.  What free raises is reported by sys.unraisablehook; the
@@ -1094,6 +1139,10 @@ cdef class CallbackAllocator(Allocator):
         callbacks.backend.name = text
         callbacks.backend.take = take_from_callback
         callbacks.backend.give = give_to_callback
+        self.source = <Source*>calloc(1, sizeof(Source))
+        if self.source == NULL:
+            raise MemoryError("no host memory for an allocator's record")
+        self.source.take, self.source.give, self.source.functions = take_segment, give_segment, callbacks
         self.backend = &callbacks.backend
         self.allocate, self.free, self.name = allocate, free, name
 

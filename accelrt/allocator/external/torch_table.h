@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TORCH_TABLE_VERSION = 4, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
+enum { TORCH_TABLE_VERSION = 5, TORCH_TEXT = 1024, TORCH_STATS = 9, TORCH_HANDLE = 256 };
 enum { TORCH_UNKNOWN, TORCH_CAPTURE, TORCH_THREAD, TORCH_HOLDER };  /* what a pool is begun for */
 enum { TORCH_LIVE = 1, TORCH_PENDING = 2 };                         /* a block's state; 0 is free */
 
@@ -42,17 +42,17 @@ struct TorchEvent {
     uint32_t tag;
 };
 typedef void (*TorchWatcher)(const struct TorchEvent *event);
-/* Where a pool's segments come from; it lives as long as the process.  As private_types.pxd lays a Source out. */
-struct TorchSource {
-    void *(*alloc)(size_t size, int device, void *stream);
-    void (*release)(void *address, size_t size, int device, void *stream);
-};
+/* Where a pool's segments come from: functions, of which make_source makes what set_up_pool takes. */
+typedef void *(*TorchTake)(size_t size, int device, void *stream);
+typedef void (*TorchGive)(void *address, size_t size, int device, void *stream);
+struct TorchSource;
 
 struct TorchTable {
     int version;
     /* memory; a text says what went wrong: above 0 for a lack of memory, below for everything else */
     int (*alloc)(size_t size, int device, void *stream, uintptr_t *out_address, char *text);
-    void (*release)(void *address, int device);
+    /* Not 0: no live block begins there; where it does not answer, that goes to stderr. */
+    int (*release)(void *address, int device, int answers);
     void (*record_stream)(void *address, void *stream);
     int (*device_at)(uintptr_t address);                /* -1: not of accelrt's pools */
     size_t (*size_of)(int device, uintptr_t address);   /* of a live block; 0: none begins there */
@@ -83,6 +83,7 @@ struct TorchTable {
     /* The pool of torch's default memory, for one allocation of the calling thread; not 0: it is none of that pool's. */
     int (*enter_home)(int device, void *stream);
     void (*leave_home)(int device);
+    struct TorchSource *(*make_source)(TorchTake take, TorchGive give);  /* for good; NULL: the host has no memory */
     int (*set_up_pool)(int device, uint64_t first, uint64_t second, const struct TorchSource *source, int whole, int lends);
     int (*pool_uses)(int device, uint64_t first, uint64_t second);
     /* checkpoints */

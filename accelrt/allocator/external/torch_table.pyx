@@ -11,8 +11,9 @@ from libc.string cimport memcpy, memset, strlen
 from accelrt.allocator.backing.pages cimport connect_two
 from accelrt.allocator.event_ring cimport Follower
 from accelrt.allocator.external.torch_types cimport (
-    TORCH_CAPTURE, TORCH_HANDLE, TORCH_HOLDER, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT, TORCH_THREAD,
-    TorchBlock, TorchCounter, TorchEvent, TorchPinnedStats, TorchSource, TorchStats, TorchTable, TorchTiming, TorchWatcher,
+    Give, Take, TORCH_CAPTURE, TORCH_HANDLE, TORCH_HOLDER, TORCH_LIVE, TORCH_PENDING, TORCH_TABLE_VERSION, TORCH_TEXT,
+    TORCH_THREAD, TorchBlock, TorchCounter, TorchEvent, TorchPinnedStats, TorchSource, TorchStats, TorchTable, TorchTiming,
+    TorchWatcher,
 )
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.heaps cimport block_at, lock_all, thread_number, unlock_all
@@ -268,17 +269,24 @@ cdef int explain(char* text, const char* call, int device, int code) noexcept no
 
 # --- memory --------------------------------------------------------------------------------------------------
 
+cdef enum:
+    AMOUNT = 32  # characters
+
+
 cdef double mib(int64_t size) noexcept nogil:
     return size / 1048576.0
 
 
-cdef double amount(size_t size) noexcept nogil:
-    # In what unit_of answers.
-    return size / 1073741824.0 if size >= 1 << 30 else mib(size)
-
-
-cdef const char* unit_of(size_t size) noexcept nogil:
-    return b"GiB" if size >= 1 << 30 else b"MiB"
+cdef void print_amount(char* text, size_t size) noexcept nogil:
+    # As torch writes amounts; text has room for AMOUNT bytes.
+    if size <= 1 << 10:
+        snprintf(text, AMOUNT, "%zu bytes", size)
+    elif size <= 1 << 20:
+        snprintf(text, AMOUNT, "%.2f KiB", size / 1024.0)
+    elif size <= 1 << 30:
+        snprintf(text, AMOUNT, "%.2f MiB", mib(size))
+    else:
+        snprintf(text, AMOUNT, "%.2f GiB", size / 1073741824.0)
 
 
 cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
@@ -287,15 +295,18 @@ cdef int explain_memory(char* text, int device, size_t size) noexcept nogil:
     cdef size_t room = 0, capacity = 0
     cdef size_t limit = limit_of(pool)
     cdef int64_t reserved = reserved_bytes(pool), live = allocated_bytes(pool), active = active_bytes(pool)
+    cdef char[AMOUNT] asked, whole, left
     cdef int written
     registry.active().memory_info(device, &room, &capacity)  # a refusal leaves zeros
+    print_amount(asked, size)
+    print_amount(whole, capacity)
+    print_amount(left, room)
     written = snprintf(
-        text, TORCH_TEXT, "CUDA out of memory. Tried to allocate %.2f %s. GPU %d has a total capacity of %.2f %s of which "
-        "%.2f %s is free. It is %zu bytes of accelrt, torch's allocator here. accelrt reserved %.2f MiB: "
+        text, TORCH_TEXT, "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which "
+        "%s is free. It is %zu bytes of accelrt, torch's allocator here. accelrt reserved %.2f MiB: "
         "%.2f are live, %.2f given back but in use on another stream, %.2f idle, of which the largest piece has %.2f. "
-        "accelrt.memory.report() shows what holds it.", amount(size), unit_of(size), device, amount(capacity),
-        unit_of(capacity), amount(room), unit_of(room), size, mib(reserved), mib(live), mib(active - live),
-        mib(reserved - active), mib(largest_free(pool)))
+        "accelrt.memory.report() shows what holds it.", asked, device, whole, left, size, mib(reserved), mib(live),
+        mib(active - live), mib(reserved - active), mib(largest_free(pool)))
     if limit < SIZE_MAX and written > 0 and written < TORCH_TEXT:
         snprintf(text + written, TORCH_TEXT - written, " The limit is %.2f MiB (set_per_process_memory_fraction).",
                  mib(limit))
@@ -337,16 +348,20 @@ cdef int alloc_slow(size_t size, int device, uintptr_t stream, uintptr_t* out_ad
     return native.allocate(device, size, stream, out_address)
 
 
+cdef int free_block(void* address, int device) noexcept nogil:
+    cdef int code
+    if is_outside(device):
+        return INVALID_DEVICE
+    if wants_stack(CONTEXT_ALL):
+        take_stack_here(device, CONTEXT_ALL)
+    code = release(device, <uintptr_t>address)
+    return 0 if code == FORKED else code
+
+
 cdef void hook_free(void* address, int device) noexcept nogil:
     # torch names the stream that the memory was allocated on, which is no news.
-    cdef int code = INVALID_DEVICE
-    if address == NULL:
-        return
-    if not is_outside(device):
-        if wants_stack(CONTEXT_ALL):
-            take_stack_here(device, CONTEXT_ALL)
-        code = release(device, <uintptr_t>address)
-    if code and code != FORKED:
+    cdef int code = 0 if address == NULL else free_block(address, device)
+    if code:
         complain("freeing torch's memory", device, code)
 
 
@@ -376,10 +391,19 @@ cdef size_t hook_largest(int device) noexcept nogil:
     return max(room, largest_free(pool))
 
 
+# By how much torch's count of waits differs from accelrt's since the last reset: torch counts one in each empty_cache(),
+# also of a device that has no pool yet, and knows the home as no pool.
+cdef long[MAX_DEVICES] waits_apart
+
+
 cdef void hook_reset() noexcept nogil:
     cdef void* state = leave_gil()
+    cdef int device
     if load_count(&open_captures):
         drop_ended()
+    for device in range(MAX_DEVICES):
+        if pool_if_made(device) == NULL:
+            add_count(&waits_apart[device], 1)
     empty_all("empty_cache for torch")
     enter_gil(state)
 
@@ -777,6 +801,13 @@ def tell_holder(int device, pool: tuple[int, int], bint alive) -> None:
     pthread_mutex_unlock(&guard)
 
 
+def settle_uses() -> None:
+    """Ends the uses by captures that are over without torch having said so."""
+    with nogil:
+        if load_count(&open_captures):
+            drop_ended()
+
+
 def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
     """Lists what torch uses of pools, 64 at most, for tests: (device, id, "capture", "thread" or "object", state)."""
     # No object is made under the guard: a garbage collection may end uses.
@@ -903,7 +934,7 @@ cdef void stats_of(int device, TorchStats* out_stats) noexcept nogil:
     copy_counter(&out_stats.oversize_segments, &stats.oversize_segments)
     out_stats.retries = stats.num_alloc_retries
     out_stats.refusals = stats.num_ooms
-    out_stats.waits = stats.num_sync_all_streams
+    out_stats.waits = stats.num_sync_all_streams + (0 if is_outside(device) else load_count(&waits_apart[device]))
     out_stats.device_allocations = stats.num_device_alloc
     out_stats.device_frees = stats.num_device_free
     out_stats.max_split = max_split_of(pool_at(device))
@@ -915,6 +946,19 @@ cdef void restart_peaks(int device) noexcept nogil:
 
 cdef void restart_accumulated(int device) noexcept nogil:
     reset_accumulated(pool_at(device))
+    if not is_outside(device):
+        store_count(&waits_apart[device], 0)
+
+
+def difference_of_waits(int device) -> int:
+    """Tells what accelrt's num_sync_all_streams lacks of the waits that torch counts for a device."""
+    return 0 if is_outside(device) else load_count(&waits_apart[device])
+
+
+def restart_accumulated_stats(int device) -> None:
+    """Sets a device's figures of increases to 0, as torch.cuda.reset_accumulated_memory_stats."""
+    with nogil:
+        restart_accumulated(device)
 
 
 cdef int blocks_of(int device, TorchBlock** out_blocks, size_t* out_count) noexcept nogil:
@@ -988,8 +1032,12 @@ cdef void leave_home(int device) noexcept nogil:
 
 
 cdef void empty_with_home() noexcept nogil:
+    cdef int device
     hook_reset()
     if home:
+        for device in range(MAX_DEVICES):
+            if pool_if_made(device) != NULL:
+                add_count(&waits_apart[device], -1)
         empty_private(0, home)
 
 
@@ -998,6 +1046,14 @@ def choose_home(number: int) -> None:
     global home, home_devices
     if home != number:
         home, home_devices = number, 0
+
+
+cdef TorchSource* make_source(Take take, Give give) noexcept nogil:
+    # For the process's whole life; NULL: the host has no memory.
+    cdef Source* source = <Source*>calloc(1, sizeof(Source))
+    if source != NULL:
+        source.alloc, source.free = take, give
+    return <TorchSource*>source
 
 
 cdef int prepare_pool(int device, uint64_t first, uint64_t second, const TorchSource* source, int whole,
@@ -1298,10 +1354,14 @@ cdef bint is_shared(uintptr_t address) noexcept nogil:
     return answer
 
 
-cdef void give_back(void* address, int device) noexcept nogil:
+cdef int give_back(void* address, int device, int answers) noexcept nogil:
     # A block of torch's; one that other processes may open goes back later.
-    if not is_shared(<uintptr_t>address) or end_share(<uintptr_t>address, True) >= 0:
-        hook_free(address, device)
+    if is_shared(<uintptr_t>address) and end_share(<uintptr_t>address, True) < 0:
+        return 0
+    if answers:
+        return free_block(address, device)
+    hook_free(address, device)
+    return 0
 
 
 cdef const Exported* hold_share(
@@ -1413,6 +1473,7 @@ table.enter_pool = enter_pool
 table.leave_pool = leave_pool
 table.enter_home = enter_home
 table.leave_home = leave_home
+table.make_source = make_source
 table.set_up_pool = prepare_pool
 table.pool_uses = pool_uses
 table.save_pool = save_state

@@ -60,10 +60,12 @@ cdef extern from "torch_table.h":
     ctypedef void (*TorchWatcher)(const TorchEvent* event) noexcept nogil
     ctypedef struct TorchSource "struct TorchSource":
         pass
+    ctypedef void* (*Take "TorchTake")(size_t size, int device, void* stream) noexcept nogil
+    ctypedef void (*Give "TorchGive")(void* address, size_t size, int device, void* stream) noexcept nogil
     ctypedef struct TorchTable "struct TorchTable":
         int version
         int (*alloc)(size_t size, int device, void* stream, uintptr_t* out_address, char* text) noexcept nogil
-        void (*release)(void* address, int device) noexcept nogil
+        int (*release)(void* address, int device, int answers) noexcept nogil
         void (*record_stream)(void* address, void* stream) noexcept nogil
         int (*device_at)(uintptr_t address) noexcept nogil
         size_t (*size_of)(int device, uintptr_t address) noexcept nogil
@@ -91,6 +93,7 @@ cdef extern from "torch_table.h":
         void (*leave_pool)(int device, uint64_t first, uint64_t second) noexcept nogil
         int (*enter_home)(int device, void* stream) noexcept nogil
         void (*leave_home)(int device) noexcept nogil
+        TorchSource* (*make_source)(Take take, Give give) noexcept nogil
         int (*set_up_pool)(int device, uint64_t first, uint64_t second, const TorchSource* source, int whole,
                            int lends) noexcept nogil
         int (*pool_uses)(int device, uint64_t first, uint64_t second) noexcept nogil

@@ -14,6 +14,7 @@ cdef extern from *:
 
 cdef enum:
     EXACT = 128  # classes that hold one size each: 64 KiB / 512
+    PAGED = 288  # the class of 2 MiB, the smallest page that there is
 
 
 cdef inline int class_of(size_t size) noexcept nogil:
@@ -78,6 +79,7 @@ cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
 cdef inline void insert(Heap* heap, Block* block) noexcept nogil:
     # Inserts a FREE block into the list of its class.
     cdef int index = class_of(block.size)
+    heap.page_changes += index >= PAGED
     block.index = index
     block.left = NULL
     block.right = NULL
@@ -117,6 +119,7 @@ cdef inline void remove(Heap* heap, Block* block) noexcept nogil:
     cdef Block** link = &heap.trees[index]
     cdef Block* low = block.left
     cdef Block* high = block.right
+    heap.page_changes += index >= PAGED
     while link[0] != block:
         link = &link[0].left if precedes(block, link[0]) else &link[0].right
     while low != NULL and high != NULL:  # merge the two subtrees

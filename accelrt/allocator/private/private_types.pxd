@@ -6,6 +6,7 @@
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.allocator.stats cimport STATS
+from accelrt.driver.table cimport Table
 from accelrt.uses.events cimport PooledEvent, Use
 
 # A stream on which graphs were replayed that are destroyed now: their last replay may still be running.
@@ -52,15 +53,19 @@ cdef struct Moved:
     const char* row      # of the driver's table, that answered an error; NULL: none did
     bint down            # after a failed call: the pool is suspended
 
-# Where a private pool takes plain segments from in place of the driver's plain memory: a library's functions, or managed
-# memory; it lives as long as the process.  The functions are called with the device current, in relaxed capture mode and
-# outside the exclusive section.
+# Where a private pool takes plain segments from in place of the driver's plain memory: a library's functions, managed
+# memory, or two Python functions; it lives as long as the process.  A library's functions are called with the device current,
+# in relaxed capture mode and outside the exclusive section; take and give, which do as much for Python's, without any lock.
 cdef struct Source:
-    bint managed      # the driver's managed memory, in place of the two functions
+    bint managed      # the driver's managed memory, in place of functions
     bint prefetches   # of managed memory: each segment goes to the device when it comes
     size_t headroom   # of managed memory: what does not leave so much of the device free stays on the host; SIZE_MAX: none
     void* (*alloc)(size_t size, int device, void* stream) noexcept nogil
     void (*free)(void* address, size_t size, int device, void* stream) noexcept nogil
+    # NULL but of Python's
+    int (*take)(const Source* source, Table* table, int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil  # no-cython-lint
+    void (*give)(const Source* source, Table* table, int device, uintptr_t address, size_t size, uintptr_t stream) noexcept nogil  # no-cython-lint
+    const void* functions
 
 # A private pool: the heaps that the captures of one graph pool handle, or a MemPool, allocate from.
 cdef struct PrivatePool:

@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, malloc
 from libc.string cimport memset
 
 from accelrt.allocator.audit cimport inspected
-from accelrt.allocator.backing.pages cimport open_private
+from accelrt.allocator.backing.pages cimport open_private, unlock_growth
 from accelrt.allocator.backing.stitching cimport poll_all
 from accelrt.allocator.event_ring cimport record_allocation, record_event, record_free_completed, record_free_requested
 from accelrt.allocator.external.external_pool cimport external_begin_capture, external_end_capture
@@ -221,7 +221,7 @@ cdef void expect_idle(int device) noexcept nogil:
         if release_ended(pool) != NOT_READY:  # what cannot go back, such as pages with live memory, stays as it is
             pool.ended_kept = pool.ended
         unlock_all(pool, NULL)
-        pthread_mutex_unlock(&pool.growth)
+        unlock_growth(pool)
 
 
 cdef int begin_capture(int device, uint64_t first, uint64_t second, uint64_t capture) noexcept nogil:

@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
 from accelrt.allocator.audit cimport inspected
-from accelrt.allocator.backing.pages cimport close_file, count_owner, open_range
+from accelrt.allocator.backing.pages cimport close_file, count_owner, open_range, unlock_growth
 from accelrt.allocator.event_ring cimport drop_stack, record_event
 from accelrt.allocator.heaps cimport (
     block_at, call_unlocked, count_pool, count_splits, find_private, lock_all, release_hold, reserved, retain, sum_of,
@@ -968,7 +968,7 @@ cdef int end(Pool* pool, int code) noexcept nogil:
         count_splits(pool, pool.heaps)
     code = inspected(pool, code)
     unlock_all(pool, NULL)
-    pthread_mutex_unlock(&pool.growth)
+    unlock_growth(pool)
     drop_stack()
     return code
 

@@ -14,6 +14,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
+from posix.dlfcn cimport RTLD_LOCAL, RTLD_NOW, dlopen, dlsym
 from posix.fcntl cimport F_SETFD, FD_CLOEXEC, fcntl
 from posix.types cimport pid_t
 from posix.unistd cimport getpid
@@ -55,8 +56,8 @@ from accelrt.driver.table cimport (
     LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table,
 )
 from accelrt.status cimport (
-    INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, NO_DEVICE,
-    NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_ENABLED, SUCCESS, keep_init_error,
+    CAPTURE_UNSUPPORTED, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_READY,
+    NOT_SUPPORTED, NO_DEVICE, NO_HOST_MEMORY, OUT_OF_MEMORY, PEER_ACCESS_ENABLED, SUCCESS, keep_init_error,
 )
 
 cdef extern from *:
@@ -68,6 +69,7 @@ cdef extern from *:
 # Functions of cuda.bindings.cydriver.  Which value means an exception differs between releases of cuda-bindings, so the
 # exception itself is asked for.
 ctypedef int (*init_fn)(unsigned int flags) except * nogil
+ctypedef int (*plain_init_fn)(unsigned int flags) noexcept nogil  # the library's own
 ctypedef int (*error_name_fn)(int code, const char** out_name) except * nogil
 ctypedef int (*proc_address_fn)(
     const char* name, void** out_address, int version, unsigned long long flags, int* out_status) except * nogil
@@ -109,11 +111,22 @@ cdef int load_cydriver() except -1:
     return 0
 
 
+cdef void init_before_bindings() noexcept nogil:
+    # In the child of a fork whose parent has NVML open, cuGetProcAddress dies of signal 11 (driver 580.159.04) unless cuInit
+    # came before cuda.bindings was loaded.  Where the library is elsewhere, cuda.bindings finds it.
+    cdef void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)
+    cdef void* init = dlsym(library, "cuInit") if library != NULL else NULL
+    if init != NULL:
+        (<plain_init_fn>init)(0)
+
+
 cdef int start_library() except -1:
     global reason
     cdef int answer
     cdef const char* name = NULL
     reason = ""
+    with nogil:
+        init_before_bindings()
     load_cydriver()
     with nogil:
         answer = cuInit(0)
@@ -410,10 +423,13 @@ cdef int default_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
 
 cdef int async_alloc_entered(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef CUmemoryPool pool = NULL
-    cdef CUdeviceptr address = 0
     cdef int code = default_pool(device, &pool)
-    if code == SUCCESS:
-        code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
+    return code if code else alloc_from(pool, stream, size, out_address)
+
+
+cdef int alloc_from(CUmemoryPool pool, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef CUdeviceptr address = 0
+    cdef int code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
     out_address[0] = address if code == SUCCESS else 0
     return code
 
@@ -433,9 +449,7 @@ cdef int async_get(int device, int attribute, uint64_t* out_value) noexcept nogi
     cdef CUmemoryPool pool = NULL
     cdef int code = default_pool(device, &pool)
     out_value[0] = 0
-    if code == SUCCESS:
-        code = cuMemPoolGetAttribute(pool, <CUmemPool_attribute>attribute, out_value)
-    return code
+    return code if code else cuMemPoolGetAttribute(pool, <CUmemPool_attribute>attribute, out_value)
 
 
 cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
@@ -470,6 +484,60 @@ cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
         code = cuMemPoolGetAccess(&flags, pool, &location)
     out_access[0] = <int>flags if code == SUCCESS else 0
     return code
+
+
+# memory: stream-ordered and managed, always the device's default pool of it.  Graphs take no such memory: a capture would
+# have an allocation of the device's own instead.
+
+cdef enum:
+    MANAGED_TYPE = 2  # CU_MEM_ALLOCATION_TYPE_MANAGED, which headers have since 13.0
+
+cdef int managed_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
+    cdef CUmemLocation location
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    if cuMemGetDefaultMemPool == NULL or library_version < FROM_13_0:
+        return NOT_SUPPORTED
+    location = access_of(device, 0).location
+    return cuMemGetDefaultMemPool(out_pool, &location, MANAGED_TYPE)
+
+
+cdef int refuse_capturing(uintptr_t stream) noexcept nogil:
+    cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
+    cdef int code = cuStreamIsCapturing(<CUstream>stream, &status)
+    return CAPTURE_UNSUPPORTED if code == SUCCESS and status != CU_STREAM_CAPTURE_STATUS_NONE else code
+
+
+cdef int managed_pool_alloc_entered(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef CUmemoryPool pool = NULL
+    cdef int code = managed_pool(device, &pool)
+    if code == SUCCESS:
+        code = refuse_capturing(stream)
+    return code if code else alloc_from(pool, stream, size, out_address)
+
+
+cdef int managed_pool_free_entered(uintptr_t stream, uintptr_t address) noexcept nogil:
+    cdef int code = refuse_capturing(stream)
+    return code if code else cuMemFreeAsync(address, <CUstream>stream)
+
+
+cdef int managed_pool_trim(int device, size_t keep) noexcept nogil:
+    cdef CUmemoryPool pool = NULL
+    cdef int code = managed_pool(device, &pool)
+    return code if code else cuMemPoolTrimTo(pool, keep)
+
+
+cdef int managed_pool_get(int device, int attribute, uint64_t* out_value) noexcept nogil:
+    cdef CUmemoryPool pool = NULL
+    cdef int code = managed_pool(device, &pool)
+    out_value[0] = 0
+    return code if code else cuMemPoolGetAttribute(pool, <CUmemPool_attribute>attribute, out_value)
+
+
+cdef int managed_pool_set(int device, int attribute, uint64_t value) noexcept nogil:
+    cdef CUmemoryPool pool = NULL
+    cdef int code = managed_pool(device, &pool)
+    return code if code else cuMemPoolSetAttribute(pool, <CUmemPool_attribute>attribute, &value)
 
 
 # memory: managed.  Of the versions of two functions the later one is called where the driver is as new as it: an older

@@ -64,8 +64,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
         unsigned long long) noexcept nogil  # physical_create, physical_create_shared
     ctypedef int (*PFN_cuMemExportToShareableHandle_v10020)(
-        void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
-        unsigned long long) noexcept nogil  # physical_export
+        void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # physical_export
     ctypedef int (*PFN_cuMemImportFromShareableHandle_v10020)(
         CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType
     ) noexcept nogil  # physical_import(out_handle, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -78,12 +77,13 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemUnmap_v10020)(CUdeviceptr, size_t) noexcept nogil  # memory_unmap(address, size)
     ctypedef int (*PFN_cuMemAllocFromPoolAsync_v11020)(
         CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc
-    ctypedef int (*PFN_cuMemFreeAsync_v11020)(CUdeviceptr, CUstream) noexcept nogil  # async_free(address, stream)
-    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(CUmemoryPool, size_t) noexcept nogil  # async_trim
+    ctypedef int (*PFN_cuMemFreeAsync_v11020)(
+        CUdeviceptr, CUstream) noexcept nogil  # async_free(address, stream), managed_pool_free
+    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(CUmemoryPool, size_t) noexcept nogil  # async_trim, managed_pool_trim
     ctypedef int (*PFN_cuMemPoolGetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_get
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_get, managed_pool_get
     ctypedef int (*PFN_cuMemPoolSetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_set
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_set, managed_pool_set
     ctypedef int (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool*, CUdevice) noexcept nogil  # async_alloc
     ctypedef int (*PFN_cuMemHostAlloc_v2020)(
         void**, size_t, unsigned int) noexcept nogil  # host_alloc(out_address, size, CU_MEMHOSTALLOC_PORTABLE)
@@ -97,8 +97,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemPrefetchAsync_v12020)(
         CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream) noexcept nogil  # not needed
     ctypedef int (*PFN_cuMemPrefetchAsync_v8000)(CUdeviceptr, size_t, CUdevice, CUstream) noexcept nogil  # not needed
-    ctypedef int (*PFN_cuMemAdvise_v12020)(
-        CUdeviceptr, size_t, CUmem_advise, CUmemLocation) noexcept nogil  # not needed
+    ctypedef int (*PFN_cuMemAdvise_v12020)(CUdeviceptr, size_t, CUmem_advise, CUmemLocation) noexcept nogil  # not needed
     ctypedef int (*PFN_cuMemAdvise_v8000)(CUdeviceptr, size_t, CUmem_advise, CUdevice) noexcept nogil  # not needed
     ctypedef int (*PFN_cuMemRangeGetAttribute_v8000)(
         void*, size_t, CUmem_range_attribute, CUdeviceptr, size_t) noexcept nogil  # managed_attribute
@@ -110,10 +109,8 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuStreamCreateWithPriority_v5050)(
         CUstream*, unsigned int, int) noexcept nogil  # stream_create(out_stream, flags, priority)
     ctypedef int (*PFN_cuStreamDestroy_v4000)(CUstream) noexcept nogil  # stream_destroy(stream)
-    ctypedef int (*PFN_cuStreamGetPriority_v5050)(
-        CUstream, int*) noexcept nogil  # stream_priority(stream, out_priority)
-    ctypedef int (*PFN_cuStreamGetFlags_v5050)(
-        CUstream, unsigned int*) noexcept nogil  # stream_flags(stream, out_flags)
+    ctypedef int (*PFN_cuStreamGetPriority_v5050)(CUstream, int*) noexcept nogil  # stream_priority(stream, out_priority)
+    ctypedef int (*PFN_cuStreamGetFlags_v5050)(CUstream, unsigned int*) noexcept nogil  # stream_flags(stream, out_flags)
     ctypedef int (*PFN_cuStreamGetCtx_v9020)(CUstream, CUcontext*) noexcept nogil  # stream_device
     ctypedef int (*PFN_cuStreamQuery_v2000)(CUstream) noexcept nogil  # stream_query(stream)
     ctypedef int (*PFN_cuStreamSynchronize_v2000)(CUstream) noexcept nogil  # stream_synchronize(stream), copy
@@ -175,7 +172,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUdeviceptr*, CUipcMemHandle, unsigned int) noexcept nogil  # ipc_memory_open
     ctypedef int (*PFN_cuIpcCloseMemHandle_v4010)(CUdeviceptr) noexcept nogil  # ipc_memory_close(address)
     ctypedef int (*PFN_cuGraphGetEdges_v12030)(
-        CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil  # graph_edges
+        CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil  # graph_edges, graph_edges_with
     ctypedef int (*PFN_cuGraphNodeGetType_v10000)(
         CUgraphNode, CUgraphNodeType*) noexcept nogil  # graph_node_type(node, out_type), graph_node_params
     ctypedef int (*PFN_cuStreamBeginCaptureToGraph_v12030)(
@@ -229,8 +226,6 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
-    ctypedef int (*PFN_cuMemRetainAllocationHandle_v11000)(
-        CUmemGenericAllocationHandle*, void*) noexcept nogil  # physical_retain(out_handle, address)
 
     # graphs made by hand
 
@@ -244,16 +239,15 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuGraphDestroyNode_v10000)(CUgraphNode) noexcept nogil  # graph_node_destroy(node)
     ctypedef int (*PFN_cuGraphAddDependencies_v12030)(
         CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t
-    ) noexcept nogil  # graph_edges_add(graph, origins, targets, NULL, count)
+    ) noexcept nogil  # graph_edges_add(graph, origins, targets, NULL, count), graph_edges_add_with(graph, origins, targets, data, count)  # no-cython-lint
     ctypedef int (*PFN_cuGraphRemoveDependencies_v12030)(
         CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t
-    ) noexcept nogil  # graph_edges_remove(graph, origins, targets, NULL, count)
+    ) noexcept nogil  # graph_edges_remove(graph, origins, targets, NULL, count), graph_edges_remove_with(graph, origins, targets, data, count)  # no-cython-lint
     ctypedef int (*PFN_cuGraphNodeSetEnabled_v11060)(
         CUgraphExec, CUgraphNode, unsigned int) noexcept nogil  # graph_node_enable(exec_, node, enabled)
     ctypedef int (*PFN_cuGraphNodeGetEnabled_v11060)(
         CUgraphExec, CUgraphNode, unsigned int*) noexcept nogil  # graph_node_enabled(exec_, node, out_enabled)
-    ctypedef int (*PFN_cuGraphMemcpyNodeGetParams_v10000)(
-        CUgraphNode, CUDA_MEMCPY3D_v2*) noexcept nogil  # graph_node_params
+    ctypedef int (*PFN_cuGraphMemcpyNodeGetParams_v10000)(CUgraphNode, CUDA_MEMCPY3D_v2*) noexcept nogil  # graph_node_params
     ctypedef int (*PFN_cuGraphMemsetNodeGetParams_v10000)(
         CUgraphNode, CUDA_MEMSET_NODE_PARAMS*) noexcept nogil  # graph_node_params
     ctypedef int (*PFN_cuGraphHostNodeGetParams_v10000)(
@@ -289,13 +283,16 @@ ctypedef int (*PFN_cuMemcpyBatchAsync_v13000)(
     CUdeviceptr*, CUdeviceptr*, size_t*, size_t, void*, size_t*, size_t, CUstream) noexcept nogil  # not needed
 ctypedef int (*PFN_cuMemcpy3DBatchAsync_v12080)(
     size_t, void*, size_t*, unsigned long long, CUstream) noexcept nogil  # not needed
-ctypedef int (*PFN_cuMemcpy3DBatchAsync_v13000)(
-    size_t, void*, unsigned long long, CUstream) noexcept nogil  # not needed
+ctypedef int (*PFN_cuMemcpy3DBatchAsync_v13000)(size_t, void*, unsigned long long, CUstream) noexcept nogil  # not needed
 ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
     CUdeviceptr, CUdeviceptr, size_t, void*, CUstream) noexcept nogil  # not needed
 
-# Who may use a device's pool of the driver's.
+# The driver's pools: who may use a device's, and those of managed memory; and how tools of profiling name graphs.
 ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(
     CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # async_access_set
 ctypedef int (*PFN_cuMemPoolGetAccess_v11020)(
     CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # async_access_get
+ctypedef int (*PFN_cuMemGetDefaultMemPool_v13000)(CUmemoryPool*, CUmemLocation*, int) noexcept nogil  # not needed
+ctypedef int (*PFN_cuGraphNodeGetToolsId_v13010)(
+    CUgraphNode, cuuint64_t*) noexcept nogil  # graph_node_tools_id(node, out_id)
+ctypedef int (*PFN_cuGraphExecGetId_v13010)(CUgraphExec, unsigned int*) noexcept nogil  # graph_exec_id(exec_, out_id)

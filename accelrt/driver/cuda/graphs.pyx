@@ -90,17 +90,23 @@ cdef int graph_edges_entered(
     uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count
 ) noexcept nogil:
     # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
-    cdef CUgraphEdgeData* data = NULL
+    cdef void* data = NULL
     cdef int code
-    out_count[0] = room
     if room:
-        data = <CUgraphEdgeData*>calloc(room, sizeof(CUgraphEdgeData))
+        data = calloc(room, sizeof(CUgraphEdgeData))
         if data == NULL:
             return NO_HOST_MEMORY
-    code = cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins if room else NULL,
-                           <CUgraphNode*>targets if room else NULL, data, out_count)
+    code = graph_edges_with_entered(graph, room, origins, targets, data, out_count)
     free(data)
     return code
+
+
+cdef int graph_edges_with_entered(
+    uintptr_t graph, size_t room, void* origins, void* targets, void* data, size_t* out_count
+) noexcept nogil:
+    out_count[0] = room
+    return cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins if room else NULL,
+                           <CUgraphNode*>targets if room else NULL, <CUgraphEdgeData*>data if room else NULL, out_count)
 
 
 # conditional nodes

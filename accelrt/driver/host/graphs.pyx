@@ -27,13 +27,14 @@ from accelrt.driver.host.stream cimport (
 )
 from accelrt.driver.host.work cimport (
     ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN, WAIT,
-    Frontier, Graph, HostEvent, HostFunction, HostStream, Launch, Node, Plan, Ticket, Work, add_to_frontier, begin_work,
-    clear_frontier, copy_frontier,
+    Frontier, Graph, HostEvent, HostFunction, HostStream, Launch, Node, Plan, Ticket, Work, add_edge, add_to_frontier,
+    begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
-    ALLOCATE_DEVICE, ALLOCATE_MANAGED, INSTANTIATE_AUTO_FREE, INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES,
-    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
-    NODE_RECORD, NODE_WAIT, NodeParams,
+    ALLOCATE_DEVICE, ALLOCATE_MANAGED, EDGE_DEFAULT, EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
+    INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
+    NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT, PORT_LAUNCH_ORDER,
+    PORT_PROGRAMMATIC,
 )
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, Table,
@@ -102,7 +103,7 @@ cdef int capture_end_locked(int device, uintptr_t stream, uintptr_t* out_graph) 
     if code == 0 and graph.within != NULL:
         out_graph[0] = graph.handle
     elif code == 0:
-        out_graph[0] = graph.handle if graph.handle else new_handle()
+        graph.handle = out_graph[0] = graph.handle if graph.handle else new_handle()
         map_insert(&graphs, out_graph[0], graph)
     return code
 
@@ -165,6 +166,7 @@ cdef int capture_continue_locked(HostStream* stream, uintptr_t node) noexcept no
     if known == NULL:
         return INVALID_VALUE
     place = <int>(known - stream.capture.graph.nodes)
+    memset(&itself, 0, sizeof(Frontier))
     itself.nodes, itself.count = &place, 1
     return copy_frontier(&stream.frontier, &itself)
 
@@ -254,15 +256,23 @@ cdef int graph_nodes_locked(Graph* graph, size_t room, void* nodes, size_t* out_
     return 0
 
 
-cdef size_t list_edges(const Graph* graph, size_t room, uintptr_t* origins, uintptr_t* targets) noexcept nogil:
+cdef size_t list_edges(
+    const Graph* graph, size_t room, uintptr_t* origins, uintptr_t* targets, EdgeData* data
+) noexcept nogil:
     # Answers how many there are; writes those that have room.
     cdef size_t count = 0
+    cdef const EdgeData* carried
     cdef int index, step
     for index in range(graph.count):
         for step in range(graph.nodes[index].after.count):
             if count < room:
                 origins[count] = graph.nodes[graph.nodes[index].after.nodes[step]].handle
                 targets[count] = graph.nodes[index].handle
+            if count < room and data != NULL:
+                carried = edge_data(&graph.nodes[index].after, step)
+                memset(&data[count], 0, sizeof(EdgeData))
+                if carried != NULL:
+                    data[count] = carried[0]
             count += 1
     return count
 
@@ -270,7 +280,13 @@ cdef size_t list_edges(const Graph* graph, size_t room, uintptr_t* origins, uint
 cdef int graph_edges_locked(
     Graph* graph, size_t room, void* origins, void* targets, size_t* out_count
 ) noexcept nogil:
-    cdef size_t count = list_edges(graph, room, <uintptr_t*>origins, <uintptr_t*>targets)
+    return graph_edges_with_locked(graph, room, origins, targets, NULL, out_count)
+
+
+cdef int graph_edges_with_locked(
+    Graph* graph, size_t room, void* origins, void* targets, void* data, size_t* out_count
+) noexcept nogil:
+    cdef size_t count = list_edges(graph, room, <uintptr_t*>origins, <uintptr_t*>targets, <EdgeData*>data)
     out_count[0] = min(count, room) if room else count
     return 0
 
@@ -280,6 +296,22 @@ cdef int graph_node_type_locked(Graph* graph, uintptr_t node, int* out_type) noe
     if known == NULL:
         return INVALID_VALUE
     out_type[0] = type_of(known.work.kind)
+    return 0
+
+
+cdef int graph_node_tools_id_locked(Graph* graph, uintptr_t node, uint64_t* out_id) noexcept nogil:
+    if find_node(graph.nodes, graph.count, node) == NULL:
+        return INVALID_VALUE
+    out_id[0] = <uint64_t>number_of(graph.handle) << 32 | number_of(node)
+    return 0
+
+
+cdef unsigned int number_of(uintptr_t handle) noexcept nogil:
+    return <unsigned int>handle  # its low half
+
+
+cdef int graph_exec_id_locked(Exec* exec_, unsigned int* out_id) noexcept nogil:
+    out_id[0] = number_of(exec_.handle)
     return 0
 
 
@@ -372,6 +404,8 @@ cdef int remove_node(Graph* graph, int place) noexcept nogil:
         for step in range(after.count):
             if after.nodes[step] != place:
                 after.nodes[left] = after.nodes[step] - (after.nodes[step] > place)
+                if after.data != NULL:
+                    after.data[left] = after.data[step]
                 left += 1
         after.count = left
     return 0
@@ -383,58 +417,100 @@ cdef void remove_from_frontier(Frontier* frontier, int node) noexcept nogil:
         if frontier.nodes[step] == node:
             frontier.count -= 1
             memmove(&frontier.nodes[step], &frontier.nodes[step + 1], (frontier.count - step) * sizeof(int))
+            if frontier.data != NULL:
+                memmove(&frontier.data[step], &frontier.data[step + 1], (frontier.count - step) * sizeof(EdgeData))
             return
 
 
-cdef bint has_edge(const Graph* graph, int origin, int target) noexcept nogil:
-    cdef const Frontier* after = &graph.nodes[target].after
+cdef int find_edge(const Frontier* after, int origin) noexcept nogil:
+    # Its index; -1 where there is none.
     cdef int step
     for step in range(after.count):
         if after.nodes[step] == origin:
-            return True
-    return False
+            return step
+    return -1
+
+
+cdef bint same_data(const EdgeData* one, const EdgeData* other) noexcept nogil:
+    # NULL carries nothing.
+    if one == NULL or other == NULL:
+        return one == other
+    return one.type == other.type and one.from_port == other.from_port
+
+
+cdef bint is_allowed(const Node* origin, const Node* target, const EdgeData* data) noexcept nogil:
+    # Kernels alone have ports, and what comes after one by itself is a kernel.
+    cdef int index
+    for index in range(5):
+        if data.reserved[index]:
+            return False
+    if data.to_port or data.type > EDGE_PROGRAMMATIC or data.from_port > PORT_LAUNCH_ORDER:
+        return False
+    if data.type == EDGE_PROGRAMMATIC:
+        return data.from_port != PORT_DEFAULT and origin.work.kind == KERNEL and target.work.kind == KERNEL
+    return data.from_port == PORT_DEFAULT or data.from_port == PORT_LAUNCH_ORDER and origin.work.kind == KERNEL
 
 
 cdef int graph_edges_add_locked(Graph* graph, size_t count, void* origins, void* targets) noexcept nogil:
-    return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, True)
+    return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, NULL, True)
+
+
+cdef int graph_edges_add_with_locked(
+    Graph* graph, size_t count, void* origins, void* targets, void* data
+) noexcept nogil:
+    return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, True)
 
 
 cdef int graph_edges_remove_locked(Graph* graph, size_t count, void* origins, void* targets) noexcept nogil:
+    return graph_edges_remove_with_locked(graph, count, origins, targets, NULL)
+
+
+cdef int graph_edges_remove_with_locked(
+    Graph* graph, size_t count, void* origins, void* targets, void* data
+) noexcept nogil:
     if has_memory(graph):
         return NOT_SUPPORTED
-    return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, False)
+    return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, False)
 
 
 cdef int change_edges(
-    Graph* graph, size_t count, const uintptr_t* origins, const uintptr_t* targets, bint adds
+    Graph* graph, size_t count, const uintptr_t* origins, const uintptr_t* targets, const EdgeData* data, bint adds
 ) noexcept nogil:
-    # All or none: where one is refused, those before it are taken back.
+    # All or none: where one is refused, those before it are taken back.  An edge that carries something is removed by that.
     cdef const Node* origin
     cdef const Node* target
+    cdef EdgeData carried
     cdef size_t index = 0
     cdef int code = INVALID_VALUE if is_captured_into(graph) else 0
+    memset(&carried, 0, sizeof(EdgeData))
     while index < count and code == 0:
         origin = find_node(graph.nodes, graph.count, origins[index])
         target = find_node(graph.nodes, graph.count, targets[index])
-        if origin == NULL or target == NULL or origin == target:
-            code = INVALID_VALUE
-        elif has_edge(graph, <int>(origin - graph.nodes), <int>(target - graph.nodes)) == adds:
+        if data != NULL:
+            carried = data[index]
+        if origin == NULL or target == NULL or origin == target or not is_allowed(origin, target, &carried):
             code = INVALID_VALUE
         else:
-            code = change_edge(graph, <int>(origin - graph.nodes), <int>(target - graph.nodes), adds)
+            code = change_edge(&graph.nodes[target - graph.nodes].after, <int>(origin - graph.nodes), &carried, adds)
             index += code == 0
     while code and index:
         index -= 1
+        if data != NULL:
+            carried = data[index]
         origin = find_node(graph.nodes, graph.count, origins[index])
         target = find_node(graph.nodes, graph.count, targets[index])
-        change_edge(graph, <int>(origin - graph.nodes), <int>(target - graph.nodes), not adds)  # there is room for it
+        change_edge(&graph.nodes[target - graph.nodes].after, <int>(origin - graph.nodes), &carried, not adds)  # has room
     return code
 
 
-cdef int change_edge(Graph* graph, int origin, int target, bint adds) noexcept nogil:
+cdef int change_edge(Frontier* after, int origin, const EdgeData* data, bint adds) noexcept nogil:
+    # INVALID_VALUE where there is one already, or none that carries this.
+    cdef int step = find_edge(after, origin)
     if adds:
-        return add_to_frontier(&graph.nodes[target].after, origin)
-    remove_from_frontier(&graph.nodes[target].after, origin)
+        return INVALID_VALUE if step >= 0 else add_edge(after, origin, data)
+    if step < 0 or not same_data(edge_data(after, step), data if carries(data) else NULL):
+        return INVALID_VALUE
+    remove_from_frontier(after, origin)
     return 0
 
 
@@ -910,16 +986,13 @@ cdef Node* find_planned(const Plan* plan, uintptr_t handle) noexcept nogil:
 cdef bint same_after(const Frontier* one, const Frontier* other) noexcept nogil:
     # In any order; neither names a node twice.
     cdef int index, step
-    cdef bint found = one.count == other.count
-    for index in range(one.count if found else 0):
-        if one.nodes[index] == other.nodes[index]:
-            continue
-        found = False
-        for step in range(other.count):
-            found = found or one.nodes[index] == other.nodes[step]
-        if not found:
-            break
-    return found
+    if one.count != other.count:
+        return False
+    for index in range(one.count):
+        step = index if one.nodes[index] == other.nodes[index] else find_edge(other, one.nodes[index])
+        if step < 0 or not same_data(edge_data(one, index), edge_data(other, step)):
+            return False
+    return True
 
 
 cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node) noexcept nogil:
@@ -1019,29 +1092,47 @@ cdef const char* type_name(int kind) noexcept nogil:
     return NODE_NAMES[type_of(kind)]
 
 
+cdef const char* edge_style(const EdgeData* data) noexcept nogil:
+    if data == NULL:
+        return ""
+    if data.type == EDGE_DEFAULT:
+        return " [label=\"launch order\"]"
+    return " [label=\"programmatic\"]" if data.from_port == PORT_PROGRAMMATIC else " [label=\"programmatic, launch order\"]"
+
+
+cdef void write_name(FILE* file, const Graph* graph, uintptr_t node) noexcept nogil:
+    # By which tools name it too.
+    fprintf(file, "\"graph_%u_node_%u\"", number_of(graph.handle), number_of(node))
+
+
 cdef void write_nodes(FILE* file, const Graph* graph) noexcept nogil:
-    # Nodes are named by their handles; a child and the bodies of a condition are clusters that their node points into.
+    # A child and the bodies of a condition are clusters that their node points into.
     cdef int index, step
-    cdef unsigned long long handle
+    cdef const Node* node
     for index in range(graph.count):
-        handle = graph.nodes[index].handle
-        fprintf(file, "\"%llx\" [label=\"%d\\n%s\"];\n", handle, index, type_name(graph.nodes[index].work.kind))
-        for step in range(graph.nodes[index].after.count):
-            fprintf(file, "\"%llx\" -> \"%llx\";\n",
-                    <unsigned long long>graph.nodes[graph.nodes[index].after.nodes[step]].handle, handle)
-        write_bodies(file, &graph.nodes[index])
+        node = &graph.nodes[index]
+        write_name(file, graph, node.handle)
+        fprintf(file, " [label=\"%d\\n%s\"];\n", index, type_name(node.work.kind))
+        for step in range(node.after.count):
+            write_name(file, graph, graph.nodes[node.after.nodes[step]].handle)
+            fprintf(file, " -> ")
+            write_name(file, graph, node.handle)
+            fprintf(file, "%s;\n", edge_style(edge_data(&node.after, step)))
+        write_bodies(file, graph, node)
 
 
-cdef void write_bodies(FILE* file, const Node* node) noexcept nogil:
+cdef void write_bodies(FILE* file, const Graph* graph, const Node* node) noexcept nogil:
     cdef const Graph* body = node.work.body
     while body != NULL:
-        fprintf(file, "subgraph \"cluster_%llx\" {\nlabel=\"%s\";\n", <unsigned long long>body.handle,
+        fprintf(file, "subgraph \"cluster_%u\" {\nlabel=\"%s\";\n", number_of(body.handle),
                 FLOW_NAMES[node.work.flow if node.work.kind == BRANCH else 3])
         write_nodes(file, body)
         fprintf(file, "}\n")
         if body.count:
-            fprintf(file, "\"%llx\" -> \"%llx\" [style=dashed];\n",
-                    <unsigned long long>node.handle, <unsigned long long>body.nodes[0].handle)
+            write_name(file, graph, node.handle)
+            fprintf(file, " -> ")
+            write_name(file, body, body.nodes[0].handle)
+            fprintf(file, " [style=dashed];\n")
         body = body.sibling
 
 

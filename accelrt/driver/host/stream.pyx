@@ -1149,7 +1149,7 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     if code:
         return code
     place = graph.count - 1
-    itself.nodes = &place
+    itself.nodes, itself.data = &place, NULL
     itself.count = 1
     return copy_frontier(&stream.frontier, &itself)
 

@@ -6,6 +6,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from accelrt.core.threads cimport pthread_cond_t
+from accelrt.driver.node_params cimport EdgeData
 from accelrt.driver.table cimport host_fn
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -153,6 +154,7 @@ cdef struct Operation:
 # Nodes that an event, or the next work of a stream, comes after.
 cdef struct Frontier:
     int* nodes
+    EdgeData* data     # what the edge from each carries; NULL where none carries anything
     int count
     int capacity
 
@@ -230,21 +232,51 @@ cdef inline void begin_work(Work* work, int kind) noexcept nogil:
 
 cdef inline void clear_frontier(Frontier* frontier) noexcept nogil:
     free(frontier.nodes)
+    free(frontier.data)
     memset(frontier, 0, sizeof(Frontier))
 
 
 cdef inline int add_to_frontier(Frontier* frontier, int node) noexcept nogil:
-    cdef int* larger
+    cdef EdgeData nothing
     cdef int index
     for index in range(frontier.count):
         if frontier.nodes[index] == node:
             return 0
-    if frontier.count == frontier.capacity:
-        larger = <int*>realloc(frontier.nodes, (2 * frontier.capacity + 4) * sizeof(int))
+    memset(&nothing, 0, sizeof(EdgeData))
+    return add_edge(frontier, node, &nothing)
+
+
+cdef inline bint carries(const EdgeData* data) noexcept nogil:
+    return data.from_port != 0 or data.to_port != 0 or data.type != 0
+
+
+cdef inline const EdgeData* edge_data(const Frontier* frontier, int index) noexcept nogil:
+    # Of the edge from its node with this index; NULL where it carries nothing.
+    if frontier.data == NULL or not carries(&frontier.data[index]):
+        return NULL
+    return &frontier.data[index]
+
+
+cdef inline int add_edge(Frontier* frontier, int node, const EdgeData* data) noexcept nogil:
+    # From a node that is not in it yet.
+    cdef int* larger
+    cdef EdgeData* carried
+    cdef int room = frontier.capacity
+    if frontier.count == room:
+        room = 2 * room + 4
+        larger = <int*>realloc(frontier.nodes, room * sizeof(int))
         if larger == NULL:
             return NO_HOST_MEMORY
         frontier.nodes = larger
-        frontier.capacity = 2 * frontier.capacity + 4
+    if carries(data) or frontier.data != NULL:
+        carried = <EdgeData*>realloc(frontier.data, room * sizeof(EdgeData))
+        if carried == NULL:
+            return NO_HOST_MEMORY
+        if frontier.data == NULL:
+            memset(carried, 0, room * sizeof(EdgeData))
+        frontier.data = carried
+        frontier.data[frontier.count] = data[0]
+    frontier.capacity = room
     frontier.nodes[frontier.count] = node
     frontier.count += 1
     return 0
@@ -263,5 +295,13 @@ cdef inline int place_of(const Plan* plan, int step) noexcept nogil:
 
 
 cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
+    cdef EdgeData nothing
+    cdef const EdgeData* data
+    cdef int index
+    cdef int code = 0
     to.count = 0
-    return join_frontier(to, origin)
+    memset(&nothing, 0, sizeof(EdgeData))
+    for index in range(origin.count):
+        data = edge_data(origin, index)
+        code = code or add_edge(to, origin.nodes[index], data if data != NULL else &nothing)
+    return code

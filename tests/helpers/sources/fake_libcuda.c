@@ -106,6 +106,10 @@ EXPORT void fake_calls(char *out) { strcpy(out, text); text[0] = 0; }
 
 static int total_memory(size_t *out, int of) { *out = (size_t)1 << (30 + of * 0); return 0; }
 static int default_pool(uintptr_t *out, int of) { *out = 0xA000 + of; return 0; }
+static int pool_of(uintptr_t *out, int *location, int type) {
+    *out = type == 2 && location[0] == 1 ? 0xB000 + (unsigned)location[1] : 0;
+    return *out ? 0 : INVALID_VALUE;
+}
 static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t stream) {
     WANT_CONTEXT;
     note("alloc %zu on %#lx\n", size, (unsigned long)stream);
@@ -349,9 +353,11 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamSetAttribute", 11000, set_attribute}, {"cuStreamGetAttribute", 11000, get_attribute},
     {"cuCtxGetLimit", 3010, get_limit}, {"cuCtxSetLimit", 3010, set_limit},
     {"cuCtxResetPersistingL2Cache", 11000, wants_context}, {"cuModuleGetLoadingMode", 11070, loading_mode},
-    {"cuMemRetainAllocationHandle", 11000, wants_context}, {"cuMemcpyBatchAsync", 12080, batch_12_8}, {"cuMemcpyBatchAsync", 13000, batch_13_0},
+    {"cuMemcpyBatchAsync", 12080, batch_12_8}, {"cuMemcpyBatchAsync", 13000, batch_13_0},
     {"cuMemcpy3DBatchAsync", 12080, batch_3d_12_8}, {"cuMemcpy3DBatchAsync", 13000, batch_3d_13_0},
     {"cuMemcpyWithAttributesAsync", 13020, copy_with},
+    {"cuMemGetDefaultMemPool", 13000, pool_of}, {"cuGraphNodeGetToolsId", 13010, wants_context},
+    {"cuGraphExecGetId", 13010, wants_context},
     {"cuMemPoolSetAccess", 11020, pool_set_access}, {"cuMemPoolGetAccess", 11020, pool_get_access},
     {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };

@@ -1,0 +1,225 @@
+"""A node of a graph made by hand: what it tells of itself, and what is changed of it alone.
+
+Its GraphDefinition does the work; that stands above this module (definition.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, cast
+
+from accelrt.errors import CudaError
+from accelrt.graphs import edits
+from accelrt.graphs.graph import CUDAGraph
+from accelrt.graphs.node_values import CHANGES, DefinitionEdge, plain_params
+
+
+class DefinitionNode:
+    """A node of a GraphDefinition, made by GraphDefinition.kernel and the other methods that add one.
+
+    Attributes:
+        definition: GraphDefinition that it is in.
+        id: int, the driver's handle (CUgraphNode).
+        type: str, as of a GraphNode: "kernel", "memcpy", "memset", "host", "graph", "empty", "wait_event",
+            "event_record", "mem_alloc", "mem_free", "conditional".
+    """
+
+    __slots__ = ("__weakref__", "definition", "id", "type")
+
+    def __init__(self, definition: Any, node: int, kind: str) -> None:
+        self.definition, self.id, self.type = definition, node, kind
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a DefinitionNode cannot be pickled or copied: it is of one graph; clone the definition"
+        )
+
+    def __repr__(self) -> str:
+        return f"<accelrt.DefinitionNode {self.type} {self.name or hex(self.id)}>"
+
+    @property
+    def name(self) -> str:
+        """The name that it was given when it was added, or since; "" where there is none.
+
+        Raises:
+            RuntimeError: it is set, and the node was taken out of its graph.
+        """
+        names: dict[int, str] = self.definition._root._names
+        return names.get(self.id, "")
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.definition._root._names[self._live_id()] = str(name)
+
+    @property
+    def is_valid(self) -> bool:
+        """Tells that it is in its graph still: it was not removed, nor what it is within."""
+        return self.id != 0
+
+    @property
+    def tools_id(self) -> int:
+        """The number by which tools of profiling name it (cuGraphNodeGetToolsId, CUDA 13.1), with its graph's
+        in the high half; GraphDefinition.tool_names has those of an instance, which traces show.
+
+        Raises:
+            NotSupportedError: the driver tells no such numbers.
+        """
+        definition = self.definition
+        return edits.edit(definition._graph, definition, edits.tools_ids, [self])[0]
+
+    @property
+    def predecessors(self) -> tuple[DefinitionNode, ...]:
+        """The nodes that it comes directly after."""
+        return tuple(origin for origin, target in self.definition.edges() if target is self)
+
+    @property
+    def successors(self) -> tuple[DefinitionNode, ...]:
+        """The nodes that come directly after it."""
+        return tuple(target for origin, target in self.definition.edges() if origin is self)
+
+    @property
+    def params(self) -> Any:
+        """Its work: KernelParams; CopyParams; FillParams; the function of a host node; the Event of a
+        record or a wait; AllocationParams; the address of a free; the GraphDefinition of a child;
+        ConditionParams, or None of a condition that was captured; None of an empty node."""
+        return self.definition._read(self)
+
+    @property
+    def address(self) -> int:
+        """The address of the memory of an allocation.
+
+        Raises:
+            TypeError: the node is no allocation.
+        """
+        if self.type != "mem_alloc":
+            raise TypeError(
+                f"a {self.type} node allocates nothing; a node of GraphDefinition.allocate has an address"
+            )
+        return int(self.params.address)
+
+    @property
+    def bodies(self) -> tuple[Any, ...]:
+        """The GraphDefinitions that a condition runs, for more nodes; () of a node of another kind, and of
+        one that was captured."""
+        condition = self.definition._condition_of(self)
+        return () if condition is None else condition.bodies
+
+    def update(self, *, instance: CUDAGraph | None = None, **changes: object) -> None:
+        """Changes what the node does, in the definition or in an instance of it.
+
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate: it alone is changed; launches under way are
+                left alone. None changes the definition, and so what is instantiated of it later.
+            changes: of a kernel node kernel, grid, block, shared, args; of a copy dst, src, nbytes, or those
+                of copy_3d; of a fill dst, value, count, width, height, pitch; of a host node function; of a
+                record or a wait event; of a child graph.  What is not named stays.
+        Raises:
+            TypeError: the node has no such argument.
+            RuntimeError: the node is none of the graph that instance was instantiated from; or another thread
+                uses that graph.
+            CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
+                instantiated of it.
+        """
+        graph: CUDAGraph = self.definition._graph
+        if instance is not None and not edits.is_instance(instance, graph):
+            raise RuntimeError(f"{self!r} is no node of the graph that the instance was instantiated from")
+        try:
+            self._change(graph if instance is None else instance, changes)
+        except CudaError as error:
+            if self.definition._owner is None or instance is None:
+                raise
+            raise type(error)(
+                f"{error}; {self!r} is in a body or a child, whose nodes this driver changes in no instance: "
+                "change the definition's, and call instance.update(definition.graph)",
+                error.code, error.name, error.call,
+            ) from error  # fmt: skip
+
+    def _change(self, target: CUDAGraph, changes: dict[str, Any]) -> None:
+        definition = self.definition
+        if self.type == "kernel" and definition._owner is not None:
+            edits.change_kernel_within(target, definition, self, **changes)
+            return
+        if self.type == "kernel":
+            target.set_kernel_node_params(cast(Any, self), **changes)
+            return
+        maker = CHANGES.get(self.type)
+        if maker is None:
+            raise TypeError(f"{self!r} cannot be changed; remove it and add another")
+        changed = edits.changed_params(target, self.id)
+        try:
+            work = maker(definition, self.params if changed is None else changed, **changes)
+        except TypeError as error:
+            if "unexpected keyword" not in str(error):
+                raise
+            raise TypeError(f"a {self.type} node has no such argument: {', '.join(changes)}") from None
+        inner = [] if self.type != "graph" or target is not definition._graph else self._inner()
+        gone = [each.id for each in inner]
+        edits.change_node(target, self, work, definition, inner)
+        definition._forget(gone)
+
+    def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
+        """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
+
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate.
+            enabled: bool, whether its launches do the node's work from now on.
+        Raises:
+            CudaError: the node is of another kind, or none of the instance's.
+        """
+        edits.switch_node(instance, self, bool(enabled))
+
+    def is_enabled(self, instance: CUDAGraph) -> bool:
+        """Tells whether an instance does a kernel, a copy or a fill.
+
+        Arguments:
+            instance: CUDAGraph of GraphDefinition.instantiate.
+        """
+        return edits.switch_node(instance, self, None)
+
+    def remove(self) -> None:
+        """Takes the node out of its graph, with its edges.
+
+        Raises:
+            CudaError: the graph has allocations; then its nodes and edges stay.
+            RuntimeError: the graph is being captured.
+        """
+        graph: CUDAGraph = self.definition._graph
+        if graph.is_capturing:
+            raise RuntimeError("nodes are removed once the capture has ended")
+        edits.edit(graph, self.definition, self._take_out, self._inner())
+
+    def _take_out(
+        self, graph: int, ordinal: int, base: Any, made: Any, inner: list[DefinitionNode]
+    ) -> None:  # fmt: skip
+        gone = [each.id for each in (self, *inner)]
+        edits.count_removal(self.definition._graph)
+        edits.remove_node(graph, ordinal, base, made, self, inner)
+        self.definition._forget(gone)
+
+    def _graphs(self) -> tuple[Any, ...]:
+        """The GraphDefinitions that it owns."""
+        return (self.params,) if self.type == "graph" else self.bodies
+
+    def _inner(self) -> list[DefinitionNode]:
+        """The nodes of the graphs that it owns, and of those within them."""
+        return [each for graph in self._graphs() for each in graph._all_nodes()]
+
+    def _describe(self, places: dict[DefinitionNode, int], edges: list[DefinitionEdge]) -> dict[str, Any]:
+        """Describes it as plain data, for GraphDefinition.to_dict; edges are those to it."""
+        told = [edge for edge in edges if not edge.kind == edge.port == "default"]
+        return {
+            **{"id": places[self], "type": self.type, "name": self.name},
+            "after": [places[edge[0]] for edge in edges],
+            "ports": [[places[edge[0]], edge.kind, edge.port] for edge in told],
+            "params": plain_params(self.type, self.params),
+            "graphs": [each.to_dict() for each in self._graphs()],
+        }
+
+    def _live_id(self) -> int:
+        if not self.id:
+            raise RuntimeError("the node was taken out of its graph")
+        return self.id
+
+
+def require_node(node: object, name: str) -> None:
+    if not isinstance(node, DefinitionNode):
+        raise TypeError(f"{name} is {node!r:.60} of type {type(node).__name__}; pass a DefinitionNode")

@@ -1,0 +1,74 @@
+"""Resources: memory from wherever you say, with limits, figures, lists, logs and functions around it.
+
+    resource = accelrt.resources.StatisticsAdaptor(accelrt.resources.LimitingAdaptor(
+        accelrt.resources.PoolResource(accelrt.resources.ManagedResource()), limit=1 << 30
+    ))
+    buffer = resource.buffer(4096)                    # a Buffer
+    accelrt.resources.set_current_resource(resource)  # what DeviceBuffers come from
+    growing = accelrt.resources.DeviceBuffer(4096)
+
+resource        Resource and its kinds: memory of the device, managed, page-locked, of a MemPool, of two
+                functions; pools on them, and adaptors; which one is current
+device_buffer   DeviceBuffer: bytes that can be resized
+profiles        AllocationProfile, by parts of a program; LineProfile, by the lines that allocate
+
+accelrt's own allocator needs none of it; MemPools, limits, figures, hooks and recordings are there without.
+"""
+
+from accelrt.resources.device_buffer import DeviceBuffer
+from accelrt.resources.profiles import AllocationProfile, LineProfile, ProfileEntry
+from accelrt.resources.resource import (
+    Adaptor,
+    AllocationCounts,
+    BinningResource,
+    CallbackResource,
+    DeviceResource,
+    DriverPoolResource,
+    FailureCallbackAdaptor,
+    FixedSizeResource,
+    HooksAdaptor,
+    LimitingAdaptor,
+    LoggingAdaptor,
+    ManagedResource,
+    MemPoolResource,
+    OutstandingAllocation,
+    PinnedResource,
+    PoolResource,
+    PrefetchAdaptor,
+    Resource,
+    StatisticsAdaptor,
+    TrackingAdaptor,
+    current_resource,
+    set_current_resource,
+    use_resource,
+)
+
+__all__ = [
+    "Adaptor",
+    "AllocationCounts",
+    "AllocationProfile",
+    "BinningResource",
+    "CallbackResource",
+    "DeviceBuffer",
+    "DeviceResource",
+    "DriverPoolResource",
+    "FailureCallbackAdaptor",
+    "FixedSizeResource",
+    "HooksAdaptor",
+    "LimitingAdaptor",
+    "LineProfile",
+    "LoggingAdaptor",
+    "ManagedResource",
+    "MemPoolResource",
+    "OutstandingAllocation",
+    "PinnedResource",
+    "PoolResource",
+    "PrefetchAdaptor",
+    "ProfileEntry",
+    "Resource",
+    "StatisticsAdaptor",
+    "TrackingAdaptor",
+    "current_resource",
+    "set_current_resource",
+    "use_resource",
+]

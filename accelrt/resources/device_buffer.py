@@ -1,0 +1,286 @@
+"""DeviceBuffer: bytes of a resource that can be resized."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accelrt.arrays.array import Buffer
+from accelrt.arrays.copy import copy
+from accelrt.arrays.managed import is_managed, prefetch
+from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.resources.resource import Resource, current_resource
+from accelrt.streams.stream import Stream, current_stream
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from accelrt.annotations import DeviceArgument, Memory
+
+
+class DeviceBuffer:
+    """Bytes of a resource, which can be resized; what is on them beforehand stays.
+
+        growing = accelrt.resources.DeviceBuffer.from_host(b"abc")
+        growing.resize(1000)
+        assert growing.to_bytes()[:3] == b"abc"
+
+    Arguments:
+        nbytes: int, bytes.
+        stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+        resource: Resource that it comes from; None is the current one.
+    Raises:
+        MemoryError: the resource has no room.
+        ValueError, TypeError: an argument is out of range, or of the wrong kind.
+    Attributes:
+        resource: Resource, that it came from, and that more of it will come from.
+        stream: Stream, whose order the memory follows: resize and reserve on another one change it.
+
+    Work that uses it is told of `buffer`, a Buffer, or takes the DeviceBuffer itself where memory is taken by
+    __cuda_array_interface__.  Reserving or resizing moves it, so that addresses of before are void.
+    """
+
+    __slots__ = ("__weakref__", "_memory", "_size", "resource", "stream")
+    resource: Resource
+    stream: Stream
+
+    def __init__(
+        self, nbytes: int = 0, stream: Stream | int | None = None, resource: Resource | None = None
+    ) -> None:
+        if resource is None:
+            resource = current_resource(stream.device_index if isinstance(stream, Stream) else None)
+        if not isinstance(resource, Resource):
+            kind = type(resource).__name__
+            raise ArgumentTypeError(f"resource is {resource!r} of type {kind}; pass a Resource, or None")
+        self.resource = resource
+        self._memory = resource.buffer(nbytes, stream)
+        self.stream = self._memory.stream
+        self._size = self._memory.nbytes
+
+    @classmethod
+    def from_host(
+        cls, source: Memory, stream: Stream | int | None = None, resource: Resource | None = None
+    ) -> DeviceBuffer:
+        """Makes one of bytes on the host.
+
+        Arguments:
+            source: bytes, or another buffer of unsigned bytes with one axis, without gaps.
+            stream, resource: as of DeviceBuffer.
+        Returns:
+            DeviceBuffer, to which the bytes were copied.
+        Raises:
+            TypeError: source is no buffer.
+            ValueError: it has other elements, several axes, or gaps.
+        """
+        view = flat_bytes(source)
+        made = cls(view.nbytes, stream, resource)
+        made.copy_from(view)
+        return made
+
+    @property
+    def buffer(self) -> Buffer:
+        """The memory itself, all of its capacity, as a Buffer: another one after a resize that needs more."""
+        return self._memory
+
+    @property
+    def ptr(self) -> int:
+        """int: the address; 0 for 0 bytes."""
+        return self._memory.ptr
+
+    @property
+    def nbytes(self) -> int:
+        """int: bytes."""
+        return self._size
+
+    @property
+    def capacity(self) -> int:
+        """int: bytes up to which resize() takes no other memory."""
+        return self._memory.nbytes
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __sizeof__(self) -> int:
+        return self._size
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self._memory.__cuda_array_interface__, "shape": (self._size,)}
+
+    def reserve(self, nbytes: int, stream: Stream | int | None = None) -> None:
+        """Sees to it that there is room for so many bytes; the size stays.
+
+        Arguments:
+            nbytes: int.
+            stream: Stream, handle as int, or None for the buffer's: where contents that move are copied.
+        Raises:
+            MemoryError: the resource has no room; the buffer is as it was.
+            ValueError, TypeError: nbytes is negative or no int, or the stream is none of the device's.
+        """
+        if nbytes <= self.capacity:
+            return
+        self._move(nbytes, stream)
+
+    def resize(self, nbytes: int, stream: Stream | int | None = None) -> None:
+        """Sets the size.  Bytes that are there before and after stay; others are undefined.
+
+        Arguments:
+            nbytes: int.
+            stream: as of reserve.
+        Raises:
+            as reserve.
+        """
+        if nbytes < 0:
+            raise ArgumentError(f"nbytes is {nbytes}; a number of bytes is 0 or more")
+        self.reserve(nbytes, stream)
+        self._size = nbytes
+
+    def shrink_to_fit(self, stream: Stream | int | None = None) -> None:
+        """Has no more memory than it has bytes.
+
+        Arguments:
+            stream: as of reserve.
+        Raises:
+            MemoryError: the resource has no room for the smaller memory beside the larger one.
+        """
+        if self._size < self.capacity:
+            self._move(self._size, stream)
+
+    def _move(self, nbytes: int, stream: Stream | int | None) -> None:
+        before = self._memory
+        memory = self.resource.buffer(nbytes, self.stream if stream is None else stream)
+        if self._size:
+            memory.stream.wait_stream(before.stream)
+            copy(memory, before, min(self._size, nbytes), stream=memory.stream, blocking=False)
+        if memory.stream != before.stream:
+            before.stream.wait_stream(memory.stream)  # the old memory goes back behind the copy
+        self._memory, self.stream = memory, memory.stream
+
+    def copy_from(self, source: Memory, stream: Stream | int | None = None, *, offset: int = 0) -> None:
+        """Copies bytes into it, and waits for the copy.
+
+        Arguments:
+            source: bytes or another buffer of the host, a DeviceBuffer, or device memory, as of accelrt.copy.
+            stream: Stream, handle as int, or None for the buffer's.
+            offset: int, bytes to skip here.
+        Raises:
+            ValueError: there is no room for all of source.
+            TypeError: source is no memory.
+        """
+        given = source._memory if isinstance(source, DeviceBuffer) else source
+        count = source._size if isinstance(source, DeviceBuffer) else nbytes_of(source)
+        if offset < 0 or count > self._size - offset:
+            room = max(0, self._size - offset)
+            raise ArgumentError(f"source has {count} bytes; there is room for {room} from offset {offset}")
+        if count:
+            copy(
+                self._memory,
+                given,
+                count,
+                dst_offset=offset,
+                stream=self.stream if stream is None else stream,
+            )
+
+    def copy_to(self, target: Memory | None = None, stream: Stream | int | None = None) -> Memory:
+        """Copies all bytes out of it, and waits for the copy.
+
+        Arguments:
+            target: a writable buffer of the host, or device memory, with room; None makes a NumPy array.
+            stream: Stream, handle as int, or None for the buffer's.
+        Returns:
+            target, or the array of uint8.
+        Raises:
+            ValueError: target is too small.
+            TypeError: it is no memory, or not writable.
+        """
+        if target is None:
+            target = np.empty(self._size, np.uint8)
+        given = target._memory if isinstance(target, DeviceBuffer) else target
+        if nbytes_of(target) < self._size:
+            raise ArgumentError(f"target has {nbytes_of(target)} bytes; the buffer has {self._size}")
+        if self._size:
+            copy(given, self._memory, self._size, stream=self.stream if stream is None else stream)
+        return target
+
+    def to_bytes(self, stream: Stream | int | None = None) -> bytes:
+        """Copies all bytes to the host.
+
+        Arguments:
+            stream: Stream, handle as int, or None for the buffer's.
+        Returns:
+            bytes.
+        """
+        array = np.empty(self._size, np.uint8)
+        if self._size:
+            copy(array, self._memory, self._size, stream=self.stream if stream is None else stream)
+        return array.tobytes()
+
+    def __bytes__(self) -> bytes:
+        return self.to_bytes()
+
+    def clone(self, stream: Stream | int | None = None, resource: Resource | None = None) -> DeviceBuffer:
+        """Makes another one with the same bytes.
+
+        Arguments:
+            stream: Stream, handle as int, or None for this one's.
+            resource: Resource; None is this one's.
+        Returns:
+            DeviceBuffer.
+        Raises:
+            MemoryError: the resource has no room.
+        """
+        made = DeviceBuffer(self._size, self.stream if stream is None else stream, resource or self.resource)
+        if made.stream != self.stream:
+            made.stream.wait_stream(self.stream)
+        made.copy_from(self)
+        return made
+
+    def prefetch(self, location: DeviceArgument | None = None, stream: Stream | int | None = None) -> None:
+        """Brings managed memory to a device, or to the host (accelrt.memory.prefetch); other memory stays.
+
+        Arguments:
+            location: a device, "cpu", or None for the device of the current stream.
+            stream: Stream, handle as int, or None for the buffer's.
+        """
+        if self._size and is_managed(self._memory):
+            order = self.stream if stream is None else stream
+            where = current_stream().device_index if location is None else location
+            prefetch(self._memory, where, order)
+
+    def free(self) -> None:
+        """Gives the memory back now; size and capacity are 0 then.  Doing it again does nothing."""
+        self._memory.free()
+        self._size = 0
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a DeviceBuffer owns its memory; clone() it, or send to_bytes()")
+
+    def __repr__(self) -> str:
+        return f"<accelrt.resources.DeviceBuffer {self._size} of {self.capacity} bytes at {self.ptr:#x}>"
+
+
+def flat_bytes(source: Memory) -> memoryview:
+    """A view of a buffer of unsigned bytes with one axis, without gaps.
+
+    Arguments:
+        source: the buffer.
+    """
+    view = memoryview(source)
+    if view.format != "B" or view.ndim != 1 or not view.c_contiguous:
+        raise ArgumentError(
+            f"source has format {view.format!r}, shape {view.shape} and strides {view.strides}; "
+            "pass unsigned bytes with one axis, without gaps"
+        )
+    return view
+
+
+def nbytes_of(memory: Memory) -> int:
+    """Bytes of memory that accelrt.copy takes.
+
+    Arguments:
+        memory: Buffer, Array, DeviceBuffer, buffer of the host, or object with __cuda_array_interface__.
+    """
+    nbytes = getattr(memory, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    return memoryview(memory).nbytes

@@ -1,0 +1,1540 @@
+"""Resources of memory: what gives bytes and takes them back, those that stand on another one, and which is current."""
+import os
+import threading
+import traceback
+from _thread import allocate_lock, get_ident
+from bisect import bisect_left, insort
+from collections import namedtuple
+from datetime import datetime
+from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
+from libc.stdlib cimport free
+
+from accelrt.allocator.pool cimport add_lent, drop_lent
+from accelrt.arrays.array import record_host_stream
+from accelrt.arrays.managed import is_managed, prefetch
+from accelrt.core.integers cimport checked_address_int, checked_int
+from accelrt.core.locks cimport begin_turn, end_turn
+from accelrt.core.process import open_descriptor
+from accelrt.devices.device cimport ordinal_of
+from accelrt.driver.guard cimport GONE, is_capturing, is_device_lost, meaning_of
+cimport accelrt.driver.registry as registry
+from accelrt.driver.table cimport Table
+from accelrt.errors import ArgumentError, OutOfMemoryError
+from accelrt.memory.caching cimport allocate_bytes, checked_size
+from accelrt.memory.caching import free_on, views_of_memory
+from accelrt.memory.host_memory import caching_host_allocator_delete
+from accelrt.memory.host_memory cimport allocate_host_bytes
+from accelrt.memory.mempool cimport MemPool, allocate_managed, allocate_pinned_for
+from accelrt.memory.mempool import PinnedMemPool, use_mem_pool
+from accelrt.runtime.lifetimes cimport any_capture
+from accelrt.status cimport OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
+from accelrt.streams.stream import default_stream
+from accelrt.uses.events cimport Use, UseStore, drop_use, mark_use, unmark_use
+
+cdef object LARGEST = INT64_MAX  # bytes
+
+
+# --- what every resource is ------------------------------------------------------------------------------------------
+
+cdef int refuse(Resource resource, object nbytes, str why) except -1:
+    error = OutOfMemoryError(
+        f"out of memory. Tried to allocate {nbytes} bytes from {resource!r}: {why}", OUT_OF_MEMORY, "OUT_OF_MEMORY",
+        "allocate",
+    )
+    error.device, error.requested, error.refused_by = resource.device_index, nbytes, "resource"
+    raise error
+
+
+cdef int tell_unraisable(object error, object where) noexcept:
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(where)
+    return 0
+
+
+cdef list put_off = []  # Allocations whose end has to wait for the end of a capture
+
+
+cdef class Allocation:
+    # Bytes that a resource gave, which go back to it with the object: the keeper of a Buffer.
+    cdef Resource resource
+    cdef Stream stream
+    cdef uintptr_t address
+    cdef size_t nbytes
+    cdef bint lent          # their uses are recorded by address, for no block stands for them
+    cdef UseStore store
+    cdef Use* uses
+    cdef object __weakref__
+
+    cdef int begin(self) except -1:
+        cdef int code
+        if self.address and not self.resource.is_cached:
+            with nogil:
+                code = add_lent(self.address)
+            if code:
+                raise_status(code, "buffer", ("address", self.address))
+            self.lent = True
+        return 0
+
+    cdef bint end_uses(self) noexcept:
+        # Has the memory's stream wait for the others that used it; False where a capture forbids that now.
+        cdef Table* table = registry.active()
+        cdef uintptr_t stream = self.stream.handle
+        cdef int device = self.stream.device_index, code = 0
+        with nogil:
+            if self.lent and drop_lent(self.address, &self.store, &self.uses) == 0:
+                self.lent = False
+            while self.uses != NULL and not self.lent:
+                if is_capturing(table, device, stream, &code) and code == 0:
+                    break
+                code = mark_use(table, self.uses)
+                if code == 0:
+                    code = table.stream_wait_event(device, stream, self.uses.event.handle)
+                    unmark_use(table, self.uses)
+                if code and meaning_of(code) != GONE and not is_device_lost(code):
+                    break
+                drop_use(&self.store, &self.uses)
+        return self.uses == NULL and not self.lent
+
+    def __del__(self):
+        cdef Allocation again
+        if not self.address:
+            return
+        if not self.end_uses():  # a destructor runs once
+            again = Allocation()
+            again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
+            again.lent, again.store, again.uses = self.lent, self.store, self.uses
+            self.uses = self.store.spare = NULL
+            self.address = 0
+            put_off.append(again)
+            return
+        try:
+            self.resource.give_back(self.address, self.nbytes, self.stream)
+        except BaseException as error:
+            tell_unraisable(error, self.resource)
+        self.address = 0
+
+    def __dealloc__(self):
+        cdef Use* spare = self.store.spare
+        while spare != NULL:
+            self.store.spare = spare.next
+            free(spare)
+            spare = self.store.spare
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns memory")
+
+
+cdef int end_put_off() except -1:
+    cdef list ended
+    if put_off:
+        ended = put_off[:]
+        put_off.clear()
+        ended.clear()
+    return 0
+
+
+cdef class Resource:
+    """Resource(device=None)\n--\n\n\
+    A source of memory of one device: what the kinds of this module have in common, and the base of your own.
+
+        resource = accelrt.resources.PoolResource(accelrt.resources.DeviceResource())
+        buffer = resource.buffer(4096)
+        address = resource.allocate(4096, stream)
+        resource.deallocate(address, 4096, stream)
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        ValueError, TypeError: device names none.
+    Attributes:
+        device_index: int, the device's ordinal.
+
+    A class of your own derives from it and has take(nbytes, stream), which returns an address as int or raises MemoryError,
+    and give_back(address, nbytes, stream); nbytes is 1 or more, and stream a Stream of the device.  Both are called from any
+    thread, give_back from destructors too.
+    """
+    cdef readonly int device_index
+    cdef bint is_cached  # each piece of its memory is a block of the caching allocator, which knows who uses it
+    cdef object __weakref__
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        self.device_index = ordinal_of(device)
+        self.is_cached = type(self) in CACHED
+
+    def allocate(self, nbytes: int, stream: Stream | int | None = None) -> int:
+        """Takes memory from the resource.
+
+        Arguments:
+            nbytes: int, bytes.
+            stream: Stream, handle as int, or None for the current stream: the one in whose order the memory is used.
+        Returns:
+            int, the address; 0 for 0 bytes, for which the resource is not asked.
+        Raises:
+            MemoryError: the resource has no room; OutOfMemoryError where it is accelrt that refused.
+            ValueError, TypeError: nbytes is negative or no int, or the stream is none of the device's.
+        """
+        cdef size_t size = checked_size(nbytes, "nbytes")
+        cdef Stream order = stream_for(stream, self.device_index, "the memory")
+        return self.take(size, order) if size else 0
+
+    def deallocate(self, address: int, nbytes: int, stream: Stream | int | None = None) -> None:
+        """Gives memory back that allocate() returned.
+
+        Arguments:
+            address: int; 0 does nothing.
+            nbytes: int, as of allocate().
+            stream: Stream, handle as int, or None for the current stream: what was put into it so far may still use the
+                memory.  Uses on other streams have to be over, or waited for by this one.
+        Raises:
+            ValueError: the resource does not have the address.
+        """
+        cdef size_t size = checked_size(nbytes, "nbytes")
+        cdef object place = checked_address_int(address, "address")
+        cdef Stream order = stream_for(stream, self.device_index, "the memory")
+        if place:
+            self.give_back(place, size, order)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        """Takes memory from where this kind of resource has it: called by allocate(), with arguments that were checked.
+
+        Arguments:
+            nbytes: int, bytes, 1 or more.
+            stream: Stream of the device.
+        Returns:
+            int, the address.
+        Raises:
+            MemoryError: there is no room.
+            NotImplementedError: the class does not say how.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no take(nbytes, stream), which returns an address")
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        """Gives memory back to where it came from: called by deallocate(), with arguments that were checked.
+
+        Arguments:
+            address: int, not 0.
+            nbytes: int, as of take().
+            stream: Stream of the device.
+        Raises:
+            NotImplementedError: the class does not say how.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no give_back(address, nbytes, stream)")
+
+    def buffer(self, nbytes: int, stream: Stream | int | None = None) -> Buffer:
+        """Makes a Buffer of the resource's memory, which goes back to it with the Buffer.
+
+        Arguments:
+            nbytes: int, bytes.
+            stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
+        Returns:
+            Buffer; Array(buffer, shape, dtype) gives it a shape.
+        Raises:
+            as allocate().
+        """
+        cdef Allocation keeper = Allocation()
+        end_put_off()
+        keeper.nbytes = checked_size(nbytes, "nbytes")
+        keeper.stream = stream_for(stream, self.device_index, "the buffer")
+        keeper.resource = self
+        if keeper.nbytes:
+            keeper.address = checked_address_int(self.take(keeper.nbytes, keeper.stream), "the address that take() returned")
+            keeper.begin()
+        return views_of_memory()[0](keeper, self.device_index, keeper.stream, keeper.address, keeper.nbytes)
+
+    def __reduce__(self):
+        refuse_copy(self, "it gives memory of this process; make another one")
+
+    def __repr__(self):
+        return f"<accelrt.resources.{type(self).__name__} on device {self.device_index}>"
+
+
+# --- where memory comes from -----------------------------------------------------------------------------------------
+
+cdef class DeviceResource(Resource):
+    """DeviceResource(device=None)\n--\n\n\
+    Device memory of accelrt's caching allocator, where Buffers have theirs.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        ValueError, TypeError: device names none.
+    """
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        Resource.__init__(self, device)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        return allocate_bytes(self.device_index, nbytes, mark_used(stream))
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        free_on(address, self.device_index, mark_used(stream))
+
+
+cdef class ManagedResource(Resource):
+    """ManagedResource(device=None)\n--\n\n\
+    Managed memory, which the host and every device use at one address (Buffer(n, managed=True)).
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        ValueError, TypeError: device names none.
+        NotSupportedError: by allocate(), where the device has none.
+    """
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        Resource.__init__(self, device)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        return allocate_managed(self.device_index, nbytes, mark_used(stream))
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        free_on(address, self.device_index, mark_used(stream))
+
+
+cdef class PinnedResource(Resource):
+    """PinnedResource(device=None, pool=None)\n--\n\n\
+    Page-locked host memory, which kernels of every device use at its address.
+
+    Arguments:
+        device: int, "cuda:1", ...: whose streams it is used on; None is the current device.
+        pool: PinnedMemPool that it comes from; None is the common cache.
+    Raises:
+        TypeError: pool is none.
+    Attributes:
+        pool: PinnedMemPool or None.
+    """
+    cdef readonly object pool
+
+    def __init__(self, device: DeviceArgument | None = None, pool: PinnedMemPool | None = None) -> None:
+        Resource.__init__(self, device)
+        if pool is not None and not isinstance(pool, PinnedMemPool):
+            raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a PinnedMemPool, or None")
+        self.pool = pool
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        if self.pool is None:
+            return allocate_host_bytes(self.device_index, nbytes)
+        return allocate_pinned_for(self.pool, self.device_index, nbytes, False)
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        record_host_stream(address, stream)
+        caching_host_allocator_delete(address)
+
+
+cdef class MemPoolResource(Resource):
+    """MemPoolResource(pool)\n--\n\n\
+    Memory of a MemPool: with a limit of its own, managed, of an allocator of yours, able to sleep, as that is.
+
+    Arguments:
+        pool: MemPool.
+    Raises:
+        TypeError: pool is none.
+    Attributes:
+        pool: MemPool.
+    """
+    cdef readonly MemPool pool
+
+    def __init__(self, pool: MemPool) -> None:
+        if not isinstance(pool, MemPool):
+            raise TypeError(f"pool is {pool!r} of type {type(pool).__name__}; pass a MemPool")
+        Resource.__init__(self, pool.device)
+        self.pool = pool
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        with use_mem_pool(self.pool, self.device_index):
+            return allocate_bytes(self.device_index, nbytes, mark_used(stream))
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        free_on(address, self.device_index, mark_used(stream))
+
+
+cdef class DriverPoolResource(Resource):
+    """DriverPoolResource(device=None)\n--\n\n\
+    Device memory of the driver's own stream-ordered pool (cuMemAllocAsync), which accelrt.memory.DriverPool trims and sets.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        ValueError, TypeError: device names none.
+        NotSupportedError: by allocate(), where the driver has no such pool.
+    """
+
+    def __init__(self, device: DeviceArgument | None = None) -> None:
+        Resource.__init__(self, device)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        cdef uintptr_t address = 0, handle = mark_used(stream)
+        cdef size_t size = nbytes
+        cdef int device = self.device_index, code
+        with nogil:
+            code = registry.active().async_alloc(device, handle, size, &address)
+        if code == OUT_OF_MEMORY:
+            refuse(self, nbytes, "the driver's pool has no room")
+        if code:
+            raise_status(code, "async_alloc", ("device", device, "size", nbytes))
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        cdef uintptr_t place = address, handle = mark_used(stream)
+        cdef int device = self.device_index, code
+        with nogil:
+            code = registry.active().async_free(device, handle, place)
+        if code:
+            raise_status(code, "async_free", ("device", device, "address", address))
+
+
+cdef class CallbackResource(Resource):
+    """CallbackResource(allocate, deallocate, device=None)\n--\n\n\
+    Memory of two functions of yours.
+
+    Arguments:
+        allocate: callable(nbytes, stream), with bytes as int and a Stream.  It returns an address as int, and raises
+            MemoryError, or returns 0 or None, where it has no memory.
+        deallocate: callable(address, nbytes, stream).
+        device: int, "cuda:1", ...; None is the current device.
+    Raises:
+        TypeError: one of them cannot be called.
+
+    What allocate raises is raised: a MemoryError, a RuntimeError and what ends programs as they are, others as a RuntimeError
+    whose __cause__ they are.
+    """
+    cdef object allocate_function
+    cdef object deallocate_function
+
+    def __init__(
+        self, allocate: Callable[[int, Stream], int | None], deallocate: Callable[[int, int, Stream], object],
+        device: DeviceArgument | None = None,
+    ) -> None:
+        Resource.__init__(self, device)
+        for name, function in (("allocate", allocate), ("deallocate", deallocate)):
+            check_callable(name, function)
+        self.allocate_function, self.deallocate_function = allocate, deallocate
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        try:
+            address = self.allocate_function(nbytes, stream)
+        except (MemoryError, RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise RuntimeError(f"the function of {self!r} raised {type(error).__name__}: {error}") from error
+        if not address:
+            refuse(self, nbytes, f"its function returned {address!r}")
+        return checked_address_int(address, "the address that the function returned")
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        self.deallocate_function(address, nbytes, stream)
+
+
+cdef int check_callable(str name, object function, bint optional=False) except -1:
+    if not callable(function) and not (optional and function is None):
+        wanted = "a callable, or None" if optional else "a callable"
+        raise TypeError(f"{name} is {function!r} of type {type(function).__name__}; pass {wanted}")
+    return 0
+
+
+# --- resources that stand on another one -----------------------------------------------------------------------------
+
+cdef class Adaptor(Resource):
+    """Adaptor(upstream)\n--\n\n\
+    A resource that stands on another one, to which it passes on what is asked of it: the base of its kinds, and of your own.
+
+    Arguments:
+        upstream: Resource.
+    Raises:
+        TypeError: upstream is none.
+    Attributes:
+        upstream: Resource.
+    """
+    cdef readonly Resource upstream
+
+    def __init__(self, upstream: Resource) -> None:
+        if not isinstance(upstream, Resource):
+            raise TypeError(f"upstream is {upstream!r} of type {type(upstream).__name__}; pass a Resource")
+        self.upstream = upstream
+        self.device_index = (<Resource>upstream).device_index
+        self.is_cached = (<Resource>upstream).is_cached and type(self) in PASSING
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        return self.upstream.take(nbytes, stream)
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        self.upstream.give_back(address, nbytes, stream)
+
+    def __repr__(self):
+        return f"<accelrt.resources.{type(self).__name__} on {self.upstream!r}>"
+
+
+cdef class LimitingAdaptor(Adaptor):
+    """LimitingAdaptor(upstream, limit)\n--\n\n\
+    A limit to what is allocated from a resource.
+
+    Arguments:
+        upstream: Resource.
+        limit: int, the most bytes that may be allocated at once.
+    Raises:
+        TypeError, ValueError: upstream is none, or limit is no int from 0 on.
+    Attributes:
+        limit: int, bytes.
+    """
+    cdef readonly int64_t limit
+    cdef int64_t taken
+    cdef int lock
+
+    def __init__(self, upstream: Resource, limit: int) -> None:
+        Adaptor.__init__(self, upstream)
+        self.limit = checked_int(limit, "limit", 0, LARGEST, "bytes as int")
+
+    @property
+    def allocated_bytes(self) -> int:
+        """int: bytes that are allocated now."""
+        return self.taken
+
+    cdef bint count(self, int64_t nbytes) noexcept:
+        cdef bint fits
+        begin_turn(&self.lock)
+        fits = nbytes <= 0 or nbytes <= self.limit - self.taken
+        if fits:
+            self.taken += nbytes
+        end_turn(&self.lock)
+        return fits
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        cdef int64_t size = nbytes
+        if not self.count(size):
+            refuse(self, nbytes, f"{self.taken} of {self.limit} bytes are allocated; free some first")
+        try:
+            return self.upstream.take(nbytes, stream)
+        except BaseException:
+            self.count(-size)
+            raise
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        self.upstream.give_back(address, nbytes, stream)
+        self.count(-<int64_t>nbytes)
+
+
+cdef str COUNTERS = "current_bytes current_count peak_bytes peak_count total_bytes total_count"
+
+
+class AllocationCounts(namedtuple("AllocationCounts", COUNTERS)):
+    """Figures of a StatisticsAdaptor since its counters began.
+
+    Attributes:
+        current_bytes, current_count: int, bytes and allocations that are live now, less what was live before and freed.
+        peak_bytes, peak_count: int, the most of them at once.
+        total_bytes, total_count: int, of all that was allocated.
+    """
+    # stub: current_bytes: int
+    # stub: current_count: int
+    # stub: peak_bytes: int
+    # stub: peak_count: int
+    # stub: total_bytes: int
+    # stub: total_count: int
+
+    __slots__ = ()
+
+
+cdef struct Counter:
+    int64_t current
+    int64_t peak
+    int64_t total
+
+
+cdef class Counters:
+    cdef Counter size
+    cdef Counter number
+
+    def __reduce__(self):
+        refuse_copy(self, "it is part of a StatisticsAdaptor")
+
+
+cdef void add_to(Counter* counter, int64_t current, int64_t peak, int64_t total) noexcept:
+    # What inner counters saw, or one allocation: peak is of it alone.
+    if counter.current + peak > counter.peak:
+        counter.peak = counter.current + peak
+    counter.current += current
+    counter.total += total
+
+
+cdef object counts_of(Counters counters):
+    return AllocationCounts(
+        counters.size.current, counters.number.current, counters.size.peak, counters.number.peak, counters.size.total,
+        counters.number.total,
+    )
+
+
+cdef class StatisticsAdaptor(Adaptor):
+    """StatisticsAdaptor(upstream)\n--\n\n\
+    Figures of what is allocated from a resource, with a stack of counters for parts of a program.
+
+    Arguments:
+        upstream: Resource.
+    Raises:
+        TypeError: upstream is none.
+    """
+    cdef list stack
+    cdef int lock
+
+    def __init__(self, upstream: Resource) -> None:
+        Adaptor.__init__(self, upstream)
+        self.stack = [Counters()]
+
+    cdef Counters top(self):
+        return self.stack[len(self.stack) - 1]
+
+    cdef int count(self, int64_t nbytes, int sign) except -1:
+        cdef Counters top = self.top()
+        begin_turn(&self.lock)
+        add_to(&top.size, sign * nbytes, nbytes if sign > 0 else 0, nbytes if sign > 0 else 0)
+        add_to(&top.number, sign, sign > 0, sign > 0)
+        end_turn(&self.lock)
+        return 0
+
+    @property
+    def counts(self) -> AllocationCounts:
+        """AllocationCounts: figures of the counters on top of the stack."""
+        return counts_of(self.top())
+
+    @property
+    def depth(self) -> int:
+        """int: how many counters are on the stack; 1 where none was pushed."""
+        return len(self.stack)
+
+    def push_counters(self) -> AllocationCounts:
+        """Puts new counters on the stack, which begin at 0.
+
+        Returns:
+            AllocationCounts: figures of those that were on top before.
+        """
+        before = counts_of(self.top())
+        self.stack.append(Counters())
+        return before
+
+    def pop_counters(self) -> AllocationCounts:
+        """Takes the counters on top from the stack; those below have from then on what they counted.
+
+        Returns:
+            AllocationCounts: their figures.
+        Raises:
+            IndexError: there is one pair of counters alone.
+        """
+        cdef Counters top, below
+        if len(self.stack) < 2:
+            raise IndexError("cannot pop the last counter pair; push_counters() comes before")
+        top = self.stack.pop()
+        below = self.top()
+        begin_turn(&self.lock)
+        add_to(&below.size, top.size.current, top.size.peak, top.size.total)
+        add_to(&below.number, top.number.current, top.number.peak, top.number.total)
+        end_turn(&self.lock)
+        return counts_of(top)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        address = self.upstream.take(nbytes, stream)
+        self.count(nbytes, 1)
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        self.upstream.give_back(address, nbytes, stream)
+        self.count(nbytes, -1)
+
+
+class OutstandingAllocation(namedtuple("OutstandingAllocation", ("address", "nbytes", "stack"))):
+    """Memory of a TrackingAdaptor that is allocated.
+
+    Attributes:
+        address: int.
+        nbytes: int, bytes.
+        stack: str, where it was allocated, as traceback has it; "" without capture_stacks.
+    """
+    # stub: address: int
+    # stub: nbytes: int
+    # stub: stack: str
+
+    __slots__ = ()
+
+
+cdef class TrackingAdaptor(Adaptor):
+    """TrackingAdaptor(upstream, capture_stacks=False)\n--\n\n\
+    A list of what is allocated from a resource, with the stacks of the allocations: for leaks.
+
+    Arguments:
+        upstream: Resource.
+        capture_stacks: bool, whether the stack of each allocation is kept, which takes some microseconds.
+    Raises:
+        TypeError: upstream is none.
+    Attributes:
+        capture_stacks: bool.
+    """
+    cdef readonly bint capture_stacks
+    cdef dict live
+
+    def __init__(self, upstream: Resource, bint capture_stacks=False) -> None:
+        Adaptor.__init__(self, upstream)
+        self.capture_stacks = capture_stacks
+        self.live = {}
+
+    @property
+    def allocated_bytes(self) -> int:
+        """int: bytes that are allocated now."""
+        return sum([nbytes for nbytes, _ in list(self.live.values())])
+
+    def outstanding(self) -> list[OutstandingAllocation]:
+        """Lists what is allocated now, the oldest first.
+
+        Returns:
+            list of OutstandingAllocation: address, nbytes and stack.
+        """
+        return [
+            OutstandingAllocation(address, nbytes, "" if stack is None else "".join(stack.format()))
+            for address, (nbytes, stack) in list(self.live.items())
+        ]
+
+    def outstanding_text(self) -> str:
+        """Writes the same as text: a line for each, with its stack below it.
+
+        Returns:
+            str; "" where nothing is allocated.
+        """
+        return "".join([
+            f"{held.address:#x}: {held.nbytes} bytes\n{held.stack}" for held in self.outstanding()
+        ])
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        stack = None
+        if self.capture_stacks:
+            stack = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
+            stack.reverse()
+        entry = (nbytes, stack)
+        address = self.upstream.take(nbytes, stream)
+        self.live[address] = entry
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        entry = self.live.pop(address, None)  # first: another thread may be given the address at once
+        try:
+            self.upstream.give_back(address, nbytes, stream)
+        except BaseException:
+            if entry is not None:
+                self.live[address] = entry
+            raise
+
+
+cdef class LoggingAdaptor(Adaptor):
+    """LoggingAdaptor(upstream, file)\n--\n\n\
+    A log of what is allocated from a resource and given back, as text with commas: RMM's, which `accelrt replay` and
+    `accelrt tune` read.
+
+    Arguments:
+        upstream: Resource.
+        file: str or path of a file, which is written anew; or an object with write(text).
+    Raises:
+        TypeError: upstream is none.
+        OSError: the file cannot be written.
+
+    The columns are Thread, Time, Action, Pointer, Size and Stream.  A line is written when the memory was given, refused or
+    given back, without a buffer of its own.
+    """
+    cdef object descriptor
+    cdef object file
+
+    def __init__(self, upstream: Resource, file: str | os.PathLike[str] | TextIO) -> None:
+        Adaptor.__init__(self, upstream)
+        if hasattr(file, "write"):
+            self.file = file
+        else:
+            self.descriptor = open_descriptor(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        self.log("Thread,Time,Action,Pointer,Size,Stream\n")
+
+    cdef int log(self, str line) except -1:
+        if self.file is not None:
+            self.file.write(line)
+        else:
+            os.write(self.descriptor.fileno(), line.encode())
+        return 0
+
+    cdef str line(self, str action, object address, object nbytes, Stream stream):
+        cdef str when = f"{datetime.now():%H:%M:%S:%f}"
+        return f"{get_ident()},{when},{action},{address:#x},{nbytes},{mark_used(stream):#x}\n"
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        try:
+            address = self.upstream.take(nbytes, stream)
+        except MemoryError:
+            self.log(self.line("allocate failure", 0, nbytes, stream))
+            raise
+        try:
+            self.log(self.line("allocate", address, nbytes, stream))
+        except BaseException:
+            self.upstream.give_back(address, nbytes, stream)
+            raise
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        try:  # first: another thread may be given the address at once
+            self.log(self.line("free", address, nbytes, stream))
+        finally:
+            self.upstream.give_back(address, nbytes, stream)
+
+
+cdef class FailureCallbackAdaptor(Adaptor):
+    """FailureCallbackAdaptor(upstream, callback)\n--\n\n\
+    A function that is asked before a request fails, and may make room.
+
+    Arguments:
+        upstream: Resource.
+        callback: callable(nbytes), called where upstream raised MemoryError.  Where it returns True upstream is asked again;
+            else the error is raised.  What it raises the allocation raises.
+    Raises:
+        TypeError: upstream is none, or callback cannot be called.
+    Attributes:
+        callback: callable.
+    """
+    cdef readonly object callback
+
+    def __init__(self, upstream: Resource, callback: Callable[[int], bool]) -> None:
+        Adaptor.__init__(self, upstream)
+        check_callable("callback", callback)
+        self.callback = callback
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        while True:
+            try:
+                return self.upstream.take(nbytes, stream)
+            except MemoryError:
+                if not self.callback(nbytes):
+                    raise
+
+
+cdef class PrefetchAdaptor(Adaptor):
+    """PrefetchAdaptor(upstream)\n--\n\n\
+    Managed memory that goes to the device as it is allocated, in the stream's order (accelrt.memory.prefetch).
+
+    Arguments:
+        upstream: Resource.  Memory that is not managed passes as it is.
+    Raises:
+        TypeError: upstream is none.
+    """
+
+    def __init__(self, upstream: Resource) -> None:
+        Adaptor.__init__(self, upstream)
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        address = self.upstream.take(nbytes, stream)
+        try:
+            view = views_of_memory()[0](self, self.device_index, stream, address, nbytes)
+            if is_managed(view):
+                prefetch(view, stream=stream)
+        except BaseException:
+            self.upstream.give_back(address, nbytes, stream)
+            raise
+        return address
+
+
+cdef class HooksAdaptor(Adaptor):
+    """HooksAdaptor(upstream, *, before_allocate=None, after_allocate=None, before_deallocate=None,
+    after_deallocate=None)\n--\n\n\
+    Functions that are called before and after what is asked of a resource; accelrt.memory.AllocationHooks are those of
+    accelrt's own allocator.
+
+    Arguments:
+        upstream: Resource.
+        before_allocate: callable(nbytes, stream).  What it raises the allocation raises.
+        after_allocate: callable(address, nbytes, stream).  What it raises the allocation raises, and the memory goes back.
+        before_deallocate, after_deallocate: callable(address, nbytes, stream).  What they raise is raised once the memory is
+            back.
+    Raises:
+        TypeError: upstream is none, or one of them cannot be called.
+    """
+    cdef readonly object before_allocate
+    cdef readonly object after_allocate
+    cdef readonly object before_deallocate
+    cdef readonly object after_deallocate
+
+    def __init__(
+        self, upstream: Resource, *, before_allocate: Callable[[int, Stream], object] | None = None,
+        after_allocate: Callable[[int, int, Stream], object] | None = None,
+        before_deallocate: Callable[[int, int, Stream], object] | None = None,
+        after_deallocate: Callable[[int, int, Stream], object] | None = None,
+    ) -> None:
+        Adaptor.__init__(self, upstream)
+        for name, function in (("before_allocate", before_allocate), ("after_allocate", after_allocate),
+                               ("before_deallocate", before_deallocate), ("after_deallocate", after_deallocate)):
+            check_callable(name, function, True)
+        self.before_allocate, self.after_allocate = before_allocate, after_allocate
+        self.before_deallocate, self.after_deallocate = before_deallocate, after_deallocate
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        if self.before_allocate is not None:
+            self.before_allocate(nbytes, stream)
+        address = self.upstream.take(nbytes, stream)
+        try:
+            if self.after_allocate is not None:
+                self.after_allocate(address, nbytes, stream)
+        except BaseException:
+            self.upstream.give_back(address, nbytes, stream)
+            raise
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        try:
+            if self.before_deallocate is not None:
+                self.before_deallocate(address, nbytes, stream)
+        finally:
+            self.upstream.give_back(address, nbytes, stream)
+        if self.after_deallocate is not None:
+            self.after_deallocate(address, nbytes, stream)
+
+
+cdef class BinningResource(Adaptor):
+    """BinningResource(upstream, smallest=None, largest=None)\n--\n\n\
+    Resources by size: a request goes to the bin of the least size that has room for it, and one that is larger than all bins
+    to upstream.
+
+    Arguments:
+        upstream: Resource, which the bins that it makes itself stand on too.
+        smallest, largest: int, exponents: bins of 2**smallest, 2**(smallest + 1), ... 2**largest bytes, each a
+            FixedSizeResource.  None, both of them, makes none.
+    Raises:
+        TypeError, ValueError: upstream is none, or the exponents are no ints from 0 to 62, smallest first.
+    """
+    cdef list sizes     # of the bins, ascending
+    cdef dict bins      # size -> Resource
+    cdef dict sources   # address that is allocated -> Resource that it came from
+
+    def __init__(self, upstream: Resource, smallest: int | None = None, largest: int | None = None) -> None:
+        Adaptor.__init__(self, upstream)
+        self.sizes, self.bins, self.sources = [], {}, {}
+        if smallest is None and largest is None:
+            return
+        least = checked_int(smallest, "smallest", 0, 62, "an exponent as int, or neither")
+        for exponent in range(least, checked_int(largest, "largest", least, 62, "an exponent as int, or neither") + 1):
+            self.add_bin(1 << exponent)
+
+    def add_bin(self, nbytes: int, resource: Resource | None = None) -> None:
+        """Adds a bin, in place of one of the same size.
+
+        Arguments:
+            nbytes: int, the largest request that goes to it.
+            resource: Resource of the same device; None makes a FixedSizeResource on upstream.
+        Raises:
+            TypeError, ValueError: nbytes is no int from 1 on, or resource is none, or of another device.
+        """
+        size = checked_int(nbytes, "nbytes", 1, LARGEST, "bytes as int")
+        if resource is None:
+            resource = FixedSizeResource(self.upstream, size, 1)
+        if not isinstance(resource, Resource):
+            raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource, or None")
+        if (<Resource>resource).device_index != self.device_index:
+            raise ArgumentError(f"resource is {resource!r}; the bins are of device {self.device_index}")
+        self.bins[size] = resource
+        if size not in self.sizes:
+            insort(self.sizes, size)
+
+    def resource_for(self, nbytes: int) -> Resource:
+        """Returns the resource that a request goes to: a bin's, or upstream.
+
+        Arguments:
+            nbytes: int, bytes.
+        """
+        cdef Py_ssize_t index = bisect_left(self.sizes, nbytes)
+        return self.bins[self.sizes[index]] if index < len(self.sizes) else self.upstream
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        source = self.resource_for(nbytes)
+        address = source.take(nbytes, stream)
+        self.sources[address] = source
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        source = self.sources.pop(address, None)
+        if source is None:
+            raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
+        try:
+            source.give_back(address, nbytes, stream)
+        except BaseException:
+            self.sources[address] = source
+            raise
+
+
+# --- pools -----------------------------------------------------------------------------------------------------------
+
+cdef class Chunk:
+    # What the pool took from upstream in one call.
+    cdef object address
+    cdef object size
+    cdef object live   # bytes that are allocated of it
+    cdef Block first
+
+
+cdef class Block:
+    # A run of a chunk: allocated, or free in one arena.
+    cdef object address
+    cdef object size
+    cdef Chunk chunk
+    cdef Block before
+    cdef Block behind
+    cdef Arena arena   # None while it is allocated
+
+
+cdef class Arena:
+    # The free blocks in the order of one stream; stream None is memory that no work uses.
+    cdef Stream stream
+    cdef list free     # (size, address), ascending
+    cdef dict blocks   # address -> Block
+
+    cdef int add(self, Block block) except -1:
+        block.arena = self
+        self.blocks[block.address] = block
+        insort(self.free, (block.size, block.address))
+        return 0
+
+    cdef int remove(self, Block block) except -1:
+        block.arena = None
+        del self.blocks[block.address]
+        del self.free[bisect_left(self.free, (block.size, block.address))]
+        return 0
+
+    cdef Block fit(self, object size):
+        cdef Py_ssize_t index = bisect_left(self.free, (size, 0))
+        return self.blocks[self.free[index][1]] if index < len(self.free) else None
+
+
+cdef Arena new_arena(Stream stream):
+    cdef Arena arena = Arena()
+    arena.stream, arena.free, arena.blocks = stream, [], {}
+    return arena
+
+
+cdef Block new_block(Chunk chunk, object address, object size):
+    cdef Block block = Block()
+    block.chunk, block.address, block.size = chunk, address, size
+    return block
+
+
+cdef Chunk new_chunk(object address, object size):
+    cdef Chunk chunk = Chunk()
+    chunk.address, chunk.size, chunk.live = address, size, 0
+    chunk.first = new_block(chunk, address, size)
+    return chunk
+
+
+cdef int split(Block block, object size) except -1:
+    # Cuts what is more than size off a block that is in no arena, into one that its caller places.
+    cdef Block rest = new_block(block.chunk, block.address + size, block.size - size)
+    rest.before, rest.behind = block, block.behind
+    if rest.behind is not None:
+        rest.behind.before = rest
+    block.behind = rest
+    block.size = size
+    return 0
+
+
+cdef int join(Block block) except -1:
+    # With the next one, which is in no arena either.
+    cdef Block gone = block.behind
+    block.size += gone.size
+    block.behind = gone.behind
+    if block.behind is not None:
+        block.behind.before = block
+    gone.before = gone.behind = None
+    return 0
+
+
+cdef class PoolResource(Adaptor):
+    """PoolResource(upstream=None, initial=0, maximum=None, *, unit=512)\n--\n\n\
+    A pool on any resource: it takes chunks, cuts blocks from them and keeps what comes back.
+
+        pool = accelrt.resources.PoolResource(accelrt.resources.ManagedResource(), maximum=1 << 30)
+
+    Arguments:
+        upstream: Resource; None is a DeviceResource of the current device.
+        initial: int, bytes to take at once.  The current stream is waited for then.
+        maximum: int, the most bytes to have from upstream; None is no limit.
+        unit: int, bytes: sizes are rounded up to multiples of it.
+    Raises:
+        TypeError, ValueError: an argument is none of these; initial is more than maximum.
+        MemoryError: upstream has no room for initial.
+    Attributes:
+        unit: int.
+
+    Memory that comes back on a stream is that stream's at once, and another stream's where upstream or the maximum leave no
+    other way: that one then waits for the former.  In captures nothing goes from a stream to another.  A request that
+    upstream refuses gives it idle chunks back before it fails.  Where upstream is accelrt's own memory, this pool is not
+    faster than that, which is a pool itself; it is for other memory, for bounds and for figures.
+    """
+    cdef readonly object unit
+    cdef object growth      # the least bytes to take from upstream
+    cdef object most        # bytes to have at most, or None
+    cdef int64_t total      # bytes of all chunks, and of those that are being taken
+    cdef int64_t live_bytes
+    cdef int lock           # of total
+    cdef dict chunks        # address -> Chunk
+    cdef dict live          # address -> Block
+    cdef dict arenas        # key of a stream -> Arena
+    cdef list arrivals      # what comes while the turn is another's: (None, address, Stream) or (Chunk, size, Stream)
+    cdef object turn        # a lock, held while the tables change, and around nothing that runs Python code
+    cdef object holder      # the thread that has the turn
+
+    def __init__(
+        self, upstream: Resource | None = None, initial: int = 0, maximum: int | None = None, *, unit: int = 512,
+    ) -> None:
+        Adaptor.__init__(self, DeviceResource() if upstream is None else upstream)
+        self.unit = self.growth = checked_int(unit, "unit", 1, LARGEST, "bytes as int")
+        self.total = self.live_bytes = 0
+        self.chunks, self.live, self.arenas, self.arrivals, self.turn = {}, {}, {}, [], allocate_lock()
+        self.limit = maximum
+        size = self.rounded(checked_int(initial, "initial", 0, LARGEST, "bytes as int"))
+        if maximum is not None and initial > maximum:
+            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial} is more than {maximum} bytes")
+        if initial:
+            self.reserve(size)
+
+    cdef int reserve(self, object size) except -1:
+        cdef Stream stream = stream_for(None, self.device_index, "the pool")
+        cdef Chunk chunk
+        self.claim(size)
+        try:
+            chunk = new_chunk(0, size)
+            chunk.address = chunk.first.address = self.upstream.take(size, stream)
+        except BaseException:
+            self.claim(-size)
+            raise
+        self.chunks[chunk.address] = chunk
+        self.arena_of(None).add(chunk.first)
+        stream.synchronize()
+        return 0
+
+    cdef bint claim(self, int64_t nbytes) except -1:
+        # Counts bytes that are about to be taken from upstream, unless they are too many; or, below 0, that went back.
+        cdef int64_t most = INT64_MAX if self.most is None else self.most
+        cdef bint fits
+        begin_turn(&self.lock)
+        fits = nbytes <= 0 or nbytes <= most - self.total
+        if fits:
+            self.total += nbytes
+        end_turn(&self.lock)
+        return fits
+
+    @property
+    def limit(self) -> int | None:
+        """int: the most bytes to have from upstream; None is no limit.  It can be set; what there is stays."""
+        return self.most
+
+    @limit.setter
+    def limit(self, nbytes: int | None) -> None:
+        self.most = None if nbytes is None else checked_int(nbytes, "the limit", 0, LARGEST, "bytes as int, or None")
+
+    @property
+    def used_bytes(self) -> int:
+        """int: bytes that are allocated, as they were rounded."""
+        self.settle()
+        return self.live_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """int: bytes that the pool has and that are not allocated."""
+        self.settle()
+        return self.total - self.live_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """int: bytes that the pool has from upstream."""
+        return self.total
+
+    @property
+    def free_blocks(self) -> int:
+        """int: how many blocks are free."""
+        self.settle()
+        return sum([len((<Arena>arena).free) for arena in list(self.arenas.values())])
+
+    def rounded(self, nbytes: int) -> int:
+        """Returns the bytes that a request takes of the pool.
+
+        Arguments:
+            nbytes: int, bytes.
+        """
+        return -(-nbytes // self.unit) * self.unit
+
+    def release(self, stream: Stream | int | None = None) -> int:
+        """Gives chunks of which nothing is allocated back to upstream.
+
+        Arguments:
+            stream: Stream or handle as int, whose free memory alone goes back; None is all.
+        Returns:
+            int, bytes.
+        Raises:
+            Exception: what upstream raises; the chunk is then gone from the pool.
+        """
+        cdef Stream only = None if stream is None else stream_for(stream, self.device_index, "the memory")
+        cdef Chunk chunk
+        cdef object nbytes = 0
+        for chunk, order in self.idle_chunks(only):
+            nbytes += chunk.size
+            self.upstream.give_back(chunk.address, chunk.size, order)
+        return nbytes
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        cdef object size = self.rounded(nbytes), address
+        cdef Block block
+        cdef Chunk chunk = new_chunk(0, 0)
+        if self.enter():
+            try:
+                self.absorb()
+                block = self.find(size, stream)
+                if block is not None:
+                    return self.hand_out(block, size)
+            finally:
+                self.leave()
+        address = self.grow(chunk, size, stream)
+        if address:
+            return address
+        if self.enter():  # the last resort: what other streams freed
+            try:
+                self.absorb()
+                block = self.take_over(size, stream)
+                if block is not None:
+                    return self.hand_out(block, size)
+            finally:
+                self.leave()
+        refuse(self, nbytes, f"the pool has {self.total} bytes, of which {self.live_bytes} are allocated, and a limit of "
+               f"{self.most}, or its upstream has no room")
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        if address not in self.live and not self.arrivals:
+            raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
+        self.arrivals.append((None, address, stream))
+        self.settle()
+
+    def __del__(self):
+        # Chunks of which something is still allocated by address go too, for nobody could give that back.
+        if self.turn is None:
+            return
+        self.settle()
+        for address, chunk in list(self.chunks.items()):
+            del self.chunks[address]
+            try:
+                self.upstream.give_back(address, (<Chunk>chunk).size, self.order_of(<Chunk>chunk))
+            except BaseException as error:
+                tell_unraisable(error, self)
+
+    # The turn.  A destructor that runs in the midst of it finds it taken, and leaves what it brings in arrivals, which the
+    # holder looks through at the end; an allocation there takes a chunk of its own.
+
+    cdef bint enter(self) except -1:
+        if self.turn.acquire(False):
+            self.holder = get_ident()
+            return True
+        if self.holder == get_ident():
+            return False
+        self.turn.acquire()
+        self.holder = get_ident()
+        return True
+
+    cdef int leave(self) except -1:
+        self.holder = None
+        self.turn.release()
+        self.settle()
+        return 0
+
+    cdef int settle(self) except -1:
+        while self.arrivals and self.turn.acquire(False):
+            self.holder = get_ident()
+            try:
+                self.absorb()
+            finally:
+                self.holder = None
+                self.turn.release()
+        return 0
+
+    cdef int absorb(self) except -1:
+        cdef Block block
+        while self.arrivals:
+            chunk, second, stream = self.arrivals.pop(0)
+            if chunk is not None:
+                self.add_chunk(<Chunk>chunk, second, <Stream>stream)
+                continue
+            block = self.live.pop(second, None)
+            if block is not None:  # else it was given back twice
+                self.put(block, <Stream>stream)
+        return 0
+
+    # With the turn.
+
+    cdef Arena arena_of(self, Stream stream):
+        cdef object key = None
+        if stream is not None:
+            key = (stream.handle, get_ident() if stream.handle == PER_THREAD else 0)
+        if key not in self.arenas:
+            self.arenas[key] = new_arena(stream)
+        return self.arenas[key]
+
+    cdef int add_chunk(self, Chunk chunk, object size, Stream stream) except -1:
+        # The first size bytes of it are allocated.
+        self.chunks[chunk.address] = chunk
+        self.hand_out_of(chunk.first, size, self.arena_of(stream))
+        return 0
+
+    cdef Block find(self, object size, Stream stream):
+        cdef Block block = self.arena_of(stream).fit(size)
+        return self.arena_of(None).fit(size) if block is None else block
+
+    cdef object hand_out(self, Block block, object size):
+        cdef Arena arena = block.arena
+        arena.remove(block)
+        return self.hand_out_of(block, size, arena)
+
+    cdef object hand_out_of(self, Block block, object size, Arena arena):
+        if block.size > size:
+            split(block, size)
+            arena.add(block.behind)
+        self.live[block.address] = block
+        block.chunk.live += size
+        self.live_bytes += size
+        return block.address
+
+    cdef int put(self, Block block, Stream stream) except -1:
+        cdef Arena arena = self.arena_of(stream)
+        block.chunk.live -= block.size
+        self.live_bytes -= block.size
+        if block.behind is not None and block.behind.arena is arena:
+            arena.remove(block.behind)
+            join(block)
+        if block.before is not None and block.before.arena is arena:
+            block = block.before
+            arena.remove(block)
+            join(block)
+        arena.add(block)
+        return 0
+
+    cdef list streams_of(self, Chunk chunk):
+        # Behind whose work the free blocks of a chunk are.
+        cdef Block block = chunk.first
+        cdef list streams = []
+        while block is not None:
+            if block.arena is not None and block.arena.stream is not None and block.arena.stream not in streams:
+                streams.append(block.arena.stream)
+            block = block.behind
+        return streams
+
+    cdef Stream order_of(self, Chunk chunk):
+        # A stream behind whose work all of an idle chunk is.
+        cdef list streams = self.streams_of(chunk)
+        if len(streams) != 1 or (<Stream>streams[0]).handle == PER_THREAD:
+            return self.after(streams, default_stream(self.device_index))
+        return streams[0]
+
+    cdef Stream after(self, list streams, Stream later):
+        # The per-thread default streams of other threads have no handle here; the legacy one comes behind them all.
+        for stream in streams:
+            if (<Stream>stream).handle == PER_THREAD:
+                stream = default_stream(self.device_index)
+            if (<Stream>stream).handle != later.handle:
+                later.wait_event(stream.record_event())
+        return later
+
+    cdef Block whole(self, Chunk chunk):
+        # An idle chunk as one block that is in no arena.
+        cdef Block block = chunk.first
+        while block is not None:
+            block.arena.remove(block)
+            block = block.behind
+        while chunk.first.behind is not None:
+            join(chunk.first)
+        return chunk.first
+
+    cdef list idle_chunks(self, Stream only):
+        # Takes them out of the tables, with the streams on which they go back.
+        cdef list found = []
+        cdef Chunk chunk
+        if not self.enter():
+            return found
+        try:
+            self.absorb()
+            for chunk in list(self.chunks.values()):
+                streams = self.streams_of(chunk)
+                if chunk.live or only is not None and streams != [only] or len(streams) > 1 and any_capture():
+                    continue
+                found.append((chunk, self.order_of(chunk)))
+                self.whole(chunk)
+                del self.chunks[chunk.address]
+                self.claim(-chunk.size)
+        finally:
+            self.leave()
+        return found
+
+    cdef Block take_over(self, object size, Stream stream):
+        # A block that another stream freed, behind whose work this one waits; in the stream's own arena.
+        cdef Arena arena, mine = self.arena_of(stream)
+        cdef Chunk chunk
+        cdef Block block
+        if any_capture():
+            return None
+        for arena in list(self.arenas.values()):
+            block = arena.fit(size)
+            if block is not None:
+                self.after([arena.stream] if arena is not mine and arena.stream is not None else [], stream)
+                arena.remove(block)
+                mine.add(block)
+                return block
+        for chunk in list(self.chunks.values()):
+            if not chunk.live and chunk.size >= size:
+                self.after(self.streams_of(chunk), stream)
+                mine.add(self.whole(chunk))
+                return chunk.first
+        return None
+
+    # Without the turn.
+
+    cdef object grow(self, Chunk chunk, object size, Stream stream):
+        # An address of a chunk that is new, or 0 where upstream or the limit leave no room.
+        cdef object wanted = max(size, self.growth)
+        while True:
+            if self.claim(wanted):
+                try:
+                    chunk.address = self.upstream.take(wanted, stream)
+                except BaseException as error:
+                    self.claim(-wanted)
+                    if not isinstance(error, MemoryError):
+                        raise
+                else:
+                    chunk.size = chunk.first.size = wanted
+                    chunk.first.address = chunk.address
+                    self.arrivals.append((chunk, size, stream))
+                    self.settle()
+                    return chunk.address
+            if not self.release():
+                return 0
+
+
+cdef class FixedSizeResource(PoolResource):
+    """FixedSizeResource(upstream=None, block_size=1048576, blocks=128)\n--\n\n\
+    Blocks of one size, which it takes from upstream many at a time: any request up to the size gets one.
+
+    Arguments:
+        upstream: Resource; None is a DeviceResource of the current device.
+        block_size: int, bytes.
+        blocks: int, how many to take at once, the first ones when it is made.
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        MemoryError: upstream has no room for the first blocks.
+    """
+
+    def __init__(self, upstream: Resource | None = None, block_size: int = 1048576, blocks: int = 128) -> None:
+        size = checked_int(block_size, "block_size", 1, LARGEST, "bytes as int")
+        number = checked_int(blocks, "blocks", 1, LARGEST // size, "a number as int")
+        PoolResource.__init__(self, upstream, size * number, unit=size)
+        self.growth = size * number
+
+    @property
+    def block_size(self) -> int:
+        """int: bytes of a block."""
+        return self.unit
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        if nbytes > self.unit:
+            refuse(self, nbytes, f"its blocks have {self.unit} bytes")
+        return PoolResource.take(self, nbytes, stream)
+
+
+# Classes whose memory is the caching allocator's, block by block, and adaptors that hand it on as it is.
+cdef frozenset CACHED = frozenset((DeviceResource, ManagedResource, MemPoolResource))
+cdef frozenset PASSING = frozenset((
+    Adaptor, LimitingAdaptor, StatisticsAdaptor, TrackingAdaptor, LoggingAdaptor, FailureCallbackAdaptor, PrefetchAdaptor,
+    HooksAdaptor,
+))
+
+
+# --- the current resource --------------------------------------------------------------------------------------------
+
+cdef dict of_devices = {}           # ordinal -> Resource of the process
+cdef object entered = threading.local()  # .stack: [Resource] of use_resource
+
+
+cdef list entered_here():
+    return getattr(entered, "stack", None) or []
+
+
+cdef Resource checked_resource(object resource):
+    if not isinstance(resource, Resource):
+        raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource")
+    return resource
+
+
+def current_resource(device: DeviceArgument | None = None) -> Resource:
+    """Returns the resource that is current for a device: what DeviceBuffers come from that are told of no other.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Returns:
+        Resource: the innermost use_resource() of the thread, else that of set_current_resource(), else a DeviceResource.
+    """
+    cdef int ordinal = ordinal_of(device)
+    for resource in reversed(entered_here()):
+        if (<Resource>resource).device_index == ordinal:
+            return resource
+    found = of_devices.get(ordinal)
+    return of_devices.setdefault(ordinal, DeviceResource(ordinal)) if found is None else found
+
+
+def set_current_resource(resource: Resource | None, device: DeviceArgument | None = None) -> None:
+    """Makes a resource current for its device, on all threads.
+
+    Arguments:
+        resource: Resource; None is a DeviceResource again.
+        device: int, "cuda:1", ...: where resource is None the device that is meant; else it has to be the resource's.  None
+            is the resource's, or the current one.
+    Raises:
+        TypeError: resource is none.
+        ValueError: it is of another device, or the thread is in use_resource() for that device, whose end would undo it.
+
+    What is allocated keeps the resource that it came from.
+    """
+    cdef int ordinal
+    if resource is None:
+        ordinal = ordinal_of(device)
+    else:
+        ordinal = checked_resource(resource).device_index
+        if device is not None and ordinal_of(device) != ordinal:
+            raise ArgumentError(f"resource is {resource!r}; it is of device {ordinal}, not of {device!r}")
+    if any([(<Resource>inner).device_index == ordinal for inner in entered_here()]):
+        raise ArgumentError(f"the thread is in use_resource() for device {ordinal}; leave it, or enter another one inside")
+    of_devices[ordinal] = DeviceResource(ordinal) if resource is None else resource
+
+
+cdef class use_resource:
+    """use_resource(resource)\n--\n\n\
+    The context in which a resource is current for its device on the calling thread.
+
+        with accelrt.resources.use_resource(resource):
+            buffer = accelrt.resources.DeviceBuffer(4096)
+
+    Arguments:
+        resource: Resource.
+    Raises:
+        TypeError: resource is none.
+        RuntimeError: it is left where it is not the innermost one.
+    """
+    cdef Resource resource
+    cdef object __weakref__
+
+    def __init__(self, resource: Resource) -> None:
+        self.resource = checked_resource(resource)
+
+    def __enter__(self) -> Resource:
+        if getattr(entered, "stack", None) is None:
+            entered.stack = []
+        entered.stack.append(self.resource)
+        return self.resource
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        cdef list stack = entered_here()
+        if not stack or stack[len(stack) - 1] is not self.resource:
+            raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
+        stack.pop()
+        return False
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of one thread; make another one of the same resource")

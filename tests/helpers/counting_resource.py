@@ -1,0 +1,24 @@
+"""A resource of addresses that nobody uses, which counts what is taken of it."""
+
+from accelrt import resources
+
+
+class Counting(resources.Resource):
+    """Addresses that nobody uses, from 2**20 on, each of which comes once; room is the most bytes at once."""
+
+    def __init__(self, room=1 << 40):
+        super().__init__()
+        self.next = 1 << 20
+        self.room = room
+        self.live = {}
+
+    def take(self, nbytes, stream):
+        if sum(self.live.values()) + nbytes > self.room:
+            raise MemoryError(f"{self.room} bytes are not enough")
+        address = self.next
+        self.next += nbytes
+        self.live[address] = nbytes
+        return address
+
+    def give_back(self, address, nbytes, stream):
+        assert self.live.pop(address) == nbytes

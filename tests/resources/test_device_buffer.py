@@ -1,0 +1,125 @@
+"""DeviceBuffer: bytes of a resource that can be resized."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import accelrt
+from accelrt import resources
+
+
+@pytest.mark.parametrize("nbytes", [0, 5])
+def test_a_buffer_has_the_bytes_that_were_asked_for(nbytes):
+    made = resources.DeviceBuffer(nbytes)
+    assert (made.nbytes, len(made), made.__sizeof__(), made.capacity) == (nbytes,) * 4
+    assert (made.ptr != 0) is (nbytes > 0)
+    assert len(made.to_bytes()) == nbytes
+
+
+@pytest.mark.parametrize(
+    "source", [b"abc", bytearray(b"abc"), memoryview(b"abc"), np.arange(3, dtype="u1"), b""]
+)
+def test_bytes_of_the_host_go_and_come(source):
+    made = resources.DeviceBuffer.from_host(source)
+    expected = bytes(memoryview(source))
+    assert bytes(made) == made.to_bytes() == expected
+    target = bytearray(len(expected))
+    assert made.copy_to(target) is target
+    assert bytes(target) == expected
+    assert made.copy_to().tobytes() == expected
+
+
+@pytest.mark.parametrize("source", [np.ones(2, "u2"), np.ones((2, 2), "u1"), np.ones(4, "u1")[::2]])
+def test_other_elements_are_refused(source):
+    with pytest.raises(ValueError, match="pass unsigned bytes"):
+        resources.DeviceBuffer.from_host(source)
+
+
+@pytest.mark.parametrize("source", [None, "abc", 123])
+def test_what_is_no_buffer_is_refused(source):
+    with pytest.raises(TypeError):
+        resources.DeviceBuffer.from_host(source)
+
+
+def test_resizing_keeps_the_bytes():
+    statistics = resources.StatisticsAdaptor(resources.DeviceResource())
+    made = resources.DeviceBuffer.from_host(b"abcdef", resource=statistics)
+    address = made.ptr
+    made.resize(3)
+    assert (made.nbytes, made.capacity, made.ptr) == (3, 6, address)
+    made.resize(6)
+    assert made.ptr == address
+    assert made.to_bytes() == b"abcdef"
+    made.resize(1000, accelrt.Stream())
+    assert made.to_bytes()[:6] == b"abcdef"
+    assert made.capacity == 1000
+    made.reserve(2000)
+    assert (made.nbytes, made.capacity) == (1000, 2000)
+    made.resize(2)
+    made.shrink_to_fit()
+    assert (made.to_bytes(), made.capacity) == (b"ab", 2)
+    assert statistics.counts.current_bytes == 2
+    made.resize(0)
+    made.shrink_to_fit()
+    assert (made.ptr, statistics.counts.current_count) == (0, 0)
+    with pytest.raises(ValueError, match="nbytes is -1"):
+        made.resize(-1)
+
+
+def test_a_resize_without_room_leaves_the_buffer_as_it_was():
+    limited = resources.LimitingAdaptor(resources.DeviceResource(), 100)
+    made = resources.DeviceBuffer.from_host(b"a" * 60, resource=limited)
+    with pytest.raises(MemoryError):
+        made.resize(61)
+    assert made.to_bytes() == b"a" * 60
+    assert limited.allocated_bytes == 60
+
+
+def test_copies_have_to_fit():
+    made = resources.DeviceBuffer.from_host(b"0123456789")
+    made.copy_from(b"abc")
+    made.copy_from(accelrt.asarray(np.frombuffer(b"xyz", "u1")), offset=7)
+    assert made.to_bytes() == b"abc3456xyz"
+    made.copy_from(resources.DeviceBuffer.from_host(b"--"), offset=3)
+    assert made.to_bytes() == b"abc--56xyz"
+    with pytest.raises(ValueError, match="source has 11 bytes"):
+        made.copy_from(bytes(11))
+    with pytest.raises(ValueError, match="room for 1 from offset 9"):
+        made.copy_from(b"ab", offset=9)
+    with pytest.raises(ValueError, match="target has 9 bytes"):
+        made.copy_to(bytearray(9))
+
+
+def test_a_clone_is_other_memory():
+    made = resources.DeviceBuffer.from_host(b"abc")
+    cloned = made.clone(accelrt.Stream())
+    assert cloned.ptr != made.ptr
+    assert cloned.to_bytes() == b"abc"
+    for refused in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="clone"):
+            refused(made)
+
+
+def test_managed_memory_is_prefetched():
+    made = resources.DeviceBuffer.from_host(b"abc", resource=resources.ManagedResource())
+    assert accelrt.memory.managed_attributes(made.buffer).last_prefetch_location is None
+    made.prefetch()
+    assert (
+        accelrt.memory.managed_attributes(made.buffer).last_prefetch_location.index
+        == accelrt.current_device()
+    )
+    resources.DeviceBuffer(16).prefetch()  # other memory stays
+
+
+def test_memory_is_the_current_resources():
+    statistics = resources.StatisticsAdaptor(resources.PoolResource())
+    with resources.use_resource(statistics):
+        made = resources.DeviceBuffer(100)
+        assert made.resource is statistics
+        assert statistics.counts.current_bytes == 100
+        made.free()
+        assert (made.nbytes, made.capacity, statistics.counts.current_bytes) == (0, 0, 0)
+    with pytest.raises(TypeError, match="resource is 7"):
+        resources.DeviceBuffer(1, resource=7)

@@ -1,0 +1,284 @@
+"""PoolResource: blocks of chunks, per stream; figures, limits, and what goes back."""
+
+import gc
+import itertools
+import random
+import threading
+
+import numpy as np
+import pytest
+from counting_resource import Counting
+
+import accelrt
+from accelrt import resources
+
+UNIT = 512
+
+
+@pytest.fixture
+def upstream():
+    return Counting()
+
+
+@pytest.fixture
+def pool(upstream):
+    return resources.PoolResource(upstream)
+
+
+def test_sizes_are_rounded(pool):
+    assert [pool.rounded(nbytes) for nbytes in (1, UNIT, UNIT + 1)] == [UNIT, UNIT, 2 * UNIT]
+
+
+def test_a_block_is_split_and_merged(pool):
+    whole = pool.allocate(4 * UNIT)
+    pool.deallocate(whole, 4 * UNIT)
+    for order in (False, True):
+        head, tail = pool.allocate(2 * UNIT), pool.allocate(2 * UNIT)
+        assert (head, tail) == (whole, whole + 2 * UNIT)
+        for address in sorted((head, tail), reverse=order):
+            pool.deallocate(address, 2 * UNIT)
+        assert pool.free_blocks == 1
+    assert pool.allocate(4 * UNIT) == whole
+
+
+def test_figures_count_what_is_there(pool):
+    first, second = pool.allocate(2 * UNIT), pool.allocate(4 * UNIT - 1)
+    assert (pool.used_bytes, pool.free_bytes, pool.total_bytes) == (6 * UNIT, 0, 6 * UNIT)
+    pool.deallocate(second, 4 * UNIT - 1)
+    assert (pool.used_bytes, pool.free_bytes, pool.free_blocks) == (2 * UNIT, 4 * UNIT, 1)
+    pool.deallocate(first, 2 * UNIT)
+    assert pool.release() == 6 * UNIT
+    assert (pool.used_bytes, pool.free_bytes, pool.total_bytes) == (0, 0, 0)
+
+
+def test_memory_is_of_the_stream_that_gave_it_back(pool):
+    first, second = accelrt.Stream(), accelrt.Stream()
+    address = pool.allocate(UNIT, first)
+    pool.deallocate(address, UNIT, first)
+    assert pool.allocate(UNIT, second) != address
+    assert pool.allocate(UNIT, first) == address
+    pool.deallocate(address, UNIT, second)
+    assert pool.allocate(UNIT, second) == address
+
+
+def test_at_the_limit_memory_goes_from_one_stream_to_another(pool):
+    first, second = accelrt.Stream(), accelrt.Stream()
+    pool.limit = 4 * UNIT
+    whole = pool.allocate(4 * UNIT, first)
+    pool.deallocate(whole, 4 * UNIT, first)
+    held = pool.allocate(UNIT, first)
+    assert pool.allocate(2 * UNIT, second) == whole + UNIT
+    with pytest.raises(accelrt.OutOfMemoryError, match="limit"):
+        pool.allocate(2 * UNIT, second)
+    pool.deallocate(held, UNIT, first)
+
+
+def test_a_stream_waits_for_the_one_whose_memory_it_gets():
+    pool = resources.PoolResource(resources.DeviceResource(), 1 << 16, 1 << 16)
+    first, second = accelrt.Stream(), accelrt.Stream()
+    go, numbers = threading.Event(), np.full(1 << 16, 7, np.uint8)
+    buffer = pool.buffer(1 << 16, first)
+    first.launch_host_func(go.wait)
+    buffer.copy_from(accelrt.full(1 << 16, 1, "u1"), stream=first, blocking=False)
+    del buffer
+    taken = pool.buffer(1 << 16, second)
+    pinned = accelrt.PinnedBuffer(1 << 16)
+    np.frombuffer(pinned, np.uint8)[:] = numbers
+    taken.copy_from(pinned, stream=second, blocking=False)
+    assert not second.query()
+    go.set()
+    back = np.empty_like(numbers)
+    taken.copy_to(back, stream=second)
+    assert (back == numbers).all()
+
+
+def test_uses_on_other_streams_are_waited_for():
+    """Buffers of one chunk: no block of the allocator stands for the second one."""
+    pool = resources.PoolResource(resources.DeviceResource(), 1 << 16, 1 << 16)
+    own, other = accelrt.Stream(), accelrt.Stream()
+    first, buffer = pool.buffer(1 << 15, own), pool.buffer(1 << 15, own)
+    address, go = buffer.ptr, threading.Event()
+    other.launch_host_func(go.wait)
+    buffer.copy_from(accelrt.full(1 << 15, 1, "u1"), stream=other, blocking=False)
+    buffer.record_stream(accelrt.Stream())
+    del buffer
+    again = pool.buffer(1 << 15, own)
+    assert again.ptr == address
+    again.fill(7, stream=own)
+    assert not own.query()
+    go.set()
+    back = np.empty(1 << 15, np.uint8)
+    again.copy_to(back, stream=own)
+    assert (back == 7).all()
+    del first
+
+
+def test_memory_that_is_dropped_in_a_capture_goes_back_after_it():
+    pool = resources.PoolResource(resources.DeviceResource(), 1 << 16, 1 << 16)
+    own, other, numbers = accelrt.Stream(), accelrt.Stream(), accelrt.zeros(4, "u1")
+    buffer = pool.buffer(1 << 15, own)
+    buffer.fill(1, stream=other)
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph, stream=own):
+        numbers.fill_(1)
+        del buffer
+        assert pool.used_bytes == 1 << 15
+    pool.buffer(1)
+    assert pool.used_bytes == 0
+
+
+def test_a_limit_refuses_what_fragments_do_not_serve(pool, upstream):
+    pool.limit = 6 * UNIT
+    pool.deallocate(pool.allocate(5 * UNIT), 5 * UNIT)
+    address = pool.allocate(6 * UNIT)  # the idle chunk went back for it
+    assert list(upstream.live.values()) == [6 * UNIT]
+    with pytest.raises(accelrt.OutOfMemoryError) as raised:
+        pool.allocate(1)
+    assert raised.value.refused_by == "resource"
+    pool.limit = None
+    pool.allocate(1)
+    pool.deallocate(address, 6 * UNIT)
+
+
+def test_what_upstream_refuses_is_served_from_idle_chunks():
+    upstream = Counting(room=8 * UNIT)
+    pool = resources.PoolResource(upstream)
+    pool.deallocate(pool.allocate(5 * UNIT), 5 * UNIT)
+    assert pool.allocate(8 * UNIT)
+    with pytest.raises(MemoryError):
+        pool.allocate(1)
+    assert pool.total_bytes == 8 * UNIT
+
+
+def test_an_initial_size_is_taken_at_once(upstream):
+    pool = resources.PoolResource(upstream, 1000, 4096)
+    assert (list(upstream.live.values()), pool.free_bytes) == ([1024], 1024)
+    assert pool.allocate(512, accelrt.Stream()) in upstream.live
+    with pytest.raises(ValueError, match="Initial pool size exceeds the maximum pool size"):
+        resources.PoolResource(upstream, 4097, 4096)
+    with pytest.raises(TypeError, match="initial"):
+        resources.PoolResource(upstream, "4MiB")
+    with pytest.raises(ValueError, match="limit"):
+        pool.limit = -1
+
+
+def test_memory_of_one_stream_goes_back_alone(pool, upstream):
+    first, second = accelrt.Stream(), accelrt.Stream()
+    for stream in (first, second):
+        pool.deallocate(pool.allocate(UNIT, stream), UNIT, stream)
+    assert pool.release(first) == UNIT
+    assert pool.total_bytes == UNIT
+    assert len(upstream.live) == 1
+    assert pool.release() == UNIT
+    assert not upstream.live
+
+
+def test_a_chunk_that_two_streams_freed_goes_back_whole(pool, upstream):
+    first, second = accelrt.Stream(), accelrt.Stream()
+    pool.deallocate(pool.allocate(2 * UNIT, first), 2 * UNIT, first)
+    left, right = pool.allocate(UNIT, first), pool.allocate(UNIT, first)
+    pool.deallocate(left, UNIT, first)
+    pool.deallocate(right, UNIT, second)
+    assert pool.free_blocks == 2
+    assert pool.release() == 2 * UNIT
+    assert not upstream.live
+
+
+def test_the_pool_gives_its_chunks_back_when_it_dies(upstream):
+    pool = resources.PoolResource(upstream)
+    address = pool.allocate(UNIT)
+    pool.deallocate(address, UNIT)
+    pool.allocate(3 * UNIT)
+    del pool
+    gc.collect()
+    assert not upstream.live
+
+
+def test_in_a_capture_nothing_goes_from_a_stream_to_another():
+    pool = resources.PoolResource(Counting(), 0, UNIT)
+    first = accelrt.Stream()
+    pool.deallocate(pool.allocate(UNIT, first), UNIT, first)
+    capturing = accelrt.Stream()
+    held = pool.allocate(UNIT, first)
+    pool.deallocate(held, UNIT, first)
+    graph = accelrt.CUDAGraph()
+    numbers = accelrt.zeros(4, "u1")
+    with accelrt.graph(graph, stream=capturing):
+        numbers.fill_(1)
+        assert pool.allocate(UNIT, first) == held
+        with pytest.raises(accelrt.OutOfMemoryError):
+            pool.allocate(UNIT, capturing)
+    pool.deallocate(held, UNIT, first)
+
+
+def test_a_destructor_in_the_midst_of_the_pool_is_put_off(pool):
+    """Cycles with Buffers die in the collections that the pool's own objects bring about."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(200):
+            cycle = [pool.buffer(UNIT)]
+            cycle.append(cycle)
+            del cycle
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert pool.used_bytes == 0
+    pool.release()
+    assert pool.total_bytes == 0
+
+
+def test_random_use_by_threads_keeps_the_figures(upstream, pool):
+    def work(seed):
+        choose = random.Random(seed)
+        streams = [accelrt.Stream() for _ in range(2)]
+        held = []
+        for _ in range(400):
+            if held and choose.random() < 0.5:
+                address, nbytes = held.pop(choose.randrange(len(held)))
+                pool.deallocate(address, nbytes, choose.choice(streams))
+            else:
+                nbytes = choose.randrange(1, 8 * UNIT)
+                held.append((pool.allocate(nbytes, choose.choice(streams)), nbytes))
+            if choose.random() < 0.02:
+                pool.release()
+        spans = sorted((address, pool.rounded(nbytes)) for address, nbytes in held)
+        assert all(start + size <= after for (start, size), (after, _) in itertools.pairwise(spans))
+        for address, nbytes in held:
+            pool.deallocate(address, nbytes, streams[0])
+
+    failures = []
+
+    def guarded(seed):
+        try:
+            work(seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert pool.used_bytes == 0
+    assert pool.total_bytes == sum(upstream.live.values())
+    pool.release()
+    assert pool.total_bytes == 0
+    assert not upstream.live
+
+
+@pytest.mark.parametrize("per_thread", [False, True])
+def test_the_per_thread_default_stream_is_another_one_on_each_thread(pool, per_thread):
+    stream = accelrt.per_thread_stream() if per_thread else accelrt.default_stream()
+    addresses = []
+
+    def use():
+        addresses.append(pool.allocate(UNIT, stream))
+        pool.deallocate(addresses[-1], UNIT, stream)
+
+    use()
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert (addresses[0] == addresses[1]) is not per_thread
