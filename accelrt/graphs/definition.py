@@ -442,8 +442,9 @@ class GraphDefinition(DefinitionParts):
                 one is over, and waits itself for its memory (cudaGridDependencySynchronize).
             port: when what comes after a kernel may begin: "default", when it is over; "programmatic", when
                 each of its blocks has allowed it (cudaTriggerProgrammaticLaunchCompletion) or is over;
-                "launch_order", when each of its blocks has begun.  None is "programmatic" for an edge of that
-                kind, which takes no "default", and else "default".
+                "launch_order", when each of its blocks has begun, which a driver may tell of a programmatic
+                edge as "programmatic".  None is "programmatic" for an edge of that kind, which takes no
+                "default", and else "default".
         Raises:
             TypeError: one of them is no node.
             CudaError: it does already, or one of them is none of this graph, or is no kernel where kind or

@@ -10,7 +10,7 @@ done when a launch is put in (`memory.pyx`).
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport FILE, fclose, fopen, fprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove, memset
+from libc.string cimport memcpy, memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
@@ -476,35 +476,50 @@ cdef int graph_edges_remove_with_locked(
 cdef int change_edges(
     Graph* graph, size_t count, const uintptr_t* origins, const uintptr_t* targets, const EdgeData* data, bint adds
 ) noexcept nogil:
-    # All or none: where one is refused, those before it are taken back.  An edge that carries something is removed by that.
+    # All or none: where one is refused, those before it are taken back.  An edge is removed by what it carries, where that
+    # is said.
     cdef const Node* origin
     cdef const Node* target
-    cdef EdgeData carried
+    cdef EdgeData* carried
+    cdef Frontier* after
     cdef size_t index = 0
     cdef int code = INVALID_VALUE if is_captured_into(graph) else 0
-    memset(&carried, 0, sizeof(EdgeData))
+    carried = <EdgeData*>calloc(count + 1, sizeof(EdgeData))
+    if carried == NULL:
+        return NO_HOST_MEMORY
+    if data != NULL:
+        memcpy(carried, data, count * sizeof(EdgeData))
     while index < count and code == 0:
         origin = find_node(graph.nodes, graph.count, origins[index])
         target = find_node(graph.nodes, graph.count, targets[index])
-        if data != NULL:
-            carried = data[index]
-        if origin == NULL or target == NULL or origin == target or not is_allowed(origin, target, &carried):
+        if origin == NULL or target == NULL or origin == target or not is_allowed(origin, target, &carried[index]):
             code = INVALID_VALUE
         else:
-            code = change_edge(&graph.nodes[target - graph.nodes].after, <int>(origin - graph.nodes), &carried, adds)
+            after = &graph.nodes[target - graph.nodes].after
+            if data == NULL and not adds:
+                read_edge(after, <int>(origin - graph.nodes), &carried[index])
+            code = change_edge(after, <int>(origin - graph.nodes), &carried[index], adds)
             index += code == 0
     while code and index:
         index -= 1
-        if data != NULL:
-            carried = data[index]
         origin = find_node(graph.nodes, graph.count, origins[index])
         target = find_node(graph.nodes, graph.count, targets[index])
-        change_edge(&graph.nodes[target - graph.nodes].after, <int>(origin - graph.nodes), &carried, not adds)  # has room
+        after = &graph.nodes[target - graph.nodes].after  # has room
+        change_edge(after, <int>(origin - graph.nodes), &carried[index], not adds)
+    free(carried)
     return code
 
 
 cdef int change_edge(Frontier* after, int origin, const EdgeData* data, bint adds) noexcept nogil:
     # INVALID_VALUE where there is one already, or none that carries this.
+cdef void read_edge(const Frontier* after, int origin, EdgeData* out_data) noexcept nogil:
+    # What it carries, where there is such an edge, and it carries something.
+    cdef int step = find_edge(after, origin)
+    cdef const EdgeData* data = edge_data(after, step) if step >= 0 else NULL
+    if data != NULL:
+        out_data[0] = data[0]
+
+
     cdef int step = find_edge(after, origin)
     if adds:
         return INVALID_VALUE if step >= 0 else add_edge(after, origin, data)
