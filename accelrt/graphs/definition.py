@@ -537,6 +537,8 @@ class GraphDefinition(DefinitionParts):
             CudaError: the nodes come after themselves, or the driver refused for another reason.
             Exception: whatever a hook raised.
         """
+            NotSupportedError: the graph has conditions or allocations and another instance is alive, of which
+                it has one at a time: drop or reset() that one, or call instance.update(definition.graph).
         self._require_whole()
         run_hooks(self._hooks, self, True)
         flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities

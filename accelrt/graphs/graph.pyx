@@ -18,12 +18,13 @@ from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF,
-    CONDITION_WHILE,
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE,
 )
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
-from accelrt.graphs.nodes cimport change_kernel_node, instantiate, kernels_in, NodeChange, read_kernel_node, update_exec
+from accelrt.graphs.nodes cimport (
+    change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange, read_kernel_node, update_exec,
+)
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.caching import empty_cache as empty_device_cache
@@ -323,9 +324,7 @@ cdef class CUDAGraph:
             dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
             self.abandon()
             raise_unbegun(code, "capture_begin", stream, self.mode)
-        self.stream = stream
-        self.capture = capture
-        self.kept = []
+        self.stream, self.capture, self.kept = stream, capture, []
         self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None)
         self.record.random = self.registered
         return 0
@@ -436,7 +435,7 @@ cdef class CUDAGraph:
         finally:
             self.uses -= 1
         if code:
-            raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags))
+            raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags), instance_hint(code))
         made.random = self.random
         made.keep(list(self.things()))
         made.changes, made.made_removals = self.node_changes(), self.removals
@@ -469,9 +468,10 @@ cdef class CUDAGraph:
         self.take_made()
         if not keep:
             self.graph = 0
+        cdef uintptr_t* before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
         self.begin_change()
         with nogil:
-            code = instantiate(self.ordinal, graph, 0, &made)
+            code = instantiate_anew(self.ordinal, graph, before, &made)
             if not keep:
                 left = give_back(GRAPH, self.ordinal, graph)
         if left:
@@ -483,7 +483,7 @@ cdef class CUDAGraph:
             self.drop_bound()
         self.end_change()
         if code:
-            raise_status(code, "graph_instantiate", ("device", self.ordinal))
+            raise_status(code, "graph_instantiate", ("device", self.ordinal), instance_hint(code))
         return 0
 
     cdef int drop_exec(self) except -1:

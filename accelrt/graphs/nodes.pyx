@@ -26,7 +26,7 @@ from accelrt.runtime.lifetimes cimport (
     note_sides, Record, Side,
 )
 from accelrt.status cimport (
-    FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, SLEEPING,
+    FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
     raise_status,
 )
 from accelrt.status import status_error
@@ -452,6 +452,21 @@ cdef int explain_update(int code, int result, uintptr_t graph, uintptr_t node) e
     handles = node_handles(graph)
     where = ""
     if node in handles:
+cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil:
+    cdef int code = instantiate(ordinal, graph, 0, out_exec)
+    if code == NOT_SUPPORTED and before != NULL and before[0] and give_back(GRAPH_EXEC, ordinal, before[0]) == 0:
+        before[0] = 0
+        code = instantiate(ordinal, graph, 0, out_exec)
+    return code
+
+
+cdef str instance_hint(int code):
+    if code != NOT_SUPPORTED:
+        return ""
+    return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "
+            "up to date by its update(); or the driver takes no such flags, or not with these nodes")
+
+
         where = f", at node {handles.index(node)} of {len(handles)}, {node:#x}, a {type_of(graph, node)} node"
     refused = status_error(code, "graph_update", ("graph", graph))
     raise CudaError(

@@ -646,16 +646,43 @@ def test_a_kernel_of_a_body_is_told_and_changed(image):
     first = definition.instantiate()
     node.update(args=(y, 6))
     assert node.params.arguments[1] == b"\x06\0\0\0"
+    replayed(first)
+    assert (read(x) == numbers(5)).all()
+    assert (read(y) == 0).all()
+    first.update(definition.graph)
+    x.fill(0)
+    replayed(first)
+    assert (read(y) == numbers(6)).all()
+    assert (read(x) == 0).all()
+    del first
     second = definition.instantiate()
+    y.fill(0)
     replayed(second)
     assert (read(y) == numbers(6)).all()
     assert (read(x) == 0).all()
-    replayed(first)
-    assert (read(x) == numbers(5)).all()
+
+
+def test_a_graph_with_conditions_has_one_instance_at_a_time():
+    definition, x = defined(), buffer()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    fill = body.fill(x, 1)
+    first = definition.instantiate()
+    with pytest.raises(
+        accelrt.NotSupportedError, match=r"one instance at a time: drop or reset\(\) the other one"
+    ):
+        definition.instantiate()
+    with pytest.raises(accelrt.NotSupportedError, match="one instance at a time"):
+        definition.graph.instantiate()
+    fill.update(value=2)
     first.update(definition.graph)
-    y.fill(0)
     replayed(first)
-    assert (read(y) == numbers(6)).all()
+    assert (read(x, np.uint8) == 2).all()
+    first.reset()
+    for value in (3, 4):  # a graph's own instance gives way to its next
+        fill.update(value=value)
+        definition.graph.instantiate()
+        replayed(definition.graph)
+        assert (read(x, np.uint8) == value).all()
 
 
 def updated(node, instance, **changes):
@@ -685,6 +712,7 @@ def test_a_kernel_of_a_body_is_changed_in_an_instance_or_refused_by_name(image):
     replayed(instance)
     assert (read(y) == numbers(6)).all()
     assert node.params.arguments[1] == b"\x05\0\0\0"
+    del instance
     replayed(definition.instantiate())
     assert (read(x) == numbers(5)).all()
 

@@ -65,6 +65,7 @@ cdef struct Exec:
     Plan* plan
     Ticket* last  # of the last launch
     bint frees    # a launch gives back first what the one before left allocated
+    uintptr_t source  # the graph that it was instantiated from
 
 # Guarded by the queue's lock.
 cdef AddressMap graphs
@@ -748,7 +749,7 @@ cdef int graph_condition_locked(
 # --- instances ---------------------------------------------------------------------------------------------
 
 cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
-    cdef const Graph* origin = <const Graph*>map_find(&graphs, graph)
+    cdef Graph* origin = <Graph*>map_find(&graphs, graph)
     cdef Exec* instance
     cdef int code = INVALID_VALUE if origin == NULL else check_unsafe()
     if code == 0 and flags & ~<uint64_t>(INSTANTIATE_AUTO_FREE | INSTANTIATE_FOR_DEVICE | INSTANTIATE_PRIORITIES):
@@ -764,6 +765,8 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         return NO_HOST_MEMORY
     code = copy_nodes(origin.nodes, origin.count, 0, NULL, &instance.plan)
     if code == 0 and not note_instance(instance.plan, True):
+    if code == 0 and origin.instances and has_conditions(origin):
+        code = NOT_SUPPORTED
         drop_plan(instance.plan)
         code = NOT_SUPPORTED
     if code:
@@ -780,11 +783,22 @@ cdef bint fits_device(const Graph* graph) noexcept nogil:
     # What kernels may launch: kernels, copies, fills and children alone.
     cdef int index
     cdef const Work* work
+    instance.source = graph
+    origin.instances += 1
     for index in range(graph.count):
         work = &graph.nodes[index].work
         if work.kind not in (KERNEL, COPY, COPY_3D, FILL, CHILD, NOTHING):
             return False
         if work.kind == CHILD and not fits_device(work.body):
+cdef bint has_conditions(const Graph* graph) noexcept nogil:
+    # A child has none.
+    cdef int index
+    for index in range(graph.count):
+        if graph.nodes[index].work.kind == BRANCH:
+            return True
+    return False
+
+
             return False
     return True
 
@@ -858,12 +872,16 @@ cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
     note_instance(removed.plan, False)
     drop_plan(removed.plan)
     drop_ticket(removed.last)
+    cdef Graph* source
     free(removed)
     return 0
 
 
 # --- plans -------------------------------------------------------------------------------------------------
 
+    source = <Graph*>map_find(&graphs, removed.source)
+    if source != NULL:
+        source.instances -= 1
 cdef Plan* new_plan(int room) noexcept nogil:
     # Of no nodes, with room for so many; NULL where the host has no memory.
     cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))

@@ -181,6 +181,7 @@ cdef struct Graph:
     bint governed      # it is a body of a BRANCH, or within one
     Graph* sibling     # the next body of the same BRANCH
     uintptr_t handle   # of a body or a child, or of what is being captured
+    int instances      # of a graph of its own, that are alive
     Condition* conditions  # made for its nodes
 
 cdef struct Capture:
