@@ -262,7 +262,8 @@ class GraphDefinition(DefinitionParts):
         """Adds a copy of a graph as it is now, as one node.
 
         Arguments:
-            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions.
+            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions; it may be
+                this graph itself, or one that this is within, as it is before.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
@@ -287,7 +288,9 @@ class GraphDefinition(DefinitionParts):
             raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
         if graph.device_index != self.device_index:
             raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
-        return edits.child_work(graph, graph._graph is self._graph)
+        work = edits.child_work(graph, graph._graph is self._graph)
+        work.is_governed = self._is_governed()
+        return work
 
     def allocate(
         self, nbytes: int, *, peers: Iterable[int] = (), device: DeviceArgument | None = None,
@@ -534,11 +537,11 @@ class GraphDefinition(DefinitionParts):
         Returns:
             CUDAGraph; changes of the definition leave it as it is.
         Raises:
+            NotSupportedError: the graph has conditions or allocations and another instance is alive, of which
+                it has one at a time: drop or reset() that one, or call instance.update(definition.graph).
             CudaError: the nodes come after themselves, or the driver refused for another reason.
             Exception: whatever a hook raised.
         """
-            NotSupportedError: the graph has conditions or allocations and another instance is alive, of which
-                it has one at a time: drop or reset() that one, or call instance.update(definition.graph).
         self._require_whole()
         run_hooks(self._hooks, self, True)
         flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities

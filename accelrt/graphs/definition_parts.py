@@ -91,7 +91,13 @@ class DefinitionParts:
                 raise TypeError(f"after has {node!r}, which is no node of this graph")
             if node.definition._root is not self._root:
                 raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
+        work.is_governed = self._is_governed()
         return edits.edit(self._graph, self, self._put, work, nodes, kind, str(name), condition)
+
+    def _is_governed(self) -> bool:
+        """Tells whether it is a body of a condition, or within one."""
+        owner = self._owner
+        return owner is not None and (owner.type == "conditional" or owner.definition._is_governed())
 
     def _is_same_part(self, other: DefinitionParts) -> bool:
         """Tells whether both are whole graphs, or the same graph within one."""

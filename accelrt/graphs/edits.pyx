@@ -22,12 +22,12 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
-from accelrt.graphs.nodes cimport Handles, list_edge_data, NodeChange, read_kernel_node, recorded, type_name
+from accelrt.graphs.nodes cimport fits_body, Handles, list_edge_data, NodeChange, read_kernel_node, recorded, type_name
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
-    GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
+    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
 )
 from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, Event, Stream
@@ -60,6 +60,9 @@ cdef class NodeWork:
     cdef list bodies           # of a condition: handles, once the node is there
     cdef object child          # GraphDefinition of a child, or None
     cdef bint is_within        # it is one of the graph that is changed, which no other thread uses
+    cdef bint is_whole         # it is of the same whole as the node
+    cdef uintptr_t copied      # a clone of it that the driver is given in that case, or 0
+    cdef public bint is_governed  # the node is in a body of a condition, or in a graph within one
     cdef dict sources          # of a child: what nodes made by hand of the graph that it is a copy of keep alive
     cdef object __weakref__
 
@@ -105,12 +108,35 @@ cdef class NodeWork:
             self.things["child"] = list(graph.things())
             self.sources = {} if graph.made is None else dict(graph.made)
             graph.uses += 1
+        if self.is_whole:
+            try:
+                self.clone_child()
+            except BaseException:
+                self.release_child()
+                raise
+        return 0
+
+    cdef int clone_child(self) except -1:
+        # NVIDIA's driver reads what it writes, and dies, where a graph is added to itself, or to a graph within it.
+        cdef dict left = self.sources
+        cdef int code
+        with nogil:
+            code = registry.active().graph_clone(self.params.graph, &self.copied)
+        if code:
+            raise_status(code, "graph_clone", ("graph", self.params.graph),
+                         "a child of the graph that it is within itself is cloned first, which the driver refuses of graphs "
+                         "with allocations or conditions, or of this one; make it a GraphDefinition of its own")
+        self.params.graph, self.sources = self.copied, {}
+        move_to_copies(self.copied, left, self.sources)
         return 0
 
     cdef void release_child(self) noexcept:
         cdef CUDAGraph graph
         if self.child is not None:
             graph = self.child._graph
+            if self.copied:
+                dispose(GRAPH, graph.ordinal, self.copied)
+                self.copied = 0
             with cython.critical_section(graph):
                 graph.uses -= 1
 
@@ -149,10 +175,14 @@ cdef class NodeWork:
         cdef Handles places = handles_of(after or [])
         cdef size_t count = len(after or ())
         cdef Handles bodies = Handles(self.params.count)
-        cdef int code
+        cdef int code = 0
         self.params.bodies = bodies.array
+        if self.is_governed and not fits_body(self.params.type, self.params.graph):
+            code = NOT_SUPPORTED
         with nogil:
-            if node:
+            if code:
+                pass
+            elif node:
                 code = registry.active().graph_node_set(ordinal, graph, exec_, node, &self.params)
             else:
                 code = registry.active().graph_node_add(ordinal, graph, count, places.array, &self.params, out_node)
@@ -355,7 +385,7 @@ def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
 def child_work(child: object, bint is_within) -> NodeWork:
     """Describes a graph within the graph, a GraphDefinition, with what its nodes keep alive."""
     cdef NodeWork work = NodeWork()
-    work.params.type, work.child, work.is_within = NODE_CHILD, child, is_within
+    work.params.type, work.child, work.is_within, work.is_whole = NODE_CHILD, child, is_within, is_within
     return work
 
 
@@ -945,6 +975,7 @@ def change_node(
         graph.own_kernels()
         node = handle_of(changed)
         work.is_within = work.child is not None and work.child._graph is graph
+        work.is_whole = work.child is not None and work.child._graph is source
         work.hold_child()
         graph.busy += 1
         if source is not graph:

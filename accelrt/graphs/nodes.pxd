@@ -28,6 +28,7 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
 
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
+cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
 cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None

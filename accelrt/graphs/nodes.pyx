@@ -15,7 +15,9 @@ from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
-from accelrt.driver.node_params cimport EdgeData, NodeParams
+from accelrt.driver.node_params cimport (
+    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_FREE, NODE_HOST, NODE_RECORD, NODE_WAIT, NodeParams,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
@@ -187,6 +189,24 @@ cdef str type_of(uintptr_t graph, uintptr_t node):
     if code:
         raise_status(code, "graph_node_type", ("graph", graph, "node", node))
     return TYPES[type_] if 0 <= type_ < len(TYPES) else f"type {type_}"
+
+
+cdef bint fits_body(int type_, uintptr_t child) except -1:
+    # A driver may take the rest in a body of a condition too, and refuses to instantiate the whole graph then.
+    cdef NodeParams params
+    cdef int code
+    if type_ != NODE_CHILD:
+        return type_ not in (NODE_HOST, NODE_RECORD, NODE_WAIT, NODE_ALLOCATE, NODE_FREE)
+    for node in node_handles(child):
+        memset(&params, 0, sizeof(NodeParams))
+        code = registry.active().graph_node_type(child, node, &params.type)
+        if code == 0 and params.type == NODE_CHILD:
+            code = registry.active().graph_node_params(child, node, &params)
+        if code:
+            raise_status(code, "graph_node_params", ("graph", child, "node", node))
+        if not fits_body(params.type, params.graph):
+            return False
+    return True
 
 
 def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNode]:
@@ -432,6 +452,21 @@ cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* ou
     return code
 
 
+cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil:
+    cdef int code = instantiate(ordinal, graph, 0, out_exec)
+    if code == NOT_SUPPORTED and before != NULL and before[0] and give_back(GRAPH_EXEC, ordinal, before[0]) == 0:
+        before[0] = 0
+        code = instantiate(ordinal, graph, 0, out_exec)
+    return code
+
+
+cdef str instance_hint(int code):
+    if code != NOT_SUPPORTED:
+        return ""
+    return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "
+            "up to date by its update(); or the driver takes no such flags, or not with these nodes")
+
+
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
     cdef uintptr_t node = 0
     cdef int result = 0, mode
@@ -452,21 +487,6 @@ cdef int explain_update(int code, int result, uintptr_t graph, uintptr_t node) e
     handles = node_handles(graph)
     where = ""
     if node in handles:
-cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil:
-    cdef int code = instantiate(ordinal, graph, 0, out_exec)
-    if code == NOT_SUPPORTED and before != NULL and before[0] and give_back(GRAPH_EXEC, ordinal, before[0]) == 0:
-        before[0] = 0
-        code = instantiate(ordinal, graph, 0, out_exec)
-    return code
-
-
-cdef str instance_hint(int code):
-    if code != NOT_SUPPORTED:
-        return ""
-    return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "
-            "up to date by its update(); or the driver takes no such flags, or not with these nodes")
-
-
         where = f", at node {handles.index(node)} of {len(handles)}, {node:#x}, a {type_of(graph, node)} node"
     refused = status_error(code, "graph_update", ("graph", graph))
     raise CudaError(

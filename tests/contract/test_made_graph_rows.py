@@ -28,6 +28,8 @@ from made_graphs import (
     filled,
 )
 
+from accelrt.driver.host import driver as host
+
 NOT_SUPPORTED, OUT_OF_MEMORY, NOT_READY = 801, 2, 600
 AUTO_FREE = 1
 USED, MOST_USED, HELD, MOST_HELD = range(4)
@@ -459,6 +461,39 @@ def test_what_a_launch_leaves_allocated_is_freed_by_hand_or_by_the_next(rows, gr
     rows.ok("graph_exec_destroy", exec_)
     rows.alive["memory_alloc"] += 1
     rows.ok("memory_free", 0, params.address)
+
+
+def test_a_graph_with_conditions_has_one_instance_at_a_time(rows, graph, device, stream):
+    _, (body,) = condition(rows, graph, 1, IF, 1)
+    add(rows, body, filled(device, 5, BYTES))
+    first = rows.ok("graph_instantiate", 0, graph, 0)
+    assert rows.graph_instantiate(0, graph, 0)[0] == NOT_SUPPORTED
+    rows.ok("graph_exec_destroy", first)
+    run(rows, instance(rows, graph), stream)
+    assert (rows.read(device, BYTES) == 5).all()
+
+
+@pytest.mark.host
+@pytest.mark.children_of_themselves
+def test_a_graph_is_no_child_of_itself_on_the_host(rows, on_host, graph, device):
+    before = host.children_of_themselves()
+    other = rows.ok("graph_create", 0)
+    add(rows, other, filled(device, 5, BYTES))
+    node = add(rows, graph, NodeParams(type=CHILD, graph=other))
+    inner = told(rows, graph, node).graph
+    for part, child in ((graph, graph), (inner, graph), (inner, inner)):
+        assert add_code(rows, part, NodeParams(type=CHILD, graph=child)) == INVALID_VALUE
+    assert host.children_of_themselves() == before + 3
+    rows.ok("graph_destroy", other)
+
+
+@pytest.mark.host
+def test_edges_are_removed_all_or_none_on_the_host(rows, on_host, graph, device, function):
+    one, two, three = launches(rows, graph, function, device, 3)
+    kind = (PROGRAMMATIC, PROGRAMMATIC_PORT)
+    assert edges(rows, "graph_edges_add_with", graph, (one, two), data=carrying(kind)) == 0
+    assert edges(rows, "graph_edges_remove", graph, (one, two), (two, three)) == INVALID_VALUE
+    assert edges_told(rows, graph) == {(one, two): kind}
 
 
 @pytest.mark.host

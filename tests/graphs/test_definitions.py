@@ -888,6 +888,74 @@ def test_a_graph_is_a_child_of_itself_as_it_was():
     assert (read(x, np.uint8) == 1).all()
 
 
+def test_a_graph_is_a_child_of_what_is_within_it():
+    definition, inner, x = defined(), defined(), buffer()
+    calls = []
+    inner.fill(x, 1)
+    definition.host_function(lambda: calls.append(1))
+    node = definition.child(inner)
+    nested = node.params.child(definition)  # a function, and a fill in a child
+    assert [each.type for each in nested.params.nodes()] == ["host", "graph"]
+    definition.child(node.params)  # of the same whole
+    definition.child(definition).update(graph=definition)
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 1).all()
+    assert len(calls) > 3
+    (called,) = (each for each in nested.params.nodes() if each.type == "host")
+    assert called.params is not None
+    called.remove()
+    assert [each.type for each in nested.params.nodes()] == ["graph"]
+
+
+def test_a_graph_that_cannot_be_cloned_is_no_child_of_itself():
+    definition, x = defined(), buffer()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    body.fill(x, 1)
+    for part in (definition, body):
+        with pytest.raises(
+            accelrt.NotSupportedError, match=r"graph_clone.*make it a GraphDefinition of its own"
+        ):
+            part.child(definition)
+    assert [node.type for node in definition.nodes()] == ["conditional"]
+    captured = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(captured):
+        x.fill(2)
+        part = accelrt.GraphDefinition(captured)
+        with pytest.raises(RuntimeError, match="once its capture has ended"):
+            part.child(part)
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 1).all()
+
+
+def test_bodies_hold_no_functions_events_or_memory():
+    """Some drivers take these, and refuse to instantiate the graph then."""
+    definition, x, event = defined(), buffer(), accelrt.Event()
+    event.record()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    plain, calls, nested = defined(), defined(), defined()
+    plain.fill(x, 1)
+    calls.host_function(gc.collect)
+    nested.child(calls)
+    child = body.child(plain)
+    (deeper,) = body.if_(body.condition(1)).bodies
+    for part in (body, child.params, deeper):
+        for add in (
+            lambda part=part: part.host_function(gc.collect),
+            lambda part=part: part.record(event),
+            lambda part=part: part.wait(event),
+            lambda part=part: part.allocate(COUNT),
+            lambda part=part: part.free(x.ptr),
+            lambda part=part: part.child(calls),
+            lambda part=part: part.child(nested),
+        ):
+            with pytest.raises(accelrt.NotSupportedError, match="a body of a condition takes kernels"):
+                add()
+    with pytest.raises(accelrt.NotSupportedError, match="a body of a condition takes kernels"):
+        child.update(graph=nested)
+    replayed(definition.instantiate())
+    assert (read(x, np.uint8) == 1).all()
+
+
 @pytest.mark.host
 @in_own_process
 def test_what_a_refused_change_gave_the_instance_is_kept():

@@ -70,6 +70,7 @@ cdef struct Exec:
 # Guarded by the queue's lock.
 cdef AddressMap graphs
 cdef AddressMap execs
+cdef size_t own_children = 0
 
 include "graphs_rows.pxi"
 
@@ -511,8 +512,6 @@ cdef int change_edges(
     return code
 
 
-cdef int change_edge(Frontier* after, int origin, const EdgeData* data, bint adds) noexcept nogil:
-    # INVALID_VALUE where there is one already, or none that carries this.
 cdef void read_edge(const Frontier* after, int origin, EdgeData* out_data) noexcept nogil:
     # What it carries, where there is such an edge, and it carries something.
     cdef int step = find_edge(after, origin)
@@ -521,6 +520,8 @@ cdef void read_edge(const Frontier* after, int origin, EdgeData* out_data) noexc
         out_data[0] = data[0]
 
 
+cdef int change_edge(Frontier* after, int origin, const EdgeData* data, bint adds) noexcept nogil:
+    # INVALID_VALUE where there is one already, or none that carries this.
     cdef int step = find_edge(after, origin)
     if adds:
         return INVALID_VALUE if step >= 0 else add_edge(after, origin, data)
@@ -616,10 +617,18 @@ cdef int prepare_point(int device, const NodeParams* params, Work* out_work) noe
 
 
 cdef int prepare_child(Graph* graph, const Graph* child, Work* out_work) noexcept nogil:
+    # Counts the graphs that were to be a child of themselves, or of one within them, of which a GPU's driver dies.
+    global own_children
+    cdef const Graph* around = graph
     cdef int code
     begin_work(out_work, CHILD)
     if child == NULL:
         return INVALID_VALUE
+    while around != NULL:
+        if around == child:
+            own_children += 1
+            return INVALID_VALUE
+        around = around.within
     code = clone_graph(child, graph, &out_work.body)
     if code == 0 and graph.governed and holds_points(out_work.body):
         free_graph(out_work.body)
@@ -756,6 +765,8 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         code = INVALID_VALUE
     if code == 0 and flags & INSTANTIATE_FOR_DEVICE and not fits_device(origin):
         code = NOT_SUPPORTED
+    if code == 0 and origin.instances and has_conditions(origin):
+        code = NOT_SUPPORTED
     if code == 0:
         code = map_reserve(&execs)
     if code:
@@ -765,8 +776,6 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         return NO_HOST_MEMORY
     code = copy_nodes(origin.nodes, origin.count, 0, NULL, &instance.plan)
     if code == 0 and not note_instance(instance.plan, True):
-    if code == 0 and origin.instances and has_conditions(origin):
-        code = NOT_SUPPORTED
         drop_plan(instance.plan)
         code = NOT_SUPPORTED
     if code:
@@ -774,22 +783,13 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         return code
     instance.frees = flags & INSTANTIATE_AUTO_FREE != 0
     instance.handle = new_handle()
+    instance.source = graph
+    origin.instances += 1
     map_insert(&execs, instance.handle, instance)
     out_exec[0] = instance.handle
     return 0
 
 
-cdef bint fits_device(const Graph* graph) noexcept nogil:
-    # What kernels may launch: kernels, copies, fills and children alone.
-    cdef int index
-    cdef const Work* work
-    instance.source = graph
-    origin.instances += 1
-    for index in range(graph.count):
-        work = &graph.nodes[index].work
-        if work.kind not in (KERNEL, COPY, COPY_3D, FILL, CHILD, NOTHING):
-            return False
-        if work.kind == CHILD and not fits_device(work.body):
 cdef bint has_conditions(const Graph* graph) noexcept nogil:
     # A child has none.
     cdef int index
@@ -799,6 +799,15 @@ cdef bint has_conditions(const Graph* graph) noexcept nogil:
     return False
 
 
+cdef bint fits_device(const Graph* graph) noexcept nogil:
+    # What kernels may launch: kernels, copies, fills and children alone.
+    cdef int index
+    cdef const Work* work
+    for index in range(graph.count):
+        work = &graph.nodes[index].work
+        if work.kind not in (KERNEL, COPY, COPY_3D, FILL, CHILD, NOTHING):
+            return False
+        if work.kind == CHILD and not fits_device(work.body):
             return False
     return True
 
@@ -863,25 +872,25 @@ cdef int graph_upload_locked(HostStream* stream, Exec* exec_) noexcept nogil:
 
 cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
     cdef Exec* removed
+    cdef Graph* source
     cdef int code = check_unsafe()
     if code:
         return code
     removed = <Exec*>map_remove(&execs, exec_)
     if removed == NULL:
         return INVALID_VALUE
+    source = <Graph*>map_find(&graphs, removed.source)
+    if source != NULL:
+        source.instances -= 1
     note_instance(removed.plan, False)
     drop_plan(removed.plan)
     drop_ticket(removed.last)
-    cdef Graph* source
     free(removed)
     return 0
 
 
 # --- plans -------------------------------------------------------------------------------------------------
 
-    source = <Graph*>map_find(&graphs, removed.source)
-    if source != NULL:
-        source.instances -= 1
 cdef Plan* new_plan(int room) noexcept nogil:
     # Of no nodes, with room for so many; NULL where the host has no memory.
     cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))
