@@ -35,9 +35,7 @@ class DefinitionParts:
         """The nodes and the edges at one moment."""
         return edits.edit(self._graph, self, self._see)
 
-    def _see(
-        self, graph: int, *things: Any
-    ) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
+    def _see(self, graph: int, *things: Any) -> tuple[list[DefinitionNode], list[DefinitionEdge]]:
         listed, pairs = edits.look(graph, *things)
         nodes = [self._node(each.id, each.type) for each in listed]
         by_id = dict(zip([each.id for each in listed], nodes, strict=True))
