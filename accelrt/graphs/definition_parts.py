@@ -1,4 +1,4 @@
-"""What a graph made by hand knows of its nodes, and of the graphs that they own."""
+"""The nodes of a graph made by hand by their handles, and the graphs that they own."""
 
 from __future__ import annotations
 
