@@ -59,8 +59,7 @@ cdef class NodeWork:
     cdef tuple arguments
     cdef list bodies           # of a condition: handles, once the node is there
     cdef object child          # GraphDefinition of a child, or None
-    cdef bint is_within        # it is one of the graph that is changed, which no other thread uses
-    cdef bint is_whole         # it is of the same whole as the node
+    cdef bint is_within        # it is of the same whole as the node, which no other thread changes
     cdef uintptr_t copied      # a clone of it that the driver is given in that case, or 0
     cdef public bint is_governed  # the node is in a body of a condition, or in a graph within one
     cdef dict sources          # of a child: what nodes made by hand of the graph that it is a copy of keep alive
@@ -108,7 +107,7 @@ cdef class NodeWork:
             self.things["child"] = list(graph.things())
             self.sources = {} if graph.made is None else dict(graph.made)
             graph.uses += 1
-        if self.is_whole:
+        if self.is_within:
             try:
                 self.clone_child()
             except BaseException:
@@ -385,7 +384,7 @@ def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
 def child_work(child: object, bint is_within) -> NodeWork:
     """Describes a graph within the graph, a GraphDefinition, with what its nodes keep alive."""
     cdef NodeWork work = NodeWork()
-    work.params.type, work.child, work.is_within, work.is_whole = NODE_CHILD, child, is_within, is_within
+    work.params.type, work.child, work.is_within = NODE_CHILD, child, is_within
     return work
 
 
@@ -974,20 +973,21 @@ def change_node(
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
-        work.is_within = work.child is not None and work.child._graph is graph
-        work.is_whole = work.child is not None and work.child._graph is source
-        work.hold_child()
+        work.is_within = work.child is not None and work.child._graph is source
         graph.busy += 1
         if source is not graph:
             count_uses(source, 1)
         try:
-            left = put_change(graph, handle, node, work, made) > 0
+            work.hold_child()
+            try:
+                left = put_change(graph, handle, node, work, made) > 0
+            finally:
+                work.release_child()
         finally:
             graph.busy -= 1
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
-            work.release_child()
         if graph.source is None and graph.made is not None and node in graph.made:
             graph.made[node] = {**graph.made[node], **work.things}
         for each in inner:

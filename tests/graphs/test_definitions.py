@@ -888,6 +888,21 @@ def test_a_graph_is_a_child_of_itself_as_it_was():
     assert (read(x, np.uint8) == 1).all()
 
 
+def test_a_part_of_a_graph_is_given_to_an_instance():
+    definition, inner, x = defined(), defined(), buffer()
+    inner.fill(x, 1)
+    node = definition.child(inner)
+    instance = definition.instantiate()
+    (fill,) = node.params.nodes()
+    fill.update(value=7)
+    replayed(instance)
+    assert (read(x, np.uint8) == 1).all()
+    node.update(instance=instance, graph=node.params)
+    replayed(instance)
+    assert (read(x, np.uint8) == 7).all()
+    assert node.params.nodes() == [fill]
+
+
 def test_a_graph_is_a_child_of_what_is_within_it():
     definition, inner, x = defined(), defined(), buffer()
     calls = []
@@ -912,9 +927,7 @@ def test_a_graph_that_cannot_be_cloned_is_no_child_of_itself():
     (body,) = definition.if_(definition.condition(1)).bodies
     body.fill(x, 1)
     for part in (definition, body):
-        with pytest.raises(
-            accelrt.NotSupportedError, match=r"graph_clone.*make it a GraphDefinition of its own"
-        ):
+        with pytest.raises(accelrt.CudaError, match=r"graph_clone.*make it a GraphDefinition of its own"):
             part.child(definition)
     assert [node.type for node in definition.nodes()] == ["conditional"]
     captured = accelrt.CUDAGraph(keep_graph=True)
