@@ -436,6 +436,16 @@ class GreenContext:
         return described(sms, told_queues("cuGreenCtxGetDevResource", handle, device))
 
     @property
+    def handle(self) -> int:
+        """The driver's green context (CUgreenCtx) as int; it stays while the process lives."""
+        return int(self._part.handle)
+
+    @property
+    def raw_context(self) -> int:
+        """The same as a CUcontext, by which other libraries make it current."""
+        return int(self._part.context)
+
+    @property
     def context_id(self) -> int:
         """int, unique in the process (cuGreenCtxGetId), for profilers that show it.
 

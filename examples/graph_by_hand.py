@@ -35,6 +35,23 @@ def make(x: accelrt.Array, out: accelrt.Array, left: accelrt.Array) -> accelrt.C
     return definition.instantiate()
 
 
+def capture(x: accelrt.Array, out: accelrt.Array, mode: accelrt.Array) -> accelrt.CUDAGraph:
+    """A captured graph that doubles x to out, or negates it, as `mode` says."""
+    double = accelrt.elementwise("T x", "T y", "y = 2 * x")
+    negate = accelrt.elementwise("T x", "T y", "y = -x")
+    for each in (double, negate):
+        each(x, out=out)  # once before, so that it is compiled
+    graph = accelrt.CUDAGraph()
+    with accelrt.graph(graph):
+        definition = accelrt.GraphDefinition(graph)  # of what is being captured
+        chosen = definition.condition()
+        definition.set_condition(chosen, mode)
+        for kernel, body in zip((double, negate), definition.switch(chosen, 2).bodies, strict=True):
+            with body.capture():
+                kernel(x, out=out)
+    return graph
+
+
 def run() -> None:
     """Replays it over two inputs."""
     x = accelrt.asarray(np.full(COUNT, 8, np.float32))
@@ -52,7 +69,14 @@ def run() -> None:
     other, result = accelrt.full(COUNT, 21.0, "float32"), accelrt.zeros(COUNT, "float32")
     arguments.replay(x=other, out=result)
     assert (result.numpy() == 42).all()
-    print(f"{ROUNDS} rounds of a loop on the device, and a replay with other memory: right")
+    mode = accelrt.asarray(np.array([1], np.uint32))
+    choice = capture(x, out, mode)
+    choice.replay()
+    assert (out.numpy() == -8).all()
+    mode.fill_(0)
+    choice.replay()
+    assert (out.numpy() == 16).all()
+    print(f"{ROUNDS} rounds of a loop on the device, a replay with other memory, and a choice: right")
 
 
 def main() -> None:

@@ -54,8 +54,9 @@ LATER = {
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "graphs.definition_node": "DefinitionNode",
-    "graphs.definition": """
-        GraphDefinition graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
+    "graphs.definition": "GraphDefinition",
+    "graphs.graph_memory": """
+        free_graph_memory graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
     """,
     "graphs.node_values": "AllocationParams Condition ConditionParams",
     "graphs.edits": "CopyParams FillParams",

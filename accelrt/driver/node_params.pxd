@@ -31,7 +31,7 @@ cdef struct NodeParams:
     int device              # that the allocation is of
     uint64_t peers          # other devices that have access to it, a bit each
     uint64_t condition      # of a condition: its value,
-    int kind                # CONDITION_ numbers,
+    int kind                # CONDITION_ numbers (of an allocation ALLOCATE_ numbers),
     unsigned int count      # how many bodies it has, and
     uintptr_t* bodies       # room for them: graphs that the node owns
 
@@ -63,6 +63,11 @@ cdef enum:  # NodeParams.type: CUgraphNodeType
     NODE_ALLOCATE = 10
     NODE_FREE = 11
     NODE_CONDITION = 13
+
+cdef enum:  # NodeParams.kind of an allocation
+    ALLOCATE_DEVICE = 0
+    ALLOCATE_HOST = 1     # page-locked; CUDA 13.0, as
+    ALLOCATE_MANAGED = 2
 
 cdef enum:  # graph_instantiate flags
     INSTANTIATE_AUTO_FREE = 1   # a launch first frees what the one before left allocated

@@ -189,6 +189,10 @@ cdef struct Table:
     int (*conditional_set)(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil
     int (*conditional_add)(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil
     int (*capture_begin_to)(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil
+    # where the next node of a capturing stream goes: the graph that is being captured, to which nodes may be added by hand,
+    # and the nodes that it comes after, a list; _continue has it come after one node of that graph alone
+    int (*capture_site)(int device, uintptr_t stream, size_t room, void* nodes, size_t* out_count, uintptr_t* out_graph) noexcept nogil  # no-cython-lint
+    int (*capture_continue)(int device, uintptr_t stream, uintptr_t node) noexcept nogil
     # the status of capture_status alone; may be asked of a stream at any time
     int (*stream_is_capturing)(int device, uintptr_t stream, int* out_status) noexcept nogil
     # graphs made by hand.  after, origins and targets are arrays of nodes of the graph.  _add reads what the new node does,

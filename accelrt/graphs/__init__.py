@@ -6,6 +6,8 @@ nodes        the driver's graphs: nodes, instantiation and update; graphs of nog
 edits        what is done to nodes by hand: described, added, changed, taken out, given other memory
 definition   GraphDefinition: graphs made by hand, and captured graphs taken apart
 definition_node  DefinitionNode: what one of its nodes tells, and what is changed of it alone
+definition_parts  what a GraphDefinition knows of its nodes, and of the graphs that they own
+graph_memory  what allocations of graphs hold, and what is given back of it
 node_values  what nodes made by hand do, as values: told, changed in part, as plain data
 parameters   GraphParameters: memory that a graph uses is found, named, and given anew without a copy
 hooks        functions called before and after captures and replays

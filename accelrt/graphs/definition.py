@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, TypeAlias, cast
-from weakref import WeakValueDictionary
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
 
 from accelrt.annotations import DeviceArgument, Memory
-from accelrt.errors import CudaError, NotSupportedError
+from accelrt.errors import NotSupportedError
 from accelrt.graphs import edits
-from accelrt.graphs.definition_node import DefinitionNode
-from accelrt.graphs.graph import CUDAGraph
+from accelrt.graphs.definition_node import DefinitionNode, require_node
+from accelrt.graphs.definition_parts import DefinitionParts
+from accelrt.graphs.graph import CUDAGraph, capture_body
 from accelrt.graphs.hooks import RemovableHandle, add_hook, run_hooks
 from accelrt.graphs.node_values import (
-    CHANGES,
-    AllocationParams,
     Condition,
-    ConditionParams,
     DefinitionEdge,
     drawn_name,
-    plain_params,
     port_of,
+    require_condition,
     write_names,
 )
 from accelrt.kernels.kernel import Kernel
@@ -31,10 +29,9 @@ from accelrt.streams.stream import Event, Stream
 Nodes: TypeAlias = DefinitionNode | Iterable[DefinitionNode]
 KINDS = ("if", "while", "switch")
 AUTO_FREE, DEVICE_LAUNCH, NODE_PRIORITIES = 1, 4, 8  # flags of cuGraphInstantiate
-ATTRIBUTES = ("used", "used_peak", "reserved", "reserved_peak")  # CUgraphMem_attribute
 
 
-class GraphDefinition:
+class GraphDefinition(DefinitionParts):
     """A graph that is made by hand, or that was captured and is changed (cuGraphCreate, cuGraphAddNode; CUDA
     12.3).
 
@@ -47,7 +44,8 @@ class GraphDefinition:
 
     Arguments:
         graph: CUDAGraph(keep_graph=True) that holds a capture: its nodes are listed, changed and removed, and
-            others added.  What was instantiated of it before is as it was.  None makes a new graph.
+            others added.  What was instantiated of it before is as it was.  Or a CUDAGraph whose capture is
+            under way: see below.  None makes a new graph.
         device: the device of a new graph; None is the current one.
     Raises:
         RuntimeError: graph holds no graph that was kept.
@@ -60,6 +58,21 @@ class GraphDefinition:
     it also takes an int, the address of memory that is the caller's to keep, such as that of an allocation of
     the graph.  Nodes of captured copies read memory that is neither the device's nor page-locked at each
     launch, as it is then.
+
+    While a CUDAGraph is being captured, its definition has the nodes that streams do not make: conditions
+    that kernels set, ifs with else and switches, children, allocations.  A node that `after` names nothing
+    for goes where the current stream's next work goes, and that comes after it:
+
+        with accelrt.graph(g):
+            d = accelrt.GraphDefinition(g)
+            c = d.condition(1)
+            loop = d.while_(c)
+            with loop.bodies[0].capture():
+                ...                     # kernels; one of them sets c
+
+    Where the current stream does not capture into this graph, or into this body, it comes after nothing.
+    Nodes and edges are not removed before the capture's end, after which the definition is that of a
+    CUDAGraph(keep_graph=True), and of no other.
     """
 
     def __init__(self, graph: CUDAGraph | None = None, *, device: DeviceArgument | None = None) -> None:
@@ -69,27 +82,28 @@ class GraphDefinition:
             graph = CUDAGraph(keep_graph=True)
             edits.begin_graph_by_hand(graph, device)
         else:
-            graph.raw_cuda_graph()
-        self._graph, self._body = graph, 0
-        self._generation = edits.generation_of(graph)
-        self._owner: DefinitionNode | None = None  # that the graph is a part of
-        # Of all nodes, those of graphs within it too.
-        self._nodes: WeakValueDictionary[int, DefinitionNode] = WeakValueDictionary()
-        self._names: dict[int, str] = {}
-        self._conditions: dict[int, tuple[str, Condition, list[int]]] = {}
-        self._hooks: list[RemovableHandle] = []
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a GraphDefinition cannot be pickled or copied: it owns a graph; use clone()")
+            edits.raw_graph_of(graph, None)
+        super().__init__(graph)
 
     def __repr__(self) -> str:
         kind = "graph" if self._owner is None else "body"
-        return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
+        try:
+            return f"<accelrt.GraphDefinition {kind} of {len(self.nodes())} nodes>"
+        except RuntimeError as error:
+            return f"<accelrt.GraphDefinition {kind}: {error}>"
 
     @property
     def graph(self) -> CUDAGraph:
         """The CUDAGraph that keeps the driver's graph: to dump it, or to update another one from it."""
         return self._graph
+
+    def raw_cuda_graph(self) -> int:
+        """Returns the driver's graph (CUgraph) as int; of a body or a child, the one that its node owns.
+
+        Raises:
+            RuntimeError: as CUDAGraph.raw_cuda_graph; or the node is gone.
+        """
+        return edits.raw_graph_of(self._graph, self)
 
     # --- what there is ---
 
@@ -101,91 +115,7 @@ class GraphDefinition:
         """Returns the dependencies, each a DefinitionEdge (node, node after it), which has its kind too."""
         return self._look()[1]
 
-    def _look(self) -> tuple[list[DefinitionNode], list[DefinitionEdge]]:
-        """The nodes and the edges at one moment."""
-        return edits.edit(self._graph, self, self._see)
-
-    def _see(
-        self, graph: int, *things: Any
-    ) -> tuple[list[DefinitionNode], list[tuple[DefinitionNode, DefinitionNode]]]:
-        found, pairs = edits.look(graph, *things)
-        nodes = [self._node(each.id, each.type) for each in found]
-        by_id = dict(zip([each.id for each in found], nodes, strict=True))
-        return nodes, [DefinitionEdge(by_id[origin], by_id[target], *told) for origin, target, *told in pairs]
-
-    def _node(self, node: int, kind: str) -> DefinitionNode:
-        # While no other thread may take it out.
-        known = self._root._nodes.get(node)
-        if known is None or known.id != node:  # the driver gave the handle of one that was taken out anew
-            known = self._root._nodes[node] = DefinitionNode(self, node, kind)
-        return known
-
-    def _read(self, node: DefinitionNode) -> Any:
-        if node.type == "kernel":
-            read = edits.read_kernel if self._owner is None else edits.read_kernel_within
-            return edits.edit(self._graph, self, read, self._graph, node)
-        if node.type == "conditional":
-            return self._condition_of(node)
-        found = edits.edit(self._graph, self, edits.read_node, node)
-        if node.type == "graph":
-            return self._within(node)
-        if isinstance(found, tuple) and node.type == "mem_alloc":
-            return AllocationParams(*found)
-        return found
-
-    def _within(self, node: DefinitionNode, body: int = 0) -> GraphDefinition:
-        """A graph that a node of this one owns: the body of a condition, or a child."""
-        made = GraphDefinition.__new__(GraphDefinition)
-        made._graph, made._body, made._owner = self._graph, body, node
-        made._generation = self._generation
-        return made
-
-    @property
-    def _root(self) -> GraphDefinition:
-        return self if self._owner is None else self._owner.definition._root
-
-    def _condition_of(self, node: DefinitionNode) -> ConditionParams | None:
-        known = self._root._conditions.get(node.id)
-        if known is None:
-            return None
-        kind, condition, bodies = known
-        return ConditionParams(kind, condition, tuple(self._within(node, body) for body in bodies))
-
     # --- nodes ---
-
-    def _add(
-        self,
-        work: edits.NodeWork,
-        kind: str,
-        after: Any,
-        name: str,
-        condition: tuple[str, Condition] | None = None,
-    ) -> DefinitionNode:
-        nodes = [after] if isinstance(after, DefinitionNode) else list(after)
-        for node in nodes:
-            if not isinstance(node, DefinitionNode) or not self._is_same_part(node.definition):
-                raise TypeError(f"after has {node!r}, which is no node of this graph")
-            if node.definition._root is not self._root:
-                raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
-        return edits.edit(self._graph, self, self._put, work, nodes, kind, str(name), condition)
-
-    def _is_same_part(self, other: GraphDefinition) -> bool:
-        """Tells whether both are whole graphs, or the same graph within one."""
-        return (self._body, self._owner) == (other._body, other._owner)
-
-    def _put(
-        self, graph: int, ordinal: int, base: Any, known: Any, work: edits.NodeWork,
-        after: list[DefinitionNode], kind: str, name: str, condition: tuple[str, Condition] | None,
-    ) -> DefinitionNode:  # fmt: skip
-        root = self._root
-        handle, _address, bodies = edits.add_node(graph, ordinal, base, known, work, cast(Any, after))
-        root._names.pop(handle, None)
-        root._conditions.pop(handle, None)
-        if condition is not None:
-            root._conditions[handle] = (*condition, bodies)
-        if name:
-            root._names[handle] = name
-        return self._node(handle, kind)
 
     @property
     def device_index(self) -> int:
@@ -332,11 +262,17 @@ class GraphDefinition:
         """Adds a copy of a graph as it is now, as one node.
 
         Arguments:
-            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions.
+            graph: GraphDefinition, or a CUDAGraph that was kept, without allocations and conditions; it may
+                be this graph itself, or one that this is within, as it is before.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
             DefinitionNode.
+        Raises:
+            TypeError, ValueError: as of child_work.
+            NotSupportedError: graph holds allocations or conditions; or this is a body of a condition, or
+                within one, and graph holds what bodies do not.
+            RuntimeError: graph is being captured, or another thread changes it.
         """
         return self._add(self.child_work(graph), "graph", after, name)
 
@@ -357,16 +293,21 @@ class GraphDefinition:
             raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
         if graph.device_index != self.device_index:
             raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
-        return edits.child_work(graph, graph._graph is self._graph)
+        work = edits.child_work(graph, graph._graph is self._graph)
+        work.is_governed = self._is_governed()
+        return work
 
     def allocate(
-        self, nbytes: int, *, peers: Iterable[int] = (), after: Nodes = (), name: str = ""
-    ) -> DefinitionNode:
-        """Adds an allocation of device memory, at the address that the node has from now on (its `address`).
+        self, nbytes: int, *, peers: Iterable[int] = (), device: DeviceArgument | None = None,
+        kind: str = "device", after: Nodes = (), name: str = "",
+    ) -> DefinitionNode:  # fmt: skip
+        """Adds an allocation of memory, at the address that the node has from now on (its `address`).
 
         Arguments:
             nbytes: int.
             peers: ordinals of other devices that reach the memory.
+            device: int, "cuda:1", ...: whose memory it is; None is the graph's.
+            kind: "device", "host" (page-locked memory) or "managed"; the last two need CUDA 13.0.
             after: DefinitionNode, or several, that the node comes after.
             name: str, of the node; "" is none.
         Returns:
@@ -377,7 +318,8 @@ class GraphDefinition:
         edges of a graph with allocations cannot be removed, it can be neither cloned nor be a child, and has
         one instance at a time.
         """
-        return self._add(edits.allocate_work(self.device_index, nbytes, peers), "mem_alloc", after, name)
+        work = edits.allocate_work(self.device_index, nbytes, peers, device, kind)
+        return self._add(work, "mem_alloc", after, name)
 
     def free(self, memory: DefinitionNode | int, *, after: Nodes = (), name: str = "") -> DefinitionNode:
         """Adds a free of what an allocation of a graph has, named by its node or its address.
@@ -478,6 +420,22 @@ class GraphDefinition:
         require_condition(condition)
         return self._add(edits.setter_work(self.device_index, condition.handle, flag), "kernel", after, name)
 
+    def capture(self) -> AbstractContextManager[None]:
+        """Returns the context in which work is captured into this body of a condition.
+
+        It is for a graph that is being captured, whose stream is current where the context is entered. Inside
+        a stream of its own is current, which begins behind nothing, also behind no node that is there.
+
+        Raises:
+            RuntimeError: this is no body, or one that is gone; or, where it is entered, no capture of its
+                graph is under way.
+        """
+        if not self._body:
+            raise RuntimeError(
+                "only the body of a condition is captured into; capture a graph by accelrt.graph"
+            )
+        return capture_body(self._graph, edits.raw_graph_of(self._graph, self))
+
     # --- changes ---
 
     def add_edge(
@@ -492,8 +450,9 @@ class GraphDefinition:
                 one is over, and waits itself for its memory (cudaGridDependencySynchronize).
             port: when what comes after a kernel may begin: "default", when it is over; "programmatic", when
                 each of its blocks has allowed it (cudaTriggerProgrammaticLaunchCompletion) or is over;
-                "launch_order", when each of its blocks has begun.  None is "programmatic" for an edge of that
-                kind, which takes no "default", and else "default".
+                "launch_order", when each of its blocks has begun, which a driver may tell of a programmatic
+                edge as "programmatic".  None is "programmatic" for an edge of that kind, which takes no
+                "default", and else "default".
         Raises:
             TypeError: one of them is no node.
             CudaError: it does already, or one of them is none of this graph, or is no kernel where kind or
@@ -514,79 +473,13 @@ class GraphDefinition:
         Raises:
             TypeError: one of them is no node.
             CudaError: it does not come directly after it, or the graph has allocations.
+            RuntimeError: the graph is being captured.
         """
+        if self._graph.is_capturing:
+            raise RuntimeError("edges are removed once the capture has ended")
         require_node(before, "before")
         require_node(after, "after")
         edits.edit(self._graph, self, edits.remove_edge, before, after)
-
-    def _remove(self, node: DefinitionNode) -> None:
-        edits.edit(self._graph, self, self._take_out, node, self._nodes_within(node))
-
-    def _take_out(
-        self, graph: int, ordinal: int, base: Any, made: Any, node: DefinitionNode,
-        inner: list[DefinitionNode],
-    ) -> None:  # fmt: skip
-        gone = [each.id for each in (node, *inner)]
-        edits.count_removal(self._graph)
-        edits.remove_node(graph, ordinal, base, made, node, inner)
-        self._forget(gone)
-
-    def _forget(self, handles: list[int]) -> None:
-        for handle in handles:
-            for known in (self._root._nodes, self._root._names, self._root._conditions):
-                known.pop(handle, None)
-
-    def _nodes_within(self, node: DefinitionNode) -> list[DefinitionNode]:
-        return [each for body in self._graphs_of(node) for each in body._all_nodes()]
-
-    def _graphs_of(self, node: DefinitionNode) -> tuple[GraphDefinition, ...]:
-        return (self._read(node),) if node.type == "graph" else node.bodies
-
-    def _all_nodes(self) -> list[DefinitionNode]:
-        nodes = self.nodes()
-        return nodes + [each for node in nodes for each in self._nodes_within(node)]
-
-    def _update(self, node: DefinitionNode, instance: CUDAGraph | None, changes: dict[str, Any]) -> None:
-        target = self._graph if instance is None else instance
-        if instance is not None and not edits.is_instance(instance, self._graph):
-            raise RuntimeError(f"{node!r} is no node of the graph that the instance was instantiated from")
-        try:
-            self._change(node, target, changes)
-        except CudaError as error:
-            if self._owner is None or instance is None:
-                raise
-            raise type(error)(
-                f"{error}; {node!r} is in a body or a child, whose nodes this driver changes in no instance: "
-                "change the definition's, and call instance.update(definition.graph)",
-                error.code, error.name, error.call,
-            ) from error  # fmt: skip
-
-    def _change(self, node: DefinitionNode, target: CUDAGraph, changes: dict[str, Any]) -> None:
-        if node.type == "kernel" and self._owner is not None:
-            edits.change_kernel_within(target, self, node, **changes)
-            return
-        if node.type == "kernel":
-            target.set_kernel_node_params(cast(Any, node), **changes)
-            return
-        maker = CHANGES.get(node.type)
-        if maker is None:
-            raise TypeError(f"{node!r} cannot be changed; remove it and add another")
-        try:
-            work = maker(self, self._current(node, target), **changes)
-        except TypeError as error:
-            if "unexpected keyword" not in str(error):
-                raise
-            raise TypeError(f"a {node.type} node has no such argument: {', '.join(changes)}") from None
-        inner = [] if node.type != "graph" or target is not self._graph else self._nodes_within(node)
-        edits.change_node(target, node, work, self)
-        gone = [each.id for each in inner]
-        for each in inner:
-            each.id = 0
-        self._forget(gone)
-
-    def _current(self, node: DefinitionNode, target: CUDAGraph) -> Any:
-        changed = edits.changed_params(target, node.id)
-        return self._read(node) if changed is None else changed
 
     def retain_object(self, thing: object) -> None:
         """Keeps an object alive as long as the graph, and what is instantiated of it from now on.
@@ -607,9 +500,9 @@ class GraphDefinition:
         """
         if self._owner is not None:
             raise RuntimeError("the body of a condition cannot be cloned by itself")
-        made = CUDAGraph(keep_graph=True)
-        edits.clone_into(self._graph, self, made)
-        clone = GraphDefinition(made)
+        copy = CUDAGraph(keep_graph=True)
+        edits.clone_into(self._graph, self, copy)
+        clone = GraphDefinition(copy)
         for node in self.nodes():
             if node.name:
                 clone.find_in_clone(node).name = node.name
@@ -625,8 +518,8 @@ class GraphDefinition:
         """
         require_node(node, "node")
         origin = node.definition
-        found = edits.edit(origin._graph, origin, edits.find_clone, self._graph, node)
-        return edits.edit(self._graph, self, self._known, found, node.type)
+        handle = edits.edit(origin._graph, origin, edits.find_clone, self._graph, node)
+        return edits.edit(self._graph, self, self._known, handle, node.type)
 
     def _known(self, graph: int, ordinal: int, base: Any, made: Any, node: int, kind: str) -> DefinitionNode:
         return self._node(node, kind)
@@ -649,6 +542,8 @@ class GraphDefinition:
         Returns:
             CUDAGraph; changes of the definition leave it as it is.
         Raises:
+            NotSupportedError: the graph has conditions or allocations and another instance is alive, of which
+                it has one at a time: drop or reset() that one, or call instance.update(definition.graph).
             CudaError: the nodes come after themselves, or the driver refused for another reason.
             Exception: whatever a hook raised.
         """
@@ -690,20 +585,19 @@ class GraphDefinition:
         self._require_whole()
         return add_hook(self._hooks, hook, False)
 
-    def _require_whole(self) -> None:
-        if self._owner is not None:
-            raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
-
     # --- to be read elsewhere ---
 
-    def debug_dump(self, debug_path: str | os.PathLike[str], verbose: bool = False) -> None:
+    def debug_dump(
+        self, debug_path: str | os.PathLike[str], verbose: bool = False, *, flags: Iterable[str] = ()
+    ) -> None:
         """Writes a drawing in the language of Graphviz, with the nodes' names; see CUDAGraph.debug_dump.
 
         Arguments:
             debug_path: str or PathLike, the file to write.
             verbose: bool, whether all that the driver knows of the nodes is written.
+            flags: iterable of str, as of CUDAGraph.debug_dump.
         """
-        self._graph.debug_dump(debug_path, verbose)
+        self._graph.debug_dump(debug_path, verbose, flags=flags)
         named = {node: node.name for node in self._all_nodes() if node.name}
         if not named:
             return
@@ -748,20 +642,8 @@ class GraphDefinition:
         after: dict[DefinitionNode, list[DefinitionEdge]] = {node: [] for node in nodes}
         for edge in edges:
             after[edge[1]].append(edge)
-        described = [self._describe(node, places, after[node]) for node in nodes]
+        described = [node._describe(places, after[node]) for node in nodes]
         return {"device": self.device_index, "nodes": described}
-
-    def _describe(
-        self, node: DefinitionNode, places: dict[DefinitionNode, int], edges: list[DefinitionEdge]
-    ) -> dict[str, Any]:
-        told = [edge for edge in edges if not edge.kind == edge.port == "default"]
-        return {
-            **{"id": places[node], "type": node.type, "name": node.name},
-            "after": [places[edge[0]] for edge in edges],
-            "ports": [[places[edge[0]], edge.kind, edge.port] for edge in told],
-            "params": plain_params(node.type, self._read(node)),
-            "graphs": [each.to_dict() for each in self._graphs_of(node)],
-        }
 
     def to_json(self, indent: int | None = None) -> str:
         """Returns what to_dict() describes, as JSON.
@@ -770,44 +652,3 @@ class GraphDefinition:
             indent: int, spaces of each level; None is all on one line.
         """
         return json.dumps(self.to_dict(), indent=indent)
-
-
-def require_node(node: object, name: str) -> None:
-    if not isinstance(node, DefinitionNode):
-        raise TypeError(f"{name} is {node!r:.60} of type {type(node).__name__}; pass a DefinitionNode")
-
-
-def require_condition(condition: object) -> None:
-    if not isinstance(condition, Condition):
-        raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
-
-
-def graph_memory_stats(device: DeviceArgument | None = None) -> dict[str, int]:
-    """Returns the bytes of a device that allocations of graphs hold (cuDeviceGetGraphMemAttribute).
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        dict of bytes: "used", "used_peak", "reserved" and "reserved_peak": what graphs use, what the driver
-            holds for them, and the most of both since the peaks were reset.
-    """
-    return {name: edits.graph_memory(device, number) for number, name in enumerate(ATTRIBUTES)}
-
-
-def reset_peak_graph_memory_stats(device: DeviceArgument | None = None) -> None:
-    """Has the peaks of graph_memory_stats begin anew with what there is.
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    """
-    edits.change_graph_memory(device, False)
-
-
-def graph_memory_trim(device: DeviceArgument | None = None) -> None:
-    """Gives what the driver holds for graphs, and no launch has, back to the device
-    (cuDeviceGraphMemTrim).
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    """
-    edits.change_graph_memory(device, True)

@@ -5,10 +5,12 @@ Its GraphDefinition does the work; that stands above this module (definition.py)
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
+from accelrt.errors import CudaError
 from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
+from accelrt.graphs.node_values import CHANGES, DefinitionEdge, plain_params
 
 
 class DefinitionNode:
@@ -47,6 +49,11 @@ class DefinitionNode:
     @name.setter
     def name(self, name: str) -> None:
         self.definition._root._names[self._live_id()] = str(name)
+
+    @property
+    def is_valid(self) -> bool:
+        """Tells that it is in its graph still: it was not removed, nor what it is within."""
+        return self.id != 0
 
     @property
     def tools_id(self) -> int:
@@ -112,7 +119,42 @@ class DefinitionNode:
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
         """
-        self.definition._update(self, instance, changes)
+        graph: CUDAGraph = self.definition._graph
+        if instance is not None and not edits.is_instance(instance, graph):
+            raise RuntimeError(f"{self!r} is no node of the graph that the instance was instantiated from")
+        try:
+            self._change(graph if instance is None else instance, changes)
+        except CudaError as error:
+            if self.definition._owner is None or instance is None:
+                raise
+            raise type(error)(
+                f"{error}; {self!r} is in a body or a child, whose nodes this driver changes in no instance: "
+                "change the definition's, and call instance.update(definition.graph)",
+                error.code, error.name, error.call,
+            ) from error  # fmt: skip
+
+    def _change(self, target: CUDAGraph, changes: dict[str, Any]) -> None:
+        definition = self.definition
+        if self.type == "kernel" and definition._owner is not None:
+            edits.change_kernel_within(target, definition, self, **changes)
+            return
+        if self.type == "kernel":
+            target.set_kernel_node_params(cast(Any, self), **changes)
+            return
+        maker = CHANGES.get(self.type)
+        if maker is None:
+            raise TypeError(f"{self!r} cannot be changed; remove it and add another")
+        changed = edits.changed_params(target, self.id)
+        try:
+            work = maker(definition, self.params if changed is None else changed, **changes)
+        except TypeError as error:
+            if "unexpected keyword" not in str(error):
+                raise
+            raise TypeError(f"a {self.type} node has no such argument: {', '.join(changes)}") from None
+        inner = [] if self.type != "graph" or target is not definition._graph else self._inner()
+        gone = [each.id for each in inner]
+        edits.change_node(target, self, work, definition, inner)
+        definition._forget(gone)
 
     def set_enabled(self, instance: CUDAGraph, enabled: bool) -> None:
         """Has an instance do a kernel, a copy or a fill, or leave it out (cuGraphNodeSetEnabled).
@@ -138,10 +180,46 @@ class DefinitionNode:
 
         Raises:
             CudaError: the graph has allocations; then its nodes and edges stay.
+            RuntimeError: the graph is being captured.
         """
-        self.definition._remove(self)
+        graph: CUDAGraph = self.definition._graph
+        if graph.is_capturing:
+            raise RuntimeError("nodes are removed once the capture has ended")
+        edits.edit(graph, self.definition, self._take_out, self._inner())
+
+    def _take_out(
+        self, graph: int, ordinal: int, base: Any, made: Any, inner: list[DefinitionNode]
+    ) -> None:  # fmt: skip
+        gone = [each.id for each in (self, *inner)]
+        edits.count_removal(self.definition._graph)
+        edits.remove_node(graph, ordinal, base, made, self, inner)
+        self.definition._forget(gone)
+
+    def _graphs(self) -> tuple[Any, ...]:
+        """The GraphDefinitions that it owns."""
+        return (self.params,) if self.type == "graph" else self.bodies
+
+    def _inner(self) -> list[DefinitionNode]:
+        """The nodes of the graphs that it owns, and of those within them."""
+        return [each for graph in self._graphs() for each in graph._all_nodes()]
+
+    def _describe(self, places: dict[DefinitionNode, int], edges: list[DefinitionEdge]) -> dict[str, Any]:
+        """Describes it as plain data, for GraphDefinition.to_dict; edges are those to it."""
+        told = [edge for edge in edges if not edge.kind == edge.port == "default"]
+        return {
+            **{"id": places[self], "type": self.type, "name": self.name},
+            "after": [places[edge[0]] for edge in edges],
+            "ports": [[places[edge[0]], edge.kind, edge.port] for edge in told],
+            "params": plain_params(self.type, self.params),
+            "graphs": [each.to_dict() for each in self._graphs()],
+        }
 
     def _live_id(self) -> int:
         if not self.id:
             raise RuntimeError("the node was taken out of its graph")
         return self.id
+
+
+def require_node(node: object, name: str) -> None:
+    if not isinstance(node, DefinitionNode):
+        raise TypeError(f"{name} is {node!r:.60} of type {type(node).__name__}; pass a DefinitionNode")

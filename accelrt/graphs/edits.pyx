@@ -22,15 +22,15 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
-from accelrt.graphs.nodes cimport Handles, NodeChange, read_kernel_node, recorded, type_name
+from accelrt.graphs.nodes cimport fits_body, Handles, list_edge_data, NodeChange, read_kernel_node, recorded, type_name
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
-    GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
+    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
 )
-from accelrt.status cimport INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
-from accelrt.streams.stream cimport Event
+from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
+from accelrt.streams.stream cimport current_of, Event, Stream
 from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of
 cimport accelrt.runtime.access as watch
 
@@ -59,7 +59,10 @@ cdef class NodeWork:
     cdef tuple arguments
     cdef list bodies           # of a condition: handles, once the node is there
     cdef object child          # GraphDefinition of a child, or None
-    cdef bint is_within        # it is one of the graph that is changed, which no other thread uses
+    cdef bint is_within        # it is of the same whole as the node, which no other thread changes
+    cdef uintptr_t copied      # a clone of it that the driver is given in that case, or 0
+    cdef public bint is_governed  # the node is in a body of a condition, or in a graph within one
+    cdef dict sources          # of a child: what nodes made by hand of the graph that it is a copy of keep alive
     cdef object __weakref__
 
     def __cinit__(self):
@@ -98,15 +101,41 @@ cdef class NodeWork:
             if not self.is_within:
                 graph.raw_cuda_graph()
                 graph.require_unused()
+            elif graph.record is not None:
+                raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
             self.params.graph = part_handle(graph, self.child, graph.graph)
             self.things["child"] = list(graph.things())
+            self.sources = {} if graph.made is None else dict(graph.made)
             graph.uses += 1
+        if self.is_within:
+            try:
+                self.clone_child()
+            except BaseException:
+                self.release_child()
+                raise
+        return 0
+
+    cdef int clone_child(self) except -1:
+        # NVIDIA's driver reads what it writes, and dies, where a graph is added to itself, or to a graph within it.
+        cdef dict left = self.sources
+        cdef int code
+        with nogil:
+            code = registry.active().graph_clone(self.params.graph, &self.copied)
+        if code:
+            raise_status(code, "graph_clone", ("graph", self.params.graph),
+                         "a child of the graph that it is within itself is cloned first, which the driver refuses of graphs "
+                         "with allocations or conditions, or of this one; make it a GraphDefinition of its own")
+        self.params.graph, self.sources = self.copied, {}
+        move_to_copies(self.copied, left, self.sources)
         return 0
 
     cdef void release_child(self) noexcept:
         cdef CUDAGraph graph
         if self.child is not None:
             graph = self.child._graph
+            if self.copied:
+                dispose(GRAPH, graph.ordinal, self.copied)
+                self.copied = 0
             with cython.critical_section(graph):
                 graph.uses -= 1
 
@@ -145,10 +174,14 @@ cdef class NodeWork:
         cdef Handles places = handles_of(after or [])
         cdef size_t count = len(after or ())
         cdef Handles bodies = Handles(self.params.count)
-        cdef int code
+        cdef int code = 0
         self.params.bodies = bodies.array
+        if self.is_governed and not fits_body(self.params.type, self.params.graph):
+            code = NOT_SUPPORTED
         with nogil:
-            if node:
+            if code:
+                pass
+            elif node:
                 code = registry.active().graph_node_set(ordinal, graph, exec_, node, &self.params)
             else:
                 code = registry.active().graph_node_add(ordinal, graph, count, places.array, &self.params, out_node)
@@ -362,14 +395,23 @@ def empty_work() -> NodeWork:
     return work
 
 
-def allocate_work(int ordinal, nbytes: object, peers: Iterable[int]) -> NodeWork:
-    """Describes an allocation of device memory that peers reach too."""
+def allocate_work(
+    int ordinal, nbytes: object, peers: Iterable[int], device: object = None, kind: str = "device",
+) -> NodeWork:
+    """Describes an allocation of memory that peers reach too, of a kind of ALLOCATIONS; device None is ordinal's."""
     cdef NodeWork work = NodeWork()
-    work.params.type, work.params.device = NODE_ALLOCATE, ordinal
+    if kind not in ALLOCATIONS:
+        raise ValueError(f"kind is {kind!r}; it may be {', '.join(map(repr, ALLOCATIONS))}")
+    work.params.type, work.params.device = NODE_ALLOCATE, ordinal if device is None else ordinal_of(device)
+    work.params.kind = ALLOCATIONS.index(kind)
     work.params.size = checked_int(nbytes, "nbytes", 1, ANY_BYTES, "bytes")
     for peer in peers:
         work.params.peers |= <uint64_t>1 << <int>checked_int(peer, "peer", 0, 63, "a device")
     return work
+
+
+# stub: ALLOCATIONS: tuple[str, ...]
+ALLOCATIONS = ("device", "host", "managed")  # by ALLOCATE_ numbers
 
 
 def free_work(address: int) -> NodeWork:
@@ -415,10 +457,75 @@ def add_node(
     try:
         work.call(graph, 0, 0, ordinal, after, &node)
         made[node] = made.pop(0)
+        if work.sources:
+            made[node] = {"child": spread(graph, node, work, made)}
     finally:
         made.pop(0, None)
         work.release_child()
     return node, work.params.address, work.bodies
+
+
+cdef list spread(uintptr_t graph, uintptr_t node, NodeWork work, dict made):
+    # Has the nodes within a child keep alive what those that they are copies of do; answers what is left to the child.
+    cdef NodeParams params
+    cdef dict left = dict(work.sources)
+    cdef list found
+    if registry.active().graph_node_params(graph, node, &params) == 0:
+        move_to_copies(params.graph, left, made)
+    found = all_things([], {source: work.sources[source] for source in work.sources if source not in left})
+    kept_elsewhere = set(map(id, found))
+    return [thing for thing in work.things["child"] if id(thing) not in kept_elsewhere]
+
+
+cdef int move_to_copies(uintptr_t copy, dict left, dict made) except -1:
+    # Has the nodes of a copy of a graph, and of the children in it, keep alive what those that they are copies of do.
+    cdef NodeParams params
+    cdef uintptr_t copied = 0
+    cdef list children = []
+    for source in list(left):
+        if registry.active().graph_find_in_clone(copy, source, &copied) == 0:
+            made[copied] = dict(left.pop(source))
+            if "child" in made[copied]:
+                children.append(copied)
+    for copied in children:
+        if registry.active().graph_node_params(copy, copied, &params) == 0 and params.type == NODE_CHILD:
+            move_to_copies(params.graph, left, made)
+    return 0
+
+
+cdef class Place:
+    # A node by its handle alone.
+    cdef readonly uintptr_t id
+
+
+def add_node_here(
+    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work,
+) -> tuple[int, int, list[int]]:
+    """Adds a node to a graph that is being captured, where the current stream's next work goes, and that after it; a stream
+    that captures into another graph, or into none, is left alone.  Returns what add_node does."""
+    cdef Stream stream = current_of(ordinal)
+    cdef Handles room = Handles(0)
+    cdef Place place
+    cdef uintptr_t into = 0
+    cdef size_t count = 0, index
+    cdef list after = []
+    cdef int code = registry.active().capture_site(ordinal, stream.handle, 0, NULL, &count, &into)
+    if code == 0 and into == graph and count:
+        room = Handles(count)
+        code = registry.active().capture_site(ordinal, stream.handle, count, room.array, &count, &into)
+    if code and code != ILLEGAL_STATE:
+        raise_status(code, "capture_site", ("stream", stream.handle))
+    if code or into != graph:
+        return add_node(graph, ordinal, base, made, work, [])
+    for index in range(count):
+        place = Place()
+        place.id = room.array[index]
+        after.append(place)
+    answer = add_node(graph, ordinal, base, made, work, after)
+    code = registry.active().capture_continue(ordinal, stream.handle, answer[0])
+    if code:
+        raise_status(code, "capture_continue", ("stream", stream.handle, "node", answer[0]))
+    return answer
 
 
 cdef int put_change(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeWork work, NodeChange made) except -1:
@@ -480,24 +587,6 @@ cdef str name_in(tuple names, int number):
     return names[number] if number < len(names) else str(number)
 
 
-cdef list list_edge_data(uintptr_t graph):
-    # (id, id of the node after it, type, port that it is from), in the driver's order.
-    cdef size_t room = 0, count = 0, index
-    cdef Handles origins, targets, carried
-    cdef const EdgeData* data
-    cdef int code = registry.active().graph_edges_with(graph, 0, NULL, NULL, NULL, &room)
-    if code == 0 and room:
-        origins, targets, carried = Handles(room), Handles(room), Handles(room)
-        code = registry.active().graph_edges_with(graph, room, origins.array, targets.array, carried.array, &count)
-    if code:
-        raise_status(code, "graph_edges_with", ("graph", graph))
-    if room == 0:
-        return []
-    data = <const EdgeData*>carried.array
-    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port)
-            for index in range(count)]
-
-
 def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
     """Keeps an object alive with the graph."""
     base.append(thing)
@@ -509,11 +598,15 @@ def remove_node(
     """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
     cdef NodeParams params
     cdef object call = None
+    cdef list holder = base  # where a node within a child is a copy of one that was captured, the child's
     cdef uintptr_t node = handle_of(gone)
     cdef int type_ = 0, code
     code = registry.active().graph_node_type(graph, node, &type_)
     if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
-        call = find_call(base, params.data)
+        for holder in [base] if node in made else [base, *[things for roles in made.values() for things in roles.values()]]:
+            call = find_call(holder, params.data)
+            if call is not None:
+                break
     if code == 0:
         with nogil:
             code = registry.active().graph_node_destroy(graph, node)
@@ -524,7 +617,7 @@ def remove_node(
         made.pop(each.id, None)
         each.id = 0
     if call is not None:  # what launches run is what is left
-        base.remove(call)
+        holder.remove(call)
 
 
 # stub: EDGE_KINDS: tuple[str, ...]
@@ -622,22 +715,14 @@ def find_clone(
     uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph clone not None, node: object,
 ) -> int:
     """The node of a graph's clone that is the same."""
-    cdef uintptr_t handle = handle_of(node)
-    with cython.critical_section(clone):
-        return find_clones(clone.graph if clone.graph == graph else clone.raw_cuda_graph(), [handle])[handle]
-
-
-def find_clones(uintptr_t clone, nodes: Iterable[int]) -> dict[int, int]:
-    """Node of a graph -> the node of its clone that is the same."""
-    cdef uintptr_t node = 0
-    cdef dict found = {}
+    cdef uintptr_t handle = handle_of(node), copied = 0, whole
     cdef int code
-    for each in nodes:
-        code = registry.active().graph_find_in_clone(clone, each, &node)
-        if code:
-            raise_status(code, "graph_find_in_clone", ("graph", clone, "node", each))
-        found[each] = node
-    return found
+    with cython.critical_section(clone):
+        whole = clone.graph if clone.graph == graph else clone.raw_cuda_graph()
+        code = registry.active().graph_find_in_clone(whole, handle, &copied)
+    if code:
+        raise_status(code, "graph_find_in_clone", ("graph", whole, "node", handle))
+    return copied
 
 
 class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
@@ -673,8 +758,8 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
 
     Returns:
         CopyParams; FillParams; a host function, or None of one that is not accelrt's; an Event, or the driver's handle; int,
-        the driver's graph of a child; (address, bytes, device) of an allocation; the address of a free; None of an empty
-        node.
+        the driver's graph of a child; (address, bytes, device, kind, peers) of an allocation; the address of a free; None of
+        an empty node.
     Raises:
         CudaError: the node is none of the graph, or a condition, whose bodies the driver does not tell.
     """
@@ -695,7 +780,8 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
     if params.type == NODE_CHILD:
         return params.graph
     if params.type == NODE_ALLOCATE:
-        return params.address, params.size, params.device
+        peers = tuple([index for index in range(64) if params.peers >> index & 1])
+        return params.address, params.size, params.device, ALLOCATIONS[params.kind], peers
     return params.address if params.type == NODE_FREE else None
 
 
@@ -714,32 +800,6 @@ cdef object find_event(list things, uintptr_t handle):
         if isinstance(thing, Event) and (<Event>thing).handle == handle:
             return thing
     return handle
-
-
-def graph_memory(device: object, attribute: int) -> int:
-    """Bytes that allocations of graphs have on a device, by a number of CUgraphMem_attribute."""
-    cdef uint64_t value = 0
-    cdef int ordinal = ordinal_of(device)
-    cdef int number = attribute, code
-    with nogil:
-        code = registry.active().graph_memory_get(ordinal, number, &value)
-    if code:
-        raise_status(code, "graph_memory_get", ("device", ordinal, "attribute", attribute))
-    return value
-
-
-def change_graph_memory(device: object, bint trims) -> None:
-    """Gives memory of graphs that no launch has back to the device, or resets the peaks."""
-    cdef int ordinal = ordinal_of(device)
-    cdef int code = 0, number
-    with nogil:
-        if trims:
-            code = registry.active().graph_memory_trim(ordinal)
-        for number in range(1, 4, 2):
-            if code == 0 and not trims:
-                code = registry.active().graph_memory_reset(ordinal, number)
-    if code:
-        raise_status(code, "graph_memory_trim" if trims else "graph_memory_reset", ("device", ordinal))
 
 
 # --- graphs whose nodes are changed by hand ------------------------------------------------------------------
@@ -764,6 +824,27 @@ def device_of_graph(CUDAGraph graph not None) -> int:
     return graph.ordinal
 
 
+cdef uintptr_t whole_graph(CUDAGraph graph) except 0:
+    # The driver's graph that is kept, or that is being captured.
+    cdef uintptr_t handle = 0
+    cdef size_t count = 0
+    cdef int code
+    if graph.record is None:
+        return graph.raw_cuda_graph()
+    graph.require_calm()
+    code = registry.active().capture_site(graph.ordinal, graph.record.origin, 0, NULL, &count, &handle)
+    if code:
+        raise_status(code, "capture_site", ("stream", graph.record.origin),
+                     "a graph that is being captured takes nodes by hand from CUDA 12.3 on" if code == NOT_SUPPORTED else "")
+    return handle
+
+
+def raw_graph_of(CUDAGraph graph not None, part: object) -> int:
+    """The driver's graph that is kept, or that is being captured; of a GraphDefinition of a part of it, that part."""
+    with cython.critical_section(graph):
+        return whole_graph(graph) if part is None else part_handle(graph, part, whole_graph(graph))
+
+
 def edit(CUDAGraph graph not None, object part, object change, *arguments):
     """Calls a function with the driver's graph, its device and what its nodes keep alive, while no other thread may use
     it.
@@ -772,20 +853,32 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
         part: GraphDefinition of it, or of a graph that a node of it owns, which the function is given instead; or None.
     """
     cdef uintptr_t handle, asked
+    cdef bint captures
+    cdef list base
+    cdef dict made
     with cython.critical_section(graph):
-        handle = graph.raw_cuda_graph()
-        graph.require_unused()
+        captures = graph.record is not None
+        handle = whole_graph(graph)
+        if captures:
+            base, made = graph.kept, {}  # the capture keeps all of it alike
+        else:
+            graph.require_unused()
         asked = handle if part is None else part_handle(graph, part, handle)
-        if graph.made is None:
-            graph.base, graph.made = list(graph.kept), {}
+        if not captures:
+            if graph.made is None:
+                graph.base, graph.made = list(graph.kept), {}
+            base, made = graph.base, graph.made
         graph.busy += 1
     try:
-        answer = change(asked, graph.ordinal, graph.base, graph.made, *arguments)
-        registry.active().graph_node_count(handle, &graph.node_count)
+        answer = change(asked, graph.ordinal, base, made, *arguments)
+        if not captures:
+            registry.active().graph_node_count(handle, &graph.node_count)
         return answer
     finally:
         with cython.critical_section(graph):
             graph.busy -= 1
+            if captures:
+                base += all_things([], made)
 
 
 cdef uintptr_t require_exec(CUDAGraph graph) except 0:
@@ -820,9 +913,10 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph made not None) 
         made.random, made.node_count = graph.random, graph.node_count
         made.keep(list(graph.things()))
         if graph.made is not None:
-            clones = find_clones(made.graph, graph.made)
-            made.base = list(graph.base)
-            made.made = {clones[node]: dict(roles) for node, roles in graph.made.items()}
+            made.base, made.made = list(graph.base), {}
+            left = dict(graph.made)
+            move_to_copies(made.graph, left, made.made)
+            made.base += all_things([], left)
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
@@ -846,12 +940,6 @@ def change_kernel_within(
             part_handle(source, part, graph.node_graph()), handle_of(changed), kernel, grid, block, shared, args)
 
 
-def things_of(CUDAGraph graph not None) -> list[object]:
-    """Returns the objects that the nodes of a graph keep alive."""
-    with cython.critical_section(graph):
-        return list(graph.things() or ())
-
-
 def is_instance(CUDAGraph instance not None, CUDAGraph graph not None) -> bool:
     """Tells whether one was instantiated from the other's nodes."""
     return instance.exec_ != 0 and (instance is graph or (
@@ -871,9 +959,11 @@ def changed_params(CUDAGraph graph not None, node: int) -> object:
         return None if change is None or change.kernel is not None else change.launches
 
 
-def change_node(CUDAGraph graph not None, changed: object, NodeWork work not None, part: object) -> None:
+def change_node(
+    CUDAGraph graph not None, changed: object, NodeWork work not None, part: object, inner: Sequence[object],
+) -> None:
     """Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
-    is instantiated."""
+    is instantiated.  The inner nodes, of the graph that it owned, are gone then."""
     cdef NodeChange made = NodeChange.__new__(NodeChange)
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, node
@@ -883,21 +973,26 @@ def change_node(CUDAGraph graph not None, changed: object, NodeWork work not Non
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
-        work.is_within = work.child is not None and work.child._graph is graph
-        work.hold_child()
+        work.is_within = work.child is not None and work.child._graph is source
         graph.busy += 1
         if source is not graph:
             count_uses(source, 1)
         try:
-            left = put_change(graph, handle, node, work, made) > 0
+            work.hold_child()
+            try:
+                left = put_change(graph, handle, node, work, made) > 0
+            finally:
+                work.release_child()
         finally:
             graph.busy -= 1
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
-            work.release_child()
         if graph.source is None and graph.made is not None and node in graph.made:
             graph.made[node] = {**graph.made[node], **work.things}
+        for each in inner:
+            (graph.made or {}).pop(each.id, None)
+            each.id = 0
         if graph.exec_:
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
     if left:

@@ -18,12 +18,13 @@ from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF,
-    CONDITION_WHILE,
+    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, CONDITION_IF, CONDITION_WHILE,
 )
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
-from accelrt.graphs.nodes cimport change_kernel_node, instantiate, kernels_in, NodeChange, read_kernel_node, update_exec
+from accelrt.graphs.nodes cimport (
+    change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange, read_kernel_node, update_exec,
+)
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.memory.caching import empty_cache as empty_device_cache
@@ -323,9 +324,7 @@ cdef class CUDAGraph:
             dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
             self.abandon()
             raise_unbegun(code, "capture_begin", stream, self.mode)
-        self.stream = stream
-        self.capture = capture
-        self.kept = []
+        self.stream, self.capture, self.kept = stream, capture, []
         self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None, self.pool_id)
         self.record.random = self.registered
         return 0
@@ -436,7 +435,7 @@ cdef class CUDAGraph:
         finally:
             self.uses -= 1
         if code:
-            raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags))
+            raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags), instance_hint(code))
         made.random = self.random
         made.keep(list(self.things()))
         made.changes, made.made_removals = self.node_changes(), self.removals
@@ -469,9 +468,10 @@ cdef class CUDAGraph:
         self.take_made()
         if not keep:
             self.graph = 0
+        cdef uintptr_t* before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
         self.begin_change()
         with nogil:
-            code = instantiate(self.ordinal, graph, 0, &made)
+            code = instantiate_anew(self.ordinal, graph, before, &made)
             if not keep:
                 left = give_back(GRAPH, self.ordinal, graph)
         if left:
@@ -483,7 +483,7 @@ cdef class CUDAGraph:
             self.drop_bound()
         self.end_change()
         if code:
-            raise_status(code, "graph_instantiate", ("device", self.ordinal))
+            raise_status(code, "graph_instantiate", ("device", self.ordinal), instance_hint(code))
         return 0
 
     cdef int drop_exec(self) except -1:
@@ -963,7 +963,7 @@ cdef class CUDAGraph:
 
     cdef dict own_kernels(self):
         # Of the capture, by their handles; makes room for changes too.
-        if self.kernels is None:
+        if self.kernels is None or self.record is not None:
             self.kernels = kernels_in(self.things())
         if self.changes is None:
             self.changes = {}
@@ -1033,21 +1033,25 @@ cdef class CUDAGraph:
         self.keep_graph = True
 
     @cython.critical_section
-    def debug_dump(self, debug_path: str | os.PathLike[str], bint verbose=False) -> None:
+    def debug_dump(
+        self, debug_path: str | os.PathLike[str], bint verbose=False, *, flags: Iterable[str] = (),
+    ) -> None:
         """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
 
         Arguments:
             debug_path: str or os.PathLike, the file to write.
             verbose: bool, with every parameter of every node that the driver tells.
+            flags: iterable of str, what to draw, by CUgraphDebugDot_flags in lower case: "handles",
+                "kernel_node_params", "extra_topo_info", ...  The host device draws the same for all.
         Raises:
             RuntimeError: as raw_cuda_graph.
-            ValueError: there is a null character in the path.
+            ValueError: there is a null character in the path, or no such flag.
             CudaError: the file cannot be written.
         """
         graph = self.raw_cuda_graph()
         self.uses += 1
         try:
-            write_dot(graph, debug_path, verbose)
+            write_dot(graph, debug_path, verbose, flags)
         finally:
             self.uses -= 1
 
@@ -1339,6 +1343,8 @@ cdef class Branch:
     cdef int ordinal
     cdef uintptr_t address     # of the flag
     cdef uint64_t condition    # the driver's handle of it
+    cdef uintptr_t body        # where there was one before; 0: it is made with its condition
+    cdef uint64_t generation   # of the graph, where there was one before
     cdef Stream stream         # captures the body
     cdef StreamContext context
     cdef Record record         # of the body's capture, while it is under way
@@ -1348,9 +1354,7 @@ cdef class Branch:
     def __init__(self, CUDAGraph graph not None, flag: Memory, int kind) -> None:
         if self.graph is not None:
             raise RuntimeError("this condition is made already; call if_() or while_() for each")
-        self.graph = graph
-        self.flag = flag
-        self.kind = kind
+        self.graph, self.flag, self.kind = graph, flag, kind
 
     def __dealloc__(self):
         self.leave()
@@ -1380,7 +1384,7 @@ cdef class Branch:
             graph.require_calm()
             if self.context is not None:
                 raise RuntimeError("this condition's body was captured already; call if_() or while_() for each")
-            if graph.record is None:
+            if graph.record is None or self.body and self.generation != graph.generation:
                 raise RuntimeError("a condition belongs into a capture: call it inside `with accelrt.graph(g)`")
             graph.busy += 1  # asking the flag for its address may run other threads, and so may beginning the capture
         try:
@@ -1396,6 +1400,8 @@ cdef class Branch:
         self.ordinal = graph.ordinal
         before = current_of(self.ordinal)
         check_stream(graph, before)
+        if self.body:
+            return self.begin_body(before)
         ordinal, self.address, size = device_span(self.flag)
         if size < FLAG_BYTES or ordinal != self.ordinal:
             raise ValueError(f"flag has {size} bytes on device {ordinal}; it takes {FLAG_BYTES} bytes on device "
@@ -1411,11 +1417,12 @@ cdef class Branch:
 
     cdef int begin_body(self, Stream before) except -1:
         cdef CUDAGraph graph = self.graph
-        cdef uintptr_t body = 0
+        cdef uintptr_t body = self.body
         cdef uint64_t capture = 0
-        cdef int code
+        cdef int code = 0
         self.stream = stream_of(make_stream(self.ordinal), self.ordinal)
-        code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
+        if body == 0:
+            code = registry.active().conditional_add(self.ordinal, before.handle, self.condition, self.kind, &body)
         if code:
             raise_status(code, "conditional_add", ("stream", before.handle, "kind", self.kind))
         code = registry.active().capture_begin_to(self.ordinal, self.stream.handle, body, graph.mode)
@@ -1451,6 +1458,13 @@ cdef class Branch:
         return False
 
 
+def capture_body(CUDAGraph graph not None, uintptr_t body) -> AbstractContextManager[None, None]:
+    """The context in which work is captured into a body of a condition that there is, of a graph that is being captured."""
+    cdef Branch branch = Branch(graph, None, CONDITION_IF)
+    branch.body, branch.generation = body, graph.generation
+    return branch
+
+
 cdef int check_stream(CUDAGraph graph, Stream stream) except -1:
     # The stream may capture for this graph, for a body of it, or have joined either.
     cdef Branch branch
@@ -1474,7 +1488,7 @@ cdef int end_body(Branch branch) except -1:
     cdef int code
     if record is None:
         raise RuntimeError("the capture that this condition belongs to is over already")
-    if branch.kind == CONDITION_WHILE:
+    if branch.kind == CONDITION_WHILE and branch.body == 0:
         set_condition(branch, branch.stream)
     count_busy(graph, 1)
     with nogil:

@@ -38,18 +38,28 @@ class Condition(NamedTuple):
     keep: bool
 
 
+def require_condition(condition: object) -> None:
+    """Raises TypeError where it is no Condition."""
+    if not isinstance(condition, Condition):
+        raise TypeError(f"condition is {condition!r}; pass what GraphDefinition.condition returns")
+
+
 class AllocationParams(NamedTuple):
     """Describes the memory that a node allocates.
 
     Attributes:
         address: int, of the memory, the same in every launch.
         nbytes: int.
-        device: int, ordinal of the device whose memory it is.
+        device: int, ordinal of the device whose memory it is; -1 of host memory.
+        kind: str, "device", "host" (page-locked) or "managed".
+        peers: tuple of int, ordinals of the other devices that were given access.
     """
 
     address: int
     nbytes: int
     device: int
+    kind: str = "device"
+    peers: tuple[int, ...] = ()
 
 
 class ConditionParams(NamedTuple):

@@ -5,6 +5,9 @@ from accelrt.kernels.kernel cimport Kernel
 from accelrt.runtime.lifetimes cimport Record
 
 cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil  # a status code
+# The same; where the graph has one instance at a time, the one before is given back first, and 0 then; NULL is none.
+cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil
+cdef str instance_hint(int code)  # for errors
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
 
 cdef str type_name(int number)  # of a node: TYPES
@@ -24,6 +27,8 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
     cdef int gather(self, Record record) except -1
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
 
+cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
+cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
 cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None

@@ -13,8 +13,11 @@ from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remov
 from accelrt.core.locks cimport add_count, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_GRAPHS, at_fork
 from accelrt.core.slots cimport Slot
+from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
-from accelrt.driver.node_params cimport NodeParams
+from accelrt.driver.node_params cimport (
+    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_FREE, NODE_HOST, NODE_RECORD, NODE_WAIT, NodeParams,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
@@ -25,7 +28,7 @@ from accelrt.runtime.lifetimes cimport (
     note_sides, Record, Side,
 )
 from accelrt.status cimport (
-    FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NO_HOST_MEMORY, SLEEPING,
+    FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
     raise_status,
 )
 from accelrt.status import status_error
@@ -163,12 +166,47 @@ def list_edges(uintptr_t graph) -> list[tuple[int, int]]:
     return [(origins.array[index], targets.array[index]) for index in range(count)] if room else []
 
 
+cdef list list_edge_data(uintptr_t graph):
+    cdef size_t room = 0, count = 0, index
+    cdef Handles origins, targets, carried
+    cdef const EdgeData* data
+    cdef int code = registry.active().graph_edges_with(graph, 0, NULL, NULL, NULL, &room)
+    if code == 0 and room:
+        origins, targets, carried = Handles(room), Handles(room), Handles(room)
+        code = registry.active().graph_edges_with(graph, room, origins.array, targets.array, carried.array, &count)
+    if code:
+        raise_status(code, "graph_edges_with", ("graph", graph))
+    if room == 0:
+        return []
+    data = <const EdgeData*>carried.array
+    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port)
+            for index in range(count)]
+
+
 cdef str type_of(uintptr_t graph, uintptr_t node):
     cdef int type_ = 0
     cdef int code = registry.active().graph_node_type(graph, node, &type_)
     if code:
         raise_status(code, "graph_node_type", ("graph", graph, "node", node))
     return TYPES[type_] if 0 <= type_ < len(TYPES) else f"type {type_}"
+
+
+cdef bint fits_body(int type_, uintptr_t child) except -1:
+    # A driver may take the rest in a body of a condition too, and refuses to instantiate the whole graph then.
+    cdef NodeParams params
+    cdef int code
+    if type_ != NODE_CHILD:
+        return type_ not in (NODE_HOST, NODE_RECORD, NODE_WAIT, NODE_ALLOCATE, NODE_FREE)
+    for node in node_handles(child):
+        memset(&params, 0, sizeof(NodeParams))
+        code = registry.active().graph_node_type(child, node, &params.type)
+        if code == 0 and params.type == NODE_CHILD:
+            code = registry.active().graph_node_params(child, node, &params)
+        if code:
+            raise_status(code, "graph_node_params", ("graph", child, "node", node))
+        if not fits_body(params.type, params.graph):
+            return False
+    return True
 
 
 def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNode]:
@@ -345,18 +383,60 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     return 0
 
 
-def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose) -> None:
-    """Writes a driver's graph as text for Graphviz to a file."""
+# By their bits, 1 << index (CUgraphDebugDot_flags).
+# stub: DOT_FLAGS: tuple[str, ...]
+DOT_FLAGS = (
+    "verbose", "runtime_types", "kernel_node_params", "memcpy_node_params", "memset_node_params", "host_node_params",
+    "event_node_params", "ext_semas_signal_node_params", "ext_semas_wait_node_params", "kernel_node_attributes", "handles",
+    "mem_alloc_node_params", "mem_free_node_params", "batch_mem_op_node_params", "extra_topo_info",
+    "conditional_node_params",
+)
+
+
+def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose, names: Iterable[str] = ()) -> None:
+    """Writes a driver's graph as text for Graphviz to a file, with what DOT_FLAGS of these names draw."""
     cdef bytes encoded = os.fsencode(path)
     if b"\0" in encoded:  # the driver would write to what stands before it
         raise ValueError(f"debug_path is {path!r}, with an embedded null character; pass the path of a file")
     cdef const char* to = encoded
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code
+    for name in [names] if isinstance(names, str) else names:
+        if name not in DOT_FLAGS:
+            raise ValueError(f"flags has {name!r}; it may have {', '.join(DOT_FLAGS)}")
+        flags |= <unsigned int>1 << <int>DOT_FLAGS.index(name)
     with nogil:
         code = registry.active().graph_dot(graph, to, flags)
     if code:
         raise_status(code, "graph_dot", ("graph", graph, "path", path))
+
+
+# --- memory of graphs ----------------------------------------------------------------------------------------------
+
+def graph_memory(device: object, attribute: int) -> int:
+    """Bytes that allocations of graphs have on a device, by a number of CUgraphMem_attribute."""
+    cdef uint64_t value = 0
+    cdef int ordinal = ordinal_of(device)
+    cdef int number = attribute, code
+    with nogil:
+        code = registry.active().graph_memory_get(ordinal, number, &value)
+    if code:
+        raise_status(code, "graph_memory_get", ("device", ordinal, "attribute", attribute))
+    return value
+
+
+def change_graph_memory(device: object, bint trims) -> None:
+    """Gives memory of graphs that no launch has back to the device, or resets the peaks."""
+    cdef int ordinal = ordinal_of(device)
+    cdef int code = 0, number
+    with nogil:
+        if trims:
+            code = registry.active().graph_memory_trim(ordinal)
+        for number in range(1, 4, 2):
+            if code == 0 and not trims:
+                code = registry.active().graph_memory_reset(ordinal, number)
+    if code:
+        raise_status(code, "graph_memory_trim" if trims else "graph_memory_reset", ("device", ordinal))
 
 
 # --- instantiated graphs ---------------------------------------------------------------------------------------
@@ -370,6 +450,21 @@ cdef int instantiate(int ordinal, uintptr_t graph, uint64_t flags, uintptr_t* ou
     code = registry.active().graph_instantiate(ordinal, graph, flags, out_exec)
     restore_mode(registry.active(), mode)
     return code
+
+
+cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintptr_t* out_exec) noexcept nogil:
+    cdef int code = instantiate(ordinal, graph, 0, out_exec)
+    if code == NOT_SUPPORTED and before != NULL and before[0] and give_back(GRAPH_EXEC, ordinal, before[0]) == 0:
+        before[0] = 0
+        code = instantiate(ordinal, graph, 0, out_exec)
+    return code
+
+
+cdef str instance_hint(int code):
+    if code != NOT_SUPPORTED:
+        return ""
+    return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "
+            "up to date by its update(); or the driver takes no such flags, or not with these nodes")
 
 
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:

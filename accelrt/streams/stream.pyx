@@ -710,7 +710,7 @@ cdef int raise_of_event(Event event, int code, str call) except -1:
 
 
 cdef class Event:
-    """Event(enable_timing=False, blocking=False, interprocess=False, external=False)\n--\n\n\
+    """Event(enable_timing=False, blocking=False, interprocess=False, external=False, *, device=None)\n--\n\n\
     A point in a stream's work.
 
     Arguments:
@@ -720,16 +720,19 @@ cdef class Event:
         external: bool, in a capture record() and wait() become nodes of the graph: every launch records the event,
             or waits for what was recorded last before it, so that a graph and work outside it wait for each other
             (CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL).  Such an event carries no stream into a capture.
+        device: int, "cuda:1", ...: the device that it is of, whose driver's event it then has from the start; None leaves
+            that to the first record, until when no driver call is made.
     Raises:
-        ValueError: interprocess with enable_timing or external.
+        ValueError: interprocess with enable_timing or external; or device names none.
     Attributes:
-        handle: int, the driver's event (CUevent); 0 before the first record.
-        device_index: int, the ordinal of the device that it was first recorded on; -1 before.
-
-    Making one makes no driver call: the driver's event is taken at the first record.
+        handle: int, the driver's event (CUevent); 0 before the first record, where no device was given.
+        device_index: int, the ordinal of its device; -1 before the first record, where none was given.
     """
 
-    def __init__(self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False) -> None:
+    def __init__(
+        self, bint enable_timing=False, bint blocking=False, bint interprocess=False, bint external=False, *,
+        device: DeviceArgument | None = None,
+    ) -> None:
         if interprocess and enable_timing:
             raise ArgumentError("an interprocess event cannot keep time; pass enable_timing=False")
         if interprocess and external:
@@ -741,6 +744,23 @@ cdef class Event:
         self.flags = EVENT_BLOCKING_SYNC * blocking + EVENT_INTERPROCESS * interprocess
         if not enable_timing:
             self.flags |= EVENT_DISABLE_TIMING
+        if device is not None:
+            self.ensure_handle(ordinal_of(device))
+
+    @property
+    def enable_timing(self) -> bool:
+        """Tells that the event keeps the time at which it was passed."""
+        return not self.flags & EVENT_DISABLE_TIMING
+
+    @property
+    def blocking(self) -> bool:
+        """Tells that synchronize() sleeps instead of spinning."""
+        return self.flags & EVENT_BLOCKING_SYNC != 0
+
+    @property
+    def interprocess(self) -> bool:
+        """Tells that other processes can open the event."""
+        return self.flags & EVENT_INTERPROCESS != 0
 
     @staticmethod
     def from_ipc_handle(device: DeviceArgument | None, handle: bytes) -> Event:

@@ -38,6 +38,7 @@ NOUNS = {
 MISUSES = {
     "calls_of_gone_streams": "named a stream that was destroyed",
     "calls_beside_ends": "was about a stream whose capture another thread was ending",
+    "children_of_themselves": "had a graph be a child of itself",
     "frees_under_work": "took memory away that queued work uses",
 }
 
@@ -86,6 +87,7 @@ def count_misuses() -> dict[str, int]:
 
     calls_of_gone_streams, calls that named a stream which had been destroyed; calls_beside_ends, those about
     a capture that another thread was ending (ACCELRT_HOST_END_DELAY_US=50 makes ends take their time);
+    children_of_themselves, those that had a graph be a child of itself, or of a graph within it;
     frees_under_work, memory taken away that queued work uses.
 
     Returns:

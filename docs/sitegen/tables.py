@@ -123,6 +123,25 @@ def peer(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+KINDS = ("passed", "differs", "missing", "internal", "needs_gpu")
+
+
+def peer_tests(name: str) -> str:
+    """How the tests of another library fare: docs/NAME_tests.toml."""
+    data = tomllib.loads((DOCS / f"{name}_tests.toml").read_text())
+    counts = [(file, *(each.get(kind, 0) for kind in KINDS)) for file, each in data["files"].items()]
+    total = [sum(row[1 + number] for row in counts) for number in range(len(KINDS))]
+    rows = [(code(file), *(str(number or "") for number in numbers)) for file, *numbers in counts]
+    heads = ("tests", "passed", "differ", "missing", "of internals", "need a GPU")
+    counted = table(heads, [*rows, ("all", *map(str, total))])
+    reasons = [
+        (code(each["file"]), str(each["count"]), each["what"], docstrings.inline(each["why"]), each["kind"])
+        for each in data["reasons"]
+    ]
+    told = table(("tests", "how many", "what they ask for", "in accelrt", ""), reasons)
+    return f"{counted}\n## What differs, and what is missing\n\n{told}"
+
+
 def sections(text: str, pattern: str, language: str, first: str) -> str:
     """A source as code, with a heading wherever a pattern's first group names a section."""
     parts = re.split(pattern, text, flags=re.M)
@@ -173,6 +192,7 @@ MADE = {
     "errors": error_index,
     "codes": codes,
     "peer": peer,
+    "peer_tests": peer_tests,
     "cython_api": cython_api,
     "c_api": c_api,
     "cpp_api": cpp_api,

@@ -1,5 +1,7 @@
 """Rows about capture: what breaks one, and what it leaves behind."""
 
+import ctypes
+
 import pytest
 from beside import on_a_thread
 from capturing import (
@@ -21,6 +23,9 @@ from capturing import (
     WRONG_THREAD,
     broken,
 )
+from made_graphs import array, filled
+
+NOT_SUPPORTED = 801
 
 
 def test_status_names_the_capture(rows, device, stream):
@@ -245,3 +250,47 @@ def test_another_threads_allocation_goes_by_the_capture(rows, stream):
     assert [code for code, _ in codes] == [0, UNSUPPORTED]
     broken(rows, stream)
     rows.ok("memory_free", 0, codes[0][1])
+
+
+def site(rows, stream, room=8):
+    """(graph that the stream captures into, nodes that its next one comes after)."""
+    nodes = array([0] * room)
+    count, graph = rows.ok("capture_site", 0, stream, room, ctypes.addressof(nodes))
+    assert rows.ok("capture_site", 0, stream, 0, 0) == (count, graph)
+    return graph, list(nodes)[:count]
+
+
+def test_a_node_by_hand_in_a_capture(rows, device, stream):
+    code, made = rows.graph_create(0)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver makes no graphs by hand")
+    rows.ok("graph_destroy", made)
+    rows.ok("capture_begin", 0, stream, GLOBAL)
+    graph, after = site(rows, stream)
+    assert after == []
+    rows.ok("fill", 0, stream, device, 1, 1, 4096)
+    same, after = site(rows, stream)
+    assert (same, len(after)) == (graph, 1)
+    places, params = array(after), filled(device, 2, 4096)
+    node = rows.ok("graph_node_add", 0, graph, 1, ctypes.addressof(places), ctypes.addressof(params))
+    assert site(rows, stream) == (graph, after)
+    rows.ok("capture_continue", 0, stream, node)
+    assert site(rows, stream) == (graph, [node])
+    rows.ok("fill", 0, stream, device + 4096, 3, 1, 4096)
+    _, (last,) = site(rows, stream)
+    assert rows.ok("capture_end", 0, stream) == graph
+    origins, targets = array([0] * 4), array([0] * 4)
+    assert rows.ok("graph_edges", graph, 4, ctypes.addressof(origins), ctypes.addressof(targets)) == 2
+    pairs = set(zip(list(origins)[:2], list(targets)[:2], strict=True))
+    assert pairs == {(after[0], node), (node, last)}
+    rows.ok("graph_destroy", graph)
+
+
+def test_a_stream_that_does_not_capture_has_no_site(rows, device, stream):
+    assert rows.capture_site(0, stream, 0, 0)[0] in (ILLEGAL_STATE, NOT_SUPPORTED)
+    rows.ok("capture_begin", 0, stream, GLOBAL)
+    rows.ok("fill", 0, stream, device, 1, 1, 4096)
+    assert rows.capture_continue(0, stream, 1 << 40) in (INVALID_VALUE, NOT_SUPPORTED)
+    code, graph = rows.capture_end(0, stream)
+    if code == 0:
+        rows.ok("graph_destroy", graph)

@@ -44,7 +44,9 @@ def opened():
 
 def arguments(row):
     """What a row is called with: the second device where it takes one, and whatever the stand-in accepts."""
-    stream = CAPTURING if row.name.startswith("conditional") else CREATED
+    stream = (
+        CAPTURING if row.name.startswith(("conditional", "capture_site", "capture_continue")) else CREATED
+    )
     values = {
         "device": 1,
         "src_on": 1,

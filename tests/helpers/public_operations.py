@@ -305,6 +305,8 @@ LEFT_OUT = {
     "GraphDefinition.set_condition": "GraphDefinition.fill goes the same way",
     "GraphDefinition.empty": "GraphDefinition.fill goes the same way",
     "GraphDefinition.find_in_clone": "of another graph",
+    "GraphDefinition.capture": "only in a capture",
+    "free_graph_memory": "of memory that a launch left allocated",
     "GraphDefinition.add_edge": "one node here",
     "GraphDefinition.remove_edge": "one node here",
     "DefinitionNode.is_enabled": "tests/graphs has it, with an instance",

@@ -134,6 +134,11 @@ def test_addresses_of_each_kind_are_told_apart():
     with accelrt.register_host(ordinary):
         assert memory.address_info(ordinary.ctypes.data).kind == "pinned"
     assert memory.address_info(0).kind == "none"
+    try:
+        managed = accelrt.Buffer(4096, managed=True)
+    except accelrt.NotSupportedError:
+        return
+    assert memory.address_info(managed.ptr + 100)[1:4] == ("managed", 0, managed.ptr)
 
 
 def test_memory_of_a_reservation_is_told():

@@ -1,5 +1,6 @@
 """The pages for users: every block of Python runs alone, every link leads somewhere, tables are whole."""
 
+import collections
 import importlib
 import importlib.util
 import inspect
@@ -409,6 +410,23 @@ def test_names_of_accelrt_in_a_peers_table_are_there(peer):
     assert [name for name in named if not name.startswith("accelrt.") or not is_there(name)] == []
     notes = " ".join(text for table in data.values() for text in table.get("left_out", {}).values())
     assert [name for name in re.findall(r"\baccelrt(?:\.\w+)+", notes) if not is_there(name)] == []
+
+
+def test_every_test_of_a_peer_that_does_not_pass_has_a_reason():
+    data = tomllib.loads((DOCS / "cuda_core_tests.toml").read_text())
+    explained = collections.Counter()
+    for reason in data["reasons"]:
+        explained[reason["file"], reason["kind"]] += reason["count"]
+        for name in re.findall(r"\bmemory\.[A-Za-z]\w*", reason["why"]):
+            assert is_there(f"accelrt.{name}")
+    counted = {
+        (file, kind): each[kind]
+        for file, each in data["files"].items()
+        for kind in ("differs", "missing")
+        if kind in each
+    }
+    assert counted == dict(explained)
+    assert sum(each["passed"] for each in data["files"].values()) > 900
 
 
 def test_a_name_that_is_not_there_is_seen():

@@ -33,6 +33,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.callables.GraphedCallable",
     "accelrt.graphs.definition_node.DefinitionNode",
     "accelrt.graphs.definition.GraphDefinition",
+    "accelrt.graphs.definition_parts.DefinitionParts",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.graphs.parameters.GraphParameters",
     "accelrt.interop.cuda_core._Resource",

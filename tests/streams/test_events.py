@@ -301,3 +301,33 @@ def test_an_external_event_outside_of_captures_is_like_any_other():
     accelrt.Stream().wait_event(event)
     event.synchronize()
     assert event.query()
+
+
+def test_an_event_of_a_device_has_the_drivers_from_the_start():
+    event = accelrt.Event(enable_timing=True, device=0)
+    assert event.handle
+    assert event.device_index == 0
+    handle = event.handle
+    with pytest.raises(ValueError, match="never recorded"):
+        event.elapsed_time(accelrt.Event(enable_timing=True, device="cuda:0"))
+    event.record(accelrt.Stream(0))
+    event.synchronize()
+    assert event.handle == handle
+    assert accelrt.Event().handle == 0
+    with pytest.raises(ValueError, match="99"):
+        accelrt.Event(device=99)
+
+
+@pytest.mark.skipif(not SEVERAL, reason="there is one device")
+def test_an_event_of_a_device_is_not_recorded_on_another():
+    event = accelrt.Event(device=1)
+    assert event.device_index == 1
+    with pytest.raises(ValueError, match="belongs to device 1"):
+        event.record(accelrt.Stream(0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_tells_its_kind(kind):
+    event = accelrt.Event(**kind)
+    told = {name: getattr(event, name) for name in ("enable_timing", "blocking", "interprocess")}
+    assert told == {name: kind.get(name, False) for name in told}

@@ -339,6 +339,8 @@ def test_what_a_context_and_a_device_have_is_told(newer):
     queued = split([24], 0, workqueue_scope="balanced", workqueue_concurrency_limit=4)[0]
     assert queued.resources == (24, 8, 8, None, "balanced", 4)
     assert queued.context_id == 7100 + len(newer.made)
+    assert queued.handle == 100 + len(newer.made)
+    assert queued.raw_context == queued.handle + 1000
     assert GreenContext.max_workqueue_concurrency(0) == 32
 
 

@@ -44,9 +44,10 @@ from accelrt.driver.cuda.types cimport (
 from accelrt.driver.guard cimport (
     enter_asking, go_relaxed, INTERRUPTED, is_interruptible, leave_asking, pause_on, poll, poll_briefly, restore_mode,
 )
+from accelrt.driver.managed cimport LOCATION_HOST
 from accelrt.driver.node_params cimport (
-    host_fn, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST,
-    NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
+    ALLOCATE_HOST, ALLOCATE_MANAGED, host_fn, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
+    NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport (
@@ -459,6 +460,24 @@ cdef int conditional_create_entered(int device, uintptr_t stream, uint64_t* out_
     return code
 
 
+cdef int capture_site_entered(
+    uintptr_t stream, size_t room, void* nodes, size_t* out_count, uintptr_t* out_graph
+) noexcept nogil:
+    cdef Site site
+    cdef size_t index
+    cdef int code = find_site(stream, &site)
+    out_graph[0] = <uintptr_t>site.graph
+    out_count[0] = min(site.count, room) if room else site.count
+    for index in range(min(site.count, room)):
+        (<uintptr_t*>nodes)[index] = <uintptr_t>site.after[index]
+    return code
+
+
+cdef int capture_continue_entered(uintptr_t stream, uintptr_t node) noexcept nogil:
+    cdef CUgraphNode after = <CUgraphNode>node
+    return cuStreamUpdateCaptureDependencies(<CUstream>stream, &after, NULL, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+
+
 cdef int setter_of(int device, uintptr_t* out_function) noexcept nogil:
     # Loading code is refused beside a capture, unless the caller is relaxed.  Two threads that load it at once
     # keep one module more than they need.
@@ -519,6 +538,9 @@ cdef int conditional_add_entered(
 
 
 # graphs made by hand
+
+cdef enum:
+    ALLOCATION_MANAGED = 2  # CU_MEM_ALLOCATION_TYPE_MANAGED of CUDA 13.0
 
 cdef struct NodeRoom:  # for what a node's params point at
     CUmemAccessDesc[MOST_DEVICES] peers  # of an allocation
@@ -593,6 +615,10 @@ cdef int describe_allocation(const NodeParams* params, CUmemAccessDesc* room, Al
     out_fields.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
     out_fields.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE
     out_fields.poolProps.location.id = devices[params.device].handle
+    if params.kind == ALLOCATE_HOST:
+        out_fields.poolProps.location.type, out_fields.poolProps.location.id = LOCATION_HOST, 0
+    elif params.kind == ALLOCATE_MANAGED:
+        out_fields.poolProps.allocType = ALLOCATION_MANAGED
     for peer in range(device_total):
         if params.peers >> peer & 1:
             room[count].location.type = CU_MEM_LOCATION_TYPE_DEVICE
@@ -703,8 +729,23 @@ cdef int read_plain_node(uintptr_t node, NodeParams* params) noexcept nogil:
     elif params.type == NODE_ALLOCATE:
         code = cuGraphMemAllocNodeGetParams(<CUgraphNode>node, &allocated)
         params.address, params.size = allocated.dptr, allocated.bytesize
-        params.device = ordinal_of(allocated.poolProps.location.id)
+        if code == SUCCESS:
+            read_allocation(&allocated, params)
     return code
+
+
+cdef void read_allocation(const CUDA_MEM_ALLOC_NODE_PARAMS* allocated, NodeParams* params) noexcept nogil:
+    cdef size_t index
+    cdef int peer
+    params.device = ordinal_of(allocated.poolProps.location.id)
+    if allocated.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE:
+        params.device, params.kind = -1, ALLOCATE_HOST
+    elif allocated.poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED:
+        params.kind = ALLOCATE_MANAGED
+    for index in range(allocated.accessDescCount):
+        peer = ordinal_of(allocated.accessDescs[index].location.id)
+        if peer >= 0 and peer != params.device:
+            params.peers |= <uint64_t>1 << peer
 
 
 cdef int ordinal_of(CUdevice handle) noexcept nogil:

@@ -180,9 +180,10 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUstreamCaptureMode) noexcept nogil  # capture_begin_to(stream, body, NULL, NULL, 0, mode)
     ctypedef int (*PFN_cuStreamGetCaptureInfo_v12030)(
         CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, const CUgraphEdgeData**,
-        size_t*) noexcept nogil  # conditional_create, conditional_add
+        size_t*) noexcept nogil  # conditional_create, conditional_add, capture_site
     ctypedef int (*PFN_cuStreamUpdateCaptureDependencies_v12030)(
-        CUstream, CUgraphNode*, const CUgraphEdgeData*, size_t, unsigned int) noexcept nogil  # conditional_add
+        CUstream, CUgraphNode*, const CUgraphEdgeData*, size_t,
+        unsigned int) noexcept nogil  # conditional_add, capture_continue
     ctypedef int (*PFN_cuGraphAddNode_v12030)(
         CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
         CUgraphNodeParams*) noexcept nogil  # conditional_add, graph_node_add

@@ -27,7 +27,7 @@ from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt import env
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.graphs cimport execs, fill_graphs, graphs
+from accelrt.driver.host.graphs cimport execs, fill_graphs, graphs, own_children
 from accelrt.driver.host.machine cimport (
     calls_beside_ends as beside_ends, count_streams, crew_open, delay_ends, drain_device, drop_launch, drop_module,
     find_stream, gone_calls, held_ends, lock, memory_counts, memory_figures, memory_open, new_handle, open_errno,
@@ -740,6 +740,14 @@ def calls_beside_ends() -> int:
     time (delay_capture_ends).
     """
     return read_count(&beside_ends)
+
+
+def children_of_themselves() -> int:
+    """Returns how many times a graph was to be a child of itself, or of a graph within it.
+
+    For tests: where the host device answers INVALID_VALUE, a GPU's driver dies.
+    """
+    return read_count(&own_children)
 
 
 def frees_under_work() -> int:

@@ -10,7 +10,7 @@ done when a launch is put in (`memory.pyx`).
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdio cimport FILE, fclose, fopen, fprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove, memset
+from libc.string cimport memcpy, memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
@@ -20,9 +20,10 @@ from accelrt.driver.host.machine cimport (
 from accelrt.driver.host.memory cimport claim_memory, find_allocation, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_condition, add_node, append_node, begin_branch, begin_capture, beside_capture, bodies,
-    break_capture, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode, find_body,
-    find_function, free_graph, gate, gate_any, hold_work, is_captured_into, keep_body, make_launch, new_condition,
-    owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill, prepare_set, tickets_for,
+    break_capture, check_capturing, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode,
+    find_body, find_captured, find_function, free_graph, gate, gate_any, hold_work, is_captured_into, keep_body,
+    make_launch, new_condition, owner_at_launch, prepare_branch, prepare_copy, prepare_copy_3d, prepare_fill, prepare_set,
+    tickets_for,
 )
 from accelrt.driver.host.work cimport (
     ALLOCATE, BRANCH, CALL, CHILD, COPY, COPY_3D, FILL, KERNEL, NOTHING, RECORD, RELEASE, REPLAY, SET, SRC_KNOWN, WAIT,
@@ -30,9 +31,10 @@ from accelrt.driver.host.work cimport (
     begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
-    EDGE_DEFAULT, EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE, INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES,
-    NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL,
-    NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT, PORT_LAUNCH_ORDER, PORT_PROGRAMMATIC,
+    ALLOCATE_DEVICE, ALLOCATE_MANAGED, EDGE_DEFAULT, EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
+    INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
+    NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT, PORT_LAUNCH_ORDER,
+    PORT_PROGRAMMATIC,
 )
 from accelrt.driver.table cimport (
     CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, Table,
@@ -66,10 +68,12 @@ cdef struct Exec:
     Plan* plan
     Ticket* last  # of the last launch
     bint frees    # a launch gives back first what the one before left allocated
+    uintptr_t source  # the graph that it was instantiated from
 
 # Guarded by the queue's lock.
 cdef AddressMap graphs
 cdef AddressMap execs
+cdef size_t own_children = 0
 
 include "graphs_rows.pxi"
 
@@ -77,9 +81,11 @@ include "graphs_rows.pxi"
 # --- captures ----------------------------------------------------------------------------------------------
 
 cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
-    # Or a body.
+    # Or a body, or what is being captured.
     cdef Graph* known = <Graph*>map_find(&graphs, graph)
-    return known if known != NULL else find_body(graph)
+    if known == NULL:
+        known = find_body(graph)
+    return known if known != NULL else find_captured(graph)
 
 
 cdef Exec* find_exec(uintptr_t exec_) noexcept nogil:
@@ -102,7 +108,7 @@ cdef int capture_end_locked(int device, uintptr_t stream, uintptr_t* out_graph) 
     if code == 0 and graph.within != NULL:
         out_graph[0] = graph.handle
     elif code == 0:
-        graph.handle = out_graph[0] = new_handle()
+        graph.handle = out_graph[0] = graph.handle if graph.handle else new_handle()
         map_insert(&graphs, out_graph[0], graph)
     return code
 
@@ -133,6 +139,41 @@ cdef int capture_mode_exchange_gated(int mode, int* out_before) noexcept nogil:
 cdef int capture_begin_to_locked(HostStream* stream, uintptr_t body, int mode) noexcept nogil:
     cdef Graph* to = find_body(body)
     return begin_capture(stream, to, mode) if to != NULL else INVALID_VALUE
+
+
+cdef int capture_site_locked(
+    HostStream* stream, size_t room, void* nodes, size_t* out_count, uintptr_t* out_graph
+) noexcept nogil:
+    cdef const Frontier* after = &stream.frontier
+    cdef Graph* graph
+    cdef size_t index
+    cdef int code = check_capturing(stream)
+    if code:
+        return code
+    graph = stream.capture.graph
+    if graph.handle == 0:
+        graph.handle = new_handle()
+    out_graph[0] = graph.handle
+    out_count[0] = min(<size_t>after.count, room) if room else after.count
+    for index in range(min(<size_t>after.count, room)):
+        (<uintptr_t*>nodes)[index] = graph.nodes[after.nodes[index]].handle
+    return 0
+
+
+cdef int capture_continue_locked(HostStream* stream, uintptr_t node) noexcept nogil:
+    cdef const Node* known
+    cdef Frontier itself
+    cdef int place
+    cdef int code = check_capturing(stream)
+    if code:
+        return code
+    known = find_node(stream.capture.graph.nodes, stream.capture.graph.count, node)
+    if known == NULL:
+        return INVALID_VALUE
+    place = <int>(known - stream.capture.graph.nodes)
+    memset(&itself, 0, sizeof(Frontier))
+    itself.nodes, itself.count = &place, 1
+    return copy_frontier(&stream.frontier, &itself)
 
 
 # --- graphs ------------------------------------------------------------------------------------------------
@@ -440,31 +481,46 @@ cdef int graph_edges_remove_with_locked(
 cdef int change_edges(
     Graph* graph, size_t count, const uintptr_t* origins, const uintptr_t* targets, const EdgeData* data, bint adds
 ) noexcept nogil:
-    # All or none: where one is refused, those before it are taken back.  An edge that carries something is removed by that.
+    # All or none: where one is refused, those before it are taken back.  An edge is removed by what it carries, where that
+    # is said.
     cdef const Node* origin
     cdef const Node* target
-    cdef EdgeData carried
+    cdef EdgeData* carried
+    cdef Frontier* after
     cdef size_t index = 0
     cdef int code = INVALID_VALUE if is_captured_into(graph) else 0
-    memset(&carried, 0, sizeof(EdgeData))
+    carried = <EdgeData*>calloc(count + 1, sizeof(EdgeData))
+    if carried == NULL:
+        return NO_HOST_MEMORY
+    if data != NULL:
+        memcpy(carried, data, count * sizeof(EdgeData))
     while index < count and code == 0:
         origin = find_node(graph.nodes, graph.count, origins[index])
         target = find_node(graph.nodes, graph.count, targets[index])
-        if data != NULL:
-            carried = data[index]
-        if origin == NULL or target == NULL or origin == target or not is_allowed(origin, target, &carried):
+        if origin == NULL or target == NULL or origin == target or not is_allowed(origin, target, &carried[index]):
             code = INVALID_VALUE
         else:
-            code = change_edge(&graph.nodes[target - graph.nodes].after, <int>(origin - graph.nodes), &carried, adds)
+            after = &graph.nodes[target - graph.nodes].after
+            if data == NULL and not adds:
+                read_edge(after, <int>(origin - graph.nodes), &carried[index])
+            code = change_edge(after, <int>(origin - graph.nodes), &carried[index], adds)
             index += code == 0
     while code and index:
         index -= 1
-        if data != NULL:
-            carried = data[index]
         origin = find_node(graph.nodes, graph.count, origins[index])
         target = find_node(graph.nodes, graph.count, targets[index])
-        change_edge(&graph.nodes[target - graph.nodes].after, <int>(origin - graph.nodes), &carried, not adds)  # has room
+        after = &graph.nodes[target - graph.nodes].after  # has room
+        change_edge(after, <int>(origin - graph.nodes), &carried[index], not adds)
+    free(carried)
     return code
+
+
+cdef void read_edge(const Frontier* after, int origin, EdgeData* out_data) noexcept nogil:
+    # What it carries, where there is such an edge, and it carries something.
+    cdef int step = find_edge(after, origin)
+    cdef const EdgeData* data = edge_data(after, step) if step >= 0 else NULL
+    if data != NULL:
+        out_data[0] = data[0]
 
 
 cdef int change_edge(Frontier* after, int origin, const EdgeData* data, bint adds) noexcept nogil:
@@ -484,6 +540,7 @@ cdef int prepare_node(int device, Graph* graph, const NodeParams* params, Work* 
     # What it answers holds a launch, an allocation and bodies of its own.  A body holds kernels, copies, fills, children
     # and conditions.
     cdef int type_ = params.type
+    cdef int code
     if graph.governed and type_ in (NODE_HOST, NODE_WAIT, NODE_RECORD, NODE_ALLOCATE, NODE_FREE):
         return NOT_SUPPORTED
     if type_ == NODE_KERNEL:
@@ -504,7 +561,12 @@ cdef int prepare_node(int device, Graph* graph, const NodeParams* params, Work* 
     if type_ == NODE_ALLOCATE:
         begin_work(out_work, ALLOCATE)
         out_work.dst = 0
-        return make_allocation(params.device, params.size, params.peers, &out_work.allocation)
+        if params.kind < ALLOCATE_DEVICE or params.kind > ALLOCATE_MANAGED:
+            return INVALID_VALUE
+        code = make_allocation(params.device, params.size, params.peers, &out_work.allocation)
+        if code == 0:
+            out_work.allocation.kind, out_work.allocation.peers = params.kind, params.peers
+        return code
     if type_ == NODE_FREE:
         begin_work(out_work, RELEASE)
         out_work.allocation = find_allocation(params.address)
@@ -558,10 +620,18 @@ cdef int prepare_point(int device, const NodeParams* params, Work* out_work) noe
 
 
 cdef int prepare_child(Graph* graph, const Graph* child, Work* out_work) noexcept nogil:
+    # Counts the graphs that were to be a child of themselves, or of one within them, of which a GPU's driver dies.
+    global own_children
+    cdef const Graph* around = graph
     cdef int code
     begin_work(out_work, CHILD)
     if child == NULL:
         return INVALID_VALUE
+    while around != NULL:
+        if around == child:
+            own_children += 1
+            return INVALID_VALUE
+        around = around.within
     code = clone_graph(child, graph, &out_work.body)
     if code == 0 and graph.governed and holds_points(out_work.body):
         free_graph(out_work.body)
@@ -602,6 +672,7 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
     if work.allocation != NULL:
         params.address, params.device = work.allocation.address, work.allocation.device
         params.size = work.allocation.asked if work.kind == ALLOCATE else 0
+        params.kind, params.peers = work.allocation.kind, work.allocation.peers
     return 0
 
 
@@ -690,12 +761,14 @@ cdef int graph_condition_locked(
 # --- instances ---------------------------------------------------------------------------------------------
 
 cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* out_exec) noexcept nogil:
-    cdef const Graph* origin = <const Graph*>map_find(&graphs, graph)
+    cdef Graph* origin = <Graph*>map_find(&graphs, graph)
     cdef Exec* instance
     cdef int code = INVALID_VALUE if origin == NULL else check_unsafe()
     if code == 0 and flags & ~<uint64_t>(INSTANTIATE_AUTO_FREE | INSTANTIATE_FOR_DEVICE | INSTANTIATE_PRIORITIES):
         code = INVALID_VALUE
     if code == 0 and flags & INSTANTIATE_FOR_DEVICE and not fits_device(origin):
+        code = NOT_SUPPORTED
+    if code == 0 and origin.instances and has_conditions(origin):
         code = NOT_SUPPORTED
     if code == 0:
         code = map_reserve(&execs)
@@ -713,9 +786,20 @@ cdef int graph_instantiate_locked(uintptr_t graph, uint64_t flags, uintptr_t* ou
         return code
     instance.frees = flags & INSTANTIATE_AUTO_FREE != 0
     instance.handle = new_handle()
+    instance.source = graph
+    origin.instances += 1
     map_insert(&execs, instance.handle, instance)
     out_exec[0] = instance.handle
     return 0
+
+
+cdef bint has_conditions(const Graph* graph) noexcept nogil:
+    # A child has none.
+    cdef int index
+    for index in range(graph.count):
+        if graph.nodes[index].work.kind == BRANCH:
+            return True
+    return False
 
 
 cdef bint fits_device(const Graph* graph) noexcept nogil:
@@ -791,12 +875,16 @@ cdef int graph_upload_locked(HostStream* stream, Exec* exec_) noexcept nogil:
 
 cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
     cdef Exec* removed
+    cdef Graph* source
     cdef int code = check_unsafe()
     if code:
         return code
     removed = <Exec*>map_remove(&execs, exec_)
     if removed == NULL:
         return INVALID_VALUE
+    source = <Graph*>map_find(&graphs, removed.source)
+    if source != NULL:
+        source.instances -= 1
     note_instance(removed.plan, False)
     drop_plan(removed.plan)
     drop_ticket(removed.last)

@@ -86,6 +86,8 @@ cdef Capture* capture_of(uint64_t id) noexcept nogil  # NULL where it ended
 cdef int join_capture(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil
 
 cdef bint is_captured_into(const Graph* graph) noexcept nogil
+cdef Graph* find_captured(uintptr_t handle) noexcept nogil  # by the handle that capture_site gave it; or NULL
+cdef int check_capturing(const HostStream* stream) noexcept nogil  # an error unless it captures
 cdef void free_graph(Graph* graph) noexcept nogil  # and its siblings; NULL is none
 cdef void hold_work(const Work* work) noexcept nogil  # what a node's work shares with others; drop_work drops it
 

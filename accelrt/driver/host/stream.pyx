@@ -23,7 +23,7 @@ from accelrt.driver.host.machine cimport (
     find_of_any_device, find_stream, follow_legacy_order, follow_shared, hold_ticket, in_callback, is_legacy,
     is_open_to, is_record_done, is_reserved, last_record, lock, lock_memory, lost_code, lost_device, make_shared_event,
     mark, name_file, new_handle, new_ticket, note_beside_end, open_shared_event, owner_of, owner_to_write, unlock,
-    unlock_memory, wait_for, OF_GRAPHS, Range, containing, drop_work, memory,
+    unlock_memory, wait_for, OF_GRAPHS, Range, containing, drop_work, memory, peek_stream,
 )
 from accelrt.driver.host.work cimport (
     BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,
@@ -133,6 +133,17 @@ cdef int owner_at_launch(uintptr_t address, size_t size, bint written) noexcept 
     return owner
 
 
+cdef bint captures_now(int device, uintptr_t stream) noexcept nogil:
+    # Then what is put in runs at launches, when memory of graphs has bytes.
+    cdef const HostStream* on
+    cdef bint captures
+    lock()
+    on = peek_stream(device, stream)
+    captures = on != NULL and on.capture != NULL
+    unlock()
+    return captures
+
+
 cdef int copy(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
     return put_copy_in(device, stream, dst, src, size, False)
 
@@ -152,6 +163,8 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
     if code or size == 0:
         return code
     to, origin = owner_to_write(dst, size), owner_of(src, size)
+    if UNKNOWN_MEMORY in (to, origin) and captures_now(device, stream):
+        to, origin = owner_at_launch(dst, size, True), owner_at_launch(src, size, False)
     code = prepare_copy(&work, dst, to, src, origin, size)
     if code == 0 and not across and (is_closed(dst, size, to, device) or is_closed(src, size, origin, device)):
         code = INVALID_VALUE
@@ -317,7 +330,9 @@ cdef int fill_gated(
 ) noexcept nogil:
     cdef Work work
     cdef int code
-    if width not in (1, 2, 4) or dst % width or (count and owner_to_write(dst, count * width) == UNKNOWN_MEMORY):
+    if width not in (1, 2, 4) or dst % width:
+        return INVALID_VALUE
+    if count and owner_to_write(dst, count * width) == UNKNOWN_MEMORY and not captures_now(device, stream):
         return INVALID_VALUE
     if count == 0:
         return 0
@@ -1171,6 +1186,13 @@ cdef bint is_captured_into(const Graph* graph) noexcept nogil:
     while capture != NULL and capture.graph != graph:
         capture = capture.next
     return capture != NULL
+
+
+cdef Graph* find_captured(uintptr_t handle) noexcept nogil:
+    cdef const Capture* capture = captures
+    while handle and capture != NULL and (capture.graph == NULL or capture.graph.handle != handle):
+        capture = capture.next
+    return capture.graph if handle and capture != NULL else NULL
 
 
 cdef int join_capture(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil:

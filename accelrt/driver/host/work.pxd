@@ -102,6 +102,8 @@ cdef struct Allocation:  # memory of an ALLOCATE; its addresses are taken with t
     uintptr_t address
     size_t size          # bytes, of whole pages
     size_t asked         # bytes that a node asked for
+    int kind             # ALLOCATE_ numbers; it is the device's memory, which the host reaches here
+    uint64_t peers       # as they were asked for
     long offset          # in the device's file, while
     bint backed          # there are bytes behind the addresses
     bint live            # a launch has it; what comes later in the launches' order may give it back
@@ -178,7 +180,8 @@ cdef struct Graph:
     Graph* within      # whose body or child it is; NULL for a graph of its own
     bint governed      # it is a body of a BRANCH, or within one
     Graph* sibling     # the next body of the same BRANCH
-    uintptr_t handle   # of a body or a child
+    uintptr_t handle   # of a body or a child, or of what is being captured
+    int instances      # of a graph of its own, that are alive
     Condition* conditions  # made for its nodes
 
 cdef struct Capture:
