@@ -443,8 +443,8 @@ def test_replays_of_threads_each_use_the_memory_that_they_are_given():
     wrong = []
 
     def replay(value):
-        origin, out = buffer(value), buffer()
         with accelrt.stream(accelrt.Stream()):
+            origin, out = buffer(value), buffer()  # filled in the order of the stream that replays
             for _ in range(100):
                 out.fill(0)
                 arguments.replay(x=origin, y=out)

@@ -113,6 +113,7 @@ def test_what_was_opened_is_passed_on_to_a_third_process(other, mortal):
 
 def test_what_an_owner_lent_is_not_passed_on_once_it_has_ended(mortal):
     array = mortal.call(make, "made", 3 * MIB, 5)
+    assert (array.numpy() == 5).all()  # it has come; a process that dies leaves its work undone
     mortal.kill()
     with pytest.raises(RuntimeError, match=r"cannot be passed on: .* copy it into a Buffer of this process"):
         array.share()
