@@ -1,6 +1,6 @@
 # Plain segments: one allocation of the device each.  Under the growth lock and in the exclusive section, which is
 # released during driver calls.
-from libc.stdint cimport int64_t, uint32_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.stats cimport RESERVED_BYTES
@@ -57,9 +57,6 @@ cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept n
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
 cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
-# Guards a page that is free in its expandable segment, or no longer; see backing/DESIGN.md.  evict does the latter.
-cdef void guard_page(Pool* pool, Page* page, Slot* slot, uint32_t epoch) noexcept nogil
-cdef void unguard_page(Pool* pool, Page* page) noexcept nogil
 
 # Other devices than a pool's own; outside of the exclusive section.
 # Opens mapped addresses of a heap for the pool's device and for those that may use its pages.  Under the growth lock.

@@ -1,5 +1,5 @@
 """A pool's memory of the device: plain segments, pages, and the expandable segments that they are mapped in."""
-from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close
@@ -588,42 +588,11 @@ cdef void drop_slot(Slot* slot) noexcept nogil:
     slot.mapped = False
 
 
-cdef void guard_page(Pool* pool, Page* page, Slot* slot, uint32_t epoch) noexcept nogil:
-    # It is back in its expandable segment, but work of the stream that freed it in the slot may still use it.
-    page.guard = slot.segment.heap
-    page.guard_slot = slot
-    page.guard_epoch = epoch
-    page.guard_before = NULL
-    page.guard_after = pool.guarded
-    if pool.guarded != NULL:
-        pool.guarded.guard_before = page
-    pool.guarded = page
-    pool.guarding += 1
-    page.guard.guarding += 1
-    page.resident.segment.heap.guards += 1
-
-
-cdef void unguard_page(Pool* pool, Page* page) noexcept nogil:
-    # While it is still resident there.
-    if page.guard_before == NULL:
-        pool.guarded = page.guard_after
-    else:
-        page.guard_before.guard_after = page.guard_after
-    if page.guard_after != NULL:
-        page.guard_after.guard_before = page.guard_before
-    pool.guarding -= 1
-    page.guard.guarding -= 1
-    page.resident.segment.heap.guards -= 1
-    page.guard = NULL
-
-
 cdef void evict(Pool* pool, Page* page) noexcept nogil:
     # The caller ensured two spare records in the heap.  page.cover must be current: it is the free block over the slot, or a
     # block before that one.
     cdef Slot* slot = page.resident
     cdef Block* block = page.cover
-    if page.guard != NULL:
-        unguard_page(pool, page)
     while block.address + block.size <= slot.address:
         block = block.after
     take_free(pool, block)

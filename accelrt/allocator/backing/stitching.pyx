@@ -3,8 +3,8 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.allocator.backing.pages cimport (
-    STUCK_PARTS, add_slot, drop_slot, evict, free_addresses, guard_page, has_no_replays, make_resident, map_run,
-    new_segment, reserve_addresses, slot_index, unguard_page, unmap_slot,
+    STUCK_PARTS, add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
+    reserve_addresses, slot_index, unmap_slot,
 )
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
@@ -46,27 +46,25 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
         heap.epoch += 1
 
 
-cdef bint query_progress(Pool* pool, Heap* heap) noexcept nogil:
-    # Queries the heap's progress event; whether it says that the stream is busy.  An event that was captured cannot be
-    # queried; it is dropped, so that another can be recorded.
+cdef void query_progress(Pool* pool, Heap* heap) noexcept nogil:
+    # Queries the heap's progress event.  An event that was captured cannot be queried; it is dropped, so that another
+    # can be recorded.
     cdef int code
     if heap.progress_event == NULL:
-        return False
+        return
     code = pool.table.event_query(pool.device, heap.progress_event.handle)
     if code == NOT_READY:
-        return True
+        return
     if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # else the device was waited for since
         heap.quiescent_epoch = heap.progress_epoch
     unmark(&heap.progress_event)
-    return False
 
 
 cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
     # Queries the stream itself; a busy one gets a progress event.  Only between enter_wait and leave_wait, so that no
     # capture of accelrt's begins between the check for one and the query.
     cdef int code
-    if query_progress(pool, heap):
-        return
+    query_progress(pool, heap)
     if is_heap_quiescent(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
@@ -477,15 +475,12 @@ cdef size_t search_pages(Pool* pool, Heap* heap, Found* found) noexcept nogil:
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # Without a list of their blocks, for which every heap has to be walked: most requests reuse a segment, or grow.
-    # 0 where the host has no memory for what that takes.
     cdef size_t bytes_
     found.across = across
     found.lists = False
-    if confirm_pages(pool, heap):
-        return 0
     if across:
-        wake(pool, heap)
         poll_others(pool, heap)
+        wake(pool, heap)
     bytes_ = search_pages(pool, heap, found)
     pool.stuck = found.stuck + (pool.ranked_stuck if pool.finds_ranked else 0)
     pool.fits_closely = may_fit_closely(pool)
@@ -642,63 +637,16 @@ cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     return False
 
 
-cdef inline bint may_guard(const Pool* pool, const Heap* heap, const Heap* home) noexcept nogil:
-    # Whether a page that the heap freed may go home before its stream was asked: that was idle when it was asked last.
-    return heap.trusted and heap.progress_event == NULL and pool.captures == 0 and heap.owner == NULL and home.owner == NULL
-
-
-cdef int take_back(Pool* pool, Page* page) noexcept nogil:
-    # A guarded page whose stream is busy becomes free where it was freed, and the heap keeps it.
-    cdef Slot* slot = page.guard_slot
-    cdef Heap* heap = page.guard
-    cdef uint32_t epoch = page.guard_epoch
-    cdef int code = ensure_blocks(page.resident.segment.heap, 2)
-    if code:
-        return code
-    page.cover = page.resident.segment.first
-    evict(pool, page)
-    slot.hole.epoch = epoch
-    make_resident(pool, slot)
-    pool.heaps_keeping_pages += not heap.keeps_pages
-    heap.keeps_pages = True
-    return 0
-
-
-cdef int confirm_pages(Pool* pool, const Heap* requester) noexcept nogil:
-    cdef Page* page = pool.guarded
-    cdef Page* after
-    cdef Heap* asked = NULL
-    cdef Polls polls
-    cdef int code = 0
-    if pool.guarding == (requester.guarding if requester != NULL else 0):
-        return code
-    begin_polls(&polls)
-    while page != NULL and code == 0:
-        after = page.guard_after
-        if page.guard != requester:
-            if page.guard != asked:  # pages of one heap mostly follow each other
-                asked = page.guard
-                poll_heap(pool, asked, &polls)
-            if <int>(asked.quiescent_epoch - page.guard_epoch) >= 0:
-                unguard_page(pool, page)
-            else:
-                code = take_back(pool, page)
-        page = after
-    end_polls(pool, &polls)
-    return code
-
-
 cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
     # Of a free block; no growth lock.
     # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
-    # is quiescent, or guarded, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
+    # is quiescent, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
     cdef Segment* stitched = block.segment
     cdef Heap* heap = stitched.heap
     cdef size_t first = slot_index(stitched, block.address)
     cdef size_t index = first
     cdef Slot* slot
     cdef Slot* primary
-    cdef bint guards
     cdef uint32_t epoch = block.epoch
     if <int>(epoch - stitched.used) > 0:
         stitched.used = epoch
@@ -708,9 +656,7 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
             break
         index += 1
         primary = slot.page.primary
-        guards = primary.segment.heap != heap and not is_quiescent(block)
-        if guards and not may_guard(pool, heap, primary.segment.heap):
-            guards = False
+        if primary.segment.heap != heap and not is_quiescent(block):
             poll_progress(pool, heap)
             if not is_quiescent(block):
                 pool.heaps_keeping_pages += not heap.keeps_pages
@@ -722,8 +668,6 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
         evict(pool, slot.page)
         primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
         make_resident(pool, primary)
-        if guards:
-            guard_page(pool, slot.page, slot, epoch)
         block = slot.hole.after
         if block == NULL or block.state != FREE:
             break
@@ -978,15 +922,10 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogi
     # OUT_OF_MEMORY if the marked pages do not suffice any more.
     cdef Page** pages = <Page**>malloc((size // pool.granule + 1) * sizeof(Page*))
     cdef size_t count
-    cdef int code
+    cdef int code = OUT_OF_MEMORY
     if pages == NULL:
         return NO_HOST_MEMORY
     found.lists = True
-    code = confirm_pages(pool, NULL)  # a page that goes back after a failure would be guarded no more
-    if code:
-        free(pages)
-        return code
-    code = OUT_OF_MEMORY
     search_pages(pool, heap, found)
     count = choose(pool, found, size, pages)
     if count:
