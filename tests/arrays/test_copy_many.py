@@ -328,7 +328,7 @@ def test_a_list_that_grows_while_it_is_read_is_taken_as_it_was():
 
 
 def test_addresses_in_another_order_of_bytes_are_refused():
-    buffer, pinned = filled(2)
+    _buffer, pinned = filled(2)
     for kind in (">u8", "f8", "u4"):
         with pytest.raises(TypeError, match="8-byte ints"):
             accelrt.copy_many(np.array([5], kind), [pinned.ptr], PIECE)

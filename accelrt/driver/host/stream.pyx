@@ -26,9 +26,9 @@ from accelrt.driver.host.machine cimport (
     unlock_memory, wait_for, OF_GRAPHS, Range, containing, drop_work, memory, peek_stream,
 )
 from accelrt.driver.host.work cimport (
-    BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, HostEvent,
-    HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, begin_work, clear_frontier, copy_frontier,
-    join_frontier, place_of,
+    BRANCH, CALL, CHILD, COPY, COPY_3D, DST_KNOWN, FILL, RECORD, SET, SRC_KNOWN, WAIT, Capture, Condition, Frontier,
+    HostEvent, HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, add_to_frontier, begin_work,
+    clear_frontier, copy_frontier, place_of,
 )
 from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
 from accelrt.driver.table cimport (
@@ -1193,6 +1193,14 @@ cdef Graph* find_captured(uintptr_t handle) noexcept nogil:
     while handle and capture != NULL and (capture.graph == NULL or capture.graph.handle != handle):
         capture = capture.next
     return capture.graph if handle and capture != NULL else NULL
+
+
+cdef int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
+    cdef int index
+    cdef int code = 0
+    for index in range(origin.count):
+        code = code or add_to_frontier(to, origin.nodes[index])
+    return code
 
 
 cdef int join_capture(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil:

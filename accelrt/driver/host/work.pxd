@@ -283,14 +283,6 @@ cdef inline int add_edge(Frontier* frontier, int node, const EdgeData* data) noe
     return 0
 
 
-cdef inline int join_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
-    cdef int index
-    cdef int code = 0
-    for index in range(origin.count):
-        code = code or add_to_frontier(to, origin.nodes[index])
-    return code
-
-
 cdef inline int place_of(const Plan* plan, int step) noexcept nogil:
     return plan.order[step] if plan.order != NULL else step
 
