@@ -645,7 +645,7 @@ def lease_of(Buffer buffer) -> Lease | None:
 
 
 def pass_on(Buffer buffer, Lease lease not None, ask: Callable[[Ending, int], list[Descriptor]]) -> SharedBytes:
-    """Memory that this process has opened of another one, as its own to the next: the lease lives until that has let go of it.
+    """Memory that this process has opened of another one, as its own to the next, which keeps the lease alive.
 
     Arguments:
         ask: gets the descriptors of the mapping's pages from their owner, since no driver exports what it has imported.
