@@ -160,6 +160,17 @@ def place_of(caller: Caller) -> str:
     return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
+def await_stop(table: Any, caller: Caller) -> str | None:
+    """Returns the row at which the caller's thread stands; None where its function ended, or the time did."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        ended = caller.is_done()
+        row: str | None = table.await_parked(0.0 if ended else 0.02)
+        if row is not None or ended:
+            return row
+    return None
+
+
 def park(row: str, function: Callable[[], Any], when: Literal["before", "after"] = "before") -> Caller:
     """Calls a function on a thread, which stops at its next call of a row of the driver.
 
@@ -190,7 +201,7 @@ def park(row: str, function: Callable[[], Any], when: Literal["before", "after"]
         caller.begin()
         raise
     caller.begin()
-    if table.await_parked(SECONDS) != row:
+    if await_stop(table, caller) != row:
         caller.result()
         raise AssertionError(f"{row} was not called")
     return caller
