@@ -95,8 +95,7 @@ cdef struct Table:
     int (*managed_discard)(int device, uintptr_t stream, void* ranges, size_t count, bint prefetches) noexcept nogil
     int (*managed_advise)(int device, uintptr_t address, size_t size, int advice, int kind, int place) noexcept nogil
     int (*managed_attribute)(int device, uintptr_t address, size_t size, int attribute, void* values, size_t count) noexcept nogil  # no-cython-lint
-    # the driver's own stream-ordered pool of managed memory that prefers a device (CUDA 13.0); its memory is given back here
-    # alone.  _alloc and _free answer CAPTURE_UNSUPPORTED on a capturing stream, which goes on; attributes as of async_get
+    # as the async_ rows, of managed memory that prefers a device (CUDA 13.0); a capture goes on after CAPTURE_UNSUPPORTED
     int (*managed_pool_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
     int (*managed_pool_free)(int device, uintptr_t stream, uintptr_t address) noexcept nogil
     int (*managed_pool_trim)(int device, size_t keep) noexcept nogil  # idle memory goes back but for so many bytes
@@ -189,8 +188,7 @@ cdef struct Table:
     int (*conditional_set)(int device, uintptr_t stream, uint64_t condition, uintptr_t address) noexcept nogil
     int (*conditional_add)(int device, uintptr_t stream, uint64_t condition, int kind, uintptr_t* out_body) noexcept nogil
     int (*capture_begin_to)(int device, uintptr_t stream, uintptr_t body, int mode) noexcept nogil
-    # where the next node of a capturing stream goes: the graph that is being captured, to which nodes may be added by hand,
-    # and the nodes that it comes after, a list; _continue has it come after one node of that graph alone
+    # the graph that a stream is captured into, and the nodes that its next one comes after, a list; _continue sets these
     int (*capture_site)(int device, uintptr_t stream, size_t room, void* nodes, size_t* out_count, uintptr_t* out_graph) noexcept nogil  # no-cython-lint
     int (*capture_continue)(int device, uintptr_t stream, uintptr_t node) noexcept nogil
     # the status of capture_status alone; may be asked of a stream at any time
@@ -221,8 +219,7 @@ cdef struct Table:
     int (*graph_edges_with)(uintptr_t graph, size_t room, void* origins, void* targets, void* data, size_t* out_count) noexcept nogil  # no-cython-lint
     int (*graph_edges_add_with)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
     int (*graph_edges_remove_with)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
-    # by which tools of profiling name them (CUDA 13.1): of a node, in its high half that of its graph; of an instance, whose
-    # nodes have it there instead
+    # by which tools of profiling name nodes (CUDA 13.1); the high half is their graph's, or that of an instance
     int (*graph_node_tools_id)(uintptr_t graph, uintptr_t node, uint64_t* out_id) noexcept nogil
     int (*graph_exec_id)(uintptr_t exec_, unsigned int* out_id) noexcept nogil
 

@@ -25,12 +25,9 @@ from accelrt.runtime.lifetimes cimport (
     EVENT, UNCAPTURED, dispose, drain, enqueue_callback, keep_where_captured, raise_callback_errors, return_from_event,
     return_stream, share_stream, take_for_event, take_stream,
 )
-from accelrt.status cimport (
-    CAPTURED_EVENT, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY, NOT_SUPPORTED, raise_status,
-    refuse_copy, refuse_unmade,
-)
+from accelrt.status cimport CAPTURED_EVENT, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NO_DEVICE, NOT_READY
+from accelrt.status cimport NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade
 cimport accelrt.runtime.access as watch
-
 
 # stub: _Y = TypeVar("_Y")
 # stub: _S = TypeVar("_S")
@@ -369,8 +366,7 @@ cdef class Stream:
         Raises:
             CaptureError: the stream is the legacy default stream, and a stream that it waits for is captured.
         """
-        cdef int status = 0
-        cdef int code
+        cdef int code, status = 0
         if not self.made:
             refuse_unmade(self)
         code = registry.active().stream_is_capturing(self.device_index, self.handle, &status)
@@ -551,10 +547,9 @@ cdef class Stream:
         Raises:
             TypeError: it is no Stream.
         """
-        cdef Event point
+        cdef Event point = Event()
         if not isinstance(stream, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
-        point = Event()
         point.record_in(stream)
         point.wait_in(self)
 
