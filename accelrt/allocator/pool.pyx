@@ -584,16 +584,21 @@ cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept 
     return code
 
 
-cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogil:
-    cdef Imported* found
-    cdef const Use* use
+cdef int copy_each(const Use* use, UseStore* store, Use** uses) noexcept nogil:
+    # Of a list, or NULL; while its lock is held.
     cdef int code = 0
-    spin_lock(&lock)
-    found = around(address)
-    use = found.uses if found != NULL else NULL
     while use != NULL and code == 0:
         code = add_use(store, uses, use.device, use.stream)
         use = use.next
+    return code
+
+
+cdef int copy_uses(uintptr_t address, UseStore* store, Use** uses) noexcept nogil:
+    cdef const Imported* memory
+    cdef int code
+    spin_lock(&lock)
+    memory = around(address)
+    code = copy_each(memory.uses if memory != NULL else NULL, store, uses)
     spin_unlock(&lock)
     return code
 
@@ -632,31 +637,27 @@ cdef int add_lent(uintptr_t address) noexcept nogil:
 
 
 cdef int use_lent(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
-    cdef Lent* found
+    cdef Lent* memory
     cdef int code = NOT_ALLOCATED
     spin_lock(&lending)
-    found = <Lent*>map_find(&lent, address)
-    if found != NULL:
-        code = add_use(&lent_uses, &found.uses, device, stream)
+    memory = <Lent*>map_find(&lent, address)
+    if memory != NULL:
+        code = add_use(&lent_uses, &memory.uses, device, stream)
     spin_unlock(&lending)
     return code
 
 
 cdef int drop_lent(uintptr_t address, UseStore* store, Use** uses) noexcept nogil:
-    cdef Lent* found
-    cdef const Use* use
-    cdef int code = 0
+    cdef Lent* memory
+    cdef int code
     spin_lock(&lending)
-    found = <Lent*>map_find(&lent, address)
-    use = found.uses if found != NULL else NULL
-    while use != NULL and code == 0:
-        code = add_use(store, uses, use.device, use.stream)
-        use = use.next
-    if code == 0 and found != NULL:
+    memory = <Lent*>map_find(&lent, address)
+    code = copy_each(memory.uses if memory != NULL else NULL, store, uses)
+    if code == 0 and memory != NULL:
         map_remove(&lent, address)
-        while found.uses != NULL:
-            drop_use(&lent_uses, &found.uses)
-        free(found)
+        while memory.uses != NULL:
+            drop_use(&lent_uses, &memory.uses)
+        free(memory)
     spin_unlock(&lending)
     return code
 
