@@ -464,6 +464,7 @@ struct Allocator final : CUDAAllocator {
       recorder.gather.store(enabled ? gather : nullptr);
       recorder.when.store(enabled ? when : RecordContext::NEVER);
       recorder.most = std::max<size_t>(most, 1);
+      for (auto &trace : recorder.traces) trace.second.limit_to(recorder.most);
       recorder.skipped = skipped;
       if (!enabled || clear) {
         recorder.traces.clear();
@@ -513,7 +514,7 @@ struct Allocator final : CUDAAllocator {
   Context getContextForPointer(const void *address) override {
     uint64_t number = reinterpret_cast<uint64_t>(address);
     std::lock_guard<std::mutex> guard(recorder.lock);
-    auto found = recorder.live.find({accelrt->device_at(number), number});
+    auto found = recorder.live.find(key_of(accelrt->device_at(number), number));
     return found == recorder.live.end() ? nullptr : found->second;
   }
   // For torch's policy of refusing before the driver is asked, which accelrt has not.
@@ -546,12 +547,12 @@ struct Allocator final : CUDAAllocator {
     std::lock_guard<std::mutex> guard(recorder.lock);
     for (int device = 0; device < devices.load(); ++device) {
       answer.device_traces.emplace_back();
-      for (const auto &entry : recorder.traces[device]) {
-        if (!traces || (pool != Pool(0, 0) && entry.mempool_ != pool)) continue;
+      recorder.traces[device].for_each([&](const TraceEntry &entry) {
+        if (!traces || (pool != Pool(0, 0) && entry.mempool_ != pool)) return;
         answer.device_traces.back().push_back(entry);
         auto &time = answer.device_traces.back().back().time_;
         time.t_ = to_ns(time.approx_t_) / 1000;
-      }
+      });
       if (recorder.records)  // for the next one
         keep(entry_of(TraceEntry::SNAPSHOT, device, 0, active_bytes(answer, device), nullptr, {0, 0}, nullptr));
     }

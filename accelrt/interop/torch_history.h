@@ -5,9 +5,11 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/ApproximateClock.h>
 
-#include <deque>
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 #include "torch_table.h"
 
@@ -39,6 +41,30 @@ thread_local Context context;  // of the operation that the thread is in
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string user_metadata;
 
+// The latest events, in place once there are as many as wanted.
+class Trace {
+ public:
+  void add(TraceEntry entry, size_t most) {
+    if (entries.size() < most) return entries.push_back(std::move(entry));
+    entries[oldest] = std::move(entry);
+    if (++oldest == entries.size()) oldest = 0;
+  }
+  void limit_to(size_t most) {  // also where more are wanted, which then follow the latest
+    std::rotate(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(oldest), entries.end());
+    oldest = 0;
+    if (entries.size() > most) entries.erase(entries.begin(), entries.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  template <class Function>
+  void for_each(Function function) const {  // the oldest first
+    for (size_t index = oldest; index < entries.size(); ++index) function(entries[index]);
+    for (size_t index = 0; index < oldest; ++index) function(entries[index]);
+  }
+
+ private:
+  std::vector<TraceEntry> entries;
+  size_t oldest = 0;
+};
+
 struct Recorder {
   std::mutex lock;  // the last in the order of locks: watch is called under locks of accelrt's
   bool records = false;
@@ -46,12 +72,13 @@ struct Recorder {
   std::atomic<CreateContextFn> gather{nullptr};
   size_t most = 1;
   uint64_t skipped = 0;
-  std::map<int, std::deque<TraceEntry>> traces;
-  std::map<std::pair<int, uint64_t>, Context> live;
+  std::map<int, Trace> traces;
+  std::unordered_map<uint64_t, Context> live;  // by key_of
   std::vector<AnnotationEntry> annotations;
   std::vector<AllocatorTraceTracker> trackers;
   std::vector<OutOfMemoryObserver> observers;
 };
+uint64_t key_of(int device, uint64_t address) { return address ^ static_cast<uint64_t>(device) << 58; }
 Recorder &recorder = *new Recorder;  // used until the process ends
 
 // The frames of an operation, taken before any lock.
@@ -110,9 +137,8 @@ void tell_tracker(const AllocatorTraceTracker &tracker, const TraceEntry &entry)
 void keep(TraceEntry entry) {
   for (auto &tracker : recorder.trackers) tell_tracker(tracker, entry);
   if (!recorder.records || recorder.skipped >> entry.action_ & 1) return;
-  auto &trace = recorder.traces[entry.device_];
-  trace.push_back(std::move(entry));
-  while (trace.size() > recorder.most) trace.pop_front();
+  Trace &trace = recorder.traces[entry.device_];
+  trace.add(std::move(entry), recorder.most);
 }
 
 // accelrt's actions (history_types.pxd) that torch has too, by number.
@@ -125,7 +151,7 @@ void watch(const TorchEvent *event) {
   TraceEntry::Action action = ACTIONS[event->action];
   RecordContext when = recorder.when.load();
   bool frees = action == TraceEntry::FREE_REQUESTED || action == TraceEntry::FREE_COMPLETED;
-  std::pair<int, uint64_t> key(event->device, event->address);
+  uint64_t key = key_of(event->device, event->address);
   std::lock_guard<std::mutex> guard(recorder.lock);
   if (action == TraceEntry::ALLOC) {
     if (context && when >= RecordContext::STATE) recorder.live[key] = context;
@@ -162,7 +188,7 @@ void add_block(SegmentInfo &segment, const TorchBlock &block, int device) {
   info.allocated = block.state == TORCH_LIVE;
   info.active = block.state != 0;
   if (info.active) {
-    auto found = recorder.live.find({device, block.address});
+    auto found = recorder.live.find(key_of(device, block.address));
     if (found != recorder.live.end()) info.context_when_allocated = found->second;
   }
   segment.total_size += block.size;

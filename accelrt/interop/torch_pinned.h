@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <unistd.h>
 
+#include <deque>
 #include <unordered_map>
 #include <vector>
 

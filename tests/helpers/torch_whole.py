@@ -290,6 +290,15 @@ def trackers_and_metadata_are_kept(interop, torch):
     for _ in range(60):
         torch.empty(100, device="cuda")
     assert len(torch.cuda.memory._snapshot()["device_traces"][0]) == 50
+    kept = []
+    for most, count in ((20, 20), (30, 21)):  # it goes on with fewer, and with more
+        before = [each["addr"] for each in torch.cuda.memory._snapshot()["device_traces"][0]]
+        torch.cuda.memory._record_memory_history(stacks="all", context="all", max_entries=most)
+        kept.append(torch.empty(5000, device="cuda"))
+        after = torch.cuda.memory._snapshot()["device_traces"][0]
+        times = [each["time_us"] for each in after]
+        assert (times, len(after)) == (sorted(times), count)
+        assert [each["addr"] for each in after[-3:]] == [before[-1], 0, kept[-1].data_ptr()]
     assert torch._C._cuda_isHistoryEnabled()
     torch.cuda.memory._record_memory_history(None)
     assert not torch._C._cuda_isHistoryEnabled()
