@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass, field
 
 from accelrt.core.printable import size_text
+from accelrt.core.process import ForkSafeLock
 from accelrt.errors import ArgumentTypeError
 from accelrt.resources.resource import Resource, StatisticsAdaptor, current_resource
 
@@ -61,7 +62,7 @@ class AllocationProfile:
                 f"resource is {resource!r} of type {kind}; pass a StatisticsAdaptor, or None"
             )
         self._resource = resource
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._entries: dict[str, ProfileEntry] = {}
 
     @property
@@ -191,7 +192,7 @@ class LineProfile:
 
     def __init__(self, max_depth: int = 0) -> None:
         self._max_depth = max_depth
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._root = LineNode()
 
     def used(self, address: int, nbytes: int, stream: object) -> None:
