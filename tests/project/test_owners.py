@@ -18,6 +18,7 @@ DATA = {"accelrt.devices.device.device", "accelrt.kernels.elementwise.Elementwis
 # Classes whose objects say where memory of a process is, and pickle so that another one finds it.
 HANDLES = {
     "accelrt.interop.torch_sharing.Handle",
+    "accelrt.memory.ipc_handles.IPCAllocationHandle",
     "accelrt.sharing.consumer.PinnedPlace",
     "accelrt.sharing.consumer.Place",
     "accelrt.sharing.handles.MemoryHandle",
