@@ -27,7 +27,7 @@ from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt import env
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.driver.host.graphs cimport execs, fill_graphs, graphs, own_children
+from accelrt.driver.host.graphs cimport execs, fill_graphs, foreign_ends, graphs, own_children
 from accelrt.driver.host.machine cimport (
     MANAGED, MANAGED_PAGE, MAX_HOST_DEVICES, PAGE, PLAIN, POOLED, Range, calls_beside_ends as beside_ends, count_streams,
     crew_open, delay_ends, drain_device, drop_launch, drop_module, drop_room, drop_ticket, find_room, find_stream,
@@ -1336,6 +1336,14 @@ def children_of_themselves() -> int:
     For tests: where the host device answers INVALID_VALUE, a GPU's driver dies.
     """
     return read_count(&own_children)
+
+
+def continuations_of_others() -> int:
+    """Returns how many times a capture was to go on after something that is no node of it.
+
+    For tests: where the host device answers INVALID_VALUE, a GPU's driver dies.
+    """
+    return read_count(&foreign_ends)
 
 
 def frees_under_work() -> int:

@@ -73,6 +73,7 @@ cdef struct Exec:
 cdef AddressMap graphs
 cdef AddressMap execs
 cdef size_t own_children = 0
+cdef size_t foreign_ends = 0
 
 include "graphs_rows.pxi"
 
@@ -164,10 +165,12 @@ cdef int capture_continue_locked(HostStream* stream, uintptr_t node) noexcept no
     cdef Frontier itself
     cdef int place
     cdef int code = check_capturing(stream)
+    global foreign_ends
     if code:
         return code
     known = find_node(stream.capture.graph.nodes, stream.capture.graph.count, node)
     if known == NULL:
+        foreign_ends += 1
         return INVALID_VALUE
     place = <int>(known - stream.capture.graph.nodes)
     memset(&itself, 0, sizeof(Frontier))

@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, IMPORTED, MANAGED, MANAGED_PAGE, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED,
-    POOLED, UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, device_of, drain_device,
+    POOLED, UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, drain_device,
     drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
     lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
     take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
@@ -237,10 +237,19 @@ cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexc
     return code
 
 
+cdef const Range* find_known(uintptr_t address) noexcept nogil:
+    # NULL too for what a graph allocates, while nothing is behind it: NVIDIA's driver does not know that before a launch.
+    cdef const Range* range_ = containing(memory, address)
+    return NULL if range_ != NULL and range_.kind == OF_GRAPHS and not range_.open else range_
+
+
 cdef int pointer_device_gated(uintptr_t address, int* out_device) noexcept nogil:
-    cdef int owner = device_of(address)
-    out_device[0] = owner if owner >= 0 else -1
-    return INVALID_VALUE if owner == UNKNOWN_MEMORY else 0
+    cdef const Range* range_
+    lock_memory()
+    range_ = find_known(address)
+    out_device[0] = range_.device if range_ != NULL and range_.device >= 0 else -1
+    unlock_memory()
+    return INVALID_VALUE if range_ == NULL else 0
 
 
 cdef int pointer_range_gated(
@@ -249,7 +258,7 @@ cdef int pointer_range_gated(
     cdef const Range* range_
     out_device[0] = -1
     lock_memory()
-    range_ = containing(memory, address)
+    range_ = find_known(address)
     if range_ != NULL:
         out_kind[0] = KIND_MANAGED if range_.kind == MANAGED else KIND_HOST if range_.device < 0 else KIND_DEVICE
         out_device[0] = range_.device if range_.device >= 0 else -1
