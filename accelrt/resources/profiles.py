@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from accelrt.core.printable import size_text
 from accelrt.core.process import ForkSafeLock
 from accelrt.errors import ArgumentTypeError
-from accelrt.resources.resource import Resource, StatisticsAdaptor, current_resource
+from accelrt.resources.current import current_resource
+from accelrt.resources.resource import Resource, StatisticsAdaptor
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:

@@ -46,6 +46,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
+    "accelrt.resources.current.use_resource",
     "accelrt.resources.device_buffer.DeviceBuffer",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
