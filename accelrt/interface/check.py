@@ -24,11 +24,7 @@ METHODS: dict[str, tuple[Any, ...]] = {
     "get_device_properties": (0,),
     "get_compute_capability": (),
 }
-WORKER: dict[str, tuple[Any, ...]] = {
-    "set_device": (0,),
-    "current_device": (),
-    "get_device_properties": (0,),
-}
+WORKER: dict[str, tuple[Any, ...]] = {"set_device": (0,), "current_device": (), "get_device_properties": (0,)}
 GUARD = ("__enter__", "__exit__")
 OURS = "accelrt.interface"
 
@@ -44,8 +40,8 @@ def check(device: str, interface: object) -> type[DeviceInterface]:
             base or cannot be called as an interface is.
     """
     if not (isinstance(interface, type) and issubclass(interface, DeviceInterface)):
-        given = bases(interface) if isinstance(interface, type) else f"it is {interface!r}"
-        reason = f"it must be a class that derives from {OURS}.DeviceInterface, but {given}"
+        bases_text = bases(interface) if isinstance(interface, type) else f"it is {interface!r}"
+        reason = f"it must be a class that derives from {OURS}.DeviceInterface, but {bases_text}"
         raise InterfaceError(refusal(device, interface, (), [reason]), device, (), (reason,))
     looks = [methods(interface, DeviceInterface, METHODS, "")]
     looks += [part(interface, name) for name in ("device", "Worker", "Event", "Stream")]
@@ -113,7 +109,7 @@ def part(interface: type, name: str) -> tuple[list[str], list[str]]:
     if not issubclass(kind, base):
         advice = f"derive from it, or call {base.__name__}.register"
         return [], [f"{name} must derive from {OURS}.{base.__name__}, but {bases(kind)} ({advice})"]
-    wanted = sorted(base.__abstractmethods__)
+    abstract = sorted(base.__abstractmethods__)
     return [
-        f"{name}.{each}" for each in wanted if getattr(kind, each, None) in (None, getattr(base, each))
+        f"{name}.{each}" for each in abstract if getattr(kind, each, None) in (None, getattr(base, each))
     ], []

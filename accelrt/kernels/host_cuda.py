@@ -73,23 +73,23 @@ def find_kernels(text: str) -> Found:
     """Reads a preprocessed text."""
     plain = STRING.sub('""', re.sub(r'\bextern\s*"C"', "extern_C", text))
     tokens = TOKEN.findall(plain)
-    found = Found({}, set(), [], WAITS.search(plain) is not None)
-    places: list[Place] = []
+    scan = Found({}, set(), [], WAITS.search(plain) is not None)
+    scopes: list[Place] = []
     start = 0  # of the statement
     for number, token in enumerate(tokens):
         if token == "{":
-            places.append(place_of(tokens[start:number]))
+            scopes.append(place_of(tokens[start:number]))
             start = number + 1
         elif token == "}":
-            if places:
-                places.pop()
+            if scopes:
+                scopes.pop()
             start = number + 1
         elif token == ";":
-            note_shared(tokens[start:number], places, found)
+            note_shared(tokens[start:number], scopes, scan)
             start = number + 1
         elif token == "__global__":
-            note_kernel(tokens, start, number, places, found)
-    return found
+            note_kernel(tokens, start, number, scopes, scan)
+    return scan
 
 
 def place_of(before: Sequence[str]) -> Place:
@@ -183,18 +183,18 @@ def build(
         done = run_checked(command, scanned, "scanned.txt", called, sources)
         scans.append(find_kernels(done.data.decode(errors="replace")))
     kernels = {*scans[0].kernels, *scans[0].templates}
-    names, wanted = {}, {}
+    names, instances = {}, {}
     for number, expression in enumerate(expressions):
         word = re.split(r"[<\s(]", expression.strip().removeprefix("&"), maxsplit=1)[0].rpartition("::")[2]
         if word in kernels or "<" in expression:
-            names[expression] = wanted[expression] = f"{EXPRESSION}{number}"
+            names[expression] = instances[expression] = f"{EXPRESSION}{number}"
         else:
             names[expression] = word  # a variable, whose name C++ leaves as it is outside of namespaces
     shared = list(dict.fromkeys(symbol for each in scans for symbol in each.shared))
     for number, (name, text) in enumerate(texts.items()):
         parts = [started(name, text), exports(scans[number])]
         if number == 0:
-            parts += [expression_exports(wanted, scans[0].waits), dynamic_memory(shared)]
+            parts += [expression_exports(instances, scans[0].waits), dynamic_memory(shared)]
         files[f"source{number}.cpp"] = "".join(parts)
     sources |= {f"name expression {expression}": expression for expression in expressions}
     inputs = [f"source{number}.cpp" for number in range(len(texts))]

@@ -61,9 +61,9 @@ def parameters_of(function: object) -> list[str] | None:
         return [each.cname for each in kind.args] if kind.kind == "function" else None
     if type(function).__name__ == "PyCapsule":
         return parameters_of_text(repr(function))
-    found = getattr(function, "_sig", None)  # numba's
-    if found is not None and hasattr(found, "args"):
-        return [str(each) for each in found.args]
+    signature = getattr(function, "_sig", None)  # numba's
+    if signature is not None and hasattr(signature, "args"):
+        return [str(each) for each in signature.args]
     return None
 
 
@@ -139,9 +139,9 @@ def compile_text(text: str, given: str | Iterable[str], name: str | None) -> tup
     """
     defined = [match["name"] for match in DEFINED.finditer(text)]
     if name is None and len(defined) != 1:
-        found = f"defines {', '.join(defined)}" if defined else "defines none"
+        text_of_names = f"defines {', '.join(defined)}" if defined else "defines none"
         raise ValueError(
-            f"the text {found}; it should define one function void NAME(const accelrt_block *where, "
+            f"the text {text_of_names}; it should define one function void NAME(const accelrt_block *where, "
             "void **arguments), or several of which name chooses one; accelrt.compile takes kernels in CUDA C"
         )
     chosen = defined[0] if name is None else name

@@ -22,10 +22,7 @@ CONTINUED = re.compile(rb"\\[ \t]*\r?\n")
 # "#" also as "%:" and "??=", with comments between it and the word.
 GAP = rb"(?:[ \t]|/\*.*?\*/)*"
 NAME = rb"(?:\"([^\"\n]*)\"|<([^>\n]*)>|(\S))"
-DIRECTIVE = re.compile(
-    rb"(?:#|%:|\?\?=)" + GAP + rb"(?:include(?:_next)?|import)\b" + GAP + NAME,
-    re.S,
-)
+DIRECTIVE = re.compile(rb"(?:#|%:|\?\?=)" + GAP + rb"(?:include(?:_next)?|import)\b" + GAP + NAME, re.S)
 UNKNOWN = re.compile(rb"\.include\b|__has_include|__has_embed|#\s*embed\b|\binclude_alias\b")
 # Options that bring in files in other ways.
 OTHER_FILES = re.compile(r"-{1,2}(pre-?include|include|options-file|optf|.*pch.*)(=|$)|@")

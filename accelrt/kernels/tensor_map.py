@@ -131,11 +131,11 @@ class TensorMap:
         check_inner(memory, lengths[-1], options)
         bindings = open_bindings(memory)
         integers = bindings.cuuint32_t
-        made = encode(
+        descriptor = encode(
             *(bindings, "cuTensorMapEncodeTiled", memory, options),
             ([integers(length) for length in reversed(lengths)],),
         )
-        return cls._wrap(memory, made, writes, f"tiled, box={lengths}")
+        return cls._wrap(memory, descriptor, writes, f"tiled, box={lengths}")
 
     @classmethod
     def im2col(
@@ -192,10 +192,10 @@ class TensorMap:
 
     @classmethod
     def _wrap(cls, array: Array, data: bytes, writes: bool, words: str) -> Self:
-        made = cls.__new__(cls)
-        made.array, made.address, made.data = array, array.ptr, data
-        made.writes, made.description = writes, words
-        return made
+        tensor_map = cls.__new__(cls)
+        tensor_map.array, tensor_map.address, tensor_map.data = array, array.ptr, data
+        tensor_map.writes, tensor_map.description = writes, words
+        return tensor_map
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -345,7 +345,7 @@ def open_bindings(array: Array) -> Any:
 def encode(bindings: Any, call: str, array: Array, options: Options, middle: tuple[Any, ...]) -> bytes:
     """The descriptor; middle: what differs between the two calls, the innermost axis first."""
     wide, narrow = bindings.cuuint64_t, bindings.cuuint32_t
-    given = (
+    arguments = (
         number_in(bindings.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", options.data_type),
         array.ndim,
         array.ptr,
@@ -358,15 +358,13 @@ def encode(bindings: Any, call: str, array: Array, options: Options, middle: tup
         ),
         number_in(bindings.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_", SWIZZLES[options.swizzle]),
         number_in(
-            bindings.CUtensorMapL2promotion,
-            "CU_TENSOR_MAP_L2_PROMOTION_",
-            PROMOTIONS[options.l2_promotion],
+            bindings.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_", PROMOTIONS[options.l2_promotion]
         ),
         number_in(bindings.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_", FILLS[options.fill]),
     )
-    told = {"shape": array.shape, "strides": array.strides, "dtype": str(array.dtype)}
-    made = cuda_bindings.ask(bindings, NEEDS, call, given, told)
-    return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+    description = {"shape": array.shape, "strides": array.strides, "dtype": str(array.dtype)}
+    tensor_map = cuda_bindings.ask(bindings, NEEDS, call, arguments, description)
+    return b"".join(int(word).to_bytes(8, "little") for word in tensor_map.opaque)
 
 
 def number_in(numbers: Any, prefix: str, name: str) -> Any:

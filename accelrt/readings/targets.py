@@ -100,8 +100,8 @@ def target_with(table: Table, uuid: str) -> Any:
     for target in table.targets:
         if target.uuid == uuid:
             return target
-    known = ", ".join(row.uuid for row in identity.physical()) or "none"
-    raise ValueError(f"device {uuid!r} does not exist; those that can be read are {known}")
+    uuids = ", ".join(row.uuid for row in identity.physical()) or "none"
+    raise ValueError(f"device {uuid!r} does not exist; those that can be read are {uuids}")
 
 
 def kept(row: identity.Identity) -> Target:

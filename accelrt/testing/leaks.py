@@ -232,10 +232,10 @@ def refuse_growth(before: State, after: State) -> None:
     misuses = grown(before.misuses, after.misuses)
     if not blocks and not handles and not misuses:
         return
-    known = owners() if blocks else {}
+    holders = owners() if blocks else {}
     for block in blocks:
-        owner = known.get(block["address"])
-        block["holder"] = "" if owner is None else owner_text(owner, known)
+        owner = holders.get(block["address"])
+        block["holder"] = "" if owner is None else owner_text(owner, holders)
     lines = [
         *map(block_line, blocks),
         *handle_lines(handles, before.objects),
