@@ -58,24 +58,24 @@ def refusal(device: str, interface: object, missing: Any, wrong: Any) -> str:
     return f"{name} cannot be registered for {device!r}: " + "; ".join([*parts, *wrong])
 
 
-def bases(found: type) -> str:
-    names = ", ".join(base.__qualname__ for base in found.__mro__[1:])
-    return f"the bases of {found.__qualname__} are {names}"
+def bases(interface: type) -> str:
+    names = ", ".join(base.__qualname__ for base in interface.__mro__[1:])
+    return f"the bases of {interface.__qualname__} are {names}"
 
 
 def methods(
-    found: type, base: type, names: dict[str, tuple[Any, ...]], prefix: str
+    interface: type, base: type, names: dict[str, tuple[Any, ...]], prefix: str
 ) -> tuple[list[str], list[str]]:
     """Names of methods that are not there, or still the base's, and complaints of those that are no good."""
     missing, wrong = [], []
     for name, arguments in names.items():
-        there = inspect.getattr_static(found, name, None)
+        there = inspect.getattr_static(interface, name, None)
         inherited = there is inspect.getattr_static(base, name, None) and name not in GIVEN.get(base, ())
         if there is None or inherited:
             missing.append(prefix + name)
-        elif not callable(getattr(found, name)):
+        elif not callable(getattr(interface, name)):
             wrong.append(f"{prefix}{name} is {there!r}, which cannot be called")
-        elif not takes(getattr(found, name), arguments):
+        elif not takes(getattr(interface, name), arguments):
             shown = ", ".join(map(repr, arguments))
             wrong.append(f"{prefix}{name}({shown}) cannot be called on the class: is it a static method?")
     return missing, wrong

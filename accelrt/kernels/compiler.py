@@ -218,7 +218,7 @@ def compiler_of(arch: str) -> Compiler:
 def find_or_build(request: Request) -> ModuleImage:
     """The image from the cache, or compiled and kept there."""
     is_host = request.arch == HOST
-    key = key_of(request, host_compiler.find_compiler() if is_host else known_compiler.known())
+    key = key_of(request, host_compiler.find_compiler() if is_host else known_compiler.current_compiler())
     kept_image = kept.lookup(key) if key else None
     if kept_image is not None:
         return kept_image
@@ -280,9 +280,9 @@ def kind_of(kind: str | None, arch: str) -> str:
     return kind
 
 
-def checked_options(given: Sequence[str]) -> tuple[str, ...]:
+def checked_options(values: Sequence[str]) -> tuple[str, ...]:
     """The options; refuses those that have arguments of compile_image instead."""
-    options = texts_of(given, "options")
+    options = texts_of(values, "options")
     for option in options:
         if ARCH_OPTION.match(option):
             raise ValueError(f"options have {option!r}; give arch instead, such as arch='sm_90'")

@@ -147,14 +147,14 @@ def compile_files(
 
 
 def run_checked(
-    command: Sequence[str], files: Mapping[str, str], made: str, name: str, sources: Mapping[str, str]
+    command: Sequence[str], files: Mapping[str, str], output: str, name: str, sources: Mapping[str, str]
 ) -> Outcome:
     """Runs a compiler, and returns what it made.
 
     Raises:
         CompileError: it refused the sources; the text shows the lines that it names.
     """
-    done = run_compiler(command, files, made)
+    done = run_compiler(command, files, output)
     log = done.log.strip("\n")
     if done.code == 0:
         return done

@@ -95,7 +95,7 @@ def parameters_of_text(text: str) -> list[str] | None:
     return match["takes"].split(",") if match else None
 
 
-def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImage]:
+def compile_call(name: str, parameters: str | Iterable[str]) -> tuple[str, ModuleImage]:
     """A kernel that calls the function whose address is in TARGET, with the values of its arguments.
 
     Returns:
@@ -106,7 +106,7 @@ def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImag
     """
     kinds = {number: kind for kind, number in signature.KINDS.items()}
     words = []
-    for number, (kind, size, _) in enumerate(signature.parse_signature(given)):
+    for number, (kind, size, _) in enumerate(signature.parse_signature(parameters)):
         word = WORDS.get((kinds[kind], size))
         if word is None:
             raise TypeError(
@@ -128,7 +128,7 @@ void accelrt_block_{called}(const accelrt_block*, void** arguments) {{ {TARGET}(
     return called, host_compiler.compile_cpp(text, f"{called}.cpp", {})
 
 
-def compile_text(text: str, given: str | Iterable[str], name: str | None) -> tuple[str, ModuleImage]:
+def compile_text(text: str, parameters: str | Iterable[str], name: str | None) -> tuple[str, ModuleImage]:
     """The kernel of a text that defines a BLOCK_FUNCTION.
 
     Returns:
@@ -145,7 +145,7 @@ def compile_text(text: str, given: str | Iterable[str], name: str | None) -> tup
             "void **arguments), or several of which name chooses one; accelrt.compile takes kernels in CUDA C"
         )
     chosen = defined[0] if name is None else name
-    sizes = "".join(f"{size}, " for _, size, _ in signature.parse_signature(given))
+    sizes = "".join(f"{size}, " for _, size, _ in signature.parse_signature(parameters))
     whole = (
         '#include "accelrt_blocks.hpp"\nextern "C" {\n'
         + host_compiler.line_directive(1, f"{chosen}.c")

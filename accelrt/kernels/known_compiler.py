@@ -21,7 +21,7 @@ _known: nvrtc.Compiler | None = None
 _environment = ""
 
 
-def known() -> nvrtc.Compiler:
+def current_compiler() -> nvrtc.Compiler:
     """The NVRTC that a compilation would use; loads it where no file tells.
 
     Raises:

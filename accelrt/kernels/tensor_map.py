@@ -131,10 +131,8 @@ class TensorMap:
         check_inner(memory, lengths[-1], options)
         bindings = open_bindings(memory)
         integers = bindings.cuuint32_t
-        descriptor = encode(
-            *(bindings, "cuTensorMapEncodeTiled", memory, options),
-            ([integers(length) for length in reversed(lengths)],),
-        )
+        middle = ([integers(length) for length in reversed(lengths)],)
+        descriptor = encode(bindings, "cuTensorMapEncodeTiled", memory, options, middle)
         return cls._wrap(memory, descriptor, writes, f"tiled, box={lengths}")
 
     @classmethod
@@ -183,12 +181,10 @@ class TensorMap:
         )
         check_inner(memory, channels, options)
         bindings = open_bindings(memory)
-        made = encode(
-            *(bindings, "cuTensorMapEncodeIm2col", memory, options),
-            (*(list(reversed(corner)) for corner in corners), channels, pixels),
-        )
+        middle = (*(list(reversed(corner)) for corner in corners), channels, pixels)
+        descriptor = encode(bindings, "cuTensorMapEncodeIm2col", memory, options, middle)
         words = f"im2col, corners={corners[0]}, {corners[1]}, channels={channels}, pixels={pixels}"
-        return cls._wrap(memory, made, writes, words)
+        return cls._wrap(memory, descriptor, writes, words)
 
     @classmethod
     def _wrap(cls, array: Array, data: bytes, writes: bool, words: str) -> Self:
@@ -219,25 +215,25 @@ def checked_number(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def checked_list(name: str, given: Any, count: int, least: int, most: int) -> tuple[int, ...]:
-    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
-        raise ArgumentTypeError(f"{name} is {given!r} of type {type(given).__name__}; pass {count} ints")
-    if len(given) != count:
-        raise ArgumentError(f"{name} is {given!r}; pass {count} ints, one for each axis")
-    return tuple(checked_number(f"{name}[{place}]", each, least, most) for place, each in enumerate(given))
+def checked_list(name: str, values: Any, count: int, least: int, most: int) -> tuple[int, ...]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise ArgumentTypeError(f"{name} is {values!r} of type {type(values).__name__}; pass {count} ints")
+    if len(values) != count:
+        raise ArgumentError(f"{name} is {values!r}; pass {count} ints, one for each axis")
+    return tuple(checked_number(f"{name}[{index}]", each, least, most) for index, each in enumerate(values))
 
 
-def checked_axes(name: str, given: Any, count: int, most: int) -> tuple[int, ...]:
-    return checked_list(name, given, count, 1, most)
+def checked_axes(name: str, values: Any, count: int, most: int) -> tuple[int, ...]:
+    return checked_list(name, values, count, 1, most)
 
 
-def checked_array(given: Any, least: int = 1) -> Array:
+def checked_array(value: Any, least: int = 1) -> Array:
     """The array as accelrt has it, of a shape that the accelerator takes."""
     try:
-        array = given if isinstance(given, Array) else asarray(given, copy=False)
+        array = value if isinstance(value, Array) else asarray(value, copy=False)
     except ValueError as error:
         raise ArgumentTypeError(
-            f"array is of type {type(given).__name__}; pass an Array on a GPU, or another library's ({error})"
+            f"array is of type {type(value).__name__}; pass an Array on a GPU, or another library's ({error})"
         ) from None
     if array.device_index < 0:
         raise ArgumentTypeError("array is in the host's memory; copy it to a device")
@@ -368,7 +364,7 @@ def encode(bindings: Any, call: str, array: Array, options: Options, middle: tup
 
 
 def number_in(numbers: Any, prefix: str, name: str) -> Any:
-    found = getattr(numbers, prefix + name, None)
-    if found is None:
+    number = getattr(numbers, prefix + name, None)
+    if number is None:
         raise not_supported(f"the installed cuda-bindings have no {prefix}{name}; a later one has")
-    return found
+    return number

@@ -83,8 +83,8 @@ class DefaultGenerators(tuple[Generator, ...]):
     def __add__(self, other: Any) -> Any:
         return tuple(self) + tuple(other)
 
-    def index(self, *given: Any) -> int:
-        return tuple(self).index(*given)
+    def index(self, *arguments: Any) -> int:
+        return tuple(self).index(*arguments)
 
     def count(self, generator: object) -> int:
         return tuple(self).count(generator)
