@@ -193,8 +193,8 @@ class DriverMemory:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The bytes as other libraries take them: the CUDA Array Interface, version 3."""
-        told = {"shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3}
-        return {**told, "data": (self.ptr, False), "stream": self.stream.handle or 1}
+        layout = {"shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3}
+        return {**layout, "data": (self.ptr, False), "stream": self.stream.handle or 1}
 
     def __enter__(self) -> DriverMemory:
         return self

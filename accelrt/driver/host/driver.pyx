@@ -612,16 +612,16 @@ cdef int module_global_locked(
 
 
 cdef int function_attribute_locked(uintptr_t function, int attribute, int* out_value) noexcept nogil:
-    cdef const HostFunction* known
+    cdef const HostFunction* host_function
     if attribute < 0 or attribute >= ATTRIBUTES:
         return INVALID_VALUE
-    known = find_function(function)
-    if known == NULL:
+    host_function = find_function(function)
+    if host_function == NULL:
         return INVALID_HANDLE
     if attribute == ATTRIBUTE_THREADS:
         out_value[0] = MOST_THREADS
     elif attribute == ATTRIBUTE_DYNAMIC:
-        out_value[0] = known.most_shared
+        out_value[0] = host_function.most_shared
     elif attribute == ATTRIBUTE_CARVEOUT:
         out_value[0] = -1
     return 0
