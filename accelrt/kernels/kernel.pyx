@@ -3,6 +3,7 @@ by pointer; and sleep."""
 cimport cython
 import os
 import sys
+from weakref import WeakValueDictionary
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.complex cimport PyComplex_ImagAsDouble, PyComplex_RealAsDouble
@@ -693,6 +694,8 @@ cdef tuple triple(const unsigned int* lengths):
 
 
 # --- kernels -----------------------------------------------------------------------------------------------
+cdef object loaded_by_function = WeakValueDictionary()  # handle -> Loaded, of modules that accelrt loaded
+
 
 @cython.no_gc_clear  # the destructor needs owner until the module is unloaded
 cdef class Loaded:
@@ -715,6 +718,8 @@ cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str n
     kernel.most_shared = PERMITTED
     kernel.last_stream = UINTPTR_MAX
     kernel.handle = handle
+    if loaded.handle:
+        loaded_by_function[handle] = loaded
     return kernel
 
 
@@ -763,22 +768,22 @@ cdef class Kernel:
     ) -> Kernel:
         """Returns a kernel that another library loaded, for accelrt to launch.
 
-            kernel = accelrt.Kernel.from_handle(function.handle, "const float* x, float* y, int n")
-
         Arguments:
             handle: int or an object with __int__, the driver's function (CUfunction); or a CUkernel of cuda.bindings.
             signature: as of Module.function.
             device: as of Module, the one that it was loaded on.
             name: str, for errors and graphs; None is what the driver calls it.
-            owner: object, as long as which the code stays loaded, kept while anything needs that; None keeps handle.
+            owner: object that keeps the code loaded; None keeps handle, or the Module of accelrt's that has the function.
         Raises:
             ValueError, TypeError: the driver tells that it knows no such function; or the signature does not fit.
-            NotSupportedError: a CUkernel, on the host device or a driver that has none.
+            NotSupportedError: a CUkernel, where there are none.
         """
-        cdef Loaded loaded = Loaded.__new__(Loaded)
-        loaded.device_index = ordinal_of(device)
-        loaded.owner = handle if owner is None else owner
-        function, told = init.later("accelrt.kernels.foreign").find_function(handle, loaded.device_index)
+        cdef Loaded loaded
+        cdef int ordinal = ordinal_of(device)
+        function, told = init.later("accelrt.kernels.foreign").find_function(handle, ordinal)
+        loaded = loaded_by_function.get(function) or Loaded.__new__(Loaded)
+        if not loaded.handle:
+            loaded.device_index, loaded.owner = ordinal, handle if owner is None else owner
         return make_kernel(loaded, function, loaded.device_index, name or told, signature)
 
     def __getitem__(
@@ -1440,11 +1445,8 @@ PTX = b"""
 .version 6.4
 .target sm_50
 .address_size 64
-
-.visible .entry accelrt_sleep (.param .u64 given)
-{
-    .reg .pred %more;
-    .reg .u64 %cycles, %start, %now;
+.visible .entry accelrt_sleep (.param .u64 given) {
+    .reg .pred %more; .reg .u64 %cycles, %start, %now;
     ld.param.u64 %cycles, [given];
     mov.u64 %start, %clock64;
 again:

@@ -458,7 +458,10 @@ class DriverPool:
         chosen = self._stream(stream)
         give_left_over_back()
         row, pool = ("pool_alloc", (self.open_handle(),)) if self.handle else ("managed_pool_alloc", ())
-        code, address = getattr(Rows(), row)(self.device_index, chosen.handle, *pool, nbytes)
+        # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
+        code, address = CAPTURE_UNSUPPORTED, 0
+        if not pool or not chosen.is_capturing:
+            code, address = getattr(Rows(), row)(self.device_index, chosen.handle, *pool, nbytes)
         if code:
             raise status_error(code, row, ("device", self.device_index, "size", nbytes))
         return DriverMemory(self, nbytes, chosen, address)

@@ -8,6 +8,7 @@ from datetime import datetime
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
 from libc.stdlib cimport free
+from libc.string cimport strcmp
 
 from accelrt.allocator.pool cimport add_lent, drop_lent
 from accelrt.arrays.array import record_host_stream
@@ -21,15 +22,16 @@ from accelrt.driver.guard cimport (
 )
 cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
+from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport Table
 from accelrt.errors import ArgumentError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
+from accelrt.memory.driver_pool import DriverPool, give_back as give_driver_memory_back
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
-from accelrt.runtime.cuda_bindings import open_bindings
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 
@@ -51,6 +53,11 @@ cdef int tell_unraisable(object error, object where) noexcept:
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(where)
     return 0
+
+
+cdef bint is_inherited() noexcept:
+    # Whether this is a child of a fork: memory, and what a pool knows of it, are the parent's.
+    return strcmp(registry.active().name, b"forked") == 0
 
 
 cdef list put_off = []  # Allocations whose end has to wait for the end of a capture
@@ -99,7 +106,7 @@ cdef class Allocation:
 
     def __del__(self):
         cdef Allocation again
-        if not self.address:
+        if not self.address or is_inherited():
             return
         if not self.end_uses():  # a destructor runs once
             again = Allocation()
@@ -349,67 +356,73 @@ cdef class MemPoolResource(Resource):
 
 
 cdef class DriverPoolResource(Resource):
-    """DriverPoolResource(device=None, *, pool=None)\n--\n\n\
-    Device memory of the driver's stream-ordered pools (cuMemAllocAsync): of the device's own, which
-    accelrt.memory.DriverPool trims and sets, or of another one that you made.
+    """DriverPoolResource(device=None, *, pool=None, managed=False)\n--\n\n\
+    Memory of the driver's stream-ordered pools (cuMemAllocAsync): of the device's own, which accelrt.memory.DriverPool trims
+    and sets, or of another one.
 
     Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-        pool: int or an object with __int__, the handle of a pool of that device (CUmemoryPool, cudaMemPool_t), which has to
-            live as long as its memory; None is the device's own.
+        device: int, "cuda:1", ...; None is the current device, or pool's.
+        pool: DriverPool; or an int or an object with __int__, the handle of a pool of that device (CUmemoryPool,
+            cudaMemPool_t), which has to live as long as its memory; None is the device's own.
+        managed: bool, whether it is the device's own pool of managed memory (CUDA 13.0).
     Raises:
-        ValueError, TypeError: device names none, or pool is no handle.
-        NotSupportedError: by allocate(), where the driver has no such pool; at once, where pool is given on the host device.
+        ValueError, TypeError: device names none, or pool is no handle, of another device, or another process's.
+        NotSupportedError: by allocate(), where the driver has no such pool.
     Attributes:
-        pool: int, or None.
+        pool: DriverPool, int, or None.
+        managed: bool.
     """
     cdef readonly object pool
-    cdef object bindings
-    cdef object handle
+    cdef readonly bint managed
+    cdef object handle  # of a pool that is not the device's own; or None
 
-    def __init__(self, device: DeviceArgument | None = None, *, pool: SupportsInt | None = None) -> None:
-        Resource.__init__(self, device)
-        if pool is None:
-            return
-        self.bindings = open_bindings(
-            "pools of NVIDIA's driver are a GPU's; the host device has none", "DriverPoolResource"
-        )
-        self.pool = checked_address_int(int(pool), "pool")
-        self.handle = self.bindings.CUmemoryPool(self.pool)
-
-    cdef int take_of_pool(self, object nbytes, uintptr_t stream, uintptr_t* out_address) except -1:
-        # Compiled calls alone, so that no interruption comes between the memory and its address.
-        cdef int code
-        status, address = self.bindings.cuMemAllocFromPoolAsync(nbytes, self.handle, stream)
-        code = int(status)
-        if code == 0:
-            out_address[0] = int(address)
-        return code
+    def __init__(
+        self, device: DeviceArgument | None = None, *, pool: DriverPool | SupportsInt | None = None, bint managed=False,
+    ) -> None:
+        cdef bint is_ours = isinstance(pool, DriverPool)
+        Resource.__init__(self, pool.device_index if is_ours and device is None else device)
+        if managed and pool is not None:
+            raise ArgumentError("managed is of the device's own pool; pass DriverPool(managed=True) as pool, or neither")
+        self.managed = pool.managed if is_ours else managed
+        if is_ours:
+            if pool.device_index != self.device_index:
+                raise ArgumentError(f"pool is of device {pool.device_index}, the resource of {self.device_index}")
+            if pool.is_mapped:
+                raise ArgumentError("pool is another process's, which alone allocates from it")
+            self.pool, self.handle = pool, pool.handle or None
+        elif pool is not None:
+            self.pool = self.handle = checked_address_int(int(pool), "pool")
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        cdef uintptr_t address = 0, handle = mark_used(stream)
+        cdef Table* table = registry.active()
+        cdef uintptr_t address = 0, handle = mark_used(stream), pool = 0
         cdef size_t size = nbytes
         cdef int device = self.device_index, code
-        if self.pool is not None:
-            code = self.take_of_pool(nbytes, handle, &address)
-            if code == INVALID_CONTEXT:  # the thread has none
-                registry.active().set_device(device)
-                code = self.take_of_pool(nbytes, handle, &address)
-        else:
-            with nogil:
-                code = registry.active().async_alloc(device, handle, size, &address)
+        cdef bint is_of_managed = self.managed
+        if self.handle is not None:
+            pool = self.handle if self.pool is self.handle else self.pool.open_handle()
+        with nogil:
+            if pool:
+                code = table.pool_alloc(device, handle, pool, size, &address)
+            elif is_of_managed:
+                code = table.managed_pool_alloc(device, handle, size, &address)
+            else:
+                code = table.async_alloc(device, handle, size, &address)
         if code == OUT_OF_MEMORY:
             refuse(self, nbytes, "the driver's pool has no room")
         if code:
-            raise_status(code, "async_alloc" if self.pool is None else "cuMemAllocFromPoolAsync",
+            raise_status(code, "pool_alloc" if pool else "managed_pool_alloc" if self.managed else "async_alloc",
                          ("device", device, "size", nbytes))
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         cdef uintptr_t place = address, handle = mark_used(stream)
         cdef int device = self.device_index, code
-        with nogil:
-            code = registry.active().async_free(device, handle, place)
+        if self.managed or driver_name() != "cuda":  # a GPU's captures take the other pools' memory
+            code = give_driver_memory_back(device, stream, address)  # later, where the stream is captured
+        else:
+            with nogil:
+                code = registry.active().async_free(device, handle, place)
         if code:
             raise_status(code, "async_free", ("device", device, "address", address))
 
@@ -1176,7 +1189,7 @@ cdef class PoolResource(Adaptor):
 
     def __del__(self):
         # Chunks of which something is still allocated by address go too, for nobody could give that back.
-        if self.turn is None:
+        if self.turn is None or is_inherited():
             return
         self.settle()
         for address, chunk in list(self.chunks.items()):
@@ -1190,6 +1203,8 @@ cdef class PoolResource(Adaptor):
     # holder looks through at the end; an allocation there takes a chunk of its own.
 
     cdef bint enter(self) except -1:
+        if is_inherited():  # where a thread of the parent's may have the turn, and may have left the tables half changed
+            raise_status(FORKED, "PoolResource")
         if self.turn.acquire(False):
             self.holder = get_ident()
             return True
@@ -1206,7 +1221,7 @@ cdef class PoolResource(Adaptor):
         return 0
 
     cdef int settle(self) except -1:
-        while self.arrivals and self.turn.acquire(False):
+        while self.arrivals and not is_inherited() and self.turn.acquire(False):
             self.holder = get_ident()
             try:
                 self.absorb()

@@ -111,6 +111,26 @@ def test_memory_that_was_freed_serves_its_stream_at_once_and_another_one_when_it
     assert rows.ok("async_get", 0, RESERVED) == rows.ok("async_get", 0, USED) == 0
 
 
+def test_idle_memory_makes_room_for_what_does_not_fit_it(rows, on_host, stream, other):
+    room = rows.ok("memory_info", 0)[0]
+    large, small = room // 4 * 3 // (2 * MIB) * 2 * MIB, room // 10 * 3 // (2 * MIB) * 2 * MIB
+    rows.ok("async_set", 0, THRESHOLD, 1 << 40)
+    address = rows.ok("async_alloc", 0, stream, large)
+    gate = rows.gate(stream)
+    rows.ok("async_free", 0, stream, address)
+    assert rows.async_alloc(0, other, small)[0] == OUT_OF_MEMORY
+    assert rows.ok("async_alloc", 0, stream, small) == address  # its own stream comes behind the free
+    rows.ok("async_free", 0, stream, address)
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    again = rows.ok("async_alloc", 0, other, small)
+    assert rows.ok("async_get", 0, RESERVED) == small
+    rows.ok("async_free", 0, other, again)
+    rows.ok("async_set", 0, THRESHOLD, 0)
+    rows.ok("device_synchronize", 0)
+    rows.ok("async_trim", 0, 0, 0)
+
+
 def test_no_capture_takes_memory_of_a_pool(rows, pool, stream, on_host):
     rows.ok("capture_begin", 0, stream, 2)
     assert rows.async_alloc(0, stream, MIB)[0] == UNSUPPORTED

@@ -83,6 +83,17 @@ def test_what_the_code_belongs_to_lives_as_long_as_a_kernel_a_launch_or_a_graph(
     assert gone() is None
 
 
+def test_the_handle_of_a_kernel_of_accelrts_keeps_its_module_loaded(image):
+    module = accelrt.Module(image)
+    handle = module.function("number").handle
+    kernel = accelrt.Kernel.from_handle(handle, device=0)
+    module.unload()
+    del module
+    gc.collect()
+    assert kernel.attributes.max_threads_per_block >= 64
+    assert (written(kernel) == numbers(3)).all()
+
+
 @pytest.mark.parametrize(
     ("handle", "error", "text"),
     [

@@ -148,6 +148,20 @@ def test_a_pool_lives_as_long_as_its_memory(pool):
     assert seen(held) == [5]
 
 
+def test_no_capture_allocates_and_what_dies_beside_one_goes_back_later(pool):
+    stream, graph, buffer = accelrt.Stream(), accelrt.CUDAGraph(), accelrt.Buffer(64)
+    held = pool.allocate(NBYTES, stream)
+    with accelrt.graph(graph, stream=stream):
+        buffer.fill(1)
+        del held
+        gc.collect()
+        with pytest.raises(accelrt.CaptureError):
+            pool.allocate(64)
+    assert pool.used_mem_current >= NBYTES
+    pool.trim_to(0)
+    assert pool.used_mem_current == 0
+
+
 def test_what_is_no_pool_for_others_is_refused(pool):
     for wrong in (-1, True, "8", 1 << 60):
         with pytest.raises(ValueError, match="max_size is"):

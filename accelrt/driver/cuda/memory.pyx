@@ -437,9 +437,7 @@ cdef int pool_import_entered(int device, int file, uintptr_t* out_pool) noexcept
 
 
 cdef int pool_alloc_entered(uintptr_t stream, uintptr_t pool, size_t size, uintptr_t* out_address) noexcept nogil:
-    # Graphs take no such memory: a capture would have an allocation of its own instead.
-    cdef int code = refuse_capturing(stream)
-    return code if code else alloc_from(<CUmemoryPool>pool, stream, size, out_address)
+    return alloc_from(<CUmemoryPool>pool, stream, size, out_address)
 
 
 cdef int pool_pointer_export_entered(uintptr_t address, char* out_ipc) noexcept nogil:

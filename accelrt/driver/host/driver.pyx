@@ -20,7 +20,7 @@ the stream, the graph, the function and so on that it names.
 import errno
 import os
 
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strcmp, strlen
@@ -773,6 +773,7 @@ cdef struct Pooled:
     size_t size        # bytes, of whole pages
     long offset        # in the pool's file
     bint used
+    size_t taken       # bytes that count as used, while it is
     uintptr_t stream   # that freed it, and
     Ticket* ticket     # where in its order; NULL: it was past it at once
     Pooled* next
@@ -841,7 +842,7 @@ cdef void forget_block(HostPool* pool, Pooled** slot) noexcept nogil:
     slot[0] = block.next
     count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
     if block.used:
-        count_pooled(pool, USED_BYTES, -<int64_t>block.size)
+        count_pooled(pool, USED_BYTES, -<int64_t>block.taken)
     if pool.kind == POOLED and not pool.imported:
         empty_file(pool.file, block.offset, block.size)
         lock_memory()
@@ -890,12 +891,12 @@ cdef void settle_pools() noexcept nogil:
     drop_destroyed()
 
 
-cdef Pooled* idle_pooled(HostPool* pool, uintptr_t stream, size_t size) noexcept nogil:
-    # The smallest that fits and is less than twice as large.
+cdef Pooled* idle_pooled(HostPool* pool, uintptr_t stream, size_t size, size_t most) noexcept nogil:
+    # The smallest that fits and has less than so many bytes.
     cdef Pooled* block = pool.blocks
     cdef Pooled* best = NULL
     while block != NULL:
-        if not block.used and size <= block.size < 2 * size and (block.stream == stream or is_past(block)):
+        if not block.used and size <= block.size < most and (block.stream == stream or is_past(block)):
             if best == NULL or block.size < best.size:
                 best = block
         block = block.next
@@ -919,14 +920,20 @@ cdef int take_pooled(HostPool* pool, uintptr_t stream, size_t size, uintptr_t* o
         return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
     if code:
         return code
-    block = idle_pooled(pool, stream, whole)
+    block = idle_pooled(pool, stream, whole, 2 * whole)
     if block == NULL:
         give_up_idle(pool, pool.values[THRESHOLD])
         code = add_pooled(pool, whole, &block)
+    if code == OUT_OF_MEMORY:
+        give_up_idle(pool, 0)
+        code = add_pooled(pool, whole, &block)
+    if code == OUT_OF_MEMORY:  # what is idle for this stream alone, however large
+        block = idle_pooled(pool, stream, whole, SIZE_MAX)
+        code = 0 if block != NULL else OUT_OF_MEMORY
     if code == 0:
         drop_ticket(block.ticket)
-        block.ticket, block.used = NULL, True
-        count_pooled(pool, USED_BYTES, block.size)
+        block.ticket, block.used, block.taken = NULL, True, rounded(size, 512)  # as NVIDIA's driver counts
+        count_pooled(pool, USED_BYTES, block.taken)
         out_address[0] = block.address
     return code
 
@@ -1037,7 +1044,7 @@ cdef int give_pooled(int device, uintptr_t stream, uintptr_t address) noexcept n
     block.ticket = mark(on, &code)
     if code == 0:
         block.used, block.stream = False, stream
-        count_pooled(pool, USED_BYTES, -<int64_t>block.size)
+        count_pooled(pool, USED_BYTES, -<int64_t>block.taken)
         drop_destroyed()
     return code
 
@@ -1260,7 +1267,7 @@ cdef int pool_pointer_import_locked(
     if code:
         free(made)
         return code
-    made.offset, made.used = told.offset, True
+    made.offset, made.used, made.taken = told.offset, True, told.size
     keep_block(pool, made, told.size)
     count_pooled(pool, USED_BYTES, told.size)
     out_address[0] = made.address
