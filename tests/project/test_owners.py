@@ -25,6 +25,8 @@ HANDLES = {
 }
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
+    "accelrt.driver.registry.RowCalls",
+    "accelrt.driver.registry.Rows",
     "accelrt.streams.stream.ExternalStream",
     "accelrt.memory.live.OutOfMemoryObserver",
     "accelrt.nvtx.Domain",
