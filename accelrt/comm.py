@@ -16,7 +16,7 @@ from accelrt.arrays.exchange import empty, empty_like
 from accelrt.devices.device import device
 from accelrt.nccl.codes import OPERATIONS, numbers_of
 from accelrt.nccl.communicator import ordinal_of
-from accelrt.nccl.operands import as_array
+from accelrt.nccl.ranks import as_array
 from accelrt.runtime import init
 from accelrt.streams.stream import stream as stream_context
 

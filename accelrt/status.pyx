@@ -234,7 +234,7 @@ def status_error(int code, str call="", tuple arguments=(), str meaning="") -> E
         return errors.ForkedError(FORK_TEXT)
     cdef const Entry* entry = find(code)
     name = status_name(code).decode()
-    arguments_text = ", ".join(f"{key}={show(value)}" for key, value in zip(arguments[::2], arguments[1::2], strict=True))
+    arguments_text = ", ".join([f"{key}={show(value)}" for key, value in zip(arguments[::2], arguments[1::2], strict=True)])
     text = f"{call}({arguments_text}) answered {name} ({code}): {meaning or status_text(code).decode()}"
     if not meaning and entry != NULL and entry.advice[0]:
         text += f"; {entry.advice.decode()}"

@@ -315,7 +315,7 @@ def advise(
     cdef Py_ssize_t index
     cdef int code = 0, number
     if advice not in ADVICE:
-        raise ArgumentError(f"advice is {advice!r}; it may be {', '.join(repr(name) for name in ADVICE)}")
+        raise ArgumentError(f"advice is {advice!r}; it may be {', '.join([repr(name) for name in ADVICE])}")
     setting, unsetting, placed = ADVICE[advice]
     if location is not None and not placed:
         raise ArgumentError(f"location is {location!r}; 'read_mostly' holds for every device, so pass none")

@@ -553,7 +553,7 @@ cdef extern from *:
     bint moved "accelrt_moved"() nogil
 
 cdef dict data = getattr(os.environ, "_data", {})  # keeps values as objects that a change replaces
-cdef tuple encoded = tuple(os.environ.encodekey(name) for name in NAMES["cuda"])
+cdef tuple encoded = tuple([os.environ.encodekey(name) for name in NAMES["cuda"]])
 cdef tuple names = NAMES["cuda"]
 cdef tuple values_at_init = (None, None)
 cdef bint is_watching = False
@@ -587,7 +587,7 @@ cdef int warn() except -1:
 
 
 cdef int look_again() except -1:
-    first, second = (name.encode() for name in names)
+    first, second = [name.encode() for name in names]
     look(first, second)
     return 0
 

@@ -26,15 +26,22 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROW = re.compile(r"^    int \(\*(\w+)\)\((.*)\) noexcept nogil")
-# buffers that a row fills: name -> (bytes, expression of what Python gets)
+# buffers that a row fills: name -> (bytes, the type of what Python gets)
 BUFFERS = {
-    "out_text": (256, "out_text.decode()"),
-    "out_uuid": (16, "(<char*>out_uuid)[:16]"),
-    "out_log": (4096, "out_log.decode(errors='replace')"),
-    "out_ipc": (64, "(<char*>out_ipc)[:64]"),
+    "out_text": (256, "str"),
+    "out_uuid": (16, "bytes"),
+    "out_log": (4096, "str"),
+    "out_ipc": (64, "bytes"),
 }
 # What Python gives the address of, as int.
 POINTERS = ("host_fn", "void*", "void**", "NodeParams*")
+# The member of registry.pyx's Value that has an argument of a type, or what it points at.
+MEMBERS = {
+    **{"int": "number", "bint": "number", "unsigned int": "count", "size_t": "size", "uintptr_t": "address"},
+    **{"uint64_t": "wide", "float": "real", "const char*": "text", "char*": "text"},
+    **dict.fromkeys(POINTERS, "address"),
+}
+MOST_VALUES = 16  # arguments of one row
 # Rows that name a stream or an event and are not held back: one may be asked at any time, two wait, so that
 # their drivers hold back the calls that they are made of.
 AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
@@ -232,43 +239,63 @@ def count_filled(rows: list[Row]) -> str:
     )
 
 
-def python_kind(answer: str) -> str:
-    """The type in Python of what a row wrote: text and bytes come from buffers."""
-    if ".decode(" in answer:
-        return "str"
-    return "bytes" if "[" in answer else "int"
+def python_type(type_: str) -> str:
+    return {"float": "float", "bint": "bool", "const char*": "bytes"}.get(type_, "int")
+
+
+def python_stub(row: Row) -> str:
+    """The line of the stub that has a row as a method of what it reads, with the type of what it answers."""
+    taken, kinds = ["self"], ["int"]
+    for argument in row.arguments:
+        if argument.name in BUFFERS:
+            kinds.append(BUFFERS[argument.name][1])
+        elif argument.is_out:
+            kinds.append(python_type(argument.type.removesuffix("*")))
+        else:
+            kind = "object" if argument.type in POINTERS else python_type(argument.type)
+            taken.append(f"{argument.name}: {kind}")
+    result = "int" if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
+    return f"    # stub: def {row.name}({', '.join(taken)}) -> {result}: ...\n"
 
 
 def python_call(row: Row) -> str:
-    """One method: takes the arguments that are read, returns (code, what was written, ...)."""
-    read = [a for a in row.arguments if not a.is_out]
-    declared, passed, answers = [], [], ["code"]
-    for argument in row.arguments:
-        value = argument.name
-        if argument.name in BUFFERS:
-            size, answer = BUFFERS[argument.name]
-            declared.append(f"cdef char[{size}] {argument.name}")
-            declared.append(f"memset({argument.name}, 0, {size})")
-            answers.append(answer)
-        elif argument.is_out:
-            declared.append(f"cdef {argument.type.removesuffix('*')} {argument.name} = 0")
-            value = f"&{argument.name}"
-            answers.append(argument.name)
-        elif argument.type in POINTERS:
-            value = f"<{argument.type}>{argument.name}_"
-        passed.append(value)
-    pointers = [a for a in read if a.type in POINTERS]
-    declared += [f"cdef uintptr_t {a.name}_ = {a.name}" for a in pointers]
-    parameters = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
-    body = "".join(f"        {line}\n" for line in declared)
-    kinds = ["int", *(python_kind(answer) for answer in answers[1:])]
-    result = "int" if len(answers) == 1 else f"tuple[{', '.join(kinds)}]"
+    """The function that calls a row with values that Python gave, or that it writes."""
+    passed = []
+    for index, argument in enumerate(row.arguments):
+        is_pointed_at = argument.is_out and argument.name not in BUFFERS
+        value = (
+            f"values[{index}].{MEMBERS[argument.type.removesuffix('*') if is_pointed_at else argument.type]}"
+        )
+        cast = f"<{argument.type}>" if argument.type in POINTERS else ""
+        passed.append(f"{'&' * is_pointed_at}{cast}{value}")
     return (
-        f"    def {row.name}(self{', ' if parameters else ''}{parameters}) -> {result}:\n"
-        f"        cdef int code\n{body}"
-        f"        with nogil:\n"
-        f"            code = self.table.{row.name}({', '.join(passed)})\n"
-        f"        return {'code' if len(answers) == 1 else '(' + ', '.join(answers) + ')'}\n"
+        f"cdef int call_{row.name}(Table* table, Value* values) noexcept nogil:\n"
+        f"    return table.{row.name}({', '.join(passed)})\n"
+    )
+
+
+def python_text(row: Row) -> str:
+    """The row's name and arguments, as registry.pyx reads them where the row is first called."""
+    arguments = (
+        f"{f'char[{BUFFERS[a.name][0]}]' if a.name in BUFFERS else a.type} {a.name}" for a in row.arguments
+    )
+    return f'    "{row.name}({", ".join(arguments)})\\n"\n'
+
+
+def python_rows(rows: list[Row]) -> str:
+    """The rows that Python sees: a function for each, their texts, and the stub of their class."""
+    if most := [row.name for row in rows if len(row.arguments) > MOST_VALUES]:
+        raise ValueError(f"{most} have more than {MOST_VALUES} arguments: raise MOST_VALUES")
+    functions = ", ".join(f"&call_{row.name}" for row in rows)
+    return "\n\n".join(
+        [
+            f"cdef enum:\n    MOST_VALUES = {MOST_VALUES}\n",
+            *map(python_call, rows),
+            f"cdef row_fn[{len(rows)}] row_functions = [{functions}]\n",
+            "cdef str ROW_TEXTS = (\n" + "".join(map(python_text, rows)) + ")\n",
+            'class RowCalls(RowTable):\n    """The rows as methods, which registry.pyx adds."""\n'
+            + "".join(map(python_stub, rows)),
+        ]
     )
 
 
@@ -457,22 +484,20 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
 def render() -> dict[str, str]:
     """File name -> text of every file that is derived."""
     rows = read_rows()
-    names = "ROW_NAMES = (\n" + "".join(f'    "{row.name}",\n' for row in rows) + ")\n"
     registry = [constant("unfilled", "NOT_SUPPORTED", row) for row in rows]
     registry += [constant("forked", "FORKED", row) for row in rows]
     registry += [forward("sentinel", "bring_up()", "active()", row, i) for i, row in enumerate(rows)]
     registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
-    registry += [count_filled(rows), names]
+    registry.append(count_filled(rows))
     faults = [f"cdef enum:\n    ROW_COUNT = {len(rows)}\n"]
     faults += [intercepted(row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
     held_back = [row for row in rows if is_guarded(row)]
-    calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {
         "registry_rows.pxi": "\n\n".join(registry),
         "fault_rows.pxi": "\n\n".join(faults),
         "guarded_rows.pxi": "\n\n".join([*map(guarded, held_back), guard(held_back)]),
-        "python_rows.pxi": "\n".join(calls),
+        "python_rows.pxi": python_rows(rows),
         **render_drivers(rows),
     }
 

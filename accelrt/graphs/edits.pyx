@@ -1448,7 +1448,7 @@ cdef list moved_elsewhere(Bindings before, list parameters):
             if (begin, size) != (address, nbytes) and begin < address + nbytes and address < begin + size:
                 raise ValueError(f"{name} is a part of memory in whose place other GraphParameters gave the graph other "
                                  "memory; name all of it, or instantiate the graph anew")
-        if all(begin != address for _, begin, _, _, _ in parameters):
+        if all([begin != address for _, begin, _, _, _ in parameters]):
             found.append((None, *parameter[1:]))
     return found
 

@@ -1314,7 +1314,7 @@ cdef dict segment_dict(const Saved* saved, const SavedSegment* segment):
             })
     return {
         "address": segment.address,
-        "total_size": sum(block["size"] for block in blocks),
+        "total_size": sum([described["size"] for described in blocks]),
         "stream": segment.stream,
         "segment_type": "large" if segment.kind == LARGE else "small",
         "is_expandable": segment.shape != PLAIN,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from accelrt.arrays.array import Array, Buffer
 from accelrt.core import process
 from accelrt.errors import NcclError, NotSupportedError
-from accelrt.nccl import operands, process_end
+from accelrt.nccl import process_end
 from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
-from accelrt.nccl.operands import group
+from accelrt.nccl.ranks import as_array, checked_number, group, read_operand, stream_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def is_available(tensors: Sequence[Any] | None = None) -> bool:
     devices = set()
     for tensor in tensors or ():
         try:
-            array = operands.as_array(tensor)
+            array = as_array(tensor)
         except (TypeError, ValueError, BufferError):
             return False
         if not array.is_contiguous or array.device_index < 0 or array.device_index in devices:
@@ -117,7 +117,7 @@ def _device_of(source: Any) -> int:
     if hasattr(source, "__dlpack_device__"):
         kind, number = source.__dlpack_device__()
         return int(number) if kind in (CUDA, MANAGED) else -1
-    return operands.as_array(source).device_index
+    return as_array(source).device_index
 
 
 class _Call:
@@ -136,7 +136,7 @@ class _Call:
             _check_length(streams, "streams", len(self._given))
         self.comms = self._find_communicators(comms)
         self.streams = [
-            operands.stream_on(None if streams is None else streams[index], comm.device_index)
+            stream_on(None if streams is None else streams[index], comm.device_index)
             for index, comm in enumerate(self.comms)
         ]
         self.inputs = [
@@ -204,7 +204,7 @@ class _Call:
         return list(comms)
 
     def _read(self, source: Any, index: int, name: str, written: bool) -> Array:
-        return operands.read(source, self.streams[index], name, written)
+        return read_operand(source, self.streams[index], name, written)
 
     def _compare(self, array: Array, name: str, size: int, words: str) -> None:
         dtype = self.inputs[0].dtype
@@ -310,7 +310,7 @@ def reduce(
 def _read_root(root: Any, count: int) -> int:
     if hasattr(root, "__index__") and -count <= root.__index__() < 0:
         root = root.__index__() + count
-    return operands.checked_number(root, "root", 0, count - 1)
+    return checked_number(root, "root", 0, count - 1)
 
 
 def broadcast(

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device, device_count, synchronize
 from accelrt.errors import ForkedError, NcclError
-from accelrt.nccl import operands, process_end
+from accelrt.nccl import process_end
 from accelrt.nccl.codes import OPERATIONS, PARTS, error_of, numbers_of
 from accelrt.nccl.config import checked
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
-from accelrt.nccl.operands import Hold, Turn, calls_of, checked_number, groups, put
+from accelrt.nccl.ranks import Hold, Turn, calls_of, checked_number, groups, put, read_operand, stream_on
 from accelrt.nccl.splitting import checked_side, shrink, split
 from accelrt.runtime import init
 
@@ -290,9 +290,9 @@ class Communicator:
         source: Any = None
         target: Any = None
         if kind.source:
-            source = operands.read(input, worker, "input", is_in_place and gets and not gives)
+            source = read_operand(input, worker, "input", is_in_place and gets and not gives)
         if gets:
-            target = source if is_in_place else operands.read(output, worker, "output", True)
+            target = source if is_in_place else read_operand(output, worker, "output", True)
         if source is not None and target is not None:
             self._compare(source, target, kind)
         reads = (source,) if source is not None and (gives or kind.root != "source") else ()
@@ -308,7 +308,7 @@ class Communicator:
 
     def _begin(self, stream: Any) -> Stream:
         self._check_open()
-        return operands.stream_on(stream, self.device_index)
+        return stream_on(stream, self.device_index)
 
     def _compare(self, source: Array, target: Array, kind: Kind) -> None:
         array, name, other, others = target, "output", source, "input"
@@ -424,7 +424,7 @@ class Communicator:
     def _find_last(self) -> Stream | None:
         last = self._last_stream
         try:
-            return None if last is None else operands.stream_on(last.handle, self.device_index)
+            return None if last is None else stream_on(last.handle, self.device_index)
         except ValueError:  # another library's, which is gone, and its work with it
             return None
 

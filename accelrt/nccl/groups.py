@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.copy import MemoryUse
-from accelrt.nccl import operands, process_end
+from accelrt.nccl import process_end
 from accelrt.nccl.codes import BackendError, error_of
 from accelrt.nccl.limits import POLL_SECONDS
-from accelrt.nccl.operands import calls_of, turn_of
+from accelrt.nccl.ranks import announce, begin_operation, calls_of, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Operation:
     def begin(self) -> None:
         """Before any operation of the group is put into a stream; what raises here leaves all of them out."""
         token = InGraph(self.comm)
-        self.captured, source, target = operands.begin(
+        self.captured, source, target = begin_operation(
             self.stream, self.call, self.reads, self.writes, self.source, self.target, token
         )
         self.addresses = source, target
@@ -156,7 +156,7 @@ def perform_in_turn(
     pending: list[Any], operations: list[Operation], module: Any, handles: dict[Any, Any], call: str
 ) -> None:
     for each in operations:
-        operands.announce(each.stream, each.call, each.reads, each.writes)
+        announce(each.stream, each.call, each.reads, each.writes)
     used = [array for each in operations for array in (*each.reads, *each.writes)]
     with MemoryUse(pending[0].words.partition("(")[0], used):
         for each in operations:

@@ -13,7 +13,7 @@ from accelrt.core import process
 from accelrt.devices.device import device
 from accelrt.errors import NcclError
 from accelrt.nccl.limits import POLL_SECONDS
-from accelrt.nccl.operands import end_all, has_ended
+from accelrt.nccl.ranks import end_all, has_ended
 
 if TYPE_CHECKING:
     from typing import Any

@@ -15,9 +15,8 @@ import numpy as np
 
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.nccl import operands
 from accelrt.nccl.groups import Shrinking, Splitting, perform
-from accelrt.nccl.operands import groups
+from accelrt.nccl.ranks import group, groups
 from accelrt.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:
     """Each rank's table of what all ranks asked for."""
     streams = [Stream(comm.device_index) for comm in comms]
     outputs = []
-    with operands.group():
+    with group():
         for comm, side, stream in zip(comms, sides, streams, strict=True):
             with stream:
                 own_side = asarray(np.array(side, np.int64), device=comm.device_index)

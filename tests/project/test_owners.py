@@ -26,6 +26,8 @@ HANDLES = {
 }
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
+    "accelrt.driver.registry.RowCalls",
+    "accelrt.driver.registry.Rows",
     "accelrt.streams.stream.ExternalStream",
     "accelrt.memory.live.OutOfMemoryObserver",
     "accelrt.nvtx.Domain",
@@ -95,8 +97,8 @@ PARTS = {
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.PartPickler",
     "accelrt.nccl.collectives._Call",
-    "accelrt.nccl.operands.Groups",
-    "accelrt.nccl.host_for_tests.OpenGroup",
+    "accelrt.nccl.ranks.Groups",
+    "accelrt.nccl.ranks.OpenGroup",
     "accelrt.nccl.groups.InGraph",
     "accelrt.nccl.groups.Joining",
     "accelrt.nccl.groups.Operation",
