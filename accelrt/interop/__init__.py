@@ -8,8 +8,9 @@ numba        numba-cuda: its memory manager
 peers        finds the libraries, and refuses what only a GPU's memory can be used for
 rmm          RMM: a resource of accelrt's, and memory from a resource of RMM's
 torch        torch: accelrt as its allocator
-torch_allocator.cpp  the allocator objects, of torch's own classes, with torch_history.h, torch_pools.h,
-             torch_pinned.h, torch_sharing.h and torch_probe.h, its known answers
+torch_allocator.cpp  the allocator objects, of torch's own classes, with torch_former.h, torch_history.h,
+             torch_pools.h, torch_pinned.h, torch_sharing.h and torch_probe.h, its known answers
+torch_mempool  torch.cuda.MemPool with sleep() and wake()
 torch_sources  what that is made of, and a compiler's arguments
 torch_sleep  its sleep() and wake(): which pools sleep, and what a device still holds then
 torch_memory_saver, vllm  the interfaces of torch_memory_saver, and of vLLM's CuMemAllocator, over accelrt

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import threading
 import time
 import warnings
 from types import ModuleType
@@ -19,13 +20,13 @@ from types import ModuleType
 import accelrt.memory as memory
 from accelrt import env
 from accelrt.allocator.external import torch_table
+from accelrt.core import process
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
-from accelrt.interop import torch_build, torch_sharing, torch_sleep
+from accelrt.interop import torch_build, torch_mempool, torch_sharing, torch_sleep
 from accelrt.interop.torch_sleep import PoolMoved, SleepReport, Staying
 from accelrt.memory import caching, mempool, torch_names
 from accelrt.memory.history import recording, snapshots
-from accelrt.memory.mempool import MemPool
 from accelrt.runtime import init as runtime
 
 TYPE_CHECKING = False
@@ -49,10 +50,25 @@ SETTERS = {
     "set_release_pool": "release_pool",
 }
 TAG = "accelrt tag "  # before a tag's number in a text of torch's events (torch_history.h)
+STAYS = (
+    "accelrt stays torch's allocator until the process ends: torch takes another allocator only in place of "
+    "one that is not initialised yet; for torch's own, start a process without install()"
+)
 _installed: Any = None  # what torch's allocator is made of; None: accelrt is not torch's
 _native: Any = None  # the compiled library, once it was loaded
 _replaced: list[tuple[Any, str, Any]] = []
 _home: tuple[int, int] = torch_sleep.DEFAULT  # accelrt's id of the pool of torch's default memory, if any
+_turn = threading.RLock()  # of install() and uninstall(); a signal's handler may come in between
+
+
+def _forget_parents_threads() -> None:
+    global _turn
+    _turn = threading.RLock()
+    if _native is not None:
+        _native.accelrt_torch_forked()
+
+
+process.call_at_fork("interop.torch", "tools", child=_forget_parents_threads)
 
 
 def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = False) -> None:
@@ -83,11 +99,15 @@ def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = Fa
     torch.compile's graph trees and observers, shows profilers no memory and sends no CUDA tensors to
     other processes.
     """
-    global _installed
-    if _installed is not None:
-        if _installed is _native:
+    with _turn:
+        if _installed is None:
+            choose_way(name, pinned, sleepable)
+        elif _installed is _native:
             extend(_native, pinned, sleepable)
-        return
+
+
+def choose_way(name: str, pinned: bool, sleepable: bool) -> None:
+    """Takes the first of the ways to become torch's allocator that can be taken."""
     torch = importlib.import_module("torch")
     require_cuda(torch)
     memory.enable_peer_access()
@@ -104,7 +124,7 @@ def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = Fa
             "torch.compile's graph trees, late installation, uninstall(), observers, the profiler's memory, "
             "MemPools with allocators, page-locked memory and the sleep of default memory",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     else:
         put_in(torch, library, name)
@@ -151,7 +171,7 @@ def load_prebuilt(torch: ModuleType, way: str) -> Any:
                 f"accelrt does not use the object that was made for torch {torch.__version__}, and compiles "
                 f"another: {error}",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return None
     return library
@@ -182,7 +202,10 @@ def put_in(torch: ModuleType, library: Any, name: str) -> None:
     _installed = library  # before torch has it, so that an interruption does not take it away from torch
     try:
         replace_functions(
-            torch, own_functions(torch), own_mempool_class(torch), torch_sharing.functions(torch)
+            torch,
+            own_functions(torch),
+            torch_mempool.own_class(torch, snapshot),
+            torch_sharing.functions(torch),
         )
         if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
             raise refuse(text.value.decode(errors="replace"))
@@ -202,7 +225,7 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
     allocator = plug(torch)
     _installed = allocator
     try:
-        replace_functions(torch, FUNCTIONS, mempool_class(torch), [])
+        replace_functions(torch, FUNCTIONS, torch_mempool.class_of_its_own(torch, snapshot, torchs_id), [])
         torch.cuda.memory.change_current_allocator(allocator)
         torch_table.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
@@ -245,30 +268,46 @@ def uninstall() -> None:
 
     Tensors that lie in accelrt's memory stay there until they are freed, page-locked ones too.
     """
-    global _installed
-    if _installed is None:
-        return
-    if _installed is not _native:
-        raise not_supported(
-            "accelrt stays torch's allocator until the process ends: torch takes another allocator only in "
-            "place of one that is not initialised yet; for torch's own, start a process without install()",
-            "accelrt.interop.torch.uninstall",
-        )
-    refuse_open_uses()
+    with _turn:
+        if _installed is None:
+            return
+        if _installed is not _native:
+            raise not_supported(STAYS, "accelrt.interop.torch.uninstall")
+        torch_table.settle_uses()
+        if torch_pool_users():
+            gc.collect()
+        try:
+            take_out()
+        finally:
+            try:
+                finish_leaving()
+            except BaseException:  # an interruption: it goes on where it was
+                finish_leaving()
+                raise
+
+
+def take_out() -> None:
+    """Gives torch its former allocator, to which pools go that are begun from here on until the end."""
+    refuse_users(torch_pool_users())
+    _native.accelrt_torch_leave(1)
+    refuse_users(torch_pool_users())
     if _native.accelrt_torch_uninstall():
         raise RuntimeError("another allocator is torch's by now, in accelrt's place; it has to go first")
-    torch_sharing.turn(False)
-    _native.accelrt_torch_unpin()
-    restore()
-    _installed = None
 
 
-def refuse_open_uses() -> None:
+def finish_leaving() -> None:
+    """Puts everything else back that install() changed, if torch has its former allocator."""
+    global _installed
+    _native.accelrt_torch_leave(0)
+    if _native.accelrt_torch_is_gone():
+        torch_sharing.turn(False)
+        _native.accelrt_torch_unpin()
+        restore()
+        _installed = None
+
+
+def refuse_users(users: list[str]) -> None:
     """Raises where torch has objects over accelrt's pools, whose ends it would tell the other allocator."""
-    torch_table.settle_uses()
-    if torch_pool_users():
-        gc.collect()
-    users = torch_pool_users()
     if users:
         counts = ", ".join(f"{users.count(kind)} {kind}" for kind in dict.fromkeys(users))
         raise RuntimeError(
@@ -581,105 +620,3 @@ def add_to_snapshot(found: dict[str, Any]) -> dict[str, Any]:
                 entry["tag"] = recording.tag_name(int(text.removeprefix(TAG)))
                 entry[key] = ""
     return found
-
-
-def own_mempool_class(torch: ModuleType) -> type:
-    """torch.cuda.MemPool with sleep() and wake(), which also says when it dies: its graphs may outlive it."""
-    base: Any = torch.cuda.MemPool
-    tell_holder = torch_table.tell_holder  # at exit the module's names are gone
-
-    class OwnMemPool(base):  # type: ignore[misc]
-        __doc__ = base.__doc__
-
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            torch.cuda.init()
-            super().__init__(*arguments, **named)
-            self._device = torch.cuda.current_device()
-            tell_holder(self._device, self.id, True)
-
-        def __del__(self) -> None:
-            if hasattr(self, "_device"):
-                tell_holder(self._device, self.id, False)
-
-        def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
-            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
-
-            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of
-            what torch does with it.  Until wake() nothing may touch them but their deletion.
-            """
-            return mempool.sleep(self, keep, self._device, exports=exports)
-
-        def wake(self) -> SleepResult:
-            """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""
-            return mempool.wake(self, self._device)
-
-        def is_asleep(self) -> bool:
-            """Tells whether the pool sleeps."""
-            return any(segment["asleep"] for segment in snapshot(self.id)["segments"])
-
-    OwnMemPool.__name__ = OwnMemPool.__qualname__ = "MemPool"
-    return OwnMemPool
-
-
-def mempool_class(torch: ModuleType) -> type:
-    """torch.cuda.MemPool over a pool of accelrt's.  torch's own class needs an allocator of torch's."""
-
-    class TorchMemPool:
-        """A pool of device memory, for torch.cuda.use_mem_pool and torch.cuda.graph.
-
-        Arguments:
-            allocator: None; torch's objects do not tell their functions (accelrt.MemPool takes accelrt's).
-            use_on_oom, no_split: bool, as accelrt.MemPool has them.
-        Raises:
-            NotSupportedError: allocator is given.
-        """
-
-        def __init__(
-            self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False
-        ) -> None:
-            if allocator is not None:
-                raise not_supported(
-                    "torch.cuda.MemPool(allocator=...) is not supported while accelrt is torch's allocator: "
-                    "torch's objects do not tell their functions; leave allocator out",
-                    "accelrt.interop.torch.MemPool",
-                )
-            torch.cuda.init()
-            self._pool = MemPool(None, use_on_oom, no_split, device=torch.cuda.current_device())
-
-        @property
-        def id(self) -> tuple[int, int]:
-            """(int, int), what torch.cuda.graph and memory_snapshot take."""
-            return torchs_id(self._pool.id)
-
-        @property
-        def allocator(self) -> None:
-            """None: the pool has no allocator of its own."""
-            return
-
-        def use_count(self) -> int:
-            """Returns how many hold the pool: this object, contexts and graphs."""
-            return self._pool.use_count()
-
-        def sleep(self, keep: str = "host", *, exports: str = "refuse") -> SleepResult:
-            """Gives the pool's memory back to its device, until wake(); see accelrt.MemPool.sleep.
-
-            torch's tensors of the pool are no exports: they own their memory, and accelrt sees nothing of
-            what torch does with it.  Until wake() nothing may touch them but their deletion.
-            """
-            return self._pool.sleep(keep, exports=exports)
-
-        def wake(self) -> SleepResult:
-            """Takes memory for a pool that sleeps, at the same addresses; see accelrt.MemPool.wake."""
-            return self._pool.wake()
-
-        def is_asleep(self) -> bool:
-            """Tells whether the pool sleeps."""
-            return self._pool.is_asleep()
-
-        def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-            """The pool's segments, as torch.cuda.memory_snapshot gives them."""
-            found: list[dict[str, Any]] = snapshot(self.id)["segments"]
-            return found
-
-    TorchMemPool.__name__ = TorchMemPool.__qualname__ = "MemPool"
-    return TorchMemPool

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "torch_former.h"
 #include "torch_history.h"
 #include "torch_pinned.h"
 #include "torch_pools.h"
@@ -21,10 +22,7 @@ namespace {
 using c10::DataPtr;
 using Counts = c10::CachingDeviceAllocator::DeviceStats;
 
-CUDAAllocator *before = nullptr;  // torch's allocator until accelrt's object is
-bool late;                       // it was initialised then, so that memory of it may be about
 std::string backend_name = "accelrt";
-std::atomic<int> devices{0};     // that torch initialised
 
 void free_ours(void *address);
 void free_plain(void *address) { accelrt->plain_free(reinterpret_cast<uintptr_t>(address)); }
@@ -42,15 +40,6 @@ template <class Stats>
 void fill_stats(Stats &into, const TorchCounter *counters) {
   for (int kind = 0; kind < 3; ++kind) fill_stat(into[kind], counters[kind]);
 }
-
-struct Blocks {
-  explicit Blocks(int device) {
-    TORCH_CHECK(accelrt->blocks(device, &blocks, &count) == 0, "the host has no memory for a snapshot");
-  }
-  ~Blocks() { accelrt->release_blocks(blocks); }
-  TorchBlock *blocks = nullptr;
-  size_t count = 0;
-};
 
 void report(void *address, int64_t size, DeviceIndex device) {
   int64_t allocated, reserved;
@@ -74,6 +63,7 @@ struct Allocator final : CUDAAllocator {
     uintptr_t address = 0;
     char text[TORCH_TEXT];
     if (size == 0) return nullptr;
+    refuse_in_tracker();
     Gathered gathered(RecordContext::STATE);
     Routed routed(device, stream);
     Homed homed(device, stream, routed.entered);
@@ -84,6 +74,7 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK(code == 0, text);
     void *given = reinterpret_cast<void *>(address);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(given, accelrt->size_of(device, address), device);
+    if (C10_UNLIKELY(is_tracked.load())) give_postponed();
     return given;
   }
 
@@ -109,13 +100,24 @@ struct Allocator final : CUDAAllocator {
   void *take_plain(size_t size, DeviceIndex device) {  // past the cache
     uintptr_t address = 0;
     char text[TORCH_TEXT];
-    if (size != 0)
-      TORCH_CHECK_WITH(OutOfMemoryError, accelrt->plain_alloc(device, size, &address, text) == 0,
-                       "CUDA out of memory. Tried to allocate ", size, " bytes past the cache. ", text);
+    int code = size == 0 ? 0 : accelrt->plain_alloc(device, size, &address, text);
+    TORCH_CHECK_WITH(OutOfMemoryError, code <= 0, "CUDA out of memory. Tried to allocate ", size,
+                     " bytes past the cache. ", text);
+    TORCH_CHECK(code == 0, text);
     return reinterpret_cast<void *>(address);
   }
 
+  void give_postponed() {
+    while (!freed_in_tracker.empty()) {
+      void *address = freed_in_tracker.back();
+      freed_in_tracker.pop_back();
+      give(address, false);
+    }
+  }
+
   void give(void *address, bool raises) {
+    if (raises) refuse_in_tracker();
+    if (C10_UNLIKELY(is_tracked.load() && in_tracker)) return freed_in_tracker.push_back(address);
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
     Gathered gathered(RecordContext::ALL);
@@ -125,6 +127,7 @@ struct Allocator final : CUDAAllocator {
     if (C10_UNLIKELY(reports)) report(address, -size, static_cast<DeviceIndex>(device));
     if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python != nullptr))
       (*python)->trace_gpu_memory_deallocation(c10::kCUDA, number);
+    if (C10_UNLIKELY(is_tracked.load())) give_postponed();
   }
 
   bool is_ours(void *address) const {
@@ -134,12 +137,16 @@ struct Allocator final : CUDAAllocator {
   }
 
   void require(DeviceIndex device) const {
+    refuse_in_tracker();
     TORCH_CHECK(device >= 0 && device < devices.load(), "Invalid device argument ", static_cast<int>(device),
                 ": torch has ", devices.load(), " devices of CUDA here, or has not initialised them yet");
   }
 
   CUDAAllocator *owner_of(DeviceIndex device, Pool pool) const {  // NULL: ours
-    return late && !is_known(device, pool) ? before : nullptr;
+    if (is_known(device, pool)) return nullptr;
+    TORCH_CHECK(late, "accelrt, which is torch's allocator here, never had a pool (", pool.first, ", ", pool.second,
+                ") on device ", static_cast<int>(device));
+    return before;
   }
 
   // c10::Allocator
@@ -171,7 +178,7 @@ struct Allocator final : CUDAAllocator {
       accelrt->empty();
     else
       accelrt->empty_pool(pool.first, pool.second);
-    if (late) before->emptyCache(pool);
+    if (late && !is_known(pool)) before->emptyCache(pool);
   }
   Counts getDeviceStats(DeviceIndex device) override {
     TorchStats read;
@@ -230,7 +237,10 @@ struct Allocator final : CUDAAllocator {
   }
   void setUserMetadata(const std::string &metadata) override { user_metadata = metadata; }
   std::string getUserMetadata() override { return user_metadata; }
-  void setNoSplit(DeviceIndex device, Pool pool) override { set_up(device, pool, [](Setup &setup) { setup.whole = 1; }); }
+  void setNoSplit(DeviceIndex device, Pool pool) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->setNoSplit(device, pool);
+    set_up(device, pool, [](Setup &setup) { setup.whole = 1; });
+  }
 #endif
 
   // c10::cuda::CUDACachingAllocator::CUDAAllocator
@@ -255,6 +265,7 @@ struct Allocator final : CUDAAllocator {
     char text[TORCH_TEXT];
     TORCH_CHECK(accelrt->init(count, text) == 0, text);
     devices.store(count);
+    if (allocator.load() != this) wake_former();  // uninstall() came in between
   }
   double getMemoryFraction(DeviceIndex device) override {
     require(device);
@@ -262,6 +273,7 @@ struct Allocator final : CUDAAllocator {
   }
   void setMemoryFraction(double fraction, DeviceIndex device) override {
     require(device);
+    TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
     accelrt->set_fraction(fraction, device);
   }
   void enable(bool value) override { caching.store(value); }
@@ -288,6 +300,8 @@ struct Allocator final : CUDAAllocator {
 
   void beginAllocateToPool(DeviceIndex device, Pool pool, Filter filter) override {
     char text[TORCH_TEXT];
+    Begin begin(device, pool);
+    if (begin.other != nullptr) return begin.other->beginAllocateToPool(device, pool, std::move(filter));
     int purpose = purpose_of(filter);
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
     int begun = purpose == TORCH_UNKNOWN ? TORCH_HOLDER : purpose;
@@ -317,7 +331,7 @@ struct Allocator final : CUDAAllocator {
     accelrt->release_pool(device, pool.first, pool.second);
   }
   int getPoolUseCount(DeviceIndex device, Pool pool) override {
-    if (CUDAAllocator *other = owner_of(device, pool)) return other->getPoolUseCount(device, pool);
+    if (late && !is_known(device, pool)) return before->getPoolUseCount(device, pool);
     return accelrt->pool_uses(device, pool.first, pool.second);
   }
   bool checkPoolLiveAllocations(DeviceIndex device, Pool pool, const std::unordered_set<void *> &expected) override {
@@ -340,7 +354,7 @@ struct Allocator final : CUDAAllocator {
   };
   std::map<std::pair<int, Pool>, Setup> setups;  // under pools_lock
   template <class Change>
-  void set_up(DeviceIndex device, Pool pool, Change change) {
+  void set_up(DeviceIndex device, Pool pool, Change change, bool raises = true) {
     Setup setup;
     {
       std::lock_guard<std::mutex> guard(pools_lock);
@@ -348,7 +362,8 @@ struct Allocator final : CUDAAllocator {
       setup = setups[{device, pool}];
     }
     int code = accelrt->set_up_pool(device, pool.first, pool.second, setup.source, setup.whole, setup.lends);
-    TORCH_CHECK(code == 0, "accelrt, which is torch's allocator here, could not set up a pool: status ", code);
+    TORCH_CHECK(code == 0 || !raises,  // the end of a MemPool, also in a forked child, raises nothing
+                "accelrt, which is torch's allocator here, could not set up a pool: status ", code);
   }
   void hold(DeviceIndex device, Pool pool, std::shared_ptr<CUDAAllocator> allocator) {
     char text[TORCH_TEXT];
@@ -379,16 +394,22 @@ struct Allocator final : CUDAAllocator {
   }
 #if TORCH_MINOR >= 11
   void createOrIncrefPool(DeviceIndex device, Pool pool, std::shared_ptr<CUDAAllocator> allocator) override {
+    Begin begin(device, pool);
+    if (begin.other != nullptr) return begin.other->createOrIncrefPool(device, pool, std::move(allocator));
     hold(device, pool, std::move(allocator));
   }
   void setUseOnOOM(DeviceIndex device, Pool pool, bool lends) override {
-    set_up(device, pool, [lends](Setup &setup) { setup.lends = lends; });
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->setUseOnOOM(device, pool, lends);
+    set_up(device, pool, [lends](Setup &setup) { setup.lends = lends; }, lends);
   }
 #else
   void createOrIncrefPool(DeviceIndex device, Pool pool, CUDAAllocator *allocator) override {
+    Begin begin(device, pool);
+    if (begin.other != nullptr) return begin.other->createOrIncrefPool(device, pool, allocator);
     hold(device, pool, std::shared_ptr<CUDAAllocator>(allocator, [](CUDAAllocator *) {}));
   }
   void setUseOnOOM(DeviceIndex device, Pool pool) override {
+    if (CUDAAllocator *other = owner_of(device, pool)) return other->setUseOnOOM(device, pool);
     set_up(device, pool, [](Setup &setup) { setup.lends = 1; });
   }
 #endif
@@ -486,6 +507,7 @@ struct Allocator final : CUDAAllocator {
     {
       std::lock_guard<std::mutex> guard(recorder.lock);
       recorder.trackers.push_back(std::move(tracker));
+      is_tracked.store(true);
     }
     follow();
   }
@@ -545,12 +567,6 @@ struct Allocator final : CUDAAllocator {
     answer.config_metadata.expandable_segments = true;
     return answer;
   }
-  static size_t active_bytes(const SnapshotInfo &snapshot, int device) {
-    size_t bytes = 0;
-    for (const auto &segment : snapshot.segments)
-      if (segment.device == device) bytes += segment.active_size;
-    return bytes;
-  }
   void add_segments(SnapshotInfo &answer, int device, Pool pool) {
     Blocks blocks(device);
     std::lock_guard<std::mutex> guard(recorder.lock);
@@ -580,24 +596,6 @@ struct Allocator final : CUDAAllocator {
     for (size_t rank = 0; rank < order.size(); ++rank)
       answer.segments[order[rank].second].registration_counter = static_cast<int32_t>(rank);
 #endif
-  }
-  void add_block(SegmentInfo &segment, const TorchBlock &block, int device) {
-    BlockInfo info;
-    info.size = block.size;
-    info.requested_size = block.requested;
-    info.allocated = block.state == TORCH_LIVE;
-    info.active = block.state != 0;
-    if (info.active) {
-      auto found = recorder.live.find({device, block.address});
-      if (found != recorder.live.end()) info.context_when_allocated = found->second;
-    }
-    segment.total_size += block.size;
-    if (info.allocated) segment.allocated_size += block.size;
-    if (info.active) {
-      segment.active_size += block.size;
-      segment.requested_size += block.requested;
-    }
-    segment.blocks.push_back(std::move(info));
   }
 #if TORCH_MINOR >= 11
   SnapshotInfo snapshot(Pool pool, bool traces) override { return snap(pool, traces); }
@@ -658,21 +656,37 @@ EXPORT int accelrt_torch_install(const TorchTable *table, const char *name, int 
   for (int device = 0; device < (late ? count : 0); ++device)  // torch may have asked for their access already
     if (accelrt_torch_former(device) > 0 && table->reach(device, device, text) != 0) return -1;
   devices.store(late ? count : 0);
-  c10::SetAllocator(c10::kCUDA, &ours, 255);
   allocator.store(&ours);
+  c10::SetAllocator(c10::kCUDA, &ours, 255);
+  if (late || !present->initialized()) return 0;
+  late = true;  // torch initialised CUDA in between
+  if (table->init(c10::cuda::device_count(), text) != 0) return -1;
+  devices.store(c10::cuda::device_count());
   return 0;
 }
+
+// From now on pools are begun by torch's former allocator, but for those that are in use; or no longer (Begin).
+EXPORT void accelrt_torch_leave(int leaves) {
+  if (leaves && devices.load() > 0) wake_former();
+  leaving.store(leaves);
+  while (leaves && begins.load() > 0) sched_yield();
+}
+
+EXPORT void accelrt_torch_forked() { forget_parents_threads(); }
 
 // Puts the allocator back that was torch's before; memory of accelrt's that is live stays so until its owners free it.
 // Not 0: another allocator is torch's by now.
 EXPORT int accelrt_torch_uninstall() {
   CUDAAllocator *expected = &ours;
   if (before == nullptr || allocator.load() == before) return 0;
-  if (allocator.load() == &ours && devices.load() > 0 && !before->initialized()) before->init(devices.load());
+  if (allocator.load() == &ours && devices.load() > 0) wake_former();
   if (!allocator.compare_exchange_strong(expected, before)) return -1;
   c10::SetAllocator(c10::kCUDA, before, 255);
+  if (devices.load() > 0) wake_former();  // torch initialised CUDA in between
   return 0;
 }
+
+EXPORT int accelrt_torch_is_gone() { return before != nullptr && allocator.load() == before; }
 
 // torch's page-locked memory from accelrt's cache, once accelrt's object is torch's allocator; and no longer.
 EXPORT void accelrt_torch_pin() { install_pinned(late); }

@@ -83,9 +83,32 @@ TraceEntry entry_of(TraceEntry::Action action, int device, uint64_t address, uin
   );
 }
 
+// Trackers of torch's are called under locks of the pool's.  A thread in one asks nothing of the pool; what it frees goes back
+// when it is out of it, and what it raises goes no further.
+std::atomic<bool> is_tracked{false};  // whether there are any
+thread_local bool in_tracker = false;
+thread_local std::vector<void *> freed_in_tracker;
+
+void refuse_in_tracker() {
+  TORCH_CHECK(!is_tracked.load() || !in_tracker, "accelrt, which is torch's allocator here, was called by a tracker of its own "
+              "events: those are told under its locks, so a tracker can note what happened and do the rest later");
+}
+
+void tell_tracker(const AllocatorTraceTracker &tracker, const TraceEntry &entry) {
+  in_tracker = true;
+  try {
+    tracker(entry);
+  } catch (const std::exception &error) {
+    fprintf(stderr, "accelrt: a tracker of torch's events raised an exception: %s\n", error.what());
+  } catch (...) {
+    fprintf(stderr, "accelrt: a tracker of torch's events raised an exception\n");
+  }
+  in_tracker = false;
+}
+
 // Under recorder.lock.
 void keep(TraceEntry entry) {
-  for (auto &tracker : recorder.trackers) tracker(entry);
+  for (auto &tracker : recorder.trackers) tell_tracker(tracker, entry);
   if (!recorder.records || recorder.skipped >> entry.action_ & 1) return;
   auto &trace = recorder.traces[entry.device_];
   trace.push_back(std::move(entry));
@@ -112,6 +135,43 @@ void watch(const TorchEvent *event) {
   keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
                 {event->pool[0], event->pool[1]},
                 when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr, event->tag));
+}
+
+struct Blocks {
+  explicit Blocks(int device) {
+    refuse_in_tracker();
+    TORCH_CHECK(accelrt->blocks(device, &blocks, &count) == 0, "the host has no memory for a snapshot");
+  }
+  ~Blocks() { accelrt->release_blocks(blocks); }
+  TorchBlock *blocks = nullptr;
+  size_t count = 0;
+};
+
+size_t active_bytes(const SnapshotInfo &snapshot, int device) {
+  size_t bytes = 0;
+  for (const auto &segment : snapshot.segments)
+    if (segment.device == device) bytes += segment.active_size;
+  return bytes;
+}
+
+// Under recorder.lock.
+void add_block(SegmentInfo &segment, const TorchBlock &block, int device) {
+  BlockInfo info;
+  info.size = block.size;
+  info.requested_size = block.requested;
+  info.allocated = block.state == TORCH_LIVE;
+  info.active = block.state != 0;
+  if (info.active) {
+    auto found = recorder.live.find({device, block.address});
+    if (found != recorder.live.end()) info.context_when_allocated = found->second;
+  }
+  segment.total_size += block.size;
+  if (info.allocated) segment.allocated_size += block.size;
+  if (info.active) {
+    segment.active_size += block.size;
+    segment.requested_size += block.requested;
+  }
+  segment.blocks.push_back(std::move(info));
 }
 
 // Whether anybody is told of events; under recorder.lock the answer is the present one.

@@ -100,8 +100,22 @@ struct PinnedAllocator final : at::HostAllocator {
   }
 
   at::DataPtr allocate(size_t size) override {
-    if (!serves.load() && before != nullptr) return before->allocate(size);
     if (size == 0) return {nullptr, nullptr, &free_pinned, at::DeviceType::CPU};
+    ++live;  // before it looks, so that uninstall_pinned() sees it where it saw that accelrt serves
+    if (!serves.load() && before != nullptr) {
+      --live;
+      return before->allocate(size);
+    }
+    try {
+      void *given = take(size);
+      return {given, given, &free_pinned, at::DeviceType::CPU};
+    } catch (...) {
+      --live;
+      throw;
+    }
+  }
+
+  void *take(size_t size) {
     Pool pool{0, 0};
     bool routed = is_routed(&pool);
     uintptr_t address = routed ? take_idle(pool, size) : 0;
@@ -118,10 +132,8 @@ struct PinnedAllocator final : at::HostAllocator {
         ++host_pools[pool].live;
       }
     }
-    ++live;
     note(TraceEntry::ALLOC, address, size, pool);
-    void *given = reinterpret_cast<void *>(address);
-    return {given, given, &free_pinned, at::DeviceType::CPU};
+    return reinterpret_cast<void *>(address);
   }
 
   void give(void *given) {

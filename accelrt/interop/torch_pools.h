@@ -1,6 +1,7 @@
 // torch's private pools over accelrt's: which filters an allocation is asked about, and the allocators of MemPools.
 #ifndef ACCELRT_TORCH_POOLS_H
 #define ACCELRT_TORCH_POOLS_H
+#include <algorithm>
 #include <set>
 
 #include "torch_history.h"
@@ -25,9 +26,19 @@ bool is_known(DeviceIndex device, Pool pool) {
   return known.count({device, pool}) != 0;
 }
 
+bool is_known(Pool pool) {  // on any device
+  std::lock_guard<std::mutex> guard(pools_lock);
+  return std::any_of(known.begin(), known.end(), [pool](const std::pair<int, Pool> &each) { return each.second == pool; });
+}
+
 void note_pool(DeviceIndex device, Pool pool) {
   std::lock_guard<std::mutex> guard(pools_lock);
   known.insert({device, pool});
+}
+
+void forget_pool(DeviceIndex device, Pool pool) {
+  std::lock_guard<std::mutex> guard(pools_lock);
+  known.erase({device, pool});
 }
 
 int purpose_of(const Filter &filter) {

@@ -3,6 +3,7 @@
 #ifndef ACCELRT_TORCH_PROBE_H
 #define ACCELRT_TORCH_PROBE_H
 #include "torch_history.h"
+#include "torch_pools.h"
 
 namespace {
 namespace probe {
@@ -46,6 +47,7 @@ TorchTable table_of() {
 void fill_history() {
   static const TorchTable table = table_of();
   accelrt = &table;
+  note_pool(0, {POOL[0], POOL[1]});
   recorder.records = true;
   recorder.most = 8;
   compile_contexts = {"a compile context"};

@@ -2,16 +2,17 @@
 make streams, copy, capture copies into graphs and replay them.  Kernels do nothing, and nothing here says
 how a GPU behaves.
 
-The C functions are generated, compiled and put before the real library by LD_PRELOAD; each calls the Python
-function of its name below, if there is one, and else answers 0.
+The C functions are generated, compiled and put before the real library by LD_PRELOAD.  Those of DIRECT call
+the driver's rows themselves, for torch calls them under locks of its own, for which a thread with the GIL may
+wait; each other calls the Python function of its name below, if there is one, and else answers 0.
 """
 
 import atexit
 import ctypes
 import os
+import re
 import subprocess
 import sys
-import threading
 import traceback
 from pathlib import Path
 
@@ -21,7 +22,7 @@ U = ctypes.c_size_t
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, U, U, U, U, U, U)
 I32, U64 = ctypes.c_int32, ctypes.c_uint64
 SILENT = """
-    DeviceEnablePeerAccess DeviceGetAttribute EventElapsedTime GetLastError PeekAtLastError LaunchKernel
+    DeviceEnablePeerAccess DeviceGetAttribute EventElapsedTime PeekAtLastError LaunchKernel
     LaunchKernelExC StreamGetPriority HostRegister HostUnregister
 """
 DRIVER = """
@@ -34,17 +35,67 @@ DRIVER = """
 
 
 DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
-current = threading.local()
+FIRST_ROW = 3  # words of the driver's table before it
+# By name: an expression of C of the arguments a to f, the thread's device and rows of the driver's.
+DIRECT = {
+    "GetDevice": "(*(int *)a = device, 0)",
+    "SetDevice": "(device = (int)a, 0)",
+    "GetLastError": "0",
+    "Malloc": "ROW(memory_alloc)(device, b, a, 0, 0, 0)",
+    "Free": "a ? ROW(memory_free)(device, a, 0, 0, 0, 0) : 0",
+    "HostAlloc": "ROW(host_alloc)(device, b, a, 0, 0, 0)",
+    "FreeHost": "ROW(host_free)(device, a, 0, 0, 0, 0)",
+    "MemGetInfo": "ROW(memory_info)(device, a, b, 0, 0, 0)",
+    "MemcpyAsync": "ROW(copy)(device, e, a, b, c, 0)",
+    "MemsetAsync": "ROW(fill)(device, d, a, b & 255, 1, c)",
+    "DeviceSynchronize": "ROW(device_synchronize)(device, 0, 0, 0, 0, 0)",
+    "StreamCreateWithPriority": "ROW(stream_create)(device, 1, 0, a, 0, 0)",
+    "StreamBeginCapture": "ROW(capture_begin)(device, a, b, 0, 0, 0)",
+    "GraphLaunch": "ROW(graph_launch)(device, a, b, 0, 0, 0)",
+    "GraphDestroy": "ROW(graph_destroy)(a, 0, 0, 0, 0, 0)",
+    "GraphExecDestroy": "ROW(graph_exec_destroy)(a, 0, 0, 0, 0, 0)",
+    "StreamQuery": "ROW(stream_query)(device, a, 0, 0, 0, 0)",
+    "StreamSynchronize": "ROW(stream_synchronize)(device, a, 0, 0, 0, 0)",
+    "StreamWaitEvent": "ROW(stream_wait_event)(device, a, b, 0, 0, 0)",
+    "StreamIsCapturing": "ROW(capture_status)(device, a, b, (U)&nowhere, 0, 0)",
+    "StreamGetCaptureInfo": "ROW(capture_status)(device, a, b, c ? c : (U)&nowhere, 0, 0)",
+    "StreamGetCaptureInfo_v2": "ROW(capture_status)(device, a, b, c ? c : (U)&nowhere, 0, 0)",
+    "ThreadExchangeStreamCaptureMode": "ROW(capture_mode_exchange)(*(int *)a, a, 0, 0, 0, 0)",
+    "EventCreateWithFlags": "ROW(event_create)(device, b, a, 0, 0, 0)",
+    "EventDestroy": "ROW(event_destroy)(device, a, 0, 0, 0, 0)",
+    "EventRecord": "ROW(event_record)(device, a, b, 0, 0, 0)",
+    "EventRecordWithFlags": "ROW(event_record)(device, a, b, 0, 0, 0)",
+    "EventQuery": "ROW(event_query)(device, a, 0, 0, 0, 0)",
+    "EventSynchronize": "ROW(event_synchronize)(device, a, 0, 0, 0, 0)",
+}
+thread_device = None  # the library's function
 
 
 def on():
     """The thread's current device."""
-    return getattr(current, "device", 0)
+    return thread_device()
+
+
+def direct_lines():
+    """The C functions of DIRECT; without the driver, before and after it, they answer 0."""
+    from accelrt.driver.registry import Rows
+
+    yield from ("static __thread int device;", "static __thread U nowhere;", "U *standin_rows;")
+    yield "int standin_device(void) { return device; }"
+    for name, expression in DIRECT.items():
+        called = re.sub(
+            r"ROW\((\w+)\)",
+            lambda row: f"((int (*)(U, U, U, U, U, U))standin_rows[{FIRST_ROW + Rows.names.index(row[1])}])",
+            expression,
+        )
+        wants = "1" if called == expression else "standin_rows"
+        yield f"int cuda{name}(U a, U b, U c, U d, U e, U f) {{ return {wants} ? ({called}) : 0; }}"
 
 
 def build(folder):
     """Compiles both libraries into a folder; the environment that a process needs to run on them."""
     lines = ["#include <stdint.h>", "typedef uintptr_t U;", "struct Handle { char bytes[64]; };"]
+    lines += direct_lines()
     for name in [*(name for name in HANDLERS if name not in BY_VALUE), *SILENT.split()]:
         lines += [
             f"int (*standin_{name})(U, U, U, U, U, U);",
@@ -96,9 +147,16 @@ class Standin:
         import accelrt
         from accelrt.driver.registry import Rows
 
+        global thread_device
         accelrt.init(driver="host")
         self.rows, self.kept = Rows("host"), []
         library = ctypes.CDLL(os.environ["LD_PRELOAD"].partition(":")[0])
+        thread_device = library.standin_device
+        table = ctypes.c_void_p.from_address(id(self.rows) + object.__basicsize__).value
+        assert ctypes.string_at(ctypes.c_void_p.from_address(table + 16).value) == b"host"
+        direct = ctypes.c_void_p.in_dll(library, "standin_rows")
+        direct.value = table
+        atexit.register(setattr, direct, "value", None)
         for name, handler in HANDLERS.items():
             function = FUNCTION(guarded(handler, self.rows))
             self.kept.append(function)
@@ -172,71 +230,33 @@ def put(place, value, kind=I32):
     return 0
 
 
-AT_THE_END = {"GetDeviceCount": "(*(int *)a = 1, 0)", "GetDevice": "(*(int *)a = 0, 0)"}  # without Python
+AT_THE_END = {"GetDeviceCount": "(*(int *)a = 1, 0)"}  # without Python
 # Functions whose second argument is a handle of 64 bytes, by value, and their further arguments.
 BY_VALUE = {"IpcOpenEventHandle": "", "IpcOpenMemHandle": ", unsigned flags"}
 HANDLERS = {
     "GetDeviceCount": lambda rows, place, *_: put(place, DEVICES),
-    "GetDevice": lambda rows, place, *_: put(place, on()),
-    "SetDevice": lambda rows, device, *_: setattr(current, "device", device & 0xFFFFFFFF) or 0,
     "DeviceCanAccessPeer": lambda rows, place, *_: put(place, 1),
     "GetDeviceProperties": properties,
     "GetDeviceProperties_v2": properties_of_12,
     "DriverGetVersion": lambda rows, place, *_: put(place, 13000),
     "RuntimeGetVersion": lambda rows, place, *_: put(place, 13000),
     "DeviceGetStreamPriorityRange": lambda rows, a, b, *_: put(a, 0) or put(b, -3),
-    "DeviceSynchronize": lambda rows, *_: rows.device_synchronize(on()),
     "PointerGetAttributes": attributes,
-    "MemGetInfo": lambda rows, free, total, *_: give(rows.memory_info(on()), (free, U64), (total, U64)),
-    "HostAlloc": lambda rows, place, size, *_: give(rows.host_alloc(on(), size), (place, U64)),
-    "FreeHost": lambda rows, address, *_: rows.host_free(on(), address),
-    "Malloc": lambda rows, place, size, *_: give(rows.memory_alloc(on(), size), (place, U64)),
-    "Free": lambda rows, address, *_: rows.memory_free(on(), address) if address else 0,
     "IpcGetMemHandle": lambda rows, place, address, *_: export(rows.ipc_memory_export(on(), address), place),
     "IpcOpenMemHandle": lambda rows, place, handle, *_: give(
         rows.ipc_memory_open(on(), ctypes.string_at(handle, 64)), (place, U64)
     ),
     "IpcCloseMemHandle": lambda rows, address, *_: rows.ipc_memory_close(on(), address),
-    "MemcpyAsync": lambda rows, to, of, size, kind, stream, _: rows.copy(on(), stream, to, of, size),
     "MemcpyPeerAsync": lambda rows, to, to_device, of, of_device, size, stream: rows.copy_across(
         on(), stream, to_device, to, of_device, of, size
     ),
-    "MemsetAsync": lambda rows, to, value, size, stream, *_: rows.fill(
-        on(), stream, to, value & 255, 1, size
-    ),
-    "StreamCreateWithPriority": lambda rows, place, *_: give(rows.stream_create(on(), 1, 0), (place, U64)),
-    "StreamQuery": lambda rows, stream, *_: rows.stream_query(on(), stream),
-    "StreamSynchronize": lambda rows, stream, *_: rows.stream_synchronize(on(), stream),
-    "StreamWaitEvent": lambda rows, stream, event, *_: rows.stream_wait_event(on(), stream, event),
-    "EventCreateWithFlags": lambda rows, place, flags, *_: give(rows.event_create(on(), flags), (place, U64)),
-    "EventDestroy": lambda rows, event, *_: rows.event_destroy(on(), event),
-    "EventRecord": lambda rows, event, stream, *_: rows.event_record(on(), event, stream),
-    "EventRecordWithFlags": lambda rows, event, stream, *_: rows.event_record(on(), event, stream),
     "IpcGetEventHandle": lambda rows, place, event, *_: export(rows.ipc_event_export(on(), event), place),
     "IpcOpenEventHandle": lambda rows, place, handle, *_: give(
         rows.ipc_event_open(on(), ctypes.string_at(handle, 64)), (place, U64)
     ),
-    "EventQuery": lambda rows, event, *_: rows.event_query(on(), event),
-    "EventSynchronize": lambda rows, event, *_: rows.event_synchronize(on(), event),
-    "ThreadExchangeStreamCaptureMode": lambda rows, place, *_: give(
-        rows.capture_mode_exchange(I32.from_address(place).value), (place, I32)
-    ),
-    "StreamIsCapturing": lambda rows, stream, place, *_: give(
-        rows.capture_status(on(), stream)[:2], (place, I32)
-    ),
-    "StreamGetCaptureInfo": lambda rows, stream, status, number, *_: give(
-        rows.capture_status(on(), stream), (status, I32), (number, U64)
-    ),
-    "StreamGetCaptureInfo_v2": lambda rows, stream, status, number, *_: give(
-        rows.capture_status(on(), stream), (status, I32), (number, U64)
-    ),
-    "StreamBeginCapture": lambda rows, stream, mode, *_: rows.capture_begin(on(), stream, mode),
     "StreamEndCapture": lambda rows, stream, place, *_: give(rows.capture_end(on(), stream), (place, U64)),
     "GraphGetNodes": lambda rows, graph, nodes, place, *_: give(rows.graph_node_count(graph), (place, U64)),
     "GraphInstantiateWithFlags": lambda rows, place, graph, *_: give(
         rows.graph_instantiate(on(), graph, 0), (place, U64)
     ),
-    "GraphLaunch": lambda rows, graph, stream, *_: rows.graph_launch(on(), graph, stream),
-    "GraphDestroy": lambda rows, graph, *_: rows.graph_destroy(graph),
-    "GraphExecDestroy": lambda rows, graph, *_: rows.graph_exec_destroy(graph),
 }

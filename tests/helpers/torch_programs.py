@@ -80,6 +80,19 @@ def figures_of_devices_that_are_not_there_are_refused(interop, torch):
 
 
 @program
+def fractions_that_are_none_are_refused(interop, torch):
+    interop.install()
+    torch.empty(1, device="cuda")
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    for fraction in (2.0, -1.0, float("inf"), float("nan"), "half", None):
+        with refused(RuntimeError, "invalid fraction", "within [0, 1]"):
+            torch._C._cuda_setMemoryFraction(fraction, 0)
+    with refused(RuntimeError, "invalid fraction: nan"):
+        torch.cuda.set_per_process_memory_fraction(float("nan"))
+    assert torch.cuda.get_per_process_memory_fraction() == 0.5
+
+
+@program
 def amounts_in_the_text_of_a_lack_of_memory_have_torchs_units(interop, torch):
     interop.install()
     torch.cuda.set_per_process_memory_fraction(0.0)
@@ -135,6 +148,23 @@ def observers_use_memory_take_snapshots_and_raise(interop, torch):
     assert [each["action"] for each in events].count("oom") == 2
     torch.cuda.memory._record_memory_history(None)
     assert kept.numel() == 10
+
+
+@program
+def pools_that_never_began_are_refused(interop, torch):
+    interop.install()
+    torch.empty(1, device="cuda")
+    for name in ("endAllocateToPool", "releasePool"):
+        for device, pool in ((0, (5, 7)), (99, (0, 1))):
+            with refused(RuntimeError, f"never had a pool {pool} on device {device}"):
+                getattr(torch._C, f"_cuda_{name}")(device, pool)
+    with refused(RuntimeError, "never had a pool (5, 7)"):
+        torch._C._cuda_checkPoolLiveAllocations(0, (5, 7), set())
+    torch._C._cuda_beginAllocateToPool(0, (5, 7))
+    tensor = numbers(torch, 10).cuda()
+    torch._C._cuda_endAllocateToPool(0, (5, 7))
+    torch._C._cuda_releasePool(0, (5, 7))
+    assert holds(tensor, numbers(torch, 10))
 
 
 # --- pools and graphs ---------------------------------------------------------------------------------------
@@ -227,6 +257,35 @@ def uninstall_refuses_while_torch_uses_pools(interop, torch):
 
 
 @program
+def pools_of_the_former_allocator_end_under_accelrt(interop, torch):
+    left, full, graph = torch.cuda.MemPool(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+    if "standin" not in sys.argv:
+        with torch.cuda.use_mem_pool(full):
+            source = numbers(torch, 100).cuda()
+    else:
+        source = numbers(torch, 100).cuda()
+    with torch.cuda.graph(graph, pool=full.id):
+        copy = source.clone()
+    interop.install()
+    del left
+    gc.collect()
+    both, other = torch.cuda.CUDAGraph(), inside(torch, full, numbers(torch, 50))
+    with torch.cuda.graph(both, pool=full.id):
+        second = other.clone()
+    for each in (graph, both):
+        each.replay()
+    assert holds(copy, numbers(torch, 100))
+    assert holds(second, numbers(torch, 50))
+    del both, each, second
+    graph.replay()
+    del graph, full
+    gc.collect()
+    assert holds(source, numbers(torch, 100))
+    assert holds(other, numbers(torch, 50))
+    interop.uninstall()
+
+
+@program
 def a_capture_that_failed_holds_up_no_uninstall(interop, torch):
     interop.install()
     source = numbers(torch, 100).cuda()
@@ -313,6 +372,7 @@ def a_fork_in_the_middle(interop, torch):
     with torch.cuda.graph(graph):
         copy = tensor.clone()
     held = [tensor, graph, copy, pool, page_locked]
+    del tensor, graph, copy, pool, page_locked  # which the child lets go of
 
     def child():
         with refused(RuntimeError, "Cannot re-initialize CUDA in forked subprocess"):
@@ -324,6 +384,7 @@ def a_fork_in_the_middle(interop, torch):
         return figures
 
     assert in_a_child(child) == [0, 0]
+    tensor, graph, copy = held[:3]
     graph.replay()
     assert holds(copy, numbers(torch, 10))
     assert holds(tensor, numbers(torch, 10))

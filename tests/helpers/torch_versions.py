@@ -48,7 +48,8 @@ def write_stubs(libraries, folder):
     symbols = [line.split() for line in lines_of("nm", "-D", *libraries)]
     names = {fields[-1].partition("@")[0] for fields in symbols if fields and fields[-2:-1] == ["U"]}
     own = {fields[2].partition("@")[0] for fields in symbols if len(fields) == 3}
-    own |= {f"cuda{name}" for name in (*cudart_standin.HANDLERS, *cudart_standin.SILENT.split())}
+    ours = (*cudart_standin.DIRECT, *cudart_standin.HANDLERS, *cudart_standin.SILENT.split())
+    own |= {f"cuda{name}" for name in ours}
     own |= {"cudaGetErrorString", "cudaGetErrorName"}
     telling = 'long {}(long code, const char **text) {{ *text = "of the stand-in"; return 0; }}'
     lines = []

@@ -432,6 +432,25 @@ def without_the_cache(interop, torch):
 
 
 @alone
+def a_capture_without_the_cache(interop, torch):
+    interop.install()
+    source, graph = torch.arange(1000, dtype=torch.float32).cuda(), torch.cuda.CUDAGraph()
+    torch.cuda.memory.caching_allocator_enable(False)
+    before = torch.empty(16 * MIB, device="cuda")
+    free = torch.cuda.mem_get_info()[0]
+    with torch.cuda.graph(graph):
+        copy = source.clone()
+        del before
+    assert torch.cuda.mem_get_info()[0] > free, "it went back to the device in the capture"
+    with refused(torch.OutOfMemoryError, "bytes past the cache"):
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    torch.cuda.memory.caching_allocator_enable(True)
+    source.copy_(torch.arange(1000, 2000, dtype=torch.float32))
+    graph.replay()
+    assert bool((copy.cpu() == torch.arange(1000, 2000, dtype=torch.float32)).all())
+
+
+@alone
 def memory_of_others_reaches_accelrts_on_another_device(interop, torch):
     if torch.cuda.device_count() < 2:
         print("there is one device alone")

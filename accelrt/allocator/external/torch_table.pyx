@@ -48,13 +48,14 @@ from accelrt.core.locks cimport (
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport (
-    count_out_told_capture, drop_with_gil, enter_wait, expect_told_capture, leave_wait, make_thread_state,
+    count_out_told_capture, drop_with_gil, enter_wait, expect_told_capture, go_relaxed, leave_wait, make_thread_state,
+    restore_mode,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.status cimport (
-    CAP_REACHED, FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED,
-    OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED, POOL_CAP_REACHED, raise_status, status_name, status_text,
+    CAP_REACHED, DEINITIALIZED, FORKED, INVALID_DEVICE, INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY,
+    NOT_SUPPORTED, OUT_OF_MEMORY, PEER_ACCESS_UNSUPPORTED, POOL_CAP_REACHED, raise_status, status_name, status_text,
 )
 
 
@@ -376,7 +377,7 @@ cdef void hook_record_stream(void* address, void* stream) noexcept nogil:
         code = registry.active().stream_device(device, <uintptr_t>stream, &stream_on)
     if code == 0:
         code = use_across(device, <uintptr_t>address, stream_on, <uintptr_t>stream)
-    if code and code != NOT_ALLOCATED and code != FORKED:
+    if code and code != NOT_ALLOCATED and code != FORKED and code != DEINITIALIZED:
         complain("record_stream for torch", device, code)
 
 
@@ -446,9 +447,7 @@ cdef enum:  # Use.state
     OPEN = 0   # allocations go to it
     ENDED = 1  # they no longer do; the memory is retained
     LOST = 2   # a capture that ended, of which torch has not said so: it failed, or its thread is about to say so
-
-cdef enum:
-    ANY_STATE = -1
+    ANY_STATE = -1  # but ENDED
 
 # An id of torch's stands for a pool of torch's; where the second number has this bit, for a MemPool of accelrt's.
 cdef enum:
@@ -541,7 +540,7 @@ cdef int hook_begin_pool(int device, uint64_t first, uint64_t second, int purpos
     if purpose != TORCH_CAPTURE and purpose != TORCH_THREAD:
         snprintf(text, TORCH_TEXT, "accelrt, which is torch's allocator here, serves torch's pools for captures "
                  "(torch.cuda.graph) and for the calling thread (torch.cuda.use_mem_pool); this call asks for something "
-                 "else, such as the body of a condition, or all threads or one stream is_outside a capture")
+                 "else, such as the body of a condition, or all threads or one stream outside a capture")
         return -1
     if purpose == TORCH_CAPTURE:
         code = stream_of_thread(device, &stream)
@@ -832,8 +831,6 @@ def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
 # --- torch's object ---------------------------------------------------------------------------------------------------
 # The functions above serve it too; what follows is what only such an object is asked.
 
-# --- memory --------------------------------------------------------------------------------------------------
-
 cdef inline Pool* pool_at(int device) noexcept nogil:
     return NULL if is_outside(device) else pool_if_made(device)
 
@@ -866,16 +863,20 @@ cdef int base_of(int device, uintptr_t address, uintptr_t* out_base, size_t* out
 
 
 cdef int plain_alloc(int device, size_t size, uintptr_t* out_address, char* text) noexcept nogil:
-    cdef int code = INVALID_DEVICE if is_outside(device) else registry.active().memory_alloc(device, size, out_address)
-    if code:
-        explain(text, "allocate past its cache", device, code)
-    return code
+    cdef int mode = 0  # answers as hook_alloc
+    cdef int code = INVALID_DEVICE if is_outside(device) else go_relaxed(registry.active(), &mode)
+    if code == 0:
+        code = registry.active().memory_alloc(device, size, out_address)
+        restore_mode(registry.active(), mode)
+    return explain(text, "allocate past its cache", device, code) * (-1 if code == OUT_OF_MEMORY else 1) if code else 0
 
 
 cdef void plain_free(uintptr_t address) noexcept nogil:
-    cdef int device = 0
+    cdef int device = 0, mode = 0
     if registry.active().pointer_device(address, &device) == 0 and device >= 0:
-        registry.active().memory_free(device, address)
+        if go_relaxed(registry.active(), &mode) == 0:
+            registry.active().memory_free(device, address)
+            restore_mode(registry.active(), mode)
 
 
 cdef int reach(int device, int other, char* text) noexcept nogil:
@@ -893,12 +894,11 @@ cdef int reach(int device, int other, char* text) noexcept nogil:
 cdef void empty_pool(uint64_t first, uint64_t second) noexcept nogil:
     cdef uint64_t[2] name
     translate(first, second, name)
-    empty_private(name[0], name[1])
+    empty_private(name)
 
 
-cdef void empty_private(uint64_t first, uint64_t second) noexcept nogil:
+cdef void empty_private(const uint64_t* name) noexcept nogil:
     cdef void* state = leave_gil()
-    cdef uint64_t[2] name = [first, second]
     cdef int device
     for device in range(MAX_DEVICES):
         empty_named(device, name)
@@ -1039,7 +1039,7 @@ cdef void empty_with_home() noexcept nogil:
         for device in range(MAX_DEVICES):
             if pool_if_made(device) != NULL:
                 add_count(&waits_apart[device], -1)
-        empty_private(0, home)
+        empty_private([0, home])
 
 
 def choose_home(number: int) -> None:

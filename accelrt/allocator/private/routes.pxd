@@ -22,7 +22,8 @@ cdef struct PrivateStats:  # by the statistics of stats.pxd, except those of spl
 # it.  Before a graph releases its pool, it names the streams that it was replayed on.
 cdef int retain_pool(int device, uint64_t first, uint64_t second, bint user, size_t limit) noexcept nogil
 # Before anything is allocated in a pool that the caller retains: where its segments come from (NULL: the device), whether
-# they are never split, and whether its free blocks serve the common pool before that refuses a request.
+# they are never split, and whether its free blocks serve the common pool before that refuses a request.  INVALID_VALUE:
+# there is no such pool.
 cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* source, bint whole,
                      bint lends) noexcept nogil
 # What another device may do with the pages of a pool in use (driver/table.pxd, MEMORY_); NOT_SUPPORTED of plain segments.

@@ -25,7 +25,7 @@ from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_unlock
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_NONE
 from accelrt.status cimport (
-    CAPTURE_INVALID, FORKED, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, PEER_ACCESS_UNSUPPORTED, SLEEPING,
+    CAPTURE_INVALID, FORKED, INVALID_VALUE, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, PEER_ACCESS_UNSUPPORTED, SLEEPING,
 )
 
 
@@ -69,11 +69,12 @@ cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* 
         return code
     pthread_mutex_lock(&pool.lock)
     owner = find_private(pool, first, second)
-    owner.source = source
-    owner.whole = whole
-    owner.lends = lends
+    if owner != NULL:
+        owner.source = source
+        owner.whole = whole
+        owner.lends = lends
     pthread_mutex_unlock(&pool.lock)
-    return 0
+    return INVALID_VALUE if owner == NULL else 0
 
 
 cdef int open_pool_to(int device, uint64_t first, uint64_t second, int peer, int access) noexcept nogil:
