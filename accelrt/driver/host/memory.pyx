@@ -339,37 +339,37 @@ cdef size_t[MAX_HOST_DEVICES] most_used  # the same, since the peak was reset by
 
 cdef int make_allocation(int device, size_t size, uint64_t peers, Allocation** out_allocation) noexcept nogil:
     # With one holder.  Every device reaches all memory, so that peers are looked at alone.
-    cdef Allocation* made
+    cdef Allocation* allocation
     cdef Range range_
     cdef void* room
     if not known_device(device) or size == 0 or peers >> gate_devices():
         return INVALID_VALUE
     if size >> 60:
         return OUT_OF_MEMORY
-    made = <Allocation*>calloc(1, sizeof(Allocation))
-    if made == NULL:
+    allocation = <Allocation*>calloc(1, sizeof(Allocation))
+    if allocation == NULL:
         return NO_HOST_MEMORY
-    made.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
-    room = find_room(made.size, 4096)
+    allocation.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
+    room = find_room(allocation.size, 4096)
     if room == NULL:
-        free(made)
+        free(allocation)
         return OUT_OF_MEMORY
-    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, made.size)
+    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, allocation.size)
     range_.open = False
-    if place(&memory, &range_, &made.address):
-        free(made)
+    if place(&memory, &range_, &allocation.address):
+        free(allocation)
         return NO_HOST_MEMORY
-    made.holders, made.device, made.asked = 1, device, size
-    link_allocation(made)
-    out_allocation[0] = made
+    allocation.holders, allocation.device, allocation.asked = 1, device, size
+    link_allocation(allocation)
+    out_allocation[0] = allocation
     return 0
 
 
 cdef Allocation* find_allocation(uintptr_t address) noexcept nogil:
-    cdef Allocation* known = allocations
-    while known != NULL and known.address != address:
-        known = known.after
-    return known
+    cdef Allocation* allocation = allocations
+    while allocation != NULL and allocation.address != address:
+        allocation = allocation.after
+    return allocation
 
 
 cdef int put_bytes_behind(Allocation* allocation) noexcept nogil:
@@ -426,13 +426,13 @@ cdef void set_live(Allocation* allocation, bint live) noexcept nogil:
 
 cdef int free_of_graph(int device, uintptr_t address) noexcept nogil:
     # What a launch left allocated; the call has waited for the device.
-    cdef Allocation* known
+    cdef Allocation* allocation
     lock()
-    known = find_allocation(address)
-    if known == NULL or known.device != device or not known.live:
+    allocation = find_allocation(address)
+    if allocation == NULL or allocation.device != device or not allocation.live:
         unlock()
         return INVALID_VALUE
-    set_live(known, False)
+    set_live(allocation, False)
     unlock()
     return 0
 
@@ -472,21 +472,21 @@ cdef int claim(const Plan* plan, bint frees) noexcept nogil:
     return 0
 
 
-cdef bint note_instance(const Plan* plan, bint made) noexcept nogil:
+cdef bint note_instance(const Plan* plan, bint instantiates) noexcept nogil:
     # Whether it may be made: an allocation has one instance at a time.
     cdef const Work* work
     cdef int index
     for index in range(plan.count if plan.allocates else 0):
         work = &plan.nodes[index].work
-        if made and work.kind == ALLOCATE and work.allocation.instantiated:
+        if instantiates and work.kind == ALLOCATE and work.allocation.instantiated:
             return False
-        if made and work.kind == CHILD and not note_instance(work.plan, True):
+        if instantiates and work.kind == CHILD and not note_instance(work.plan, True):
             return False
     for index in range(plan.count if plan.allocates else 0):
         work = &plan.nodes[index].work
         if work.kind == ALLOCATE:
-            work.allocation.instantiated = made
-        elif work.kind == CHILD and not made:
+            work.allocation.instantiated = instantiates
+        elif work.kind == CHILD and not instantiates:
             note_instance(work.plan, False)
     return True
 
@@ -667,14 +667,14 @@ cdef void count_pooled(ManagedPool* pool, int attribute, int64_t change) noexcep
 
 cdef void give_up_idle(int device, size_t keep) noexcept nogil:
     cdef ManagedPool* pool = &managed_pools[device]
-    cdef Pooled** place = &pool.blocks
+    cdef Pooled** link = &pool.blocks
     cdef Pooled* block
-    while place[0] != NULL:
-        block = place[0]
+    while link[0] != NULL:
+        block = link[0]
         if block.used or not is_past(block) or pool.values[RESERVED_BYTES] <= keep:
-            place = &block.next
+            link = &block.next
             continue
-        place[0] = block.next
+        link[0] = block.next
         take_away(block.address, MANAGED, device)
         count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
         drop_ticket(block.ticket)
@@ -724,19 +724,19 @@ cdef int managed_pool_alloc_gated(int device, uintptr_t stream, size_t size, uin
 
 
 cdef int add_pooled(int device, size_t size, Pooled** out_block) noexcept nogil:
-    cdef Pooled* made = <Pooled*>calloc(1, sizeof(Pooled))
+    cdef Pooled* block = <Pooled*>calloc(1, sizeof(Pooled))
     cdef int code
-    if made == NULL:
+    if block == NULL:
         return NO_HOST_MEMORY
-    code = make_managed(device, size, &made.address)
+    code = make_managed(device, size, &block.address)
     if code:
-        free(made)
+        free(block)
         return code
-    prefer_device(made.address, device)
-    made.size, made.next = size, managed_pools[device].blocks
-    managed_pools[device].blocks = made
+    prefer_device(block.address, device)
+    block.size, block.next = size, managed_pools[device].blocks
+    managed_pools[device].blocks = block
     count_pooled(&managed_pools[device], RESERVED_BYTES, size)
-    out_block[0] = made
+    out_block[0] = block
     return 0
 
 
@@ -778,14 +778,14 @@ cdef int managed_pool_free_gated(int device, uintptr_t stream, uintptr_t address
 cdef void forget_pooled(int device, uintptr_t address) noexcept nogil:
     # What memory_free took, which takes memory of pools too.
     cdef ManagedPool* pool = &managed_pools[device]
-    cdef Pooled** place = &pool.blocks
+    cdef Pooled** link = &pool.blocks
     cdef Pooled* block
     lock()
-    while place[0] != NULL and place[0].address != address:
-        place = &place[0].next
-    block = place[0]
+    while link[0] != NULL and link[0].address != address:
+        link = &link[0].next
+    block = link[0]
     if block != NULL:
-        place[0] = block.next
+        link[0] = block.next
         count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
         if block.used:
             count_pooled(pool, USED_BYTES, -<int64_t>block.size)
@@ -839,11 +839,11 @@ cdef Range* managed_range(uintptr_t address, size_t size) noexcept nogil:
     return range_
 
 
-cdef int check_location(int kind, int place) noexcept nogil:
+cdef int check_location(int kind, int number) noexcept nogil:
     if kind == LOCATION_DEVICE:
-        return 0 if known_device(place) else INVALID_DEVICE
+        return 0 if known_device(number) else INVALID_DEVICE
     return INVALID_VALUE if kind < LOCATION_HOST or kind > LOCATION_CURRENT_NODE or (
-        kind == LOCATION_NODE and place < 0) else 0
+        kind == LOCATION_NODE and number < 0) else 0
 
 
 cdef int note_prefetch(const ManagedRange* moved, bint moves) noexcept nogil:
@@ -918,13 +918,13 @@ cdef int managed_discard_gated(
     return put_ranges(device, stream, <const ManagedRange*>ranges, count, True, prefetches)
 
 
-cdef void advise_page(ManagedPage* page, int advice, int kind, int place) noexcept nogil:
-    cdef uint64_t user = <uint64_t>1 << place if kind == LOCATION_DEVICE else 0
+cdef void advise_page(ManagedPage* page, int advice, int kind, int number) noexcept nogil:
+    cdef uint64_t user = <uint64_t>1 << number if kind == LOCATION_DEVICE else 0
     if advice == SET_READ_MOSTLY or advice == UNSET_READ_MOSTLY:
         page.read_mostly = advice == SET_READ_MOSTLY
     elif advice == SET_PREFERRED or advice == UNSET_PREFERRED:
         page.preferred_kind = kind if advice == SET_PREFERRED else LOCATION_NONE
-        page.preferred = place
+        page.preferred = number
     elif advice == SET_ACCESSED_BY:
         page.used_by |= user
         page.used_by_host = page.used_by_host or not user
@@ -952,9 +952,9 @@ cdef int managed_advise_locked(
     return 0
 
 
-cdef int device_number(int kind, int place) noexcept nogil:
+cdef int device_number(int kind, int number) noexcept nogil:
     # Of a location, as the older attributes have it.
-    return place if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
+    return number if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
 
 
 cdef int one_number(const ManagedPage* page, int attribute) noexcept nogil:
@@ -1135,7 +1135,7 @@ cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noex
     return code
 
 
-cdef void let_go(Physical* physical) noexcept nogil:
+cdef void release_unused(Physical* physical) noexcept nogil:
     if physical.alive or physical.mappings:
         return
     if physical.own < 0:
@@ -1156,7 +1156,7 @@ cdef int physical_release_locked(uintptr_t handle) noexcept nogil:
     if physical == NULL:
         return INVALID_VALUE
     physical.alive = False
-    let_go(physical)
+    release_unused(physical)
     return 0
 
 
@@ -1231,9 +1231,9 @@ cdef int memory_protect(uintptr_t address, size_t size, int device, int access) 
 
 cdef int open_mapping(Range* mapping, int device, int access) noexcept nogil:
     cdef uint64_t bit = <uint64_t>1 << device
-    cdef int wanted = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
+    cdef int protection = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
     if device == mapping.device or not mapping.open and access:
-        if mprotect(<void*>mapping.start, mapping.size, wanted):
+        if mprotect(<void*>mapping.start, mapping.size, protection):
             return OUT_OF_MEMORY
         mapping.open = access != MEMORY_CLOSED
         mapping.writable = access == MEMORY_WRITTEN
@@ -1271,7 +1271,7 @@ cdef void unmap_one(Range* mapping) noexcept nogil:
     cdef Physical* physical = mapping.physical
     hide(<void*>mapping.start, mapping.size)
     physical.mappings -= 1
-    let_go(physical)
+    release_unused(physical)
     drop_range(&memory, mapping)
 
 
