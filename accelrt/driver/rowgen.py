@@ -41,11 +41,12 @@ AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 # Rows that may wait within the driver, for room in a queue or for work of the stream.
 MAY_WAIT = re.compile(
     "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
-    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)"
+    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
 )
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
 IN_NO_CONTEXT = re.compile(
-    "device_(?!synchronize)|can_access_peer|granularity|async_|stream_is_capturing|context_"
+    "device_(?!synchronize)|can_access_peer|granularity|async_(?!alloc|free)|pool_create"
+    "|stream_is_capturing|context_"
 )
 # Of these what says the same of a device whose context is lost.
 IN_ANY_STATE = re.compile("device_(name|uuid|pci_bus_id|memory|attribute)$")
@@ -59,7 +60,7 @@ HANDLES = {
     **{"stream": "CUstream", "event": "CUevent", "start": "CUevent", "end": "CUevent"},
     **{"graph": "CUgraph", "body": "CUgraph", "exec_": "CUgraphExec", "exec": "CUgraphExec"},
     **{"node": "CUgraphNode", "module": "CUmodule", "function": "CUfunction"},
-    **{"handle": "CUmemGenericAllocationHandle"},
+    **{"handle": "CUmemGenericAllocationHandle", "pool": "CUmemoryPool"},
 }
 # How the host driver finds what a handle names, and what it answers where that is nothing.
 LOOK_UPS = {
@@ -67,6 +68,7 @@ LOOK_UPS = {
     "HostEvent*": ("find_event({})", "INVALID_HANDLE"),
     "HostFunction*": ("find_function({})", "INVALID_HANDLE"),
     "HostModule*": ("find_module({})", "INVALID_HANDLE"),
+    "HostPool*": ("find_pool({})", "INVALID_VALUE"),
     "Graph*": ("find_graph({})", "INVALID_VALUE"),
     "Exec*": ("find_exec({})", "INVALID_VALUE"),
 }

@@ -30,8 +30,8 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
-from accelrt.driver.node_params cimport NODE_KERNEL, NodeParams
-from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES
+from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_KERNEL, NodeParams
+from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels.attributes import KernelAttributes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
@@ -721,7 +721,7 @@ cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str n
 @cython.no_gc_clear  # the destructor keeps the module until the launches are past
 cdef class Kernel:
     """Kernel()\n--\n\n\
-    A function that a device runs, made by Module.function or host_kernel.
+    A function that a device runs, made by Module.function, host_kernel or from_handle.
 
         kernel = module.function("saxpy", "float a, const float* x, float* y, int n")
         kernel[blocks, threads](2.0, x, y, n)
@@ -743,7 +743,7 @@ cdef class Kernel:
     """
 
     def __init__(self) -> None:
-        raise TypeError("a Kernel is made by Module.function() or host_kernel()")
+        raise TypeError("a Kernel is made by Module.function(), host_kernel() or Kernel.from_handle()")
 
     def __dealloc__(self):
         if self.launched_on is not None and self.loaded is not None:
@@ -755,6 +755,31 @@ cdef class Kernel:
 
     cdef int require_made(self) except -1:
         return 0 if self.handle else refuse_unmade(self)
+
+    @staticmethod
+    def from_handle(
+        handle: SupportsInt, signature: str | Iterable[str] | None = None, *, device: DeviceArgument | None = None,
+        str name=None, owner: object = None,
+    ) -> Kernel:
+        """Returns a kernel that another library loaded, for accelrt to launch.
+
+            kernel = accelrt.Kernel.from_handle(function.handle, "const float* x, float* y, int n")
+
+        Arguments:
+            handle: int or an object with __int__, the driver's function (CUfunction); or a CUkernel of cuda.bindings.
+            signature: as of Module.function.
+            device: as of Module, the one that it was loaded on.
+            name: str, for errors and graphs; None is what the driver calls it.
+            owner: object, as long as which the code stays loaded, kept while anything needs that; None keeps handle.
+        Raises:
+            ValueError, TypeError: the driver tells that it knows no such function; or the signature does not fit.
+            NotSupportedError: a CUkernel, on the host device or a driver that has none.
+        """
+        cdef Loaded loaded = Loaded.__new__(Loaded)
+        loaded.device_index = ordinal_of(device)
+        loaded.owner = handle if owner is None else owner
+        function, told = init.later("accelrt.kernels.foreign").find_function(handle, loaded.device_index)
+        return make_kernel(loaded, function, loaded.device_index, name or told, signature)
 
     def __getitem__(
         self, sizes: tuple[_Size, _Size] | tuple[_Size, _Size, _Stream] | tuple[_Size, _Size, _Stream, int],
@@ -1110,28 +1135,9 @@ cdef enum:
     UNSUPPORTED_PTX_VERSION = 222
     INVALID_SOURCE = 300
 
-# What NOT_FOUND means of a kernel.
-cdef str NOT_HERE = (
-    "the module has no kernel of that name; C++ mangles names, so declare it extern \"C\", or compile it with the name as a "
-    "name expression"
-)
-cdef str NOT_HERE_ON_HOST = (
-    "the module has no kernel of that name; declare one in CUDA C extern \"C\", or compile it with the name as a name "
-    "expression; one in C is exported beside its {0}_parameters (accelrt/kernels/DESIGN.md)"
-)
-
-
 cdef inline bint is_of_image(int code) noexcept nogil:
     # Whether the image is at fault: to load it again costs nothing but time.
     return code in (INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, UNSUPPORTED_PTX_VERSION, INVALID_SOURCE)
-
-
-cdef str meaning_of(int code, const char* log):
-    # With what the driver's compiler, or the loader of shared objects, said; else the code's own text will do.
-    text = log.decode(errors="replace").strip()
-    if not text:
-        return ""
-    return f"{status_text(code).decode()}; the driver said:\n" + "\n".join([f"    {line}" for line in text.splitlines()])
 
 
 cdef Loaded load(int ordinal, bytes image, str what):
@@ -1150,7 +1156,8 @@ cdef Loaded load(int ordinal, bytes image, str what):
                 registry.active().module_log(ordinal, data, log)
         restore_mode(registry.active(), mode)
     if code:
-        raise_status(code, "module_load", ("device", ordinal, "image", what), meaning_of(code, log))
+        raise_status(code, "module_load", ("device", ordinal, "image", what), init.later(
+            "accelrt.kernels.diagnostics").refusal_text(status_text(code).decode(), log.decode(errors="replace")))
     loaded.device_index = ordinal
     loaded.handle = module
     return loaded
@@ -1279,7 +1286,7 @@ cdef class Module:
         """
         cdef Loaded loaded = self.held()
         exported = str(self.names.get(name, name))
-        meaning = NOT_HERE if driver_name() == "cuda" else NOT_HERE_ON_HOST.format(exported)
+        meaning = init.later("accelrt.kernels.diagnostics").no_kernel_text(driver_name() == "cuda", exported)
         return make_kernel(loaded, function_of(loaded, exported, meaning), self.device_index, name, signature)
 
     def global_address(self, str name) -> tuple[int, int]:

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from threading import Lock, get_ident, local
+from threading import get_ident, local
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from accelrt.core.process import ForkSafeLock
 from accelrt.errors import RaceError, RaceWarning
 from accelrt.sanitizer.memory import Fingerprints, LiveMemory
 from accelrt.sanitizer.order import Clock, Order, Timeline, join, reached
@@ -134,16 +135,12 @@ def alone(method: Callable[Concatenate[Detector, P], R]) -> Callable[Concatenate
 
     @wraps(method)
     def call(self: Detector, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        if self.owner == get_ident():
+        if self.lock.held_here():
             self.late.append(partial(method, self, *args, **kwargs))
             return None
         with self.lock:
-            self.owner = get_ident()
-            try:
-                self.do_late()
-                return method(self, *args, **kwargs)
-            finally:
-                self.owner = 0
+            self.do_late()
+            return method(self, *args, **kwargs)
 
     return call
 
@@ -187,8 +184,7 @@ class Detector:
         self.host_calls: list[Access] = []  # host functions under way: they may write what they like
         self.running: local = local()  # .call: the HostCall of the host function that the thread runs
         self.late: deque[Callable[[], object]] = deque()
-        self.lock: Lock = Lock()
-        self.owner: int = 0  # the thread that holds the lock
+        self.lock: ForkSafeLock = ForkSafeLock()
 
     def do_late(self) -> None:
         while self.late:
@@ -462,12 +458,10 @@ class Detector:
         Until the next call nothing happens that could change what is found.
         """
         self.late.append(partial(self.free_now, address, caller()))
-        if self.owner != get_ident() and self.lock.acquire(blocking=False):
-            self.owner = get_ident()
+        if not self.lock.held_here() and self.lock.acquire(blocking=False):
             try:
                 self.do_late()
             finally:
-                self.owner = 0
                 self.lock.release()
 
     def free_now(self, address: int, line: Line) -> None:

@@ -39,6 +39,7 @@ MISUSES = {
     "calls_of_gone_streams": "named a stream that was destroyed",
     "calls_beside_ends": "was about a stream whose capture another thread was ending",
     "children_of_themselves": "had a graph be a child of itself",
+    "continuations_of_others": "had a capture go on after no node of it",
     "frees_under_work": "took memory away that queued work uses",
 }
 
@@ -88,6 +89,7 @@ def count_misuses() -> dict[str, int]:
     calls_of_gone_streams, calls that named a stream which had been destroyed; calls_beside_ends, those about
     a capture that another thread was ending (ACCELRT_HOST_END_DELAY_US=50 makes ends take their time);
     children_of_themselves, those that had a graph be a child of itself, or of a graph within it;
+    continuations_of_others, those that had a capture go on after what is no node of it;
     frees_under_work, memory taken away that queued work uses.
 
     Returns:

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from beside import Crowd, on_a_thread
+from beside import Caller, Crowd, on_a_thread
 from child import in_child, in_fork, in_own_process, run_code, run_python
 from other_process import Other, keep, look, make
 
@@ -96,6 +96,81 @@ def test_what_a_python_function_raises_is_told_and_the_others_run():
     assert lines[-5:] == [
         *("exit a", "told exit a function_exit a", "exit c", "exit b", "told exit b function_exit b")
     ]
+
+
+def held_elsewhere(lock, function):
+    """What the function answers while another thread holds the lock."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            over.wait()
+
+    holder = Caller(hold).begin()
+    taken.wait()
+    try:
+        return function()
+    finally:
+        over.set()
+        holder.result()
+
+
+def test_a_lock_that_another_thread_holds_at_a_fork_is_free_in_the_child():
+    lock = process.ForkSafeLock()
+
+    def take():
+        with lock:
+            assert not on_a_thread(lambda: lock.acquire(blocking=False))
+        assert on_a_thread(lambda: lock.acquire(blocking=False))
+
+    def refused():
+        assert not lock.acquire(blocking=False)
+        assert not lock.held_here()
+        return in_fork(lambda: in_fork(take) or take())
+
+    assert held_elsewhere(lock, refused) == 0
+    take()
+
+
+def test_a_lock_that_the_forking_thread_holds_is_its_own_in_the_child_and_in_the_childs_child():
+    lock = process.ForkSafeLock()
+
+    def give_back():
+        assert lock.held_here()
+        assert lock.acquire()
+        lock.release()
+        assert not on_a_thread(lambda: lock.acquire(blocking=False))
+        lock.release()
+        assert on_a_thread(lambda: lock.acquire(blocking=False))
+
+    lock.acquire()
+    assert in_fork(lambda: in_fork(give_back) or give_back()) == 0
+    assert lock.held_here()
+    lock.release()
+    assert not lock.held_here()
+
+
+def test_a_thread_of_a_child_has_no_lock_of_a_thread_that_is_gone():
+    lock = process.ForkSafeLock()  # the system gives a new thread the number of the one that is gone
+
+    def take_on_threads():
+        seen = on_a_thread(lambda: (lock.held_here(), in_fork(lock.held_here)))
+        assert seen == (False, 0)
+        assert on_a_thread(lock.acquire)
+
+    assert held_elsewhere(lock, lambda: in_fork(take_on_threads)) == 0
+
+
+def test_a_lock_that_the_thread_does_not_have_is_not_given_back():
+    lock = process.ForkSafeLock()
+    text = "the calling thread gives back a lock that it does not have"
+    with pytest.raises(RuntimeError, match=text):
+        lock.release()
+    with pytest.raises(RuntimeError, match=text):
+        held_elsewhere(lock, lock.release)
+    assert lock.acquire(blocking=False)
+    lock.release()
 
 
 def test_an_exit_function_runs_once_and_one_that_is_registered_late_takes_its_place():

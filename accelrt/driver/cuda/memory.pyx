@@ -3,7 +3,7 @@ library's; and what the rows of driver.pyx stand on, primary contexts made curre
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport F_SETFD, fcntl, FD_CLOEXEC
 
 from accelrt.driver.cuda.types cimport (
@@ -15,15 +15,15 @@ from accelrt.driver.cuda.types cimport (
     CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2, CUdevice_attribute, CUdeviceptr,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchMemSyncDomain, CUmem_advise, CUmem_range_attribute,
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType, CUmemoryPool, CUmemPool_attribute, CUpointer_attribute, CUstream, CUstreamCaptureStatus,
-    CUsynchronizationPolicy,
+    CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute, CUpointer_attribute, CUstream,
+    CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
     ACCESSED_BY, LOCATION_DEVICE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE,
     THE_HOST,
 )
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy
-from accelrt.driver.table cimport (
+from accelrt.driver.node_params cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
 )
 from accelrt.status cimport (
@@ -374,27 +374,112 @@ cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
 
 
 cdef int async_access_set(int device, int peer, int access) noexcept nogil:
-    cdef CUmemAccessDesc descriptor
     cdef CUmemoryPool pool = NULL
     cdef int code = default_pool(device, &pool)
-    if code == SUCCESS and not 0 <= peer < device_total:
-        code = INVALID_DEVICE
-    if code == SUCCESS:
-        descriptor = access_of(peer, access)
-        code = cuMemPoolSetAccess(pool, &descriptor, 1)
-    return code
+    return code if code else pool_access_set(<uintptr_t>pool, peer, access)
 
 
 cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
-    cdef CUmemLocation location
-    cdef CUmemAccess_flags flags = <CUmemAccess_flags>0
     cdef CUmemoryPool pool = NULL
     cdef int code = default_pool(device, &pool)
-    if code == SUCCESS and not 0 <= peer < device_total:
-        code = INVALID_DEVICE
+    out_access[0] = 0
+    return code if code else pool_access_get(<uintptr_t>pool, peer, out_access)
+
+
+# memory: stream-ordered, of pools that the caller makes
+
+cdef enum:
+    MAX_SIZE = 24  # where CUmemPoolProps has maxSize, which headers name since 12.3; before, it is reserved
+
+cdef int pool_create(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+    cdef CUmemoryPool pool = NULL
+    cdef CUmemPoolProps wanted
+    cdef int code = SUCCESS if 0 <= device < device_total else INVALID_DEVICE
+    if code == SUCCESS:
+        memset(&wanted, 0, sizeof(wanted))
+        wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        wanted.location = access_of(device, 0).location
+        memcpy(<char*>&wanted + MAX_SIZE, &limit, sizeof(limit))
+        code = cuMemPoolCreate(&pool, &wanted)
+    out_pool[0] = <uintptr_t>pool if code == SUCCESS else 0
+    return code
+
+
+cdef int pool_export(uintptr_t pool, int* out_file) noexcept nogil:
+    cdef int file = -1
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuMemPoolExportToShareableHandle(&file, <CUmemoryPool>pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+    if code == SUCCESS:
+        fcntl(file, F_SETFD, FD_CLOEXEC)
+    out_file[0] = file if code == SUCCESS else -1
+    return leave(pushed, code)
+
+
+cdef int pool_import_entered(int device, int file, uintptr_t* out_pool) noexcept nogil:
+    # The device that the caller names gets access, which an imported pool may have for none.
+    cdef CUmemoryPool pool = NULL
+    cdef int access = 0
+    cdef int code = cuMemPoolImportFromShareableHandle(
+        &pool, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+    if code:
+        return code
+    code = pool_access_get(<uintptr_t>pool, device, &access)
+    if code == SUCCESS and access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
+        code = pool_access_set(<uintptr_t>pool, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    if code:
+        cuMemPoolDestroy(pool)
+        return code
+    out_pool[0] = <uintptr_t>pool
+    return SUCCESS
+
+
+cdef int pool_alloc_entered(uintptr_t stream, uintptr_t pool, size_t size, uintptr_t* out_address) noexcept nogil:
+    # Graphs take no such memory: a capture would have an allocation of its own instead.
+    cdef int code = refuse_capturing(stream)
+    return code if code else alloc_from(<CUmemoryPool>pool, stream, size, out_address)
+
+
+cdef int pool_pointer_export_entered(uintptr_t address, char* out_ipc) noexcept nogil:
+    return cuMemPoolExportPointer(out_ipc, address)
+
+
+cdef int pool_pointer_import_entered(uintptr_t pool, const char* handle, uintptr_t* out_address) noexcept nogil:
+    cdef CUdeviceptr address = 0
+    cdef char[64] pointer
+    cdef int code
+    memcpy(pointer, handle, 64)
+    code = cuMemPoolImportPointer(&address, <CUmemoryPool>pool, pointer)
+    out_address[0] = address if code == SUCCESS else 0
+    return code
+
+
+cdef int pool_get(uintptr_t pool, int attribute, uint64_t* out_value) noexcept nogil:
+    out_value[0] = 0
+    return cuMemPoolGetAttribute(<CUmemoryPool>pool, <CUmemPool_attribute>attribute, out_value)
+
+
+cdef int pool_set(uintptr_t pool, int attribute, uint64_t value) noexcept nogil:
+    return cuMemPoolSetAttribute(<CUmemoryPool>pool, <CUmemPool_attribute>attribute, &value)
+
+
+cdef int pool_access_set(uintptr_t pool, int peer, int access) noexcept nogil:
+    cdef CUmemAccessDesc wanted
+    if not 0 <= peer < device_total:
+        return INVALID_DEVICE
+    wanted = access_of(peer, access)
+    return cuMemPoolSetAccess(<CUmemoryPool>pool, &wanted, 1)
+
+
+cdef int pool_access_get(uintptr_t pool, int peer, int* out_access) noexcept nogil:
+    cdef CUmemLocation location
+    cdef CUmemAccess_flags flags = <CUmemAccess_flags>0
+    cdef int code = SUCCESS if 0 <= peer < device_total else INVALID_DEVICE
     if code == SUCCESS:
         location = access_of(peer, 0).location
-        code = cuMemPoolGetAccess(&flags, pool, &location)
+        code = cuMemPoolGetAccess(&flags, <CUmemoryPool>pool, &location)
     out_access[0] = <int>flags if code == SUCCESS else 0
     return code
 

@@ -31,14 +31,13 @@ from accelrt.driver.host.work cimport (
     begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
-    ALLOCATE_DEVICE, ALLOCATE_MANAGED, EDGE_DEFAULT, EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
+    ALLOCATE_DEVICE, ALLOCATE_MANAGED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, EDGE_DEFAULT,
+    EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
     INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
     NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT, PORT_LAUNCH_ORDER,
     PORT_PROGRAMMATIC,
 )
-from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, Table,
-)
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
     NO_HOST_MEMORY, OPERATING_SYSTEM,
@@ -74,6 +73,7 @@ cdef struct Exec:
 cdef AddressMap graphs
 cdef AddressMap execs
 cdef size_t own_children = 0
+cdef size_t foreign_ends = 0
 
 include "graphs_rows.pxi"
 
@@ -165,10 +165,12 @@ cdef int capture_continue_locked(HostStream* stream, uintptr_t node) noexcept no
     cdef Frontier itself
     cdef int index
     cdef int code = check_capturing(stream)
+    global foreign_ends
     if code:
         return code
     entry = find_node(stream.capture.graph.nodes, stream.capture.graph.count, node)
     if entry == NULL:
+        foreign_ends += 1
         return INVALID_VALUE
     index = <int>(entry - stream.capture.graph.nodes)
     memset(&itself, 0, sizeof(Frontier))

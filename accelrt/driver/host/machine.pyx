@@ -38,7 +38,8 @@ from accelrt.driver.host.work cimport (
     Capture, Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work,
     begin_work, clear_frontier, CHILD, Allocation, place_of,
 )
-from accelrt.driver.table cimport CONDITION_IF, CONDITION_WHILE, STREAM_BLOCKING
+from accelrt.driver.node_params cimport CONDITION_IF, CONDITION_WHILE
+from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on
 from accelrt.status cimport (
     ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED,
@@ -285,7 +286,7 @@ cdef bint is_reserved(uintptr_t address) noexcept nogil:
 cdef void memory_counts(size_t* counts) noexcept nogil:
     cdef int device
     lock_memory()
-    counts[0] = alive[PLAIN] + alive[IMPORTED] + alive[MANAGED]
+    counts[0] = alive[PLAIN] + alive[IMPORTED] + alive[MANAGED] + alive[POOLED]
     counts[1] = 0
     for device in range(device_total):
         counts[1] += devices[device].used + devices[device].lent
