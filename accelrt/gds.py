@@ -72,13 +72,13 @@ def on_host() -> bool:
     return init.chosen_driver() != "cuda"
 
 
-def ask(call: str, function: Callable[..., Any], *given: Any) -> Any:
+def ask(call: str, function: Callable[..., Any], *values: Any) -> Any:
     """Returns what a function of cuFile answers; its errors as a CudaError."""
     try:
-        return function(*given)
+        return function(*values)
     except Exception as error:
         status = getattr(error, "status", 999)
-        shown = ", ".join(hex(one) if isinstance(one, int) and one > 1 << 32 else repr(one) for one in given)
+        shown = ", ".join(hex(one) if isinstance(one, int) and one > 1 << 32 else repr(one) for one in values)
         raise CudaError(
             f"{call}({shown}) failed: {error}; {RELAXED_ADVICE}",
             int(status),

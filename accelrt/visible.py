@@ -157,9 +157,9 @@ def is_at(wanted: Mig, place: Mig) -> bool:
     return wanted[1:] == place[1:] and names(digits_of(wanted[0]), digits_of(place[0]))
 
 
-def names(given: str, whole: str) -> bool:
+def names(start: str, whole: str) -> bool:
     """Tells whether the digits given are the start of a UUID's, or all of them with something after."""
-    return bool(whole) and bool(given) and (whole.startswith(given) or given.startswith(whole))
+    return bool(whole) and bool(start) and (whole.startswith(start) or start.startswith(whole))
 
 
 def device_order(text: str | None) -> str | None:

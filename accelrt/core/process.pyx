@@ -158,17 +158,17 @@ cdef int at_fork(
     const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child,
 ) except -1 nogil:
     global function_count
-    cdef int place
+    cdef int index
     cdef bint full
     lock_without_gil(&table)
     drop_entry(name, rank)
     full = function_count == MOST_FUNCTIONS
     if not full:
-        place = function_count
-        while place > 0 and not stands_before(&functions[place - 1], name, rank):
-            functions[place] = functions[place - 1]
-            place -= 1
-        functions[place] = ForkFunctions(name, rank, prepare, parent, child)
+        index = function_count
+        while index > 0 and not stands_before(&functions[index - 1], name, rank):
+            functions[index] = functions[index - 1]
+            index -= 1
+        functions[index] = ForkFunctions(name, rank, prepare, parent, child)
         function_count += 1
     pthread_mutex_unlock(&table)
     if full:
@@ -337,19 +337,19 @@ cdef bint precedes(PythonFunctions one, PythonFunctions other):
 cdef list with_functions(list known, PythonFunctions added):
     cdef PythonFunctions each
     cdef list others = [each for each in known if each.name != added.name or each.rank != added.rank]
-    cdef Py_ssize_t place = len([each for each in others if precedes(each, added)])
-    others.insert(place, added)
+    cdef Py_ssize_t index = len([each for each in others if precedes(each, added)])
+    others.insert(index, added)
     return others
 
 
 cdef PythonFunctions functions_of(str name, dict ranks, str rank, before, parent, child):
-    cdef PythonFunctions made = PythonFunctions()
+    cdef PythonFunctions functions = PythonFunctions()
     if rank not in ranks:
         raise ValueError(f"{name}: no rank is called {rank!r}; there are {', '.join(ranks)}")
-    made.name, made.rank, made.before, made.parent, made.child = name, ranks[rank], before, parent, child
-    made.traced_name = name.encode()
-    made.ended_in = 0
-    return made
+    functions.name, functions.traced_name, functions.rank = name, name.encode(), ranks[rank]
+    functions.before, functions.parent, functions.child = before, parent, child
+    functions.ended_in = 0
+    return functions
 
 
 cdef void run(PythonFunctions entry, object function, const char* phase) noexcept:
@@ -751,16 +751,16 @@ cdef class Descriptor:
 
 
 cdef Descriptor own(int number):
-    cdef Descriptor taken = Descriptor.__new__(Descriptor)
-    taken.number = number
-    return taken
+    cdef Descriptor descriptor = Descriptor.__new__(Descriptor)
+    descriptor.number = number
+    return descriptor
 
 
-cdef int own_all(list taken, const int* numbers, size_t count) except -1:
+cdef int own_all(list descriptors, const int* numbers, size_t count) except -1:
     cdef size_t index, owned = 0
     try:
         while owned < count:
-            taken.append(own(numbers[owned]))
+            descriptors.append(own(numbers[owned]))
             owned += 1
     except BaseException:
         for index in range(owned, count):
@@ -824,18 +824,18 @@ def receive(sock: socket.socket, size_t size, int count, int flags=0) -> tuple[b
         OSError: recvmsg failed.
     """
     import socket  # which takes long, and whoever calls this has it
-    cdef list taken = []
+    cdef list descriptors = []
     data, parts, answered, _ = sock.recvmsg(size, socket.CMSG_SPACE(count * sizeof(int)), flags | socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in parts:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            own_content(taken, content)
-    return data, taken, answered
+            own_content(descriptors, content)
+    return data, descriptors, answered
 
 
-cdef int own_content(list taken, bytes content) except -1:
+cdef int own_content(list descriptors, bytes content) except -1:
     # The last number may be cut off where there was no room for it; the kernel closed that one.
     cdef const char* start = content
-    return own_all(taken, <const int*>start, <size_t>len(content) // sizeof(int))
+    return own_all(descriptors, <const int*>start, <size_t>len(content) // sizeof(int))
 
 
 cdef class Opener:
@@ -879,7 +879,7 @@ cdef class Owned:
         what take raises.
     """
 
-    cdef object taken
+    cdef object resource
     cdef object release
     cdef object keep
     cdef int pid
@@ -892,7 +892,7 @@ cdef class Owned:
         self.close()
         self.keep = keep
         self.pid = getpid()
-        self.taken = take(*arguments)
+        self.resource = take(*arguments)
         self.release = release
 
     def __del__(self) -> None:
@@ -904,7 +904,7 @@ cdef class Owned:
     @property
     def value(self) -> _T | None:
         """Returns what take answered; None once it was given back."""
-        return self.taken
+        return self.resource
 
     def close(self) -> None:
         """Gives it back; does nothing where that was done before, or in a forked child.
@@ -912,10 +912,10 @@ cdef class Owned:
         Raises:
             what release raises; it counts as given back all the same.
         """
-        taken, release, _keep = self.taken, self.release, self.keep
-        self.taken = self.release = self.keep = None
+        resource, release, _keep = self.resource, self.release, self.keep
+        self.resource = self.release = self.keep = None
         if release is not None and self.pid == getpid():
-            release(taken)
+            release(resource)
 
 
 # stub: class Taker(Generic[_T]):

@@ -195,13 +195,13 @@ def c_type(text: str, where: str, structs: Collection[str]) -> str:
 
 def read_members(lines: list[str], structs: Collection[str]) -> tuple[Member, ...]:
     """The members of a struct, one a line: "int device", "unsigned int[3] grid"."""
-    found = []
+    members = []
     for line in lines:
         code, _, comment = line.partition("#")
         kind, _, name = code.strip().rpartition(" ")
         kind, bracket, size = kind.partition("[")
-        found.append(Member(f"{c_type(kind, name, structs)}{name}{bracket}{size}", comment.strip()))
-    return tuple(found)
+        members.append(Member(f"{c_type(kind, name, structs)}{name}{bracket}{size}", comment.strip()))
+    return tuple(members)
 
 
 def read_function(text: str, structs: Collection[str] = ()) -> Function:
@@ -218,13 +218,13 @@ def read_function(text: str, structs: Collection[str] = ()) -> Function:
 
 
 def read_constants(lines: list[str]) -> tuple[Constant, ...]:
-    found = []
+    constants = []
     for line in lines:
         code, _, comment = line.partition("#")
         pairs = CONSTANT.findall(code)
-        found += [Constant(name, int(value), "") for name, value in pairs[:-1]]
-        found += [Constant(name, int(value), comment.strip()) for name, value in pairs[-1:]]
-    return tuple(found)
+        constants += [Constant(name, int(value), "") for name, value in pairs[:-1]]
+        constants += [Constant(name, int(value), comment.strip()) for name, value in pairs[-1:]]
+    return tuple(constants)
 
 
 def read_items(text: str) -> list[Item]:

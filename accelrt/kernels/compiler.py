@@ -10,7 +10,7 @@ from accelrt.annotations import DeviceArgument
 from accelrt.core import files
 from accelrt.devices.device import get_device_capability
 from accelrt.errors import CompileError
-from accelrt.kernels import cache as kept
+from accelrt.kernels import cache as image_cache
 from accelrt.kernels import host_compiler, host_cuda, includes, jitlink, known_compiler, nvrtc
 from accelrt.kernels.image import KINDS, MOST_BYTES, ModuleImage, arch_name, arch_number
 from accelrt.kernels.kernel import Module
@@ -219,14 +219,14 @@ def find_or_build(request: Request) -> ModuleImage:
     """The image from the cache, or compiled and kept there."""
     is_host = request.arch == HOST
     key = key_of(request, host_compiler.find_compiler() if is_host else known_compiler.current_compiler())
-    kept_image = kept.lookup(key) if key else None
-    if kept_image is not None:
-        return kept_image
+    cached = image_cache.lookup(key) if key else None
+    if cached is not None:
+        return cached
     compiler = compiler_of(request.arch)
     key = key_of(request, compiler)  # of the compiler that is used now
     image = build(request, compiler)
     if key and key == key_of(request, compiler):  # else a header changed meanwhile
-        kept.store(key, image)
+        image_cache.store(key, image)
     return image
 
 
@@ -312,7 +312,7 @@ def key_of(request: Request, compiler: Compiler) -> str:
         parts += [str(len(each)), *each]
     parts += [part for pair in request.headers.items() for part in pair]
     encoded = [part.encode(errors="surrogateescape") for part in parts]
-    return kept.digest([b"nvrtc", compiler.stamp, *encoded, b"files", *files])
+    return image_cache.digest([b"nvrtc", compiler.stamp, *encoded, b"files", *files])
 
 
 def build(request: Request, compiler: Compiler) -> ModuleImage:

@@ -63,7 +63,7 @@ class Plan(NamedTuple):
         first: int or bytes, the parameter before the operands.
         device: int.  shape: tuple of int, of the outputs that are allocated.
         dtypes: tuple of str, of each operand.
-        made: tuple of int, the numbers of the operands that are allocated.
+        new_outputs: tuple of int, the numbers of the operands that are allocated.
         types: tuple of numpy.dtype, theirs.
         spans: tuple, for each array that is given its lowest and highest byte from its first element on; None
             for others, and for raw parameters.
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     device: int
     shape: tuple[int, ...]
     dtypes: tuple[str, ...]
-    made: tuple[int, ...]
+    new_outputs: tuple[int, ...]
     types: tuple[Any, ...]
     spans: tuple[tuple[int, int] | None, ...]
 

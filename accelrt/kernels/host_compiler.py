@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import files
 from accelrt.errors import CompileError, CompilerNotFoundError
-from accelrt.kernels import cache as kept
+from accelrt.kernels import cache as image_cache
 from accelrt.kernels.build_process import SECONDS, Outcome, run_compiler
 from accelrt.kernels.diagnostics import error_text
 from accelrt.kernels.image import ModuleImage, sealed
@@ -121,12 +121,14 @@ def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage
         CompilerNotFoundError: there is none.
     """
     compiler = find_compiler()
-    key = kept.digest([compiler.stamp, *(each.encode(errors="surrogateescape") for each in (name, text))])
-    image = kept.lookup(key)
+    key = image_cache.digest(
+        [compiler.stamp, *(each.encode(errors="surrogateescape") for each in (name, text))]
+    )
+    image = image_cache.lookup(key)
     if image is None:
         texts = {"source.cpp": line_directive(1, name) + text}
         image = compile_files(compiler, ["-I", HEADERS], texts, ["source.cpp"], name, {**sources, name: text})
-        kept.store(key, image)
+        image_cache.store(key, image)
     return image
 
 

@@ -167,7 +167,7 @@ cdef class Room:
     """Memory for the arguments of one launch, and what the pointers to others' bytes keep alive."""
 
     cdef void* memory
-    cdef list kept
+    cdef list keep_alive
     cdef object __weakref__
 
     def __dealloc__(self):
@@ -422,9 +422,9 @@ cdef object put_bytes(Parameters parameters, const Parameter* parameter, Py_ssiz
         return room
     if room is None:
         room = Room()
-    if (<Room>room).kept is None:
-        (<Room>room).kept = []
-    (<Room>room).kept.append(data)
+    if (<Room>room).keep_alive is None:
+        (<Room>room).keep_alive = []
+    (<Room>room).keep_alive.append(data)
     packed.pointers[index] = PyBytes_AS_STRING(data)
     return room
 

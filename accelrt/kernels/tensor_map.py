@@ -171,8 +171,8 @@ class TensorMap:
         space = memory.ndim - 2
         reach = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}[space]
         corners = [
-            checked_list(name, given, space, -reach, reach - 1)
-            for name, given in (("lower_corner", lower_corner), ("upper_corner", upper_corner))
+            checked_list(name, corner, space, -reach, reach - 1)
+            for name, corner in (("lower_corner", lower_corner), ("upper_corner", upper_corner))
         ]
         channels = checked_number("channels_per_pixel", channels_per_pixel, 1, 256)
         pixels = checked_number("pixels_per_column", pixels_per_column, 1, 1024)

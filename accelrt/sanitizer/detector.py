@@ -171,7 +171,7 @@ class Detector:
         self.raises: bool = raises
         self.reports: list[Report] = []
         self.owed: list[Report] = []  # to be told by the next call that can
-        self.told: set[tuple[object, ...]] = set()
+        self.known_races: set[tuple[object, ...]] = set()
         self.now: Scope = Scope(log=None)
         self.host: Timeline = self.now.order.host
         self.captures: dict[int, Scope] = {}
@@ -514,8 +514,8 @@ class Detector:
 
     def add_report(self, report: Report) -> None:
         key = (report.first.line, report.first.call, report.second.line, report.second.call)
-        if self.raises or key not in self.told:
-            self.told.add(key)
+        if self.raises or key not in self.known_races:
+            self.known_races.add(key)
             self.reports.append(report)
             self.owed.append(report)
 
@@ -540,6 +540,6 @@ class Detector:
         """Forgets what was found, and what was done with any memory; the order of the streams stays."""
         self.reports.clear()
         self.owed.clear()
-        self.told.clear()
+        self.known_races.clear()
         self.now.uses = type(self.now.uses)()
         self.fingerprints.clear()

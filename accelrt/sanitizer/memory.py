@@ -73,23 +73,23 @@ class Fingerprints:
     """
 
     summed: Callable[[int, int], int | None]
-    taken: list[Fingerprint] = field(default_factory=list)
+    reads: list[Fingerprint] = field(default_factory=list)
 
     def take(self, address: int, nbytes: int, access: Access) -> None:
         checksum = self.summed(address, nbytes)
         if checksum is not None:
-            self.taken.append(Fingerprint(address, nbytes, access, checksum))
+            self.reads.append(Fingerprint(address, nbytes, access, checksum))
 
     def drop(self, begin: int, end: int) -> None:
         """A range is written by others than the host, or is gone."""
-        self.taken = [old for old in self.taken if old.address >= end or old.address + old.nbytes <= begin]
+        self.reads = [old for old in self.reads if old.address >= end or old.address + old.nbytes <= begin]
 
     def clear(self) -> None:
-        self.taken = []
+        self.reads = []
 
     def changed(self, known: Clock) -> list[Fingerprint]:
         """Those whose read is over and that were written meanwhile; what is over is looked at once."""
-        over = [old for old in self.taken if reached(known, old.access.timeline, old.access.epoch)]
+        over = [old for old in self.reads if reached(known, old.access.timeline, old.access.epoch)]
         if over:
-            self.taken = [old for old in self.taken if old not in over]
+            self.reads = [old for old in self.reads if old not in over]
         return [old for old in over if self.summed(old.address, old.nbytes) not in (None, old.sum)]

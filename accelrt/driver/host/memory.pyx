@@ -341,37 +341,37 @@ cdef size_t[MAX_HOST_DEVICES] most_used  # the same, since the peak was reset by
 
 cdef int make_allocation(int device, size_t size, uint64_t peers, Allocation** out_allocation) noexcept nogil:
     # With one holder.  Every device reaches all memory, so that peers are looked at alone.
-    cdef Allocation* made
+    cdef Allocation* allocation
     cdef Range range_
     cdef void* room
     if not known_device(device) or size == 0 or peers >> gate_devices():
         return INVALID_VALUE
     if size >> 60:
         return OUT_OF_MEMORY
-    made = <Allocation*>calloc(1, sizeof(Allocation))
-    if made == NULL:
+    allocation = <Allocation*>calloc(1, sizeof(Allocation))
+    if allocation == NULL:
         return NO_HOST_MEMORY
-    made.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
-    room = find_room(made.size, 4096)
+    allocation.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
+    room = find_room(allocation.size, 4096)
     if room == NULL:
-        free(made)
+        free(allocation)
         return OUT_OF_MEMORY
-    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, made.size)
+    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, allocation.size)
     range_.open = False
-    if place(&memory, &range_, &made.address):
-        free(made)
+    if place(&memory, &range_, &allocation.address):
+        free(allocation)
         return NO_HOST_MEMORY
-    made.holders, made.device, made.asked = 1, device, size
-    link_allocation(made)
-    out_allocation[0] = made
+    allocation.holders, allocation.device, allocation.asked = 1, device, size
+    link_allocation(allocation)
+    out_allocation[0] = allocation
     return 0
 
 
 cdef Allocation* find_allocation(uintptr_t address) noexcept nogil:
-    cdef Allocation* known = allocations
-    while known != NULL and known.address != address:
-        known = known.after
-    return known
+    cdef Allocation* allocation = allocations
+    while allocation != NULL and allocation.address != address:
+        allocation = allocation.after
+    return allocation
 
 
 cdef int put_bytes_behind(Allocation* allocation) noexcept nogil:
@@ -428,13 +428,13 @@ cdef void set_live(Allocation* allocation, bint live) noexcept nogil:
 
 cdef int free_of_graph(int device, uintptr_t address) noexcept nogil:
     # What a launch left allocated; the call has waited for the device.
-    cdef Allocation* known
+    cdef Allocation* allocation
     lock()
-    known = find_allocation(address)
-    if known == NULL or known.device != device or not known.live:
+    allocation = find_allocation(address)
+    if allocation == NULL or allocation.device != device or not allocation.live:
         unlock()
         return INVALID_VALUE
-    set_live(known, False)
+    set_live(allocation, False)
     unlock()
     return 0
 
@@ -474,21 +474,21 @@ cdef int claim(const Plan* plan, bint frees) noexcept nogil:
     return 0
 
 
-cdef bint note_instance(const Plan* plan, bint made) noexcept nogil:
+cdef bint note_instance(const Plan* plan, bint instantiates) noexcept nogil:
     # Whether it may be made: an allocation has one instance at a time.
     cdef const Work* work
     cdef int index
     for index in range(plan.count if plan.allocates else 0):
         work = &plan.nodes[index].work
-        if made and work.kind == ALLOCATE and work.allocation.instantiated:
+        if instantiates and work.kind == ALLOCATE and work.allocation.instantiated:
             return False
-        if made and work.kind == CHILD and not note_instance(work.plan, True):
+        if instantiates and work.kind == CHILD and not note_instance(work.plan, True):
             return False
     for index in range(plan.count if plan.allocates else 0):
         work = &plan.nodes[index].work
         if work.kind == ALLOCATE:
-            work.allocation.instantiated = made
-        elif work.kind == CHILD and not made:
+            work.allocation.instantiated = instantiates
+        elif work.kind == CHILD and not instantiates:
             note_instance(work.plan, False)
     return True
 
@@ -637,11 +637,11 @@ cdef Range* managed_range(uintptr_t address, size_t size) noexcept nogil:
     return range_
 
 
-cdef int check_location(int kind, int place) noexcept nogil:
+cdef int check_location(int kind, int number) noexcept nogil:
     if kind == LOCATION_DEVICE:
-        return 0 if known_device(place) else INVALID_DEVICE
+        return 0 if known_device(number) else INVALID_DEVICE
     return INVALID_VALUE if kind < LOCATION_HOST or kind > LOCATION_CURRENT_NODE or (
-        kind == LOCATION_NODE and place < 0) else 0
+        kind == LOCATION_NODE and number < 0) else 0
 
 
 cdef int note_prefetch(const ManagedRange* moved, bint moves) noexcept nogil:
@@ -716,13 +716,13 @@ cdef int managed_discard_gated(
     return put_ranges(device, stream, <const ManagedRange*>ranges, count, True, prefetches)
 
 
-cdef void advise_page(ManagedPage* page, int advice, int kind, int place) noexcept nogil:
-    cdef uint64_t user = <uint64_t>1 << place if kind == LOCATION_DEVICE else 0
+cdef void advise_page(ManagedPage* page, int advice, int kind, int number) noexcept nogil:
+    cdef uint64_t user = <uint64_t>1 << number if kind == LOCATION_DEVICE else 0
     if advice == SET_READ_MOSTLY or advice == UNSET_READ_MOSTLY:
         page.read_mostly = advice == SET_READ_MOSTLY
     elif advice == SET_PREFERRED or advice == UNSET_PREFERRED:
         page.preferred_kind = kind if advice == SET_PREFERRED else LOCATION_NONE
-        page.preferred = place
+        page.preferred = number
     elif advice == SET_ACCESSED_BY:
         page.used_by |= user
         page.used_by_host = page.used_by_host or not user
@@ -760,9 +760,9 @@ cdef int managed_advise_locked(
     return 0
 
 
-cdef int device_number(int kind, int place) noexcept nogil:
+cdef int device_number(int kind, int number) noexcept nogil:
     # Of a location, as the older attributes have it.
-    return place if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
+    return number if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
 
 
 cdef int one_number(const ManagedPage* page, int attribute) noexcept nogil:
@@ -943,7 +943,7 @@ cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noex
     return code
 
 
-cdef void let_go(Physical* physical) noexcept nogil:
+cdef void release_unused(Physical* physical) noexcept nogil:
     if physical.alive or physical.mappings:
         return
     if physical.own < 0:
@@ -964,7 +964,7 @@ cdef int physical_release_locked(uintptr_t handle) noexcept nogil:
     if physical == NULL:
         return INVALID_VALUE
     physical.alive = False
-    let_go(physical)
+    release_unused(physical)
     return 0
 
 
@@ -1039,9 +1039,9 @@ cdef int memory_protect(uintptr_t address, size_t size, int device, int access) 
 
 cdef int open_mapping(Range* mapping, int device, int access) noexcept nogil:
     cdef uint64_t bit = <uint64_t>1 << device
-    cdef int wanted = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
+    cdef int protection = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
     if device == mapping.device or not mapping.open and access:
-        if mprotect(<void*>mapping.start, mapping.size, wanted):
+        if mprotect(<void*>mapping.start, mapping.size, protection):
             return OUT_OF_MEMORY
         mapping.open = access != MEMORY_CLOSED
         mapping.writable = access == MEMORY_WRITTEN
@@ -1079,7 +1079,7 @@ cdef void unmap_one(Range* mapping) noexcept nogil:
     cdef Physical* physical = mapping.physical
     hide(<void*>mapping.start, mapping.size)
     physical.mappings -= 1
-    let_go(physical)
+    release_unused(physical)
     drop_range(&memory, mapping)
 
 
