@@ -94,8 +94,9 @@ KINDS = {
 # their functions and the tables by which profilers and debuggers walk through them.  What allocates, copies,
 # launches and replays keeps all three.
 COLD = """
-allocator.audit allocator.private.sleep core.process driver.registry driver.testing nccl.host_for_tests
-nccl.operands nvml.library sharing.mapping status
+allocator.audit allocator.private.sleep arrays.managed core.process driver.registry driver.testing
+graphs.edits memory.history.recording memory.mempool memory.reservation nccl.host_for_tests nccl.operands
+nvml.library resources.resource sharing.mapping status
 """
 FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 DIRECTIVES = {
@@ -256,6 +257,8 @@ def version_pair(text):
 def options(kind, name=""):
     """What the compiler and the linker are given for the module of a name below accelrt."""
     flags = [*KINDS[kind][0], "-fvisibility=hidden", "-pthread", "-std=c11"]
+    # Cython would compress a module's texts, which costs time at import; a wheel compresses them better.
+    flags += ["-DCYTHON_COMPRESS_STRINGS=0"]
     # Else there is up to a page of padding between a library's parts, and a second table of its names.
     links = ["-pthread", "-Wl,-z,noseparate-code", "-Wl,--hash-style=gnu"]
     if sanitizer := os.environ.get("ACCELRT_SANITIZE_BUILD"):

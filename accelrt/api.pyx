@@ -46,14 +46,14 @@ cdef inline bint outside(int device) noexcept nogil:
     return device < 0 or device >= MAX_DEVICES
 
 
-cdef inline int judge(int device, uintptr_t stream) noexcept nogil:
+cdef inline int check_stream(int device, uintptr_t stream) noexcept nogil:
     # INVALID_HANDLE for a stream that the driver does not know, or that is another device's.
-    cdef int found
+    cdef int owner
     cdef int code
     if outside(device):
         return INVALID_DEVICE
-    code = device_of_stream(device, stream, &found)
-    return INVALID_HANDLE if code == 0 and found != device else code
+    code = device_of_stream(device, stream, &owner)
+    return INVALID_HANDLE if code == 0 and owner != device else code
 
 
 cdef int current_device(int* out_device) noexcept nogil:
@@ -68,7 +68,7 @@ cdef int current_stream(int device, uintptr_t* out_stream) noexcept nogil:
 
 
 cdef int allocate(int device, size_t size, uintptr_t stream, uintptr_t* out_address) noexcept nogil:
-    cdef int code = judge(device, stream)
+    cdef int code = check_stream(device, stream)
     if code:
         return code
     return note_refusal(pool.allocate(device, size, stream, out_address), device, size, stream)
@@ -81,7 +81,7 @@ cdef int release(int device, uintptr_t address) noexcept nogil:
 
 
 cdef int record_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
-    cdef int code = judge(device, stream)
+    cdef int code = check_stream(device, stream)
     return code if code else pool.use_on(device, address, stream)
 
 
@@ -110,7 +110,7 @@ cdef int release_pinned(uintptr_t address) noexcept nogil:
 
 
 cdef int record_pinned_stream(int device, uintptr_t address, uintptr_t stream) noexcept nogil:
-    cdef int code = judge(device, stream)
+    cdef int code = check_stream(device, stream)
     return code if code else pinned.use_pinned_on(address, device, stream)
 
 

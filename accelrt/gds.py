@@ -56,15 +56,15 @@ def library() -> Any:
         NotSupportedError: there is none; the text says what brings it.
     """
     try:
-        found = importlib.import_module("cuda.bindings.cufile")
-        getattr(found, "get_version", found.use_count)()
+        module = importlib.import_module("cuda.bindings.cufile")
+        getattr(module, "get_version", module.use_count)()
     except Exception as error:  # a missing library, or one that an old cuda-bindings calls otherwise
         raise not_supported(
             f"GPUDirect Storage needs libcufile, which was not found ({str(error).splitlines()[0]}); it "
             "comes with the CUDA toolkit and the PyPI package nvidia-cufile (nvidia-cufile-cu12 for CUDA 12)",
             "cuFile",
         ) from error
-    return found
+    return module
 
 
 def on_host() -> bool:
@@ -72,13 +72,13 @@ def on_host() -> bool:
     return init.chosen_driver() != "cuda"
 
 
-def ask(call: str, function: Callable[..., Any], *given: Any) -> Any:
+def ask(call: str, function: Callable[..., Any], *values: Any) -> Any:
     """Returns what a function of cuFile answers; its errors as a CudaError."""
     try:
-        return function(*given)
+        return function(*values)
     except Exception as error:
         status = getattr(error, "status", 999)
-        shown = ", ".join(hex(one) if isinstance(one, int) and one > 1 << 32 else repr(one) for one in given)
+        shown = ", ".join(hex(one) if isinstance(one, int) and one > 1 << 32 else repr(one) for one in values)
         raise CudaError(
             f"{call}({shown}) failed: {error}; {RELAXED_ADVICE}",
             int(status),
@@ -246,12 +246,12 @@ class GdsFile:
         if library is None:
             self._handle = Owned(int, (self.fd,), bool)  # nothing to give back
             return
-        told = Description(OPAQUE_FD, self.fd, None)
+        description = Description(OPAQUE_FD, self.fd, None)
 
         def register(address: int) -> Owned[int]:
             return Owned(library.handle_register, (address,), library.handle_deregister, keep=file)
 
-        self._handle = ask("cuFileHandleRegister", register, ctypes.addressof(told))
+        self._handle = ask("cuFileHandleRegister", register, ctypes.addressof(description))
 
     def deregister_handle(self) -> None:
         """Ends the registration with cuFile (cuFileHandleDeregister); the file stays open.

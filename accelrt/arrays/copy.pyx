@@ -55,11 +55,11 @@ cdef class View:
             PyBuffer_Release(&self.buffer)
 
 
-cdef View read_operand_slow(Operand* made, object source, str name, bint writable):
+cdef View read_operand_slow(Operand* operand, object source, str name, bint writable):
     cdef int flags = PyBUF_ANY_CONTIGUOUS | (PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
     cdef View view
     if hasattr(source, "__cuda_array_interface__"):
-        read_interface(made, source.__cuda_array_interface__, name, writable)
+        read_interface(operand, source.__cuda_array_interface__, name, writable)
         return None
     view = View()
     try:
@@ -77,34 +77,34 @@ cdef View read_operand_slow(Operand* made, object source, str name, bint writabl
             f"{name} of type {type(source).__name__} holds Python objects: a copy of their addresses is of no use, "
             "and one over them would crash the interpreter; pass an array of plain values"
         )
-    made.address = <uintptr_t>view.buffer.buf
-    made.nbytes = view.buffer.len
-    made.ordinal = -1
-    made.block = made.address
-    made.ordered = False
+    operand.address = <uintptr_t>view.buffer.buf
+    operand.nbytes = view.buffer.len
+    operand.ordinal = -1
+    operand.block = operand.address
+    operand.ordered = False
     return view
 
 
 cdef bint holds_objects(object source) except -1:
     # NumPy's types tell by themselves, and not all of them have a format.
     cdef Py_buffer view
-    cdef bint found
+    cdef bint has_objects
     dtype = getattr(source, "dtype", None)
-    told = getattr(dtype, "hasobject", None)
-    if isinstance(told, bool):
-        return told
+    answer = getattr(dtype, "hasobject", None)
+    if isinstance(answer, bool):
+        return answer
     try:
         PyObject_GetBuffer(source, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
     except (BufferError, TypeError, ValueError):
         return False  # no such types have names
-    found = view.format != NULL and strchr(view.format, b"O") != NULL
-    if found:
+    has_objects = view.format != NULL and strchr(view.format, b"O") != NULL
+    if has_objects:
         import re
 
         # In the format of a struct the names of its fields stand between colons.
-        found = "O" in re.sub(":[^:]*:", "", view.format.decode(errors="replace"))
+        has_objects = "O" in re.sub(":[^:]*:", "", view.format.decode(errors="replace"))
     PyBuffer_Release(&view)
-    return found
+    return has_objects
 
 
 cdef int device_of_pointer(uintptr_t address) except -2:
@@ -117,18 +117,19 @@ cdef int device_of_pointer(uintptr_t address) except -2:
     return device
 
 
-cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1:
+cdef int read_interface(Operand* operand, object interface, str name, bint writable) except -1:
     # What the driver knows is no ordinary host memory.
     cdef int device = -1
-    made.address, made.nbytes, made.producer = init.later("accelrt.arrays.cuda_array").read(interface, name, writable)
-    if made.address:
-        device = device_of_pointer(made.address)
+    cuda_array = init.later("accelrt.arrays.cuda_array")
+    operand.address, operand.nbytes, operand.producer = cuda_array.read(interface, name, writable)
+    if operand.address:
+        device = device_of_pointer(operand.address)
     else:
-        made.producer = 0
-    made.ordinal = device
-    made.block = made.address
-    made.owned = device >= 0 and pool_if_made(device) != NULL
-    made.owner_stream = ANY
+        operand.producer = 0
+    operand.ordinal = device
+    operand.block = operand.address
+    operand.owned = device >= 0 and pool_if_made(device) != NULL
+    operand.owner_stream = ANY
     return 0
 
 
@@ -161,26 +162,26 @@ cdef int follow_producer(Operand* side, Stream worker) except -1:
     return 0
 
 
-cdef int read_array(Operand* made, Array array, str name, bint writable) except -1:
+cdef int read_array(Operand* operand, Array array, str name, bint writable) except -1:
     check_live(array, name)
     if writable and array.readonly:
         raise ValueError(f"{name} is a read-only Array; pass one that can be written")
-    made.source = <PyObject*>array.base
-    made.address = made.block = array.ptr
-    made.nbytes = array.size * array.itemsize
-    made.ordinal = array.device_index
-    made.ordered = True
-    made.owned = False
-    made.producer = 0
+    operand.source = <PyObject*>array.base
+    operand.address = operand.block = array.ptr
+    operand.nbytes = array.size * array.itemsize
+    operand.ordinal = array.device_index
+    operand.ordered = True
+    operand.owned = False
+    operand.producer = 0
     if array.owner == DEVICE_BUFFER:
-        made.block = (<Buffer>array.base).ptr
-        made.owned = made.block != 0
-        made.owner_stream = array.stream.handle
+        operand.block = (<Buffer>array.base).ptr
+        operand.owned = operand.block != 0
+        operand.owner_stream = array.stream.handle
     elif array.owner == OTHERS and array.device_index >= 0:
-        made.owned = pool_if_made(array.device_index) != NULL
-        made.owner_stream = ANY
+        operand.owned = pool_if_made(array.device_index) != NULL
+        operand.owner_stream = ANY
     elif array.owner == OTHERS:
-        made.ordered = is_cached_pinned(array.ptr)
+        operand.ordered = is_cached_pinned(array.ptr)
     return 0
 
 
@@ -189,13 +190,13 @@ cdef int look_again_slow(Operand* side, object source, str name) except -1:
     return 0 if still_has(source, side.address) else raise_lost(source, name)
 
 
-cdef object source_of(Operand* side, object given, str name):
+cdef object source_of(Operand* side, object memory, str name):
     # What the use names: of an Array its base, which another thread may have it let go of.
-    if not isinstance(given, Array):
+    if not isinstance(memory, Array):
         return <object>side.source
-    base = base_of(<Array>given)
+    base = base_of(<Array>memory)
     if base is None:
-        raise_lost(given, name)
+        raise_lost(memory, name)
     side.source = <PyObject*>base
     return base
 
@@ -415,10 +416,10 @@ cdef int find_span(Spans* spans, uintptr_t address, size_t size, int device, uin
     # What was not met before is looked up: a live block of the allocators', on which the stream is then recorded, or memory
     # that the driver at least knows, of which the end is not.
     cdef uintptr_t low = 0, high = 0
-    cdef size_t place = span_at(spans, address)
+    cdef size_t index = span_at(spans, address)
     cdef int owner, code
-    if place < spans.count and address >= spans.at[place].low:
-        return PAST_END if size > spans.at[place].high - address else 0
+    if index < spans.count and address >= spans.at[index].low:
+        return PAST_END if size > spans.at[index].high - address else 0
     owner = device_at(address)
     if owner >= 0:
         code = block_around(owner, address, &low, &high)
@@ -438,7 +439,7 @@ cdef int find_spans(Spans* spans, const uintptr_t* addresses, const size_t* size
                     uintptr_t stream, size_t* out_index) noexcept nogil:
     # Copies that follow each other mostly lie in one span.
     cdef uintptr_t low = 0, size = 0
-    cdef size_t index, place
+    cdef size_t index, span
     cdef int code
     for index in range(count):
         if sizes[index] == 0 or addresses[index] - low < size and sizes[index] <= size - (addresses[index] - low):
@@ -447,9 +448,9 @@ cdef int find_spans(Spans* spans, const uintptr_t* addresses, const size_t* size
         code = find_span(spans, addresses[index], sizes[index], device, stream)
         if code:
             return code
-        place = span_at(spans, addresses[index])
-        if place < spans.count and spans.at[place].low <= addresses[index]:
-            low, size = spans.at[place].low, spans.at[place].high - spans.at[place].low
+        span = span_at(spans, addresses[index])
+        if span < spans.count and spans.at[span].low <= addresses[index]:
+            low, size = spans.at[span].low, spans.at[span].high - spans.at[span].low
     return 0
 
 
@@ -474,14 +475,14 @@ def device_span(source: object, str name="flag") -> tuple[int, int, int]:
     Arguments:
         name: str, what the memory is called in an error.
     """
-    cdef Operand made
-    made.ordinal = -1
+    cdef Operand operand
+    operand.ordinal = -1
     if isinstance(source, (Buffer, Array)) or hasattr(source, "__cuda_array_interface__"):
-        read_operand(&made, source, name, False)
-    if made.ordinal < 0:
+        read_operand(&operand, source, name, False)
+    if operand.ordinal < 0:
         raise TypeError(f"{name} of type {type(source).__name__} is no device memory; pass a Buffer or a CUDA array")
-    refuse_sleeping(made.address, name)
-    return made.ordinal, made.address, made.nbytes
+    refuse_sleeping(operand.address, name)
+    return operand.ordinal, operand.address, operand.nbytes
 
 
 cdef inline bint is_within(object value, size_t limit, size_t* out) noexcept:
@@ -820,7 +821,7 @@ cdef Stream host_worker(object stream):
 
 cdef Stream worker_for(object stream, int ordinal):
     # Of that device; None is its current stream.
-    if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).made:
+    if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).initialised:
         mark_used(<Stream>stream)
         return <Stream>stream
     return stream_for(stream, ordinal, "the memory")
@@ -964,14 +965,14 @@ def use(
         return
     if mode not in ACCESS_MODES:
         raise ValueError(f"mode is {mode!r}; it may be 'r', 'w' or 'rw'")
-    known = read_memory(memory, &address, &size)
-    if nbytes is None and not known:
+    has_size = read_memory(memory, &address, &size)
+    if nbytes is None and not has_size:
         raise TypeError("nbytes is None; an address alone does not say how many bytes are used")
     if nbytes is not None:
-        wanted = checked_size(nbytes, "nbytes")
-        if known and wanted > size:
+        used_size = checked_size(nbytes, "nbytes")
+        if has_size and used_size > size:
             raise ValueError(f"nbytes is {nbytes}, the memory has {size}")
-        size = wanted
+        size = used_size
     mode = "r" if mode == "r" else "w"  # a write is ordered with all that a read is ordered with
     if isinstance(stream, str):
         if stream != "host":
@@ -1058,7 +1059,7 @@ cdef void swap_axes(Piece* piece, Py_ssize_t first, Py_ssize_t second) noexcept 
 cdef void merge_axes(Piece* piece, uintptr_t* dst, uintptr_t* src) noexcept nogil:
     # Axes that step backwards on the destination are turned round; then they are ordered by its strides, and neighbours
     # that step on where the other ends, on both sides, become one.  An innermost axis of bytes that lie together goes.
-    cdef Py_ssize_t axis, place
+    cdef Py_ssize_t axis, inner
     for axis in range(piece.ndim - 1, -1, -1):
         if piece.lengths[axis] == 1:
             drop_axis(piece, axis)
@@ -1068,10 +1069,10 @@ cdef void merge_axes(Piece* piece, uintptr_t* dst, uintptr_t* src) noexcept nogi
             piece.to[axis] = -piece.to[axis]
             piece.origin[axis] = -piece.origin[axis]
     for axis in range(1, piece.ndim):
-        place = axis
-        while place and piece.to[place - 1] < piece.to[place]:
-            swap_axes(piece, place - 1, place)
-            place -= 1
+        inner = axis
+        while inner and piece.to[inner - 1] < piece.to[inner]:
+            swap_axes(piece, inner - 1, inner)
+            inner -= 1
     for axis in range(piece.ndim - 2, -1, -1):
         if (piece.to[axis] == piece.to[axis + 1] * piece.lengths[axis + 1]
                 and piece.origin[axis] == piece.origin[axis + 1] * piece.lengths[axis + 1]):
@@ -1147,13 +1148,13 @@ cdef int put_in_again(const Piece* piece, Py_ssize_t axis, Stream worker, uintpt
 cdef int put_piece_in(Piece* piece, Stream worker, uintptr_t dst, uintptr_t src) except? -1:
     # Answers the driver's code.  Axes that are read again and again go first, and of the last two the longer one is that
     # of the rows.
-    cdef Py_ssize_t axis, place, last = piece.ndim - 1
+    cdef Py_ssize_t axis, inner, last = piece.ndim - 1
     cdef int code
     for axis in range(1, piece.ndim):
-        place = axis
-        while place and piece.origin[place] == 0 and piece.origin[place - 1] != 0:
-            swap_axes(piece, place - 1, place)
-            place -= 1
+        inner = axis
+        while inner and piece.origin[inner] == 0 and piece.origin[inner - 1] != 0:
+            swap_axes(piece, inner - 1, inner)
+            inner -= 1
     if (last > 0 and piece.origin[last - 1] and piece.lengths[last - 1] > piece.lengths[last] and not are_slices(piece)
             and is_pitch(piece.to[last - 1], piece.itemsize) and is_pitch(piece.origin[last - 1], piece.itemsize)):
         swap_axes(piece, last - 1, last)
@@ -1445,10 +1446,10 @@ cdef int fill_array(Array dst, object value, object stream) except -1:
 
 cdef Array flat(Array dst, uintptr_t ptr, Py_ssize_t nbytes):
     # The bytes from ptr on, in the same memory.
-    cdef Array made = new_array(dst.base, ptr, dst.device_index, dst.stream, numpy_module().dtype("u1"), 1, False)
-    made.extents[0] = nbytes
-    made.extents[1] = 1
-    return finish_array(made)
+    cdef Array array = new_array(dst.base, ptr, dst.device_index, dst.stream, numpy_module().dtype("u1"), 1, False)
+    array.extents[0] = nbytes
+    array.extents[1] = 1
+    return finish_array(array)
 
 
 cdef int fill_scattered(Array dst, object element, object stream) except -1:

@@ -112,10 +112,10 @@ cdef long code_of_slow(object dtype, uintptr_t slot) except -1:
 cdef object find_code(object dtype):
     if not dtype.isnative:
         raise BufferError(f"DLPack has no {dtype}, whose bytes are in another order than this machine's")
-    known = init.later("accelrt.core.dtypes").BY_NAME.get(dtype.name)
-    if known is None or dtype.type.__module__.partition(".")[0] != ("ml_dtypes" if known.of_ml_dtypes else "numpy"):
+    row = init.later("accelrt.core.dtypes").BY_NAME.get(dtype.name)
+    if row is None or dtype.type.__module__.partition(".")[0] != ("ml_dtypes" if row.of_ml_dtypes else "numpy"):
         raise BufferError(f"DLPack has no {dtype}; export a view of its bytes: array.view('uint8')")
-    return known.dlpack | known.bits << 8 | (DL_PADDED << 16 if known.bits < 8 else 0)
+    return row.dlpack | row.bits << 8 | (DL_PADDED << 16 if row.bits < 8 else 0)
 
 
 cdef object dtype_of_code(DLDataType dtype):
@@ -129,17 +129,17 @@ cdef object dtype_of_code(DLDataType dtype):
 
 
 cdef object find_dtype(int code, int bits):
-    for known in init.later("accelrt.core.dtypes").DTYPES:
-        if known.dlpack == code and known.bits == bits:
-            if not known.of_ml_dtypes:
-                return numpy_module().dtype(known.name)
+    for row in init.later("accelrt.core.dtypes").DTYPES:
+        if row.dlpack == code and row.bits == bits:
+            if not row.of_ml_dtypes:
+                return numpy_module().dtype(row.name)
             try:
                 import ml_dtypes
 
-                return numpy_module().dtype(getattr(ml_dtypes, known.name))
+                return numpy_module().dtype(getattr(ml_dtypes, row.name))
             except (ImportError, AttributeError):
                 raise BufferError(
-                    f"a DLPack tensor is of {known.name}, for which ml_dtypes has to be installed") from None
+                    f"a DLPack tensor is of {row.name}, for which ml_dtypes has to be installed") from None
     raise BufferError(f"a DLPack tensor is of type code {code} with {bits} bits, which NumPy has no dtype for")
 
 
@@ -207,7 +207,7 @@ cdef inline int describe_whole(Array array, DLTensor* out, int64_t* numbers, uin
     return 0
 
 
-cdef void let_go(PyObject* array) noexcept:
+cdef void drop_export(PyObject* array) noexcept:
     cdef Array held = <Array>array
     count_export(held, -1)
     Py_DECREF(held)
@@ -240,12 +240,12 @@ cdef void delete_holder(void* holder) noexcept nogil:
     if interpreter_is_gone():
         return
     if PyGILState_Check():  # to take it again would cost more than the rest
-        (<void (*)(PyObject*) noexcept nogil><void*>let_go)(<PyObject*>holder)
+        (<void (*)(PyObject*) noexcept nogil><void*>drop_export)(<PyObject*>holder)
         return
     new_state = make_thread_state()
     with gil:
         drop_with_gil(new_state)
-        let_go(<PyObject*>holder)
+        drop_export(<PyObject*>holder)
 
 
 cdef void delete_versioned(void* tensor) noexcept nogil:
@@ -285,7 +285,7 @@ cdef DLManagedTensorVersioned* make_versioned(Array array, bint copied) except N
     try:
         describe_whole(array, &tensor.dl_tensor, <int64_t*>(tensor + 1), &tensor.flags)
     except BaseException:
-        let_go(<PyObject*>array)
+        drop_export(<PyObject*>array)
         free(tensor)
         raise
     tensor.flags |= DL_IS_COPIED if copied else 0
@@ -315,7 +315,7 @@ cdef DLManagedTensor* make_unversioned(Array array) except NULL:
             raise BufferError(f"an unversioned DLPack tensor has no {array.dtype} of a byte an element; ask for a versioned "
                               "one, max_version=(1, 1)")
     except BaseException:
-        let_go(<PyObject*>array)
+        drop_export(<PyObject*>array)
         free(tensor)
         raise
     tensor.manager_ctx = <void*>array
@@ -580,8 +580,8 @@ cdef int allocate_tensor(DLTensor* prototype, DLManagedTensorVersioned** out, vo
         return -1
 
 
-cdef int tensor_of_object(void* thing, DLManagedTensorVersioned** out) except -1:
-    cdef Array array = <Array>thing
+cdef int tensor_of_object(void* object_, DLManagedTensorVersioned** out) except -1:
+    cdef Array array = <Array>object_
     cdef uintptr_t handle
     out[0] = NULL
     check_live(array, "this")
@@ -609,9 +609,9 @@ cdef int object_of_tensor(DLManagedTensorVersioned* tensor, void** out) except -
     return 0
 
 
-cdef int describe_object(void* thing, DLTensor* out) except -1:
+cdef int describe_object(void* object_, DLTensor* out) except -1:
     # The Array itself keeps the shape and the strides.
-    return describe_array(<Array>thing, out)
+    return describe_array(<Array>object_, out)
 
 
 @cython.critical_section
@@ -986,13 +986,13 @@ cdef uint64_t location_of(object location, str name) except? 1:
     return <uint64_t>AT_DEVICE << 32 | <uint64_t>ordinal_of(location)
 
 
-cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
+cdef size_t* numbers_of(object numbers_given, str name, size_t* out_count) except? NULL:
     # Of an array of 8-byte ints, or a sequence of ints; NULL where it is neither.
     cdef Py_buffer view
     cdef size_t* numbers
     cdef bint alike
-    if PyObject_CheckBuffer(given) and not isinstance(given, (Buffer, PinnedBuffer, Array)):
-        PyObject_GetBuffer(given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+    if PyObject_CheckBuffer(numbers_given) and not isinstance(numbers_given, (Buffer, PinnedBuffer, Array)):
+        PyObject_GetBuffer(numbers_given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
         alike = view.itemsize == 8 and view.ndim == 1 and has_int_format(view.format)
         numbers = <size_t*>malloc(view.len + 8) if alike else NULL
         if numbers != NULL:
@@ -1005,9 +1005,9 @@ cdef size_t* numbers_of(object given, str name, size_t* out_count) except? NULL:
         if numbers == NULL:
             raise MemoryError(f"no host memory for {name}")
         return numbers
-    if not isinstance(given, (list, tuple)) or not given or type(given[0]) is not int:
+    if not isinstance(numbers_given, (list, tuple)) or not numbers_given or type(numbers_given[0]) is not int:
         return NULL
-    fixed = tuple(given)  # an int's __index__ could lengthen a list
+    fixed = tuple(numbers_given)  # an int's __index__ could lengthen a list
     numbers = <size_t*>room_for(len(fixed), sizeof(size_t))
     try:
         for index, number in enumerate(fixed):
@@ -1028,11 +1028,11 @@ cdef bint has_int_format(const char* format) noexcept:
     return format[0] != 0 and format[1] == 0 and strchr(b"lLqQnNP", format[0]) != NULL
 
 
-cdef tuple objects_of(object given, str name):
-    if isinstance(given, (Buffer, PinnedBuffer, Array)) or not hasattr(given, "__iter__"):
-        raise TypeError(f"{name} is of type {type(given).__name__}; pass a sequence of Buffers and Arrays, or an array of "
+cdef tuple objects_of(object memory, str name):
+    if isinstance(memory, (Buffer, PinnedBuffer, Array)) or not hasattr(memory, "__iter__"):
+        raise TypeError(f"{name} is of type {type(memory).__name__}; pass a sequence of Buffers and Arrays, or an array of "
                         "addresses")
-    return tuple(given)
+    return tuple(memory)
 
 
 cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -1:
@@ -1378,22 +1378,22 @@ def buffer_at(
     That the memory lives as long is up to its owner.  Where it is part of accelrt's own memory, uses on other streams are
     recorded there.
     """
-    cdef uintptr_t place = checked_address_int(address, "address")
+    cdef uintptr_t pointer = checked_address_int(address, "address")
     cdef size_t size = checked_size(nbytes, "nbytes")
-    cdef int found = -1, ordinal, code = 0
+    cdef int driver_device = -1, ordinal, code = 0
     ordinal = ordinal_of(device)
     if size:
         with nogil:
-            code = registry.active().pointer_device(place, &found)
-        if code == INVALID_VALUE or place == 0:
-            raise ValueError(f"address is {place:#x}; the driver knows no memory there")
+            code = registry.active().pointer_device(pointer, &driver_device)
+        if code == INVALID_VALUE or pointer == 0:
+            raise ValueError(f"address is {pointer:#x}; the driver knows no memory there")
         if code:
-            raise_status(code, "pointer_device", ("address", place))
-    if found >= 0 and device is None:
-        ordinal = found
-    if found >= 0 and found != ordinal:
-        raise ValueError(f"address is {place:#x}, of device {found}; device is {device!r}")
-    return buffer_over(owner, ordinal, stream_for(stream, ordinal, "the buffer"), place if size else 0, size)
+            raise_status(code, "pointer_device", ("address", pointer))
+    if driver_device >= 0 and device is None:
+        ordinal = driver_device
+    if driver_device >= 0 and driver_device != ordinal:
+        raise ValueError(f"address is {pointer:#x}, of device {driver_device}; device is {device!r}")
+    return buffer_over(owner, ordinal, stream_for(stream, ordinal, "the buffer"), pointer if size else 0, size)
 
 
 # --- what an Array's methods do with memory ----------------------------------------------------------------------

@@ -85,7 +85,7 @@ cdef object location_of(int kind, int place):
 cdef class Ranges:
     """Managed memory that one call names: what was given, and the ranges as the driver takes them."""
 
-    cdef tuple given
+    cdef tuple memories
     cdef Operand* sides
     cdef ManagedRange* ranges
     cdef Py_ssize_t count
@@ -100,18 +100,18 @@ cdef class Ranges:
 
     cdef int read(self, object memory, str call) except -1:
         cdef Py_ssize_t index
-        self.given = tuple(memory) if isinstance(memory, (list, tuple)) else (memory,)
-        self.count = len(self.given)
+        self.memories = tuple(memory) if isinstance(memory, (list, tuple)) else (memory,)
+        self.count = len(self.memories)
         self.views = []
         self.sides = <Operand*>calloc(self.count + 1, sizeof(Operand))
         self.ranges = <ManagedRange*>calloc(self.count + 1, sizeof(ManagedRange))
         if self.sides == NULL or self.ranges == NULL:
             raise MemoryError(f"no host memory for the {self.count} ranges of {call}")
         for index in range(self.count):
-            self.views.append(read_operand(&self.sides[index], self.given[index], "memory", False))
+            self.views.append(read_operand(&self.sides[index], self.memories[index], "memory", False))
             if self.sides[index].ordinal < 0:
                 raise ArgumentTypeError(
-                    f"{call}: memory of type {type(self.given[index]).__name__} is host memory, which nothing moves; "
+                    f"{call}: memory of type {type(self.memories[index]).__name__} is host memory, which nothing moves; "
                     "pass memory of Buffer(..., managed=True), or of a MemPool(managed=True)")
             self.ranges[index].address = self.sides[index].address
             self.ranges[index].size = self.sides[index].nbytes
@@ -125,8 +125,8 @@ cdef class Ranges:
             raise ArgumentError(
                 f"{call}: {self.count} pieces of memory have {len(location)} locations; pass one for all, or as many")
         for index in range(self.count):
-            place = location[index] if each else location
-            read_location(self.sides[index].ordinal if place is None else place, &self.ranges[index])
+            ordinal = location[index] if each else location
+            read_location(self.sides[index].ordinal if ordinal is None else ordinal, &self.ranges[index])
         return 0
 
     cdef int drop_empty(self) noexcept:
@@ -142,9 +142,9 @@ cdef class Ranges:
         # Inside the use, behind all of the caller's code.
         cdef Py_ssize_t index
         for index in range(self.count):
-            look_again_slow(&self.sides[index], self.given[index], "memory")
+            look_again_slow(&self.sides[index], self.memories[index], "memory")
             refuse_sleeping(self.sides[index].address, "memory")
-            require_managed(&self.sides[index], self.given[index], call)
+            require_managed(&self.sides[index], self.memories[index], call)
         return 0
 
 
@@ -186,7 +186,7 @@ cdef int raise_refusal(int code, str call, str row, Stream worker, const Managed
 
 cdef int put_move(Ranges moved, Stream worker, bint discards, bint prefetches, str call) except -1:
     cdef Py_ssize_t index
-    cdef size_t kept
+    cdef size_t count
     cdef Access access
     cdef int code
     for index in range(moved.count):
@@ -195,16 +195,16 @@ cdef int put_move(Ranges moved, Stream worker, bint discards, bint prefetches, s
         if discards:
             watch.note_access(worker.device_index, worker.handle, moved.sides[index].address, moved.sides[index].nbytes,
                               "w", call)
-    begin_use(&access, uses_owner, <PyObject*>moved.given)
+    begin_use(&access, uses_owner, <PyObject*>moved.memories)
     try:
         moved.look_again(call)
-        kept = moved.drop_empty()
+        count = moved.drop_empty()
         with nogil:
             if discards:
                 code = registry.active().managed_discard(
-                    worker.device_index, worker.handle, moved.ranges, kept, prefetches)
+                    worker.device_index, worker.handle, moved.ranges, count, prefetches)
             else:
-                code = registry.active().managed_prefetch(worker.device_index, worker.handle, moved.ranges, kept)
+                code = registry.active().managed_prefetch(worker.device_index, worker.handle, moved.ranges, count)
         raise_refusal(code, call, "managed_discard" if discards else "managed_prefetch", worker, moved.ranges)
         for index in range(moved.count):
             note_use(&moved.sides[index], worker, False, False)
@@ -310,27 +310,27 @@ def advise(
         ValueError: advice is none of these, or memory is not managed or was freed.
         NotSupportedError: the device cannot use managed memory beside the host.
     """
-    cdef Ranges told = Ranges()
+    cdef Ranges ranges = Ranges()
     cdef Access access
     cdef Py_ssize_t index
     cdef int code = 0, number
     if advice not in ADVICE:
-        raise ArgumentError(f"advice is {advice!r}; it may be {', '.join(repr(name) for name in ADVICE)}")
+        raise ArgumentError(f"advice is {advice!r}; it may be {', '.join([repr(name) for name in ADVICE])}")
     setting, unsetting, placed = ADVICE[advice]
     if location is not None and not placed:
         raise ArgumentError(f"location is {location!r}; 'read_mostly' holds for every device, so pass none")
     number = unsetting if unset else setting
-    told.read(memory, "advise")
-    told.read_locations(location, "advise")
-    begin_use(&access, uses_owner, <PyObject*>told.given)
+    ranges.read(memory, "advise")
+    ranges.read_locations(location, "advise")
+    begin_use(&access, uses_owner, <PyObject*>ranges.memories)
     try:
-        told.look_again("advise")
+        ranges.look_again("advise")
         with nogil:
-            for index in range(told.count):
-                if code == 0 and told.ranges[index].size:
+            for index in range(ranges.count):
+                if code == 0 and ranges.ranges[index].size:
                     code = registry.active().managed_advise(
-                        told.sides[index].ordinal, told.ranges[index].address, told.ranges[index].size, number,
-                        told.ranges[index].kind, told.ranges[index].place)
+                        ranges.sides[index].ordinal, ranges.ranges[index].address, ranges.ranges[index].size, number,
+                        ranges.ranges[index].kind, ranges.ranges[index].place)
     finally:
         end_use(&access)
     if code == INVALID_DEVICE:
@@ -373,23 +373,23 @@ def managed_attributes(memory: Memory) -> ManagedAttributes:
     Raises:
         ValueError: memory is not managed, was freed, or has no bytes.
     """
-    cdef Ranges asked = Ranges()
+    cdef Ranges ranges = Ranges()
     cdef Access access
     cdef int[MOST_DEVICES] users
     cdef int read_mostly = 0, index, room = min(known_devices() + 1, MOST_DEVICES)
-    asked.read(memory, "managed_attributes")
-    if asked.count != 1 or asked.sides[0].nbytes == 0:
+    ranges.read(memory, "managed_attributes")
+    if ranges.count != 1 or ranges.sides[0].nbytes == 0:
         raise ArgumentError("managed_attributes takes one piece of memory that has bytes")
-    begin_use(&access, uses_owner, <PyObject*>asked.given)
+    begin_use(&access, uses_owner, <PyObject*>ranges.memories)
     try:
-        asked.look_again("managed_attributes")
-        read_attribute(asked.sides, IS_READ_MOSTLY, &read_mostly, 1)
-        read_attribute(asked.sides, ACCESSED_BY, users, room)
+        ranges.look_again("managed_attributes")
+        read_attribute(ranges.sides, IS_READ_MOSTLY, &read_mostly, 1)
+        read_attribute(ranges.sides, ACCESSED_BY, users, room)
         return ManagedAttributes(
-            bool(read_mostly), read_place(asked.sides, PREFERRED_DEVICE),
+            bool(read_mostly), read_place(ranges.sides, PREFERRED_DEVICE),
             tuple(["cpu" if users[index] == THE_HOST else device_at(users[index])
                    for index in range(room) if users[index] != NOWHERE]),
-            read_place(asked.sides, PREFETCHED_DEVICE),
+            read_place(ranges.sides, PREFETCHED_DEVICE),
         )
     finally:
         end_use(&access)

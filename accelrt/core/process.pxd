@@ -53,4 +53,4 @@ cdef class Descriptor:
 cdef Descriptor own(int number)
 
 # Each of `count` numbers as a Descriptor that is added to a list; where there is no memory for one, all are closed.
-cdef int own_all(list taken, const int* numbers, size_t count) except -1
+cdef int own_all(list descriptors, const int* numbers, size_t count) except -1

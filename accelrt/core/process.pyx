@@ -9,11 +9,14 @@ import os
 import sys
 import threading  # whose own part in a child comes before ours
 import warnings
+from _thread import allocate_lock
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
 from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
-from accelrt.core.locks cimport WITHOUT_GIL, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.core.locks cimport (
+    WITHOUT_GIL, begin_turn, end_turn, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock,
+)
 from accelrt.status cimport refuse_copy
 
 
@@ -155,17 +158,17 @@ cdef int at_fork(
     const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child,
 ) except -1 nogil:
     global function_count
-    cdef int place
+    cdef int index
     cdef bint full
     lock_without_gil(&table)
     drop_entry(name, rank)
     full = function_count == MOST_FUNCTIONS
     if not full:
-        place = function_count
-        while place > 0 and not stands_before(&functions[place - 1], name, rank):
-            functions[place] = functions[place - 1]
-            place -= 1
-        functions[place] = ForkFunctions(name, rank, prepare, parent, child)
+        index = function_count
+        while index > 0 and not stands_before(&functions[index - 1], name, rank):
+            functions[index] = functions[index - 1]
+            index -= 1
+        functions[index] = ForkFunctions(name, rank, prepare, parent, child)
         function_count += 1
     pthread_mutex_unlock(&table)
     if full:
@@ -194,11 +197,116 @@ cdef void go_on_in_c() noexcept nogil:
 
 cdef void begin_anew_in_c() noexcept nogil:
     cdef int index
+    note_fork()
     for index in range(function_count):
         if functions[index].child != NULL:
             trace("child", functions[index].name)
             functions[index].child()
     pthread_mutex_unlock(&table)
+
+
+# --- locks of Python's in a child of a fork ---------------------------------------------------------------------------
+
+cdef enum:
+    MOST_NESTED = 64
+
+cdef long forks = 0                          # how many forks made this process: of its parent, of that one's, ...
+cdef unsigned long[MOST_NESTED] forking      # the thread that made each
+cdef int renewing = 0                        # where there is no GIL, of a lock that is being renewed
+
+
+cdef void note_fork() noexcept nogil:
+    global forks
+    if forks < MOST_NESTED:
+        forking[forks] = PyThread_get_thread_ident()
+    forks += 1
+
+
+cdef class ForkSafeLock:
+    """A lock of Python code, as threading.RLock is, that nobody holds in a child of a fork but the thread that forked.
+
+        with lock:
+            ...
+
+    A thread may take it again, and gives it back as often.  In a child a lock that another thread of the parent's held would
+    stay locked for ever; this one is free there.  What it guards may be half changed.
+    """
+
+    cdef object lock          # of _thread
+    cdef unsigned long owner  # the thread that has it; 0: none
+    cdef long depth           # how often
+    cdef long forks           # those before it was last renewed
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.lock = allocate_lock()
+        self.forks = forks
+
+    cdef bint is_kept(self) noexcept:
+        # Whether its owner made all forks since.
+        cdef long index
+        for index in range(self.forks, forks):
+            if index >= MOST_NESTED or forking[index] != self.owner:
+                return False
+        return True
+
+    cdef int renew(self) except -1:
+        new = allocate_lock()
+        begin_turn(&renewing)
+        before = self.lock  # no-cython-lint  it is to die behind the lock
+        if self.forks != forks:
+            if self.owner == 0 or not self.is_kept():
+                self.lock, self.owner, self.depth = new, 0, 0
+            self.forks = forks
+        end_turn(&renewing)
+        return 0
+
+    def acquire(self, bint blocking=True) -> bool:
+        """Takes the lock, or takes it again.
+
+        Arguments:
+            blocking: bool, whether to wait where another thread has it.
+        Returns:
+            bool, whether the calling thread has it.
+        """
+        cdef unsigned long thread = PyThread_get_thread_ident()
+        if self.forks != forks:
+            self.renew()
+        if self.owner != thread:
+            if not self.lock.acquire(blocking):
+                return False
+            self.owner = thread
+        self.depth += 1
+        return True
+
+    def release(self) -> None:
+        """Gives the lock back once.
+
+        Raises:
+            RuntimeError: the calling thread does not have it.
+        """
+        if not self.held_here():
+            raise RuntimeError("the calling thread gives back a lock that it does not have")
+        self.depth -= 1
+        if self.depth == 0:
+            self.owner = 0
+            self.lock.release()
+
+    def held_here(self) -> bool:
+        """Tells whether the calling thread has it."""
+        if self.forks != forks:
+            self.renew()
+        return self.owner == PyThread_get_thread_ident()
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "threads of this process wait for it; make another one")
 
 
 # --- around a fork, in Python -----------------------------------------------------------------------------------------
@@ -229,19 +337,19 @@ cdef bint precedes(PythonFunctions one, PythonFunctions other):
 cdef list with_functions(list known, PythonFunctions added):
     cdef PythonFunctions each
     cdef list others = [each for each in known if each.name != added.name or each.rank != added.rank]
-    cdef Py_ssize_t place = len([each for each in others if precedes(each, added)])
-    others.insert(place, added)
+    cdef Py_ssize_t index = len([each for each in others if precedes(each, added)])
+    others.insert(index, added)
     return others
 
 
 cdef PythonFunctions functions_of(str name, dict ranks, str rank, before, parent, child):
-    cdef PythonFunctions made = PythonFunctions()
+    cdef PythonFunctions functions = PythonFunctions()
     if rank not in ranks:
         raise ValueError(f"{name}: no rank is called {rank!r}; there are {', '.join(ranks)}")
-    made.name, made.rank, made.before, made.parent, made.child = name, ranks[rank], before, parent, child
-    made.traced_name = name.encode()
-    made.ended_in = 0
-    return made
+    functions.name, functions.traced_name, functions.rank = name, name.encode(), ranks[rank]
+    functions.before, functions.parent, functions.child = before, parent, child
+    functions.ended_in = 0
+    return functions
 
 
 cdef void run(PythonFunctions entry, object function, const char* phase) noexcept:
@@ -445,7 +553,7 @@ cdef extern from *:
     bint moved "accelrt_moved"() nogil
 
 cdef dict data = getattr(os.environ, "_data", {})  # keeps values as objects that a change replaces
-cdef tuple encoded = tuple(os.environ.encodekey(name) for name in NAMES["cuda"])
+cdef tuple encoded = tuple([os.environ.encodekey(name) for name in NAMES["cuda"]])
 cdef tuple names = NAMES["cuda"]
 cdef tuple values_at_init = (None, None)
 cdef bint is_watching = False
@@ -479,7 +587,7 @@ cdef int warn() except -1:
 
 
 cdef int look_again() except -1:
-    first, second = (name.encode() for name in names)
+    first, second = [name.encode() for name in names]
     look(first, second)
     return 0
 
@@ -643,16 +751,16 @@ cdef class Descriptor:
 
 
 cdef Descriptor own(int number):
-    cdef Descriptor taken = Descriptor.__new__(Descriptor)
-    taken.number = number
-    return taken
+    cdef Descriptor descriptor = Descriptor.__new__(Descriptor)
+    descriptor.number = number
+    return descriptor
 
 
-cdef int own_all(list taken, const int* numbers, size_t count) except -1:
+cdef int own_all(list descriptors, const int* numbers, size_t count) except -1:
     cdef size_t index, owned = 0
     try:
         while owned < count:
-            taken.append(own(numbers[owned]))
+            descriptors.append(own(numbers[owned]))
             owned += 1
     except BaseException:
         for index in range(owned, count):
@@ -716,18 +824,18 @@ def receive(sock: socket.socket, size_t size, int count, int flags=0) -> tuple[b
         OSError: recvmsg failed.
     """
     import socket  # which takes long, and whoever calls this has it
-    cdef list taken = []
+    cdef list descriptors = []
     data, parts, answered, _ = sock.recvmsg(size, socket.CMSG_SPACE(count * sizeof(int)), flags | socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in parts:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            own_content(taken, content)
-    return data, taken, answered
+            own_content(descriptors, content)
+    return data, descriptors, answered
 
 
-cdef int own_content(list taken, bytes content) except -1:
+cdef int own_content(list descriptors, bytes content) except -1:
     # The last number may be cut off where there was no room for it; the kernel closed that one.
     cdef const char* start = content
-    return own_all(taken, <const int*>start, <size_t>len(content) // sizeof(int))
+    return own_all(descriptors, <const int*>start, <size_t>len(content) // sizeof(int))
 
 
 cdef class Opener:
@@ -771,7 +879,7 @@ cdef class Owned:
         what take raises.
     """
 
-    cdef object taken
+    cdef object resource
     cdef object release
     cdef object keep
     cdef int pid
@@ -784,7 +892,7 @@ cdef class Owned:
         self.close()
         self.keep = keep
         self.pid = getpid()
-        self.taken = take(*arguments)
+        self.resource = take(*arguments)
         self.release = release
 
     def __del__(self) -> None:
@@ -796,7 +904,7 @@ cdef class Owned:
     @property
     def value(self) -> _T | None:
         """Returns what take answered; None once it was given back."""
-        return self.taken
+        return self.resource
 
     def close(self) -> None:
         """Gives it back; does nothing where that was done before, or in a forked child.
@@ -804,10 +912,10 @@ cdef class Owned:
         Raises:
             what release raises; it counts as given back all the same.
         """
-        taken, release, _keep = self.taken, self.release, self.keep
-        self.taken = self.release = self.keep = None
+        resource, release, _keep = self.resource, self.release, self.keep
+        self.resource = self.release = self.keep = None
         if release is not None and self.pid == getpid():
-            release(taken)
+            release(resource)
 
 
 # stub: class Taker(Generic[_T]):

@@ -15,7 +15,7 @@ cdef class device:
     cdef readonly int index  # ordinal; -1 stands for none: the context does nothing
     cdef int before          # ordinal that was current when the context was entered; -1 where the thread had none
     cdef unsigned long entered  # the thread that before is of; 0: it is not taken
-    cdef bint made           # initialised; a class that derives from it may have forgotten to
+    cdef bint initialised    # False: a class that derives from it may have forgotten to
     cdef object __weakref__
     cdef list again          # entered while it was entered, maybe by other threads: of (thread, before)
 

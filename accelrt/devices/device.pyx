@@ -108,7 +108,7 @@ cpdef object parse(object argument):
     if isinstance(argument, str):
         return parse_name(argument)
     if isinstance(argument, device):
-        if not (<device>argument).made:
+        if not (<device>argument).initialised:
             refuse_unmade(argument)
         return None if (<device>argument).index < 0 else (<device>argument).index
     check_type(argument)
@@ -162,7 +162,7 @@ cdef object device_at(int ordinal):
     if shared is None:
         fresh = <device>device.__new__(device)  # as checked before: also where this process cannot use it any more
         fresh.index = ordinal
-        fresh.made = True
+        fresh.initialised = True
         shared = device_objects.setdefault(ordinal, fresh)
     return shared
 
@@ -170,7 +170,7 @@ cdef object device_at(int ordinal):
 cdef bint is_nowhere(object argument) except -1:
     # A device's context and set_device do nothing for these: a negative int, or an object made of one or of None.
     if isinstance(argument, device):
-        return (<device>argument).made and (<device>argument).index < 0
+        return (<device>argument).initialised and (<device>argument).index < 0
     return argument is None or isinstance(argument, int) and not isinstance(argument, bool) and argument < 0
 
 
@@ -195,10 +195,10 @@ cdef class device:
         cdef int ordinal = plain_ordinal(device)
         if ordinal < 0 and not is_nowhere(device):
             ordinal = ordinal_of_slow(device)
-        if self.made and self.index != ordinal:  # others may share it: buffer.device is the same one for everybody
+        if self.initialised and self.index != ordinal:  # others may share it: buffer.device is the same one for everybody
             raise RuntimeError(f"{self!r} is made already; make another device object")
         self.index = ordinal
-        self.made = True
+        self.initialised = True
 
     @property
     def idx(self) -> int:
@@ -212,7 +212,7 @@ cdef class device:
 
     def __enter__(self) -> Self:
         cdef int before
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         before = switch_to(self.index)
         with cython.critical_section(self):
@@ -253,12 +253,12 @@ cdef class device:
         return False
 
     def __reduce__(self):
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         return device, (self.index,)
 
     def __index__(self) -> int:
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         return self.index
 

@@ -5,6 +5,7 @@ here opens a driver library.
 """
 import importlib
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
@@ -187,10 +188,150 @@ cdef void after_fork_in_child() noexcept nogil:
         store_table(&in_use, &forked_table)
 
 
+# --- rows for Python -----------------------------------------------------------------------------------------
+
+cdef union Value:  # an argument of a row, or what the row writes
+    int number
+    unsigned int count
+    size_t size
+    uintptr_t address
+    uint64_t wide
+    float real
+    char* text
+
+cdef extern from "Python.h":
+    object PyMethod_New(object function, object bound_to)
+
+ctypedef int (*row_fn)(Table* table, Value* values) noexcept nogil
+
+
+cdef class RowTable:
+    """A driver's table."""
+    cdef Table* table
+
+    def __cinit__(self, str driver=None):
+        self.table = active() if driver is None else table_named(driver)
+
+    def __reduce__(self):
+        refuse_copy(self, "it is a driver's table of this process; make another one with Rows(name)")
+
+
 include "python_rows.pxi"
 
+ROW_NAMES = tuple([text.partition("(")[0] for text in ROW_TEXTS.splitlines()])
 
-cdef class Rows(RowCalls):
+
+cdef class RowMethod:
+    """A row as a method."""
+    # stub: def __call__(self, /, *args: object, **kwargs: object) -> object: ...
+    cdef int index
+    cdef list kinds  # of its arguments; None before the first call
+    cdef list names
+
+    def __get__(self, RowTable rows, owner):
+        return self if rows is None else PyMethod_New(self, rows)
+
+    def __call__(self, RowTable rows not None, *taken, **named):
+        cdef Value[MOST_VALUES] values
+        cdef Table* table = rows.table
+        cdef Py_ssize_t at, next_one = 0
+        cdef list answers, buffers = []
+        cdef int code
+        self.read()
+        if named:
+            taken = self.__signature__.bind(rows, *taken, **named).args[1:]
+        if len(taken) != len(self.taken()):
+            raise TypeError(f"{self.__name__}() takes exactly {len(self.taken())} positional arguments ({len(taken)} given)")
+        memset(values, 0, sizeof(values))
+        for at in range(len(self.kinds)):
+            if (<str>self.kinds[at]).startswith("char["):
+                buffers.append(bytearray(int((<str>self.kinds[at]).strip("char[]"))))
+                values[at].text = PyByteArray_AS_STRING(buffers[len(buffers) - 1])
+            elif not is_out(self.names[at]):
+                give_value(&values[at], self.kinds[at], taken[next_one])
+                next_one += 1
+        with nogil:
+            code = row_functions[self.index](table, values)
+        answers = [code]
+        for at in range(len(self.kinds)):
+            if (<str>self.kinds[at]).startswith("char["):
+                answers.append(text_of(bytes(buffers.pop(0)), self.names[at]))
+            elif is_out(self.names[at]):
+                answers.append(value_of(&values[at], self.kinds[at]))
+        return tuple(answers) if len(answers) > 1 else code
+
+    cdef int read(self) except -1:
+        cdef list arguments
+        if self.kinds is None:
+            text = ROW_TEXTS.splitlines()[self.index].partition("(")[2].removesuffix(")")
+            arguments = [argument.rpartition(" ") for argument in text.split(", ") if argument]
+            self.names = [name for _, _, name in arguments]
+            self.kinds = [kind for kind, _, _ in arguments]
+        return 0
+
+    cdef list taken(self):
+        return [name for name in self.names if not is_out(name)]
+
+    @property
+    def __name__(self) -> str:
+        return ROW_NAMES[self.index]
+
+    @property
+    def __signature__(self) -> object:
+        from inspect import Parameter, Signature  # which takes long to import
+
+        self.read()
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ["self", *self.taken()]])
+
+    def __reduce__(self):
+        refuse_copy(self, "it is one of a class's methods")
+
+
+cdef bint is_out(str name) except -1:
+    return name.startswith("out_")
+
+
+cdef int give_value(Value* value, str kind, object argument) except -1:
+    if kind == "int":
+        value.number = argument
+    elif kind == "unsigned int":
+        value.count = argument
+    elif kind == "size_t":
+        value.size = argument
+    elif kind == "uint64_t":
+        value.wide = argument
+    elif kind == "float":
+        value.real = argument
+    elif kind == "bint":
+        value.number = bool(argument)
+    elif kind == "const char*":
+        value.text = argument  # the caller's tuple keeps it
+    else:
+        value.address = argument
+    return 0
+
+
+cdef object value_of(const Value* value, str kind):
+    if kind == "int*":
+        return value.number
+    if kind == "unsigned int*":
+        return value.count
+    if kind == "size_t*":
+        return value.size
+    if kind == "uint64_t*":
+        return value.wide
+    if kind == "float*":
+        return value.real
+    return value.address
+
+
+cdef object text_of(bytes written, str name):
+    if name in ("out_text", "out_log"):
+        return written.partition(b"\0")[0].decode(errors="replace")
+    return written
+
+
+class Rows(RowCalls):
     """The rows of a driver: Rows("cuda"), Rows("host"), Rows("faults"), or the active one: Rows().
 
         rows = Rows("host")
@@ -204,23 +345,27 @@ cdef class Rows(RowCalls):
 
     names = ROW_NAMES
 
-    def __cinit__(self, str driver=None):
-        self.table = active() if driver is None else table_named(driver)
-
-    def __reduce__(self):
-        refuse_copy(self, "it is a driver's table of this process; make another one with Rows(name)")
-
     @property
     def filled(self) -> int:
         """Returns how many rows the driver fills; the others answer NOT_SUPPORTED."""
-        return self.table.rows
+        return (<RowTable>self).table.rows
 
     @property
     def name(self) -> str:
         """The name that the table bears."""
-        return self.table.name.decode()
+        return (<RowTable>self).table.name.decode()
 
 
+cdef int add_methods() except -1:
+    cdef RowMethod method
+    for index, name in enumerate(ROW_NAMES):
+        method = RowMethod()
+        method.index = index
+        setattr(RowCalls, name, method)
+    return 0
+
+
+add_methods()
 begin_table(&sentinel_table, b"sentinel")
 fill_sentinel(&sentinel_table)
 begin_table(&forked_table, b"forked")

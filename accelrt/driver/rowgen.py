@@ -26,26 +26,34 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROW = re.compile(r"^    int \(\*(\w+)\)\((.*)\) noexcept nogil")
-# buffers that a row fills: name -> (bytes, expression of what Python gets)
+# buffers that a row fills: name -> (bytes, the type of what Python gets)
 BUFFERS = {
-    "out_text": (256, "out_text.decode()"),
-    "out_uuid": (16, "(<char*>out_uuid)[:16]"),
-    "out_log": (4096, "out_log.decode(errors='replace')"),
-    "out_ipc": (64, "(<char*>out_ipc)[:64]"),
+    "out_text": (256, "str"),
+    "out_uuid": (16, "bytes"),
+    "out_log": (4096, "str"),
+    "out_ipc": (64, "bytes"),
 }
 # What Python gives the address of, as int.
 POINTERS = ("host_fn", "void*", "void**", "NodeParams*")
+# The member of registry.pyx's Value that has an argument of a type, or what it points at.
+MEMBERS = {
+    **{"int": "number", "bint": "number", "unsigned int": "count", "size_t": "size", "uintptr_t": "address"},
+    **{"uint64_t": "wide", "float": "real", "const char*": "text", "char*": "text"},
+    **dict.fromkeys(POINTERS, "address"),
+}
+MOST_VALUES = 16  # arguments of one row
 # Rows that name a stream or an event and are not held back: one may be asked at any time, two wait, so that
 # their drivers hold back the calls that they are made of.
 AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 # Rows that may wait within the driver, for room in a queue or for work of the stream.
 MAY_WAIT = re.compile(
     "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
-    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)"
+    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
 )
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
 IN_NO_CONTEXT = re.compile(
-    "device_(?!synchronize)|can_access_peer|granularity|async_|stream_is_capturing|context_"
+    "device_(?!synchronize)|can_access_peer|granularity|async_(?!alloc|free)|pool_create"
+    "|stream_is_capturing|context_"
 )
 # Of these what says the same of a device whose context is lost.
 IN_ANY_STATE = re.compile("device_(name|uuid|pci_bus_id|memory|attribute)$")
@@ -59,7 +67,7 @@ HANDLES = {
     **{"stream": "CUstream", "event": "CUevent", "start": "CUevent", "end": "CUevent"},
     **{"graph": "CUgraph", "body": "CUgraph", "exec_": "CUgraphExec", "exec": "CUgraphExec"},
     **{"node": "CUgraphNode", "module": "CUmodule", "function": "CUfunction"},
-    **{"handle": "CUmemGenericAllocationHandle"},
+    **{"handle": "CUmemGenericAllocationHandle", "pool": "CUmemoryPool"},
 }
 # How the host driver finds what a handle names, and what it answers where that is nothing.
 LOOK_UPS = {
@@ -67,6 +75,7 @@ LOOK_UPS = {
     "HostEvent*": ("find_event({})", "INVALID_HANDLE"),
     "HostFunction*": ("find_function({})", "INVALID_HANDLE"),
     "HostModule*": ("find_module({})", "INVALID_HANDLE"),
+    "HostPool*": ("find_pool({})", "INVALID_VALUE"),
     "Graph*": ("find_graph({})", "INVALID_VALUE"),
     "Exec*": ("find_exec({})", "INVALID_VALUE"),
 }
@@ -230,43 +239,63 @@ def count_filled(rows: list[Row]) -> str:
     )
 
 
-def python_kind(answer: str) -> str:
-    """The type in Python of what a row wrote: text and bytes come from buffers."""
-    if ".decode(" in answer:
-        return "str"
-    return "bytes" if "[" in answer else "int"
+def python_type(type_: str) -> str:
+    return {"float": "float", "bint": "bool", "const char*": "bytes"}.get(type_, "int")
+
+
+def python_stub(row: Row) -> str:
+    """The line of the stub that has a row as a method of what it reads, with the type of what it answers."""
+    taken, kinds = ["self"], ["int"]
+    for argument in row.arguments:
+        if argument.name in BUFFERS:
+            kinds.append(BUFFERS[argument.name][1])
+        elif argument.is_out:
+            kinds.append(python_type(argument.type.removesuffix("*")))
+        else:
+            kind = "object" if argument.type in POINTERS else python_type(argument.type)
+            taken.append(f"{argument.name}: {kind}")
+    result = "int" if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
+    return f"    # stub: def {row.name}({', '.join(taken)}) -> {result}: ...\n"
 
 
 def python_call(row: Row) -> str:
-    """One method: takes the arguments that are read, returns (code, what was written, ...)."""
-    read = [a for a in row.arguments if not a.is_out]
-    declared, passed, answers = [], [], ["code"]
-    for argument in row.arguments:
-        value = argument.name
-        if argument.name in BUFFERS:
-            size, answer = BUFFERS[argument.name]
-            declared.append(f"cdef char[{size}] {argument.name}")
-            declared.append(f"memset({argument.name}, 0, {size})")
-            answers.append(answer)
-        elif argument.is_out:
-            declared.append(f"cdef {argument.type.removesuffix('*')} {argument.name} = 0")
-            value = f"&{argument.name}"
-            answers.append(argument.name)
-        elif argument.type in POINTERS:
-            value = f"<{argument.type}>{argument.name}_"
-        passed.append(value)
-    pointers = [a for a in read if a.type in POINTERS]
-    declared += [f"cdef uintptr_t {a.name}_ = {a.name}" for a in pointers]
-    taken = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
-    body = "".join(f"        {line}\n" for line in declared)
-    kinds = ["int", *(python_kind(answer) for answer in answers[1:])]
-    result = "int" if len(answers) == 1 else f"tuple[{', '.join(kinds)}]"
+    """The function that calls a row with values that Python gave, or that it writes."""
+    passed = []
+    for index, argument in enumerate(row.arguments):
+        is_pointed_at = argument.is_out and argument.name not in BUFFERS
+        value = (
+            f"values[{index}].{MEMBERS[argument.type.removesuffix('*') if is_pointed_at else argument.type]}"
+        )
+        cast = f"<{argument.type}>" if argument.type in POINTERS else ""
+        passed.append(f"{'&' * is_pointed_at}{cast}{value}")
     return (
-        f"    def {row.name}(self{', ' if taken else ''}{taken}) -> {result}:\n"
-        f"        cdef int code\n{body}"
-        f"        with nogil:\n"
-        f"            code = self.table.{row.name}({', '.join(passed)})\n"
-        f"        return {'code' if len(answers) == 1 else '(' + ', '.join(answers) + ')'}\n"
+        f"cdef int call_{row.name}(Table* table, Value* values) noexcept nogil:\n"
+        f"    return table.{row.name}({', '.join(passed)})\n"
+    )
+
+
+def python_text(row: Row) -> str:
+    """The row's name and arguments, as registry.pyx reads them where the row is first called."""
+    arguments = (
+        f"{f'char[{BUFFERS[a.name][0]}]' if a.name in BUFFERS else a.type} {a.name}" for a in row.arguments
+    )
+    return f'    "{row.name}({", ".join(arguments)})\\n"\n'
+
+
+def python_rows(rows: list[Row]) -> str:
+    """The rows that Python sees: a function for each, their texts, and the stub of their class."""
+    if most := [row.name for row in rows if len(row.arguments) > MOST_VALUES]:
+        raise ValueError(f"{most} have more than {MOST_VALUES} arguments: raise MOST_VALUES")
+    functions = ", ".join(f"&call_{row.name}" for row in rows)
+    return "\n\n".join(
+        [
+            f"cdef enum:\n    MOST_VALUES = {MOST_VALUES}\n",
+            *map(python_call, rows),
+            f"cdef row_fn[{len(rows)}] row_functions = [{functions}]\n",
+            "cdef str ROW_TEXTS = (\n" + "".join(map(python_text, rows)) + ")\n",
+            'class RowCalls(RowTable):\n    """The rows as methods, which registry.pyx adds."""\n'
+            + "".join(map(python_stub, rows)),
+        ]
     )
 
 
@@ -303,17 +332,17 @@ def row_around(row: Row, call: str, context: tuple[str, str], declared: str = ""
     )
 
 
-def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> str:
+def one_call(row: Row, symbol: Symbol, pointer: str, values: tuple[str, ...]) -> str:
     """A row of the cuda driver that is one call.
 
     What has another type there is cast; an answer is written to a variable of that type first.  What takes
     the device itself is called in no context.
     """
-    types, declared, after, passed, known = row.types, "", "", [], []
-    for value, type_ in zip(given, symbol.parameters, strict=True):
+    types, declared, after, passed, checks = row.types, "", "", [], []
+    for value, type_ in zip(values, symbol.parameters, strict=True):
         check_handle(row, value, type_.rstrip("*"))
         if type_ == "CUdevice":
-            known.append(f"0 <= {value} < device_total")
+            checks.append(f"0 <= {value} < device_total")
             value = f"devices[{value}].handle"
         elif value.startswith("out_") and types[value] not in (type_, "char*"):
             declared += f"    cdef {type_[:-1]} new_{value} = <{type_[:-1]}>0\n"
@@ -323,8 +352,8 @@ def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> 
             value = f"<{type_}>{value}"
         passed.append(value)
     context = context_of(row)
-    if known or not symbol.in_context:
-        refusal = f" if {' and '.join(known)} else INVALID_DEVICE" if known else ""
+    if checks or not symbol.in_context:
+        refusal = f" if {' and '.join(checks)} else INVALID_DEVICE" if checks else ""
         context = f"    cdef int code = SUCCESS{refusal}\n", "code"
     return row_around(row, f"{pointer}({', '.join(passed)})", context, declared, after)
 
@@ -332,9 +361,9 @@ def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> 
 def check_handle(row: Row, value: str, type_: str) -> None:
     """Raises ValueError where a handle would be cast to another's type, which no compiler sees."""
     name = value.removeprefix("out_")
-    wanted = HANDLES.get(name, "no handle")
-    if value in row.types and wanted != type_ and (name in HANDLES or type_ in HANDLES.values()):
-        raise ValueError(f"{row.name} passes {value} ({wanted}) for a {type_}")
+    expected = HANDLES.get(name, "no handle")
+    if value in row.types and expected != type_ and (name in HANDLES or type_ in HANDLES.values()):
+        raise ValueError(f"{row.name} passes {value} ({expected}) for a {type_}")
 
 
 def gated(body: Body, lock: str) -> str:
@@ -363,7 +392,7 @@ def gated(body: Body, lock: str) -> str:
 
 def read_bodies(text: str, rows: list[Row]) -> list[Body]:
     by_name = {row.name: row for row in rows}
-    return [Body(by_name[name], kind, read_arguments(taken)) for name, kind, taken in BODY.findall(text)]
+    return [Body(by_name[name], kind, read_arguments(words)) for name, kind, words in BODY.findall(text)]
 
 
 def fill_rows(text: str, derived: list[str], rows: list[Row]) -> str:
@@ -396,8 +425,8 @@ def fill_cuda(
     entries: list[str] = []
     derived = [row_around(each.row, each.call, context_of(each.row)) for each in read_bodies(text, rows)]
     for symbol in read_symbols(functions):
-        taken = symbol.name in pointers.values()
-        pointer = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
+        has_pointer = symbol.name in pointers.values()
+        pointer = f"{symbol.name}_v{symbol.version}" if has_pointer else symbol.name
         pointers[symbol.type] = pointer
         is_shared = symbol.type in declared
         if (pointer in called and not is_shared) != (module == "memory"):
@@ -455,22 +484,20 @@ def render_drivers(rows: list[Row]) -> dict[str, str]:
 def render() -> dict[str, str]:
     """File name -> text of every file that is derived."""
     rows = read_rows()
-    names = "ROW_NAMES = (\n" + "".join(f'    "{row.name}",\n' for row in rows) + ")\n"
     registry = [constant("unfilled", "NOT_SUPPORTED", row) for row in rows]
     registry += [constant("forked", "FORKED", row) for row in rows]
     registry += [forward("sentinel", "bring_up()", "active()", row, i) for i, row in enumerate(rows)]
     registry += [fill(prefix, rows) for prefix in ("unfilled", "forked", "sentinel")]
-    registry += [count_filled(rows), names]
+    registry.append(count_filled(rows))
     faults = [f"cdef enum:\n    ROW_COUNT = {len(rows)}\n"]
     faults += [intercepted(row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
     held_back = [row for row in rows if is_guarded(row)]
-    calls = ["cdef class RowCalls:\n    cdef Table* table\n", *map(python_call, rows)]
     return {
         "registry_rows.pxi": "\n\n".join(registry),
         "fault_rows.pxi": "\n\n".join(faults),
         "guarded_rows.pxi": "\n\n".join([*map(guarded, held_back), guard(held_back)]),
-        "python_rows.pxi": "\n".join(calls),
+        "python_rows.pxi": python_rows(rows),
         **render_drivers(rows),
     }
 

@@ -183,25 +183,25 @@ def c_type(text: str, where: str, structs: Collection[str]) -> str:
     """A type of Cython's as C has it, to be followed by a name; ValueError where C has none."""
     bare = " ".join(text.replace("*", " ").replace("const ", " ").split())
     if bare in structs:
-        known = text.replace(bare, f"struct accelrt_{bare}")
+        type_ = text.replace(bare, f"struct accelrt_{bare}")
     elif bare in TYPES:
-        known = text.replace("bint", "int")
+        type_ = text.replace("bint", "int")
     else:
         raise ValueError(
             f"api.pxd: {where} uses {bare!r}, which headergen does not know in C; add it to TYPES"
         )
-    return f"{known.replace('*', '').strip()} {'*' * text.count('*')}"
+    return f"{type_.replace('*', '').strip()} {'*' * text.count('*')}"
 
 
 def read_members(lines: list[str], structs: Collection[str]) -> tuple[Member, ...]:
     """The members of a struct, one a line: "int device", "unsigned int[3] grid"."""
-    found = []
+    members = []
     for line in lines:
         code, _, comment = line.partition("#")
         kind, _, name = code.strip().rpartition(" ")
         kind, bracket, size = kind.partition("[")
-        found.append(Member(f"{c_type(kind, name, structs)}{name}{bracket}{size}", comment.strip()))
-    return tuple(found)
+        members.append(Member(f"{c_type(kind, name, structs)}{name}{bracket}{size}", comment.strip()))
+    return tuple(members)
 
 
 def read_function(text: str, structs: Collection[str] = ()) -> Function:
@@ -218,13 +218,13 @@ def read_function(text: str, structs: Collection[str] = ()) -> Function:
 
 
 def read_constants(lines: list[str]) -> tuple[Constant, ...]:
-    found = []
+    constants = []
     for line in lines:
         code, _, comment = line.partition("#")
         pairs = CONSTANT.findall(code)
-        found += [Constant(name, int(value), "") for name, value in pairs[:-1]]
-        found += [Constant(name, int(value), comment.strip()) for name, value in pairs[-1:]]
-    return tuple(found)
+        constants += [Constant(name, int(value), "") for name, value in pairs[:-1]]
+        constants += [Constant(name, int(value), comment.strip()) for name, value in pairs[-1:]]
+    return tuple(constants)
 
 
 def read_items(text: str) -> list[Item]:

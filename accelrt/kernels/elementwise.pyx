@@ -48,7 +48,7 @@ cdef struct Operand:    # what a call does with one
     Taken takes
     int64_t least       # of an INTEGER
     int64_t most
-    bint given          # an array that is not raw, and so may overlap others
+    bint is_array       # an array that is not raw, and so may overlap others
     Py_ssize_t low      # its lowest byte and the one past its highest, from its first element on
     Py_ssize_t high
 
@@ -75,7 +75,7 @@ cdef class Call:
     cdef Dimensions size
     cdef object first        # the parameter before the operands
     cdef int device
-    cdef tuple made          # numbers of the outputs to be made, and the dtype of each
+    cdef tuple new_outputs   # numbers of the outputs to be made, and the dtype of each
     cdef tuple types
     cdef tuple dtypes        # names of all operands' types
     cdef bint overlaps       # an output was given, which may overlap others
@@ -149,7 +149,7 @@ cdef Call make_call(object plan, const Key* key, Py_ssize_t count, object others
     call.kinds = [<object>key.facts[index].kind for index in range(count) if key.facts[index].kind != NULL]
     call.others = others
     call.kernel, call.first, call.device = plan.kernel, plan.first, plan.device
-    call.made, call.types, call.dtypes = plan.made, plan.types, plan.dtypes
+    call.new_outputs, call.types, call.dtypes = plan.new_outputs, plan.types, plan.dtypes
     call.size.grid = [plan.grid, 1, 1]
     call.size.block = [plan.block, 1, 1]
     call.size.shared = 0
@@ -159,13 +159,13 @@ cdef Call make_call(object plan, const Key* key, Py_ssize_t count, object others
     call.overlaps = False
     for index in range(count):
         operand = &call.operands[index]
-        operand.takes, operand.given = NO_NUMBER, plan.spans[index] is not None
+        operand.takes, operand.is_array = NO_NUMBER, plan.spans[index] is not None
         limits = decisions.LIMITS.get(plan.dtypes[index])
         if plan.dtypes[index] in decisions.FLOATS:
             operand.takes = REAL
         elif limits is not None and plan.dtypes[index] != "bool":
             operand.takes, operand.least, operand.most = INTEGER, limits[0], min(limits[1], (1 << 63) - 1)
-        if operand.given:
+        if operand.is_array:
             operand.low, operand.high = plan.spans[index]
     return call
 
@@ -211,12 +211,12 @@ cdef bint may_overlap(Call call, PyObject** values, Py_ssize_t inputs, Py_ssize_
     cdef Py_ssize_t output, other
     cdef uintptr_t low, high
     for output in range(inputs, count):
-        if not call.operands[output].given:
+        if not call.operands[output].is_array:
             continue
         low = (<Array>values[output]).ptr + call.operands[output].low
         high = (<Array>values[output]).ptr + call.operands[output].high
         for other in range(output):
-            if not call.operands[other].given:
+            if not call.operands[other].is_array:
                 continue
             if ((<Array>values[other]).ptr + call.operands[other].high > low
                     and (<Array>values[other]).ptr + call.operands[other].low < high
@@ -259,7 +259,7 @@ cdef class ElementwiseKernel:
     cdef Py_ssize_t count        # of operands
     cdef Call last               # of the last call
     cdef dict calls              # hash -> Call
-    cdef Py_ssize_t kept         # how many Calls are in it
+    cdef Py_ssize_t call_count   # how many Calls are in it
     cdef object __weakref__
 
     def __init__(
@@ -308,7 +308,7 @@ cdef class ElementwiseKernel:
         with cython.critical_section(self):
             self.last = None
             self.calls.clear()
-            self.kept = 0
+            self.call_count = 0
         self.declared.unload()
 
     def __call__(
@@ -401,12 +401,12 @@ cdef class ElementwiseKernel:
 
     @cython.critical_section
     cdef Call keep_call(self, Call call, uint64_t hash_):
-        if self.kept >= PLANS:
+        if self.call_count >= PLANS:
             self.calls.clear()
-            self.kept = 0
+            self.call_count = 0
         call.next = self.calls.get(hash_)
         self.calls[hash_] = call
-        self.kept += 1
+        self.call_count += 1
         self.last = call
         return call
 
@@ -418,7 +418,7 @@ cdef class ElementwiseKernel:
         PyTuple_SET_ITEM(packed, 0, call.first)
         for index in range(self.count):
             if values[index] == NULL:
-                value = make_output(call, call.types[call.made.index(index)], worker)
+                value = make_output(call, call.types[call.new_outputs.index(index)], worker)
             else:
                 value = <object>values[index]
                 if not isinstance(value, Array):
@@ -442,7 +442,7 @@ cdef class ElementwiseKernel:
                 raise ValueError(f"out for {self.declared.every[index].name} is read-only")
         if may_overlap(call, values, self.inputs_, self.count):
             spans = [
-                (call.operands[index].low, call.operands[index].high) if call.operands[index].given else None
+                (call.operands[index].low, call.operands[index].high) if call.operands[index].is_array else None
                 for index in range(self.count)
             ]
             self.declared.check_overlaps(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import files
 from accelrt.errors import CompileError, CompilerNotFoundError
-from accelrt.kernels import cache as kept
+from accelrt.kernels import cache as image_cache
 from accelrt.kernels.build_process import SECONDS, Outcome, run_compiler
 from accelrt.kernels.diagnostics import error_text
 from accelrt.kernels.image import ModuleImage, sealed
@@ -92,13 +92,13 @@ def find_compiler() -> Compiler:
 
 def header_digest() -> bytes:
     """Of the contents of the headers that texts may include."""
-    made = blake2b(digest_size=32)
+    result = blake2b(digest_size=32)
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(HEADERS) for name in names]
     for path in sorted(paths):
         with open(path, "rb") as file:
             content = file.read()
-        made.update(f"{path} {len(content)} ".encode() + content)
-    return made.digest()
+        result.update(f"{path} {len(content)} ".encode() + content)
+    return result.digest()
 
 
 def line_directive(number: int, name: str) -> str:
@@ -121,12 +121,14 @@ def compile_cpp(text: str, name: str, sources: Mapping[str, str]) -> ModuleImage
         CompilerNotFoundError: there is none.
     """
     compiler = find_compiler()
-    key = kept.digest([compiler.stamp, *(each.encode(errors="surrogateescape") for each in (name, text))])
-    image = kept.lookup(key)
+    key = image_cache.digest(
+        [compiler.stamp, *(each.encode(errors="surrogateescape") for each in (name, text))]
+    )
+    image = image_cache.lookup(key)
     if image is None:
         texts = {"source.cpp": line_directive(1, name) + text}
         image = compile_files(compiler, ["-I", HEADERS], texts, ["source.cpp"], name, {**sources, name: text})
-        kept.store(key, image)
+        image_cache.store(key, image)
     return image
 
 
@@ -147,14 +149,14 @@ def compile_files(
 
 
 def run_checked(
-    command: Sequence[str], files: Mapping[str, str], made: str, name: str, sources: Mapping[str, str]
+    command: Sequence[str], files: Mapping[str, str], output: str, name: str, sources: Mapping[str, str]
 ) -> Outcome:
     """Runs a compiler, and returns what it made.
 
     Raises:
         CompileError: it refused the sources; the text shows the lines that it names.
     """
-    done = run_compiler(command, files, made)
+    done = run_compiler(command, files, output)
     log = done.log.strip("\n")
     if done.code == 0:
         return done

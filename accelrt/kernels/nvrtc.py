@@ -105,15 +105,15 @@ def toolkit_folders(library: str, major: int) -> list[str]:
         os.path.join(os.path.dirname(above), "cuda_runtime", "include"),  # of CUDA 12's packages
         os.path.join(os.path.dirname(above), "..", "include"),  # of a toolkit's targets/
     ]
-    found = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
-    if not found:
-        found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
-    if not found:
+    folders = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
+    if not folders:
+        folders = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
+    if not folders:
         return []
-    beside = [os.path.join(found[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]
+    beside = [os.path.join(folders[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]
     cccl = [folder for folder in beside if os.path.isdir(folder)] or [header_folder("cccl") or ""]
-    found += filter(None, cccl[:1])
-    return [os.path.abspath(folder) for folder in found]
+    folders += filter(None, cccl[:1])
+    return [os.path.abspath(folder) for folder in folders]
 
 
 def is_of(folder: str, major: int) -> bool:
@@ -128,10 +128,10 @@ def is_of(folder: str, major: int) -> bool:
 
 def header_folder(name: str) -> str | None:
     try:
-        found: str | None = init.later("cuda.pathfinder").find_nvidia_header_directory(name)
+        folder: str | None = init.later("cuda.pathfinder").find_nvidia_header_directory(name)
     except (ImportError, AttributeError, RuntimeError, ValueError):  # no pathfinder, or an old one
         return None
-    return found
+    return folder
 
 
 def call(name: str, *arguments: Any) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ def compile_with(compiler: Compiler, program: Program) -> ModuleImage:
     names = [name.encode() for name in program.headers]
     texts = [text.encode() for text in program.headers.values()]
     try:
-        (made,) = call(
+        (handle,) = call(
             "nvrtcCreateProgram",
             program.text.encode(errors="surrogateescape"),
             called(program).encode(errors="surrogateescape"),
@@ -185,9 +185,9 @@ def compile_with(compiler: Compiler, program: Program) -> ModuleImage:
     except Failure as failure:
         raise CompileError(f"{compiler.name}: {failure}", "", program.name, compiler.name) from None
     try:
-        return compile_made(made, program, compiler)
+        return compile_handle(handle, program, compiler)
     finally:
-        call("nvrtcDestroyProgram", made)
+        call("nvrtcDestroyProgram", handle)
 
 
 def called(program: Program) -> str:
@@ -200,21 +200,21 @@ def called(program: Program) -> str:
     return program.name if os.path.dirname(program.name) in program.folders else NOWHERE + program.name
 
 
-def compile_made(made: Any, program: Program, compiler: Compiler) -> ModuleImage:
+def compile_handle(handle: Any, program: Program, compiler: Compiler) -> ModuleImage:
     options = options_of(program)
     try:
         for expression in program.expressions:
-            call("nvrtcAddNameExpression", made, expression.encode())
-        call("nvrtcCompileProgram", made, len(options), options)
+            call("nvrtcAddNameExpression", handle, expression.encode())
+        call("nvrtcCompileProgram", handle, len(options), options)
         lowered = {
-            expression: call("nvrtcGetLoweredName", made, expression.encode())[0].decode()
+            expression: call("nvrtcGetLoweredName", handle, expression.encode())[0].decode()
             for expression in program.expressions
         }
-        (size,) = call(f"{GETTERS[program.kind]}Size", made)
+        (size,) = call(f"{GETTERS[program.kind]}Size", handle)
         data = bytearray(size)
-        call(GETTERS[program.kind], made, data)
+        call(GETTERS[program.kind], handle, data)
     except Failure as failure:
-        log = log_of(made)
+        log = log_of(handle)
         text = error_text(log, {program.name: program.text, **program.headers}) or str(failure)
         raise CompileError(
             f"{compiler.name} refused {program.name} for {program.arch}:\n{text}",
@@ -222,7 +222,7 @@ def compile_made(made: Any, program: Program, compiler: Compiler) -> ModuleImage
             program.name,
             compiler.name,
         ) from None
-    return ModuleImage(bytes(data), program.kind, program.arch, lowered, log_of(made), compiler.name)
+    return ModuleImage(bytes(data), program.kind, program.arch, lowered, log_of(handle), compiler.name)
 
 
 def options_of(program: Program) -> list[bytes]:
@@ -233,11 +233,11 @@ def options_of(program: Program) -> list[bytes]:
     return [option.encode(errors="surrogateescape") for option in options]
 
 
-def log_of(made: Any) -> str:
-    (size,) = call("nvrtcGetProgramLogSize", made)
+def log_of(handle: Any) -> str:
+    (size,) = call("nvrtcGetProgramLogSize", handle)
     if size <= 1:
         return ""
     log = bytearray(size)
-    call("nvrtcGetProgramLog", made, log)
+    call("nvrtcGetProgramLog", handle, log)
     text = log.rstrip(b"\0").decode(errors="replace")
     return text.replace(NOWHERE, "").strip("\n")

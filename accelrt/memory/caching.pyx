@@ -62,12 +62,12 @@ cimport accelrt.runtime.access as watch
 
 cdef extern from *:
     """
-    static __thread int accelrt_catches;       /* an allocation of this thread will raise what is kept */
-    static __thread PyObject* accelrt_kept;    /* owned: what ended a Python function of this thread, or NULL */
-    static __thread PyObject* accelrt_refusal; /* owned: the MemoryError of an allocator that is a function, or NULL */
+    static __thread int accelrt_catches;         /* an allocation of this thread will raise what is kept */
+    static __thread PyObject* accelrt_interrupt; /* owned: what ended a Python function of this thread, or NULL */
+    static __thread PyObject* accelrt_refusal;   /* owned: the MemoryError of an allocator that is a function, or NULL */
     """
     int catches "accelrt_catches"
-    PyObject* kept "accelrt_kept"
+    PyObject* interrupt "accelrt_interrupt"
     PyObject* refusal "accelrt_refusal"
 
 cdef extern from *:
@@ -155,12 +155,12 @@ cdef int allocate_slow(int ordinal, size_t size, uintptr_t stream, uintptr_t* ou
     with nogil:
         code = allocate_interruptibly(ordinal, size, stream, out_address)
     catches = before
-    if refusal != NULL and (kept != NULL or not is_lack(code)):
+    if refusal != NULL and (interrupt != NULL or not is_lack(code)):
         take_refusal()  # the request was served in the end, or failed of something else
-    if kept != NULL:
+    if interrupt != NULL:
         if code == 0:
             give_back(ordinal, out_address[0])
-        raise_kept()
+        raise_interrupt()
     if code == INTERRUPTED:
         raise_interruption()
     if code == 0 and has_news(ordinal):
@@ -212,12 +212,12 @@ cdef void keep_interrupt(object error) noexcept:
     # Raised by the calling thread's allocation as soon as that is over.
     # Code without Python between here and the caller, such as the Cython API's, cannot raise: there the thread raises
     # an error of the type at its next step of Python.
-    global kept
+    global interrupt
     if not catches:
         PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), type(error))
-    elif kept == NULL:
+    elif interrupt == NULL:
         Py_INCREF(error)
-        kept = <PyObject*>error
+        interrupt = <PyObject*>error
 
 
 cdef void keep_failure(object error) noexcept:
@@ -237,20 +237,20 @@ cdef void keep_failure(object error) noexcept:
 
 cdef object take_refusal():
     global refusal
-    cdef PyObject* taken = refusal
+    cdef PyObject* pointer = refusal
     refusal = NULL
-    if taken == NULL:
+    if pointer == NULL:
         return None
-    error = <object>taken
+    error = <object>pointer
     Py_DECREF(error)
     return error
 
 
-cdef int raise_kept() except -1:
-    global kept
-    error = <object>kept
+cdef int raise_interrupt() except -1:
+    global interrupt
+    error = <object>interrupt
     Py_DECREF(error)
-    kept = NULL
+    interrupt = NULL
     raise error
 
 
@@ -422,10 +422,6 @@ cdef inline uintptr_t checked_address(object address) except? <uintptr_t>-1:
         if value != <size_t>-1:
             return value
         PyErr_Clear()
-    return checked_address_slow(address)
-
-
-cdef uintptr_t checked_address_slow(object address) except? <uintptr_t>-1:
     return checked_address_int(address, "mem_ptr")
 
 

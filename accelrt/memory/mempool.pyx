@@ -211,12 +211,12 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
         code = resume_pool(ordinal, first, second, &moved)
     raise_sleep_reason(code, call, (first, second), ordinal)
     if code == OUT_OF_MEMORY or code == CAP_REACHED:
-        what = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
+        shortage = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
         with nogil:
             asleep = read_private(ordinal, first, second, False).sleeping
         raise out_of_memory_to_wake(
             ordinal, (first, second), asleep, code, call,
-            f"{call}: {what} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
+            f"{call}: {shortage} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
             "memory went back; it sleeps on, and its contents are kept",
         )
     if code:
@@ -333,10 +333,6 @@ def caching_host_allocator_alloc(size: int) -> int:
     return allocate_host_bytes(None, checked_host_size(size, "size"))
 
 
-cdef uintptr_t checked_host_address(object mem_ptr) except? 0:
-    return checked_address_int(mem_ptr, "mem_ptr")
-
-
 def caching_host_allocator_delete(mem_ptr: int) -> None:
     """Gives page-locked memory back to the cache.  Work on a stream that was recorded for it may still be under
     way: the memory is handed out again when that is done.
@@ -347,7 +343,7 @@ def caching_host_allocator_delete(mem_ptr: int) -> None:
         ValueError: the address is not allocated, or was given back before.
         TypeError: mem_ptr is no int.
     """
-    cdef uintptr_t address = checked_host_address(mem_ptr)
+    cdef uintptr_t address = checked_address_int(mem_ptr, "mem_ptr")
     cdef int code
     watch.note_freed(address)
     if address == 0 or try_release_pinned(address) == 0:
@@ -699,9 +695,9 @@ cdef uint64_t managed_on = 0       # devices that are known to have such memory,
 
 cdef const Source* managed_source(bint prefetches, size_t headroom) except NULL:
     cdef Source* source
-    known = managed_sources.get((prefetches, headroom))
-    if known is not None:
-        return <const Source*><size_t>known
+    pointer = managed_sources.get((prefetches, headroom))
+    if pointer is not None:
+        return <const Source*><size_t>pointer
     source = <Source*>calloc(1, sizeof(Source))
     if source == NULL:
         raise MemoryError("no host memory for a pool's record")
@@ -1230,7 +1226,7 @@ cdef class use_mem_pool:
     cdef PinnedMemPool pinned  # None where that is of a device
     cdef PinnedPool* before    # while entered: the PinnedMemPool's that the thread had entered, or NULL
     cdef uint64_t[2] number  # the pool's id
-    cdef bint made
+    cdef bint initialised
     cdef object device
     cdef int ordinal      # while entered
     cdef uint64_t thread  # that entered it; 0: none
@@ -1244,7 +1240,7 @@ cdef class use_mem_pool:
         if isinstance(pool, PinnedMemPool):
             (<PinnedMemPool>pool).held()
             self.pinned = pool
-            self.made = True
+            self.initialised = True
             return
         read_pool_id(pool, self.number)
         self.pool = pool if isinstance(pool, MemPool) else None
@@ -1253,7 +1249,7 @@ cdef class use_mem_pool:
         if self.pool is None:
             require_native("use_mem_pool")
         self.device = device
-        self.made = True
+        self.initialised = True
 
     def __dealloc__(self):
         if self.thread and self.pinned is None:
@@ -1275,7 +1271,7 @@ cdef class use_mem_pool:
     @cython.critical_section
     def __enter__(self) -> None:
         cdef int code
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         if self.thread:
             raise RuntimeError("this use_mem_pool is entered already; make one for each with statement")
@@ -1388,7 +1384,7 @@ cdef class sleepable(use_mem_pool):
 
 cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
     # A pool's id, from what names one for sleep and wake.
-    cdef bint known, theirs, of_torch = False
+    cdef bint is_own, is_torchs, of_torch = False
     if isinstance(pool, str):
         if pool not in tag_pools:
             raise ValueError(
@@ -1403,9 +1399,9 @@ cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
         out_id[1] ^= <uint64_t>1 << TORCHS
     elif out_id[0] == 0 or out_id[1] == 0:  # torch names its pools so too: those of graphs, and its MemPools
         with nogil:
-            known = read_private(ordinal, out_id[0], out_id[1], False).known
-            theirs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCHS, out_id[1], False).known
-        if theirs and (of_torch or not known):
+            is_own = read_private(ordinal, out_id[0], out_id[1], False).known
+            is_torchs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCHS, out_id[1], False).known
+        if is_torchs and (of_torch or not is_own):
             out_id[0] |= <uint64_t>1 << TORCHS
     return 0
 

@@ -15,8 +15,9 @@ host_for_tests   the host backend: ranks on host devices, over shared memory
 launcher         what torchrun, mpirun and Slurm say of this process's place
 limits           how long other ranks are waited for
 nvidia           NCCL: nccl4py and the library that it finds
-operands         what a group uses until it has ended: arrays, communicators' handles, and the group itself
 process_end      the interpreter's exit with communicators open, and forks
+ranks            what a group uses until it has ended: arrays, communicators' handles, the group itself; and
+                 ranks on host devices
 rendezvous       the exchange of a communicator's id between processes, over TCP
 splitting        communicators of parts of another one's ranks
 """
@@ -36,7 +37,7 @@ from accelrt.nccl.collectives import (
 from accelrt.nccl.communicator import Communicator, init_all, shrink_all, split_all
 from accelrt.nccl.config import Config
 from accelrt.nccl.launcher import Place, place_from_environment
-from accelrt.nccl.operands import group, group_end, group_start
+from accelrt.nccl.ranks import group, group_end, group_start
 from accelrt.nccl.rendezvous import exchange, init_from_environment
 
 __all__ = [

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from accelrt.arrays.array import Array, Buffer
 from accelrt.core import process
 from accelrt.errors import NcclError, NotSupportedError
-from accelrt.nccl import operands, process_end
+from accelrt.nccl import process_end
 from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
-from accelrt.nccl.operands import group
+from accelrt.nccl.ranks import as_array, checked_number, group, read_operand, stream_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def is_available(tensors: Sequence[Any] | None = None) -> bool:
     devices = set()
     for tensor in tensors or ():
         try:
-            array = operands.as_array(tensor)
+            array = as_array(tensor)
         except (TypeError, ValueError, BufferError):
             return False
         if not array.is_contiguous or array.device_index < 0 or array.device_index in devices:
@@ -106,9 +106,9 @@ def _check_list(arrays: Any, name: str) -> None:
         raise ValueError(f"{name} is empty; pass an array for each device")
 
 
-def _check_length(given: Any, name: str, wanted: int) -> None:
-    if len(given) != wanted:
-        raise ValueError(f"{name} has {len(given)} elements, inputs {wanted}; pass one for each device")
+def _check_length(values: Any, name: str, count: int) -> None:
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} elements, inputs {count}; pass one for each device")
 
 
 def _device_of(source: Any) -> int:
@@ -117,7 +117,7 @@ def _device_of(source: Any) -> int:
     if hasattr(source, "__dlpack_device__"):
         kind, number = source.__dlpack_device__()
         return int(number) if kind in (CUDA, MANAGED) else -1
-    return operands.as_array(source).device_index
+    return as_array(source).device_index
 
 
 class _Call:
@@ -136,7 +136,7 @@ class _Call:
             _check_length(streams, "streams", len(self._given))
         self.comms = self._find_communicators(comms)
         self.streams = [
-            operands.stream_on(None if streams is None else streams[index], comm.device_index)
+            stream_on(None if streams is None else streams[index], comm.device_index)
             for index, comm in enumerate(self.comms)
         ]
         self.inputs = [
@@ -173,9 +173,9 @@ class _Call:
             raise ValueError(
                 f"inputs[0] has {size} elements; pass a multiple of {parts}, as many for each device"
             )
-        wanted = size // parts * times
+        count = size // parts * times
         for index, each in enumerate(arrays):
-            self._compare(each, f"outputs[{index}]", wanted, f"for inputs of {size} it should have {wanted}")
+            self._compare(each, f"outputs[{index}]", count, f"for inputs of {size} it should have {count}")
         return arrays
 
     def read_output(self, output: Any, root: int) -> list[Array | None]:
@@ -204,13 +204,13 @@ class _Call:
         return list(comms)
 
     def _read(self, source: Any, index: int, name: str, written: bool) -> Array:
-        return operands.read(source, self.streams[index], name, written)
+        return read_operand(source, self.streams[index], name, written)
 
     def _compare(self, array: Array, name: str, size: int, words: str) -> None:
-        wanted = self.inputs[0].dtype
-        if array.dtype != wanted:
+        dtype = self.inputs[0].dtype
+        if array.dtype != dtype:
             raise TypeError(
-                f"{name} is of {array.dtype}, inputs[0] of {wanted}; all arrays have one element type"
+                f"{name} is of {array.dtype}, inputs[0] of {dtype}; all arrays have one element type"
             )
         if array.size != size:
             raise ValueError(f"{name} has {array.size} elements, {words}; pass arrays of one size")
@@ -310,7 +310,7 @@ def reduce(
 def _read_root(root: Any, count: int) -> int:
     if hasattr(root, "__index__") and -count <= root.__index__() < 0:
         root = root.__index__() + count
-    return operands.checked_number(root, "root", 0, count - 1)
+    return checked_number(root, "root", 0, count - 1)
 
 
 def broadcast(

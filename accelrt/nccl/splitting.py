@@ -15,9 +15,8 @@ import numpy as np
 
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.nccl import operands
 from accelrt.nccl.groups import Shrinking, Splitting, perform
-from accelrt.nccl.operands import groups
+from accelrt.nccl.ranks import group, groups
 from accelrt.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -117,19 +116,19 @@ def shrink(
         words = f"shrink({comm._words}, exclude={list(left_out)})"
         pending.append(Shrinking(comm, child, left_out, aborts, words))
     perform(pending, call if len(pending) > 1 else "")
-    return [each.made for each in pending]
+    return [each.result for each in pending]
 
 
 def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:
     """Each rank's table of what all ranks asked for."""
     streams = [Stream(comm.device_index) for comm in comms]
     outputs = []
-    with operands.group():
+    with group():
         for comm, side, stream in zip(comms, sides, streams, strict=True):
             with stream:
-                mine = asarray(np.array(side, np.int64), device=comm.device_index)
+                own_side = asarray(np.array(side, np.int64), device=comm.device_index)
                 all_of_them = empty((2 * comm.size,), "int64", device=comm.device_index)
-            comm.all_gather(mine, all_of_them, stream=stream)
+            comm.all_gather(own_side, all_of_them, stream=stream)
             outputs.append(all_of_them)
     for comm, stream in zip(comms, streams, strict=True):
         comm.synchronize(stream)

@@ -171,7 +171,7 @@ cdef int hold() noexcept nogil:
     return hold() if code == OK else code
 
 
-cdef void let_go() noexcept nogil:
+cdef void release() noexcept nogil:
     pthread_rwlock_unlock(&lock)
 
 
@@ -225,7 +225,7 @@ def open_code() -> int:
     with nogil:
         code = hold()
         if code == OK:
-            let_go()
+            release()
     return code
 
 
@@ -286,7 +286,7 @@ cdef class Target:
 
 
 cdef int begin(Target target, Device* out) noexcept nogil:
-    # OK: holds the session, until let_go, and gives the handle in it; or a code, and holds nothing.
+    # OK: holds the session, until release, and gives the handle in it; or a code, and holds nothing.
     cdef int code = hold()
     if code:
         return code
@@ -296,7 +296,7 @@ cdef int begin(Target target, Device* out) noexcept nogil:
         else:
             code = (<by_uuid_fn>address(BY_UUID))(target.letters, &target.handle)
         if code:
-            let_go()
+            release()
             return code
         give(&target.session, session())
     out[0] = target.handle
@@ -439,7 +439,7 @@ cdef bint ask(str reading, Target target, const Call* call) except -1:
             code = begin(target, &device)
             if code == OK:
                 code = perform(call, device)
-                let_go()
+                release()
         if code == OK:
             return True
         if code == INSUFFICIENT_SIZE and call.shape == PROCESSES:
@@ -509,16 +509,16 @@ def read_fields(str reading, Target target not None, fields: Sequence[tuple[int,
     Returns:
         A list: int or float, or None for a field that the device refuses.
     """
-    cdef Field[MAX_FIELDS] asked
+    cdef Field[MAX_FIELDS] values
     cdef unsigned int count = len(fields), index
-    cdef Call call = Call(FIELDS, FIELD_VALUES, NONE, NONE, &count, &asked[0])
+    cdef Call call = Call(FIELDS, FIELD_VALUES, NONE, NONE, &count, &values[0])
     if count > MAX_FIELDS:
         raise ValueError(f"{count} fields at once; {MAX_FIELDS} is the most")
-    memset(asked, 0, sizeof(asked))
+    memset(values, 0, sizeof(values))
     for index in range(count):
-        asked[index].id, asked[index].scope = fields[index]
+        values[index].id, values[index].scope = fields[index]
     ask(reading, target, &call)
-    return [None if asked[index].code else field_value(&asked[index]) for index in range(count)]
+    return [None if values[index].code else field_value(&values[index]) for index in range(count)]
 
 
 cdef object field_value(Field* field):
@@ -661,7 +661,7 @@ def listing() -> tuple[list[Card], int]:
             code = hold()
             if code == OK:
                 code = read_records(records, &total, &lost)
-                let_go()
+                release()
         if code == NOT_FOUND:
             return [], 0
         if code:

@@ -8,7 +8,8 @@ from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.arrays.managed import is_managed, prefetch
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.resources.resource import Resource, current_resource
+from accelrt.resources.current import current_resource
+from accelrt.resources.resource import Resource
 from accelrt.streams.stream import Stream, current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import

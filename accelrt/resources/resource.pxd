@@ -1,4 +1,4 @@
-# Resources of memory, for the modules beside this one.
+# What every resource has.
 
 cdef class Resource:
     cdef readonly int device_index
@@ -7,7 +7,3 @@ cdef class Resource:
 
 cdef class Adaptor(Resource):
     cdef readonly Resource upstream
-
-cdef int refuse(Resource resource, object nbytes, str why) except -1  # raises OutOfMemoryError
-cdef int tell_unraisable(object error, object where) noexcept         # sys.unraisablehook hears of it
-cdef int end_put_off() except -1  # gives back what had to wait for the end of a capture, where that is over

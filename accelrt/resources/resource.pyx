@@ -1,13 +1,14 @@
-"""Resources of memory: what gives bytes and takes them back, those that stand on another one, and which is current."""
+"""Resources of memory: what gives bytes and takes them back, those that stand on another one, and pools."""
 import os
-import threading
 import traceback
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
+from bisect import bisect_left, insort
 from collections import namedtuple
 from datetime import datetime
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
 from libc.stdlib cimport free
+from libc.string cimport strcmp
 
 from accelrt.allocator.pool cimport add_lent, drop_lent
 from accelrt.arrays.array import record_host_stream
@@ -21,15 +22,18 @@ from accelrt.driver.guard cimport (
 )
 cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
+from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport Table
 from accelrt.errors import ArgumentError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
+from accelrt.memory.driver_pool import DriverPool, give_back as give_driver_memory_back
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
-from accelrt.runtime.cuda_bindings import open_bindings
-from accelrt.status cimport INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
-from accelrt.streams.stream cimport Stream, mark_used, stream_for
+from accelrt.runtime.lifetimes cimport any_capture
+from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
+from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
 
@@ -49,6 +53,11 @@ cdef int tell_unraisable(object error, object where) noexcept:
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(where)
     return 0
+
+
+cdef bint is_inherited() noexcept:
+    # Whether this is a child of a fork: memory, and what a pool knows of it, are the parent's.
+    return strcmp(registry.active().name, b"forked") == 0
 
 
 cdef list put_off = []  # Allocations whose end has to wait for the end of a capture
@@ -97,7 +106,7 @@ cdef class Allocation:
 
     def __del__(self):
         cdef Allocation again
-        if not self.address:
+        if not self.address or is_inherited():
             return
         if not self.end_uses():  # a destructor runs once
             again = Allocation()
@@ -122,7 +131,7 @@ cdef class Allocation:
             free(spare)
             spare = self.store.spare
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it owns memory")
 
 
@@ -239,7 +248,7 @@ cdef class Resource:
             keeper.begin()
         return views_of_memory()[0](keeper, self.device_index, keeper.stream, keeper.address, keeper.nbytes)
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it gives memory of this process; make another one")
 
     def __repr__(self):
@@ -347,67 +356,73 @@ cdef class MemPoolResource(Resource):
 
 
 cdef class DriverPoolResource(Resource):
-    """DriverPoolResource(device=None, *, pool=None)\n--\n\n\
-    Device memory of the driver's stream-ordered pools (cuMemAllocAsync): of the device's own, which
-    accelrt.memory.DriverPool trims and sets, or of another one that you made.
+    """DriverPoolResource(device=None, *, pool=None, managed=False)\n--\n\n\
+    Memory of the driver's stream-ordered pools (cuMemAllocAsync): of the device's own, which accelrt.memory.DriverPool trims
+    and sets, or of another one.
 
     Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-        pool: int or an object with __int__, the handle of a pool of that device (CUmemoryPool, cudaMemPool_t), which has to
-            live as long as its memory; None is the device's own.
+        device: int, "cuda:1", ...; None is the current device, or pool's.
+        pool: DriverPool; or an int or an object with __int__, the handle of a pool of that device (CUmemoryPool,
+            cudaMemPool_t), which has to live as long as its memory; None is the device's own.
+        managed: bool, whether it is the device's own pool of managed memory (CUDA 13.0).
     Raises:
-        ValueError, TypeError: device names none, or pool is no handle.
-        NotSupportedError: by allocate(), where the driver has no such pool; at once, where pool is given on the host device.
+        ValueError, TypeError: device names none, or pool is no handle, of another device, or another process's.
+        NotSupportedError: by allocate(), where the driver has no such pool.
     Attributes:
-        pool: int, or None.
+        pool: DriverPool, int, or None.
+        managed: bool.
     """
     cdef readonly object pool
-    cdef object bindings
-    cdef object handle
+    cdef readonly bint managed
+    cdef object handle  # of a pool that is not the device's own; or None
 
-    def __init__(self, device: DeviceArgument | None = None, *, pool: SupportsInt | None = None) -> None:
-        Resource.__init__(self, device)
-        if pool is None:
-            return
-        self.bindings = open_bindings(
-            "pools of NVIDIA's driver are a GPU's; the host device has none", "DriverPoolResource"
-        )
-        self.pool = checked_address_int(int(pool), "pool")
-        self.handle = self.bindings.CUmemoryPool(self.pool)
-
-    cdef int take_of_pool(self, object nbytes, uintptr_t stream, uintptr_t* out_address) except -1:
-        # Compiled calls alone, so that no interruption comes between the memory and its address.
-        cdef int code
-        status, address = self.bindings.cuMemAllocFromPoolAsync(nbytes, self.handle, stream)
-        code = int(status)
-        if code == 0:
-            out_address[0] = int(address)
-        return code
+    def __init__(
+        self, device: DeviceArgument | None = None, *, pool: DriverPool | SupportsInt | None = None, bint managed=False,
+    ) -> None:
+        cdef bint is_ours = isinstance(pool, DriverPool)
+        Resource.__init__(self, pool.device_index if is_ours and device is None else device)
+        if managed and pool is not None:
+            raise ArgumentError("managed is of the device's own pool; pass DriverPool(managed=True) as pool, or neither")
+        self.managed = pool.managed if is_ours else managed
+        if is_ours:
+            if pool.device_index != self.device_index:
+                raise ArgumentError(f"pool is of device {pool.device_index}, the resource of {self.device_index}")
+            if pool.is_mapped:
+                raise ArgumentError("pool is another process's, which alone allocates from it")
+            self.pool, self.handle = pool, pool.handle or None
+        elif pool is not None:
+            self.pool = self.handle = checked_address_int(int(pool), "pool")
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        cdef uintptr_t address = 0, handle = mark_used(stream)
+        cdef Table* table = registry.active()
+        cdef uintptr_t address = 0, handle = mark_used(stream), pool = 0
         cdef size_t size = nbytes
         cdef int device = self.device_index, code
-        if self.pool is not None:
-            code = self.take_of_pool(nbytes, handle, &address)
-            if code == INVALID_CONTEXT:  # the thread has none
-                registry.active().set_device(device)
-                code = self.take_of_pool(nbytes, handle, &address)
-        else:
-            with nogil:
-                code = registry.active().async_alloc(device, handle, size, &address)
+        cdef bint is_of_managed = self.managed
+        if self.handle is not None:
+            pool = self.handle if self.pool is self.handle else self.pool.open_handle()
+        with nogil:
+            if pool:
+                code = table.pool_alloc(device, handle, pool, size, &address)
+            elif is_of_managed:
+                code = table.managed_pool_alloc(device, handle, size, &address)
+            else:
+                code = table.async_alloc(device, handle, size, &address)
         if code == OUT_OF_MEMORY:
             refuse(self, nbytes, "the driver's pool has no room")
         if code:
-            raise_status(code, "async_alloc" if self.pool is None else "cuMemAllocFromPoolAsync",
+            raise_status(code, "pool_alloc" if pool else "managed_pool_alloc" if self.managed else "async_alloc",
                          ("device", device, "size", nbytes))
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         cdef uintptr_t place = address, handle = mark_used(stream)
         cdef int device = self.device_index, code
-        with nogil:
-            code = registry.active().async_free(device, handle, place)
+        if self.managed or driver_name() != "cuda":  # a GPU's captures take the other pools' memory
+            code = give_driver_memory_back(device, stream, address)  # later, where the stream is captured
+        else:
+            with nogil:
+                code = registry.active().async_free(device, handle, place)
         if code:
             raise_status(code, "async_free", ("device", device, "address", address))
 
@@ -571,7 +586,7 @@ cdef class Counters:
     cdef Counter size
     cdef Counter number
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it is part of a StatisticsAdaptor")
 
 
@@ -913,102 +928,572 @@ cdef class HooksAdaptor(Adaptor):
             self.after_deallocate(address, nbytes, stream)
 
 
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+cdef class Chunk:
+    """Memory that a pool took from upstream in one call."""
+    cdef object address
+    cdef object size
+    cdef object live   # bytes that are allocated of it
+    cdef Block first
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
+
+cdef class Block:
+    """A run of a chunk: allocated, or free in one arena."""
+    cdef object address
+    cdef object size
+    cdef Chunk chunk
+    cdef Block before
+    cdef Block behind
+    cdef Arena arena   # None while it is allocated
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
+
+cdef class Arena:
+    """The free blocks in the order of one stream; stream None is memory that no work uses."""
+    cdef Stream stream
+    cdef list free     # (size, address), ascending
+    cdef dict blocks   # address -> Block
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
+    cdef int add(self, Block block) except -1:
+        block.arena = self
+        self.blocks[block.address] = block
+        insort(self.free, (block.size, block.address))
+        return 0
+
+    cdef int remove(self, Block block) except -1:
+        block.arena = None
+        del self.blocks[block.address]
+        del self.free[bisect_left(self.free, (block.size, block.address))]
+        return 0
+
+    cdef Block fit(self, object size):
+        cdef Py_ssize_t index = bisect_left(self.free, (size, 0))
+        return self.blocks[self.free[index][1]] if index < len(self.free) else None
+
+
+cdef Arena new_arena(Stream stream):
+    cdef Arena arena = Arena()
+    arena.stream, arena.free, arena.blocks = stream, [], {}
+    return arena
+
+
+cdef Block new_block(Chunk chunk, object address, object size):
+    cdef Block block = Block()
+    block.chunk, block.address, block.size = chunk, address, size
+    return block
+
+
+cdef Chunk new_chunk(object address, object size):
+    cdef Chunk chunk = Chunk()
+    chunk.address, chunk.size, chunk.live = address, size, 0
+    chunk.first = new_block(chunk, address, size)
+    return chunk
+
+
+cdef int split(Block block, object size) except -1:
+    # Cuts what is more than size off a block that is in no arena, into one that its caller places.
+    cdef Block rest = new_block(block.chunk, block.address + size, block.size - size)
+    rest.before, rest.behind = block, block.behind
+    if rest.behind is not None:
+        rest.behind.before = rest
+    block.behind = rest
+    block.size = size
+    return 0
+
+
+cdef int join(Block block) except -1:
+    # With the next one, which is in no arena either.
+    cdef Block gone = block.behind
+    block.size += gone.size
+    block.behind = gone.behind
+    if block.behind is not None:
+        block.behind.before = block
+    gone.before = gone.behind = None
+    return 0
+
+
+cdef class PoolResource(Adaptor):
+    """PoolResource(upstream=None, initial=0, maximum=None, *, unit=512)\n--\n\n\
+    A pool on any resource: it takes chunks, cuts blocks from them and keeps what comes back.
+
+        pool = accelrt.resources.PoolResource(accelrt.resources.ManagedResource(), maximum=1 << 30)
+
+    Arguments:
+        upstream: Resource; None is a DeviceResource of the current device.
+        initial: int, bytes to take at once.  The current stream is waited for then.
+        maximum: int, the most bytes to have from upstream; None is no limit.
+        unit: int, bytes: sizes are rounded up to multiples of it.
+    Raises:
+        TypeError, ValueError: an argument is none of these; initial is more than maximum.
+        MemoryError: upstream has no room for initial.
+    Attributes:
+        unit: int.
+
+    Memory that comes back on a stream is that stream's at once, and another stream's where upstream or the maximum leave no
+    other way: that one then waits for the former.  In captures nothing goes from a stream to another.  A request that
+    upstream refuses gives it idle chunks back before it fails.  Where upstream is accelrt's own memory, this pool is not
+    faster than that, which is a pool itself; it is for other memory, for bounds and for figures.
+    """
+    cdef readonly object unit
+    cdef object growth      # the least bytes to take from upstream
+    cdef object most        # bytes to have at most, or None
+    cdef int64_t total      # bytes of all chunks, and of those that are being taken
+    cdef int64_t live_bytes
+    cdef int lock           # of total
+    cdef dict chunks        # address -> Chunk
+    cdef dict live          # address -> Block
+    cdef dict arenas        # key of a stream -> Arena
+    cdef list arrivals      # what comes while the turn is another's: (None, address, Stream) or (Chunk, size, Stream)
+    cdef object turn        # a lock, held while the tables change, and around nothing that runs Python code
+    cdef object holder      # the thread that has the turn
+
+    def __init__(
+        self, upstream: Resource | None = None, initial: int = 0, maximum: int | None = None, *, unit: int = 512,
+    ) -> None:
+        Adaptor.__init__(self, DeviceResource() if upstream is None else upstream)
+        self.unit = self.growth = checked_int(unit, "unit", 1, LARGEST, "bytes as int")
+        self.total = self.live_bytes = 0
+        self.chunks, self.live, self.arenas, self.arrivals, self.turn = {}, {}, {}, [], allocate_lock()
+        self.limit = maximum
+        size = self.rounded(checked_int(initial, "initial", 0, LARGEST, "bytes as int"))
+        if maximum is not None and initial > maximum:
+            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial} is more than {maximum} bytes")
+        if initial:
+            self.reserve(size)
+
+    cdef int reserve(self, object size) except -1:
+        cdef Stream stream = stream_for(None, self.device_index, "the pool")
+        cdef Chunk chunk
+        self.claim(size)
+        try:
+            chunk = new_chunk(0, size)
+            chunk.address = chunk.first.address = self.upstream.take(size, stream)
+        except BaseException:
+            self.claim(-size)
+            raise
+        self.chunks[chunk.address] = chunk
+        self.arena_of(None).add(chunk.first)
+        stream.synchronize()
+        return 0
+
+    cdef bint claim(self, int64_t nbytes) except -1:
+        # Counts bytes that are about to be taken from upstream, unless they are too many; or, below 0, that went back.
+        cdef int64_t most = INT64_MAX if self.most is None else self.most
+        cdef bint fits
+        begin_turn(&self.lock)
+        fits = nbytes <= 0 or nbytes <= most - self.total
+        if fits:
+            self.total += nbytes
+        end_turn(&self.lock)
+        return fits
+
+    @property
+    def limit(self) -> int | None:
+        """int: the most bytes to have from upstream; None is no limit.  It can be set; what there is stays."""
+        return self.most
+
+    @limit.setter
+    def limit(self, nbytes: int | None) -> None:
+        self.most = None if nbytes is None else checked_int(nbytes, "the limit", 0, LARGEST, "bytes as int, or None")
+
+    @property
+    def used_bytes(self) -> int:
+        """int: bytes that are allocated, as they were rounded."""
+        self.settle()
+        return self.live_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """int: bytes that the pool has and that are not allocated."""
+        self.settle()
+        return self.total - self.live_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """int: bytes that the pool has from upstream."""
+        return self.total
+
+    @property
+    def free_blocks(self) -> int:
+        """int: how many blocks are free."""
+        self.settle()
+        return sum([len((<Arena>arena).free) for arena in list(self.arenas.values())])
+
+    def rounded(self, nbytes: int) -> int:
+        """Returns the bytes that a request takes of the pool.
+
+        Arguments:
+            nbytes: int, bytes.
+        """
+        return -(-nbytes // self.unit) * self.unit
+
+    def release(self, stream: Stream | int | None = None) -> int:
+        """Gives chunks of which nothing is allocated back to upstream.
+
+        Arguments:
+            stream: Stream or handle as int, whose free memory alone goes back; None is all.
+        Returns:
+            int, bytes.
+        Raises:
+            Exception: what upstream raises; the chunk is then gone from the pool.
+        """
+        cdef Stream only = None if stream is None else stream_for(stream, self.device_index, "the memory")
+        cdef Chunk chunk
+        cdef object nbytes = 0
+        end_put_off()
+        for chunk, order in self.idle_chunks(only):
+            nbytes += chunk.size
+            self.upstream.give_back(chunk.address, chunk.size, order)
+        return nbytes
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        cdef object size = self.rounded(nbytes), address
+        cdef Block block
+        cdef Chunk chunk = new_chunk(0, 0)
+        if self.enter():
+            try:
+                self.absorb()
+                block = self.find(size, stream)
+                if block is not None:
+                    return self.hand_out(block, size)
+            finally:
+                self.leave()
+        address = self.grow(chunk, size, stream)
+        if address:
+            return address
+        if self.enter():  # the last resort: what other streams freed
+            try:
+                self.absorb()
+                block = self.take_over(size, stream)
+                if block is not None:
+                    return self.hand_out(block, size)
+            finally:
+                self.leave()
+        refuse(self, nbytes, f"the pool has {self.total} bytes, of which {self.live_bytes} are allocated, and a limit of "
+               f"{self.most}, or its upstream has no room")
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        if address not in self.live and not self.arrivals:
+            raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
+        self.arrivals.append((None, address, stream))
+        self.settle()
+
+    def __del__(self):
+        # Chunks of which something is still allocated by address go too, for nobody could give that back.
+        if self.turn is None or is_inherited():
+            return
+        self.settle()
+        for address, chunk in list(self.chunks.items()):
+            del self.chunks[address]
+            try:
+                self.upstream.give_back(address, (<Chunk>chunk).size, self.order_of(<Chunk>chunk))
+            except BaseException as error:
+                tell_unraisable(error, self)
+
+    # The turn.  A destructor that runs in the midst of it finds it taken, and leaves what it brings in arrivals, which the
+    # holder looks through at the end; an allocation there takes a chunk of its own.
+
+    cdef bint enter(self) except -1:
+        if is_inherited():  # where a thread of the parent's may have the turn, and may have left the tables half changed
+            raise_status(FORKED, "PoolResource")
+        if self.turn.acquire(False):
+            self.holder = get_ident()
+            return True
+        if self.holder == get_ident():
+            return False
+        self.turn.acquire()
+        self.holder = get_ident()
+        return True
+
+    cdef int leave(self) except -1:
+        self.holder = None
+        self.turn.release()
+        self.settle()
+        return 0
+
+    cdef int settle(self) except -1:
+        while self.arrivals and not is_inherited() and self.turn.acquire(False):
+            self.holder = get_ident()
+            try:
+                self.absorb()
+            finally:
+                self.holder = None
+                self.turn.release()
+        return 0
+
+    cdef int absorb(self) except -1:
+        cdef Block block
+        while self.arrivals:
+            chunk, second, stream = self.arrivals.pop(0)
+            if chunk is not None:
+                self.add_chunk(<Chunk>chunk, second, <Stream>stream)
+                continue
+            block = self.live.pop(second, None)
+            if block is not None:  # else it was given back twice
+                self.put(block, <Stream>stream)
+        return 0
+
+    # With the turn.
+
+    cdef Arena arena_of(self, Stream stream):
+        cdef object key = None
+        if stream is not None:
+            key = (stream.handle, get_ident() if stream.handle == PER_THREAD else 0)
+        if key not in self.arenas:
+            self.arenas[key] = new_arena(stream)
+        return self.arenas[key]
+
+    cdef int add_chunk(self, Chunk chunk, object size, Stream stream) except -1:
+        # The first size bytes of it are allocated.
+        self.chunks[chunk.address] = chunk
+        self.hand_out_of(chunk.first, size, self.arena_of(stream))
+        return 0
+
+    cdef Block find(self, object size, Stream stream):
+        cdef Block block = self.arena_of(stream).fit(size)
+        return self.arena_of(None).fit(size) if block is None else block
+
+    cdef object hand_out(self, Block block, object size):
+        cdef Arena arena = block.arena
+        arena.remove(block)
+        return self.hand_out_of(block, size, arena)
+
+    cdef object hand_out_of(self, Block block, object size, Arena arena):
+        if block.size > size:
+            split(block, size)
+            arena.add(block.behind)
+        self.live[block.address] = block
+        block.chunk.live += size
+        self.live_bytes += size
+        return block.address
+
+    cdef int put(self, Block block, Stream stream) except -1:
+        cdef Arena arena = self.arena_of(stream)
+        block.chunk.live -= block.size
+        self.live_bytes -= block.size
+        if block.behind is not None and block.behind.arena is arena:
+            arena.remove(block.behind)
+            join(block)
+        if block.before is not None and block.before.arena is arena:
+            block = block.before
+            arena.remove(block)
+            join(block)
+        arena.add(block)
+        return 0
+
+    cdef list streams_of(self, Chunk chunk):
+        # Behind whose work the free blocks of a chunk are.
+        cdef Block block = chunk.first
+        cdef list streams = []
+        while block is not None:
+            if block.arena is not None and block.arena.stream is not None and block.arena.stream not in streams:
+                streams.append(block.arena.stream)
+            block = block.behind
+        return streams
+
+    cdef Stream order_of(self, Chunk chunk):
+        # A stream behind whose work all of an idle chunk is.
+        cdef list streams = self.streams_of(chunk)
+        if len(streams) != 1 or (<Stream>streams[0]).handle == PER_THREAD:
+            return self.after(streams, default_stream(self.device_index))
+        return streams[0]
+
+    cdef Stream after(self, list streams, Stream later):
+        # The per-thread default streams of other threads have no handle here; the legacy one comes behind them all.
+        for stream in streams:
+            if (<Stream>stream).handle == PER_THREAD:
+                stream = default_stream(self.device_index)
+            if (<Stream>stream).handle != later.handle:
+                later.wait_event(stream.record_event())
+        return later
+
+    cdef Block whole(self, Chunk chunk):
+        # An idle chunk as one block that is in no arena.
+        cdef Block block = chunk.first
+        while block is not None:
+            block.arena.remove(block)
+            block = block.behind
+        while chunk.first.behind is not None:
+            join(chunk.first)
+        return chunk.first
+
+    cdef list idle_chunks(self, Stream only):
+        # Takes them out of the tables, with the streams on which they go back.
+        cdef list found = []
+        cdef Chunk chunk
+        if not self.enter():
+            return found
+        try:
+            self.absorb()
+            for chunk in list(self.chunks.values()):
+                streams = self.streams_of(chunk)
+                if chunk.live or only is not None and streams != [only] or len(streams) > 1 and any_capture():
+                    continue
+                found.append((chunk, self.order_of(chunk)))
+                self.whole(chunk)
+                del self.chunks[chunk.address]
+                self.claim(-chunk.size)
+        finally:
+            self.leave()
+        return found
+
+    cdef Block take_over(self, object size, Stream stream):
+        # A block that another stream freed, behind whose work this one waits; in the stream's own arena.
+        cdef Arena arena, mine = self.arena_of(stream)
+        cdef Chunk chunk
+        cdef Block block
+        if any_capture():
+            return None
+        for arena in list(self.arenas.values()):
+            block = arena.fit(size)
+            if block is not None:
+                self.after([arena.stream] if arena is not mine and arena.stream is not None else [], stream)
+                arena.remove(block)
+                mine.add(block)
+                return block
+        for chunk in list(self.chunks.values()):
+            if not chunk.live and chunk.size >= size:
+                self.after(self.streams_of(chunk), stream)
+                mine.add(self.whole(chunk))
+                return chunk.first
+        return None
+
+    # Without the turn.
+
+    cdef object grow(self, Chunk chunk, object size, Stream stream):
+        # An address of a chunk that is new, or 0 where upstream or the limit leave no room.
+        cdef object wanted = max(size, self.growth)
+        while True:
+            if self.claim(wanted):
+                try:
+                    chunk.address = self.upstream.take(wanted, stream)
+                except BaseException as error:
+                    self.claim(-wanted)
+                    if not isinstance(error, MemoryError):
+                        raise
+                else:
+                    chunk.size = chunk.first.size = wanted
+                    chunk.first.address = chunk.address
+                    self.arrivals.append((chunk, size, stream))
+                    self.settle()
+                    return chunk.address
+            if not self.release():
+                return 0
+
+
+cdef class FixedSizeResource(PoolResource):
+    """FixedSizeResource(upstream=None, block_size=1048576, blocks=128)\n--\n\n\
+    Blocks of one size, which it takes from upstream many at a time: any request up to the size gets one.
+
+    Arguments:
+        upstream: Resource; None is a DeviceResource of the current device.
+        block_size: int, bytes.
+        blocks: int, how many to take at once, the first ones when it is made.
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        MemoryError: upstream has no room for the first blocks.
+    """
+
+    def __init__(self, upstream: Resource | None = None, block_size: int = 1048576, blocks: int = 128) -> None:
+        size = checked_int(block_size, "block_size", 1, LARGEST, "bytes as int")
+        number = checked_int(blocks, "blocks", 1, LARGEST // size, "a number as int")
+        PoolResource.__init__(self, upstream, size * number, unit=size)
+        self.growth = size * number
+
+    @property
+    def block_size(self) -> int:
+        """int: bytes of a block."""
+        return self.unit
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        if nbytes > self.unit:
+            refuse(self, nbytes, f"its blocks have {self.unit} bytes")
+        return PoolResource.take(self, nbytes, stream)
+
+
+cdef class BinningResource(Adaptor):
+    """BinningResource(upstream, smallest=None, largest=None)\n--\n\n\
+    Resources by size: a request goes to the bin of the least size that has room for it, and one that is larger than all bins
+    to upstream.
+
+    Arguments:
+        upstream: Resource, which the bins that it makes itself stand on too.
+        smallest, largest: int, exponents: bins of 2**smallest, 2**(smallest + 1), ... 2**largest bytes, each a
+            FixedSizeResource.  None, both of them, makes none.
+    Raises:
+        TypeError, ValueError: upstream is none, or the exponents are no ints from 0 to 62, smallest first.
+    """
+    cdef list sizes     # of the bins, ascending
+    cdef dict bins      # size -> Resource
+    cdef dict sources   # address that is allocated -> Resource that it came from
+
+    def __init__(self, upstream: Resource, smallest: int | None = None, largest: int | None = None) -> None:
+        Adaptor.__init__(self, upstream)
+        self.sizes, self.bins, self.sources = [], {}, {}
+        if smallest is None and largest is None:
+            return
+        least = checked_int(smallest, "smallest", 0, 62, "an exponent as int, or neither")
+        for exponent in range(least, checked_int(largest, "largest", least, 62, "an exponent as int, or neither") + 1):
+            self.add_bin(1 << exponent)
+
+    def add_bin(self, nbytes: int, resource: Resource | None = None) -> None:
+        """Adds a bin, in place of one of the same size.
+
+        Arguments:
+            nbytes: int, the largest request that goes to it.
+            resource: Resource of the same device; None makes a FixedSizeResource on upstream.
+        Raises:
+            TypeError, ValueError: nbytes is no int from 1 on, or resource is none, or of another device.
+        """
+        size = checked_int(nbytes, "nbytes", 1, LARGEST, "bytes as int")
+        if resource is None:
+            resource = FixedSizeResource(self.upstream, size, 1)
+        if not isinstance(resource, Resource):
+            raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource, or None")
+        if (<Resource>resource).device_index != self.device_index:
+            raise ArgumentError(f"resource is {resource!r}; the bins are of device {self.device_index}")
+        self.bins[size] = resource
+        if size not in self.sizes:
+            insort(self.sizes, size)
+
+    def resource_for(self, nbytes: int) -> Resource:
+        """Returns the resource that a request goes to: a bin's, or upstream.
+
+        Arguments:
+            nbytes: int, bytes.
+        """
+        cdef Py_ssize_t index = bisect_left(self.sizes, nbytes)
+        return self.bins[self.sizes[index]] if index < len(self.sizes) else self.upstream
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        source = self.resource_for(nbytes)
+        address = source.take(nbytes, stream)
+        self.sources[address] = source
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        source = self.sources.pop(address, None)
+        if source is None:
+            raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
+        try:
+            source.give_back(address, nbytes, stream)
+        except BaseException:
+            self.sources[address] = source
+            raise
+
+
 # Classes whose memory is the caching allocator's, block by block, and adaptors that hand it on as it is.
 cdef frozenset CACHED = frozenset((DeviceResource, ManagedResource, MemPoolResource))
 cdef frozenset PASSING = frozenset((
     Adaptor, LimitingAdaptor, StatisticsAdaptor, TrackingAdaptor, LoggingAdaptor, FailureCallbackAdaptor, PrefetchAdaptor,
     HooksAdaptor,
 ))
-
-
-# --- the current resource --------------------------------------------------------------------------------------------
-
-cdef dict of_devices = {}           # ordinal -> Resource of the process
-cdef object entered = threading.local()  # .stack: [Resource] of use_resource
-
-
-cdef list entered_here():
-    return getattr(entered, "stack", None) or []
-
-
-cdef Resource checked_resource(object resource):
-    if not isinstance(resource, Resource):
-        raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource")
-    return resource
-
-
-def current_resource(device: DeviceArgument | None = None) -> Resource:
-    """Returns the resource that is current for a device: what DeviceBuffers come from that are told of no other.
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        Resource: the innermost use_resource() of the thread, else that of set_current_resource(), else a DeviceResource.
-    """
-    cdef int ordinal = ordinal_of(device)
-    for resource in reversed(entered_here()):
-        if (<Resource>resource).device_index == ordinal:
-            return resource
-    found = of_devices.get(ordinal)
-    return of_devices.setdefault(ordinal, DeviceResource(ordinal)) if found is None else found
-
-
-def set_current_resource(resource: Resource | None, device: DeviceArgument | None = None) -> None:
-    """Makes a resource current for its device, on all threads.
-
-    Arguments:
-        resource: Resource; None is a DeviceResource again.
-        device: int, "cuda:1", ...: where resource is None the device that is meant; else it has to be the resource's.  None
-            is the resource's, or the current one.
-    Raises:
-        TypeError: resource is none.
-        ValueError: it is of another device, or the thread is in use_resource() for that device, whose end would undo it.
-
-    What is allocated keeps the resource that it came from.
-    """
-    cdef int ordinal
-    if resource is None:
-        ordinal = ordinal_of(device)
-    else:
-        ordinal = checked_resource(resource).device_index
-        if device is not None and ordinal_of(device) != ordinal:
-            raise ArgumentError(f"resource is {resource!r}; it is of device {ordinal}, not of {device!r}")
-    if any([(<Resource>inner).device_index == ordinal for inner in entered_here()]):
-        raise ArgumentError(f"the thread is in use_resource() for device {ordinal}; leave it, or enter another one inside")
-    of_devices[ordinal] = DeviceResource(ordinal) if resource is None else resource
-
-
-cdef class use_resource:
-    """use_resource(resource)\n--\n\n\
-    The context in which a resource is current for its device on the calling thread.
-
-        with accelrt.resources.use_resource(resource):
-            buffer = accelrt.resources.DeviceBuffer(4096)
-
-    Arguments:
-        resource: Resource.
-    Raises:
-        TypeError: resource is none.
-        RuntimeError: it is left where it is not the innermost one.
-    """
-    cdef Resource resource
-    cdef object __weakref__
-
-    def __init__(self, resource: Resource) -> None:
-        self.resource = checked_resource(resource)
-
-    def __enter__(self) -> Resource:
-        if getattr(entered, "stack", None) is None:
-            entered.stack = []
-        entered.stack.append(self.resource)
-        return self.resource
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        cdef list stack = entered_here()
-        if not stack or stack[len(stack) - 1] is not self.resource:
-            raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
-        stack.pop()
-        return False
-
-    def __reduce__(self):
-        refuse_copy(self, "it is of one thread; make another one of the same resource")

@@ -31,11 +31,11 @@ class LiveMemory:
 
     def remove(self, address: int) -> Allocation | None:
         """Ends an allocation, by its first address; None where it was not known."""
-        found = self.at(address)
-        if found is None or found.address != address:
+        allocation = self.at(address)
+        if allocation is None or allocation.address != address:
             return None
-        self.live.remove(address, address + found.nbytes)
-        return found
+        self.live.remove(address, address + allocation.nbytes)
+        return allocation
 
     def keep_home(self, allocation: Allocation) -> None:
         """Notes memory that was given back, which serves the same stream at once, and others later."""
@@ -73,23 +73,23 @@ class Fingerprints:
     """
 
     summed: Callable[[int, int], int | None]
-    taken: list[Fingerprint] = field(default_factory=list)
+    reads: list[Fingerprint] = field(default_factory=list)
 
     def take(self, address: int, nbytes: int, access: Access) -> None:
-        found = self.summed(address, nbytes)
-        if found is not None:
-            self.taken.append(Fingerprint(address, nbytes, access, found))
+        checksum = self.summed(address, nbytes)
+        if checksum is not None:
+            self.reads.append(Fingerprint(address, nbytes, access, checksum))
 
     def drop(self, begin: int, end: int) -> None:
         """A range is written by others than the host, or is gone."""
-        self.taken = [old for old in self.taken if old.address >= end or old.address + old.nbytes <= begin]
+        self.reads = [old for old in self.reads if old.address >= end or old.address + old.nbytes <= begin]
 
     def clear(self) -> None:
-        self.taken = []
+        self.reads = []
 
     def changed(self, known: Clock) -> list[Fingerprint]:
         """Those whose read is over and that were written meanwhile; what is over is looked at once."""
-        over = [old for old in self.taken if reached(known, old.access.timeline, old.access.epoch)]
+        over = [old for old in self.reads if reached(known, old.access.timeline, old.access.epoch)]
         if over:
-            self.taken = [old for old in self.taken if old not in over]
+            self.reads = [old for old in self.reads if old not in over]
         return [old for old in over if self.summed(old.address, old.nbytes) not in (None, old.sum)]

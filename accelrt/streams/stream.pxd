@@ -18,7 +18,7 @@ cdef class Stream:
     cdef object owner               # kept alive as long as this object, for a stream of others
     cdef bint has_window            # an access policy window was set on a driver stream of the pool
     cdef Attribute* changed         # attributes of a driver stream of the pool as they were before; NULL: none was set
-    cdef bint made                  # initialised; a class that derives from it may have forgotten to
+    cdef bint initialised           # False: a class that derives from it may have forgotten to
     cdef object __weakref__
 
     cdef int open_by_id(self, object stream_id, int ordinal) except -1

@@ -44,10 +44,10 @@ cdef dict defaults = {}  # (ordinal, handle) -> the default Stream
 
 cdef Stream default_of(int ordinal, uintptr_t handle):
     # A device's default stream, LEGACY or PER_THREAD.
-    found = defaults.get((ordinal, handle))
-    if found is None:
-        found = defaults.setdefault((ordinal, handle), wrap(handle, ordinal, None))
-    return found
+    stream = defaults.get((ordinal, handle))
+    if stream is None:
+        stream = defaults.setdefault((ordinal, handle), wrap(handle, ordinal, None))
+    return stream
 
 
 cdef Stream other_stream(object stream, int ordinal):
@@ -141,7 +141,7 @@ cdef Stream wrap(uintptr_t handle, int ordinal, object owner):
     stream.handle = handle
     stream.device_index = ordinal
     stream.owner = owner
-    stream.made = True
+    stream.initialised = True
     return stream
 
 
@@ -163,8 +163,8 @@ cdef void put_attributes_back(int ordinal, uintptr_t stream, bint has_window, co
 
 
 cdef int read_priority(object priority) except? -1:
-    wanted = "an int, the lower the more urgent (Stream.priority_range() says which there are)"
-    return max(-1000, min(1000, exact_int(priority, "priority", wanted)))  # far outside of every device's range
+    description = "an int, the lower the more urgent (Stream.priority_range() says which there are)"
+    return max(-1000, min(1000, exact_int(priority, "priority", description)))  # far outside of every device's range
 
 
 cdef (int, int) priority_range_of(int ordinal):
@@ -234,7 +234,7 @@ cdef class Stream:
         cdef int ordinal = ordinal_of(device)
         cdef int level = 0
         cdef unsigned int flags = STREAM_NON_BLOCKING
-        if self.made:  # a second call would lose the driver stream that it has
+        if self.initialised:  # a second call would lose the driver stream that it has
             raise RuntimeError(f"{self!r} is made already; make another Stream")
         if stream_id is not None or device_index is not None or device_type is not None:
             self.open_by_id(stream_id, ordinal_of_parts(device, stream_id, device_index, device_type))
@@ -248,7 +248,7 @@ cdef class Stream:
         self.pooled = take_stream(ordinal, flags, level)
         self.handle = self.pooled.handle
         self.device_index = ordinal
-        self.made = True
+        self.initialised = True
 
     def __dealloc__(self):
         if self.has_window or self.changed != NULL:
@@ -259,7 +259,7 @@ cdef class Stream:
 
     cdef int open_by_id(self, object stream_id, int ordinal) except -1:
         cdef uintptr_t handle = handle_of(stream_id, "stream_id")
-        cdef int code = 0, found
+        cdef int code = 0, owner
         if handle > PER_THREAD:
             self.pooled = share_stream(ordinal, handle, &code)
         if code:
@@ -268,13 +268,13 @@ cdef class Stream:
                 "Streams that had it are gone; keep the Stream for as long as its id is in use"
             )
         if self.pooled == NULL:  # a default stream or another library's
-            found = judge_handle(handle, ordinal, "stream_id")
-            if found != ordinal:
-                raise ArgumentError(f"stream_id {handle:#x} is a stream of device {found}, but device_index is {ordinal}")
+            owner = judge_handle(handle, ordinal, "stream_id")
+            if owner != ordinal:
+                raise ArgumentError(f"stream_id {handle:#x} is a stream of device {owner}, but device_index is {ordinal}")
         self.handle = handle
         self.used = True
         self.device_index = ordinal
-        self.made = True
+        self.initialised = True
         return 0
 
     @staticmethod
@@ -316,14 +316,14 @@ cdef class Stream:
     @property
     def cuda_stream(self) -> int:
         """The driver's handle, by torch's name for it: an int that fits a CUstream."""
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         return mark_used(self)
 
     @property
     def stream_id(self) -> int:
         """int: with device_index and device_type, what names this stream to Stream(stream_id=...); the driver's handle."""
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         return mark_used(self)
 
@@ -347,7 +347,7 @@ cdef class Stream:
     @property
     def is_nonblocking(self) -> bool:
         """Tells whether the stream is independent of the legacy default stream (CU_STREAM_NON_BLOCKING)."""
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         cdef unsigned int flags = STREAM_BLOCKING
         cdef int code = 0
@@ -367,7 +367,7 @@ cdef class Stream:
             CaptureError: the stream is the legacy default stream, and a stream that it waits for is captured.
         """
         cdef int code, status = 0
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         code = registry.active().stream_is_capturing(self.device_index, self.handle, &status)
         if code:
@@ -377,7 +377,7 @@ cdef class Stream:
     @property
     def priority(self) -> int:
         """int; lower is more urgent."""
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         cdef int priority = 0
         cdef int code = 0
@@ -462,12 +462,12 @@ cdef class Stream:
         cdef uintptr_t handle = self.cuda_stream
         attributes = init.later("accelrt.streams.attributes")
         level = None if priority is None else clamped_priority(self.device_index, priority)
-        wanted = attributes.checked(
+        settings = attributes.checked(
             self.device_index, level, synchronization_policy, memory_sync_domain, memory_sync_domain_map)
-        before = [attributes.ask(self.device_index, handle, attribute) for attribute, _, _ in wanted]
+        before = [attributes.ask(self.device_index, handle, attribute) for attribute, _, _ in settings]
         for attribute, first, second in before:
             self.note_changed(attribute, first, second)
-        attributes.write(self.device_index, handle, wanted, before)
+        attributes.write(self.device_index, handle, settings, before)
 
     @cython.critical_section
     cdef int note_changed(self, int attribute, int first, int second) except -1:
@@ -495,7 +495,7 @@ cdef class Stream:
             Exception: where the work is complete, whatever a host function raised since the last synchronize or query.
         """
         cdef int code
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         with nogil:
             code = registry.active().stream_query(self.device_index, self.handle)
@@ -516,7 +516,7 @@ cdef class Stream:
             KeyboardInterrupt: Ctrl-C, on the main thread, or what another signal's handler raised; the work goes on.
         """
         cdef int code
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         watch.before_wait("Stream.synchronize")
         drain()
@@ -581,7 +581,7 @@ cdef class Stream:
             TypeError: it cannot be called.
             CudaError: the interpreter is about to exit (DEINITIALIZED), or the driver refused.
         """
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         enqueue_callback(self.device_index, mark_used(self), function)
 
@@ -594,7 +594,7 @@ cdef class Stream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """(0, handle): the protocol by which CUDA libraries in Python hand streams to each other."""
-        if not self.made:
+        if not self.initialised:
             refuse_unmade(self)
         return 0, mark_used(self)
 
@@ -661,20 +661,20 @@ class ExternalStream(Stream):
     def __init__(self, stream_ptr: int, device: DeviceArgument | None = None, owner: object = None) -> None:
         cdef Stream self_ = self
         cdef uintptr_t handle
-        cdef int ordinal, found
-        if self_.made:
+        cdef int ordinal, actual
+        if self_.initialised:
             raise RuntimeError(f"{self!r} is made already; make another ExternalStream")
         handle = handle_of(stream_ptr, "stream_ptr")
         ordinal = ordinal_of(device)
-        found = judge_handle(handle, ordinal, "stream_ptr")
-        if device is not None and found != ordinal:
+        actual = judge_handle(handle, ordinal, "stream_ptr")
+        if device is not None and actual != ordinal:
             raise ValueError(
-                f"stream_ptr {handle:#x} is a stream of device {found}, but device is {device!r}; pass its own, or None"
+                f"stream_ptr {handle:#x} is a stream of device {actual}, but device is {device!r}; pass its own, or None"
             )
-        self_.device_index = found
+        self_.device_index = actual
         self_.handle = handle
         self_.owner = owner
-        self_.made = True
+        self_.initialised = True
 
 
 def get_stream_from_external(data_ptr: int, device: DeviceArgument | None = None) -> ExternalStream:
@@ -772,14 +772,14 @@ cdef class Event:
         cdef Event event = Event(interprocess=True)
         cdef int ordinal = ordinal_of(device)
         cdef int code
-        cdef const char* given
+        cdef const char* content
         if not isinstance(handle, bytes):
             raise ArgumentTypeError(f"handle is {handle!r} of type {type(handle).__name__}; pass the bytes of ipc_handle()")
         if len(handle) != IPC_BYTES:
             raise ArgumentError(f"handle has {len(handle)} bytes; ipc_handle() answers {IPC_BYTES}")
-        given = handle
+        content = handle
         with nogil:
-            code = registry.active().ipc_event_open(ordinal, given, &event.handle)
+            code = registry.active().ipc_event_open(ordinal, content, &event.handle)
         if code:
             raise_status(code, "ipc_event_open", ("device", ordinal))
         event.device_index = ordinal
@@ -817,14 +817,14 @@ cdef class Event:
 
     cdef int ensure_handle(self, int ordinal, bint fresh=False) except -1:
         # fresh: a capture refuses to wait for an event of the pool that was captured last.
-        cdef PooledEvent* taken
+        cdef PooledEvent* event
         if self.handle == 0:
-            taken = take_for_event(ordinal, self.flags, fresh)
+            event = take_for_event(ordinal, self.flags, fresh)
             if self.handle:  # another thread was faster, while the GIL was released
-                return_from_event(taken)
+                return_from_event(event)
                 return self.ensure_handle(ordinal)
-            self.pooled = taken
-            self.handle = taken.handle
+            self.pooled = event
+            self.handle = event.handle
             self.device_index = ordinal
         elif self.device_index != ordinal:
             raise ArgumentError(
@@ -842,7 +842,7 @@ cdef class Event:
         cdef bint captured = False
         cdef bint is_node
         cdef int code
-        if not where.made:
+        if not where.initialised:
             refuse_unmade(where)
         if self.external or captures_open():
             # A driver crashed in recording an event anew while the graph that had captured it went.
@@ -867,12 +867,12 @@ cdef class Event:
         # An Event that was never recorded does not keep an event of the pool, whose last record may be in a capture that
         # goes on: to ask for it would break that.
         cdef uintptr_t handle = self.handle
-        cdef PooledEvent* taken = self.pooled
-        if self.record_number == 0 and taken != NULL and not self.flags & EVENT_INTERPROCESS:
+        cdef PooledEvent* event = self.pooled
+        if self.record_number == 0 and event != NULL and not self.flags & EVENT_INTERPROCESS:
             self.pooled = NULL
             self.handle = 0
             self.device_index = -1
-            return_from_event(taken)
+            return_from_event(event)
         return raise_status(code, "event_record", ("event", handle, "stream", stream))
 
     @cython.critical_section
@@ -881,7 +881,7 @@ cdef class Event:
         cdef uintptr_t waiter = mark_used(stream)
         cdef bint is_node
         cdef int code
-        if not stream.made:
+        if not stream.initialised:
             refuse_unmade(stream)
         if self.handle == 0 and not self.external:
             return 0
@@ -1167,7 +1167,7 @@ cdef Stream stream_of(object stream, int ordinal):
     if stream is None:
         return current_of(ordinal)
     if isinstance(stream, Stream):
-        if not (<Stream>stream).made:
+        if not (<Stream>stream).initialised:
             refuse_unmade(stream)
         mark_used(stream)
         return stream
@@ -1175,10 +1175,10 @@ cdef Stream stream_of(object stream, int ordinal):
 
 
 cdef Stream stream_for(object stream, int ordinal, str what):
-    cdef Stream found = stream_of(stream, ordinal)
-    if found.device_index != ordinal:
-        raise_elsewhere(found, ordinal, what)
-    return found
+    cdef Stream worker = stream_of(stream, ordinal)
+    if worker.device_index != ordinal:
+        raise_elsewhere(worker, ordinal, what)
+    return worker
 
 
 cdef int raise_elsewhere(Stream stream, int ordinal, str what) except -1:
@@ -1218,7 +1218,7 @@ def set_stream(stream: Stream | None) -> None:
     if stream is None:
         return
     cdef Stream chosen = stream
-    if not chosen.made:
+    if not chosen.initialised:
         refuse_unmade(chosen)
     set_device(chosen.device_index)
     make_current(chosen)
@@ -1296,26 +1296,26 @@ cdef int return_to(PyObject* before, int device) except -1:
 
 cdef int unlink(int index) except -1:
     # An entry that may not be the innermost ends: those inside of it return to what it would have returned to.
-    cdef Entry gone = entered.entries[index]
+    cdef Entry closed = entered.entries[index]
     cdef Entry* entry = &entered.entries[index]
-    cdef int ordinal = (<Stream>gone.before).device_index
+    cdef int ordinal = (<Stream>closed.before).device_index
     cdef PyObject* other = NULL
     cdef int inner
-    add_in_turn(&(<StreamContext>gone.context).open, -1)
+    add_in_turn(&(<StreamContext>closed.context).open, -1)
     entered.depth -= 1
     memmove(entry, entry + 1, (entered.depth - index) * sizeof(Entry))
     if index < entered.depth:
-        entry.device = gone.device
+        entry.device = closed.device
     for inner in range(index, entered.depth):
         other = entered.entries[inner].before
         if (<Stream>other).device_index == ordinal:
-            entered.entries[inner].before = gone.before
+            entered.entries[inner].before = closed.before
             break
     else:
         other = NULL
-        put_back(gone.before)
+        put_back(closed.before)
     Py_XDECREF(other)
-    Py_XDECREF(gone.context)
+    Py_XDECREF(closed.context)
     return 0
 
 
@@ -1351,7 +1351,7 @@ cdef class StreamContext:
     def __init__(self, stream: Stream | None) -> None:
         if stream is not None and not isinstance(stream, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream or None")
-        if stream is not None and not (<Stream>stream).made:
+        if stream is not None and not (<Stream>stream).initialised:
             refuse_unmade(stream)
         if self.open:
             raise RuntimeError("this stream context is entered; make another one")
@@ -1456,7 +1456,7 @@ cdef inline bint leave_context(StreamContext context) except -1:
 cdef int enter_own(Stream stream) except -1:
     # `with s:` of a Stream.
     cdef StreamContext context
-    if not stream.made:
+    if not stream.initialised:
         refuse_unmade(stream)
     context = StreamContext.__new__(StreamContext)
     context.stream = stream

@@ -194,6 +194,7 @@ ARGUMENTS = {
     "dst": lambda scene: np.zeros(NBYTES, np.uint8),
     "src": lambda scene: HOST,
     "Array.copy_.src": lambda scene: np.full(NBYTES // 4, 7, np.float32),
+    "Kernel.from_handle.handle": lambda scene: scene.kernel.handle,
     "copy.dst": "buffer",
     "copy.src": lambda scene: HOST,
     "fill.dst": "buffer",

@@ -14,7 +14,8 @@ from every_bytecode import Held, interrupt_everywhere
 
 import accelrt
 from accelrt import nccl
-from accelrt.nccl import collectives, host_for_tests, operands, process_end, rendezvous
+from accelrt.nccl import collectives, host_for_tests, process_end, rendezvous
+from accelrt.nccl import ranks as compiled_ranks
 from accelrt.nccl.launcher import Place
 
 pytestmark = pytest.mark.host
@@ -40,8 +41,8 @@ def settle(comms):
             each.abort()
 
     Caller(end).begin().result()
-    assert operands.groups.depth == 0
-    assert operands.groups.pending == []
+    assert compiled_ranks.groups.depth == 0
+    assert compiled_ranks.groups.pending == []
     for rank in range(2):
         accelrt.synchronize(rank)
 
@@ -92,7 +93,7 @@ def check_made(found):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_the_making_of_communicators(monkeypatch):
     mine = f"{host_for_tests.prefix()}{os.getpid()}-"  # other processes have theirs at the same time
-    monkeypatch.setattr(host_for_tests, "prefix", lambda: mine)
+    monkeypatch.setattr(compiled_ranks, "prefix", lambda: mine)
     check_made([])
     held = Held()
     places, raised = interrupt_everywhere(make, MODULES, list, check_made)

@@ -275,7 +275,7 @@ PREDICATES = {
         "graphs.graph",
         "graphs.nodes",
         "kernels.kernel",
-        "nccl.operands",
+        "nccl.ranks",
     },
     "any_sleeps": {"arrays.copy", "arrays.exchange", "graphs.graph", "kernels.kernel"},
 }

@@ -18,6 +18,7 @@ DATA = {"accelrt.devices.device.device", "accelrt.kernels.elementwise.Elementwis
 # Classes whose objects say where memory of a process is, and pickle so that another one finds it.
 HANDLES = {
     "accelrt.interop.torch_sharing.Handle",
+    "accelrt.memory.ipc_handles.IPCAllocationHandle",
     "accelrt.sharing.consumer.PinnedPlace",
     "accelrt.sharing.consumer.Place",
     "accelrt.sharing.handles.MemoryHandle",
@@ -25,6 +26,8 @@ HANDLES = {
 }
 # Classes written in Python that own something.
 OWNERS_IN_PYTHON = {
+    "accelrt.driver.registry.RowCalls",
+    "accelrt.driver.registry.Rows",
     "accelrt.streams.stream.ExternalStream",
     "accelrt.memory.live.OutOfMemoryObserver",
     "accelrt.nvtx.Domain",
@@ -45,6 +48,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
+    "accelrt.resources.current.use_resource",
     "accelrt.resources.device_buffer.DeviceBuffer",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
@@ -93,8 +97,8 @@ PARTS = {
     "accelrt.memory.history.torch_form.EventPickler",
     "accelrt.memory.history.torch_form.PartPickler",
     "accelrt.nccl.collectives._Call",
-    "accelrt.nccl.operands.Groups",
-    "accelrt.nccl.host_for_tests.OpenGroup",
+    "accelrt.nccl.ranks.Groups",
+    "accelrt.nccl.ranks.OpenGroup",
     "accelrt.nccl.groups.InGraph",
     "accelrt.nccl.groups.Joining",
     "accelrt.nccl.groups.Operation",

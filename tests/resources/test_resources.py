@@ -2,22 +2,29 @@
 
 import gc
 import io
+import os
 import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 from counting_resource import Counting
 
 import accelrt
 from accelrt import resources
 from accelrt.tools import traces
 
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 SOURCES = {
     "device": lambda: resources.DeviceResource(),
     "managed": lambda: resources.ManagedResource(),
     "pinned": lambda: resources.PinnedResource(),
     "pinned pool": lambda: resources.PinnedResource(pool=accelrt.PinnedMemPool()),
     "mempool": lambda: resources.MemPoolResource(accelrt.MemPool()),
+    "driver pool": lambda: resources.DriverPoolResource(),
+    "driver pool for others": lambda: resources.DriverPoolResource(
+        pool=accelrt.memory.DriverPool(ipc_enabled=True)
+    ),
     "pool": lambda: resources.PoolResource(),
     "pool of managed": lambda: resources.PoolResource(resources.ManagedResource(), 4096, 8 << 20),
     "pool of pinned": lambda: resources.PoolResource(resources.PinnedResource()),
@@ -267,20 +274,10 @@ def test_two_functions_are_a_resource():
         resources.CallbackResource(upstream.take, 1)
 
 
-@pytest.mark.host
-def test_the_host_device_has_no_pool_of_the_drivers():
-    with pytest.raises(accelrt.NotSupportedError):
-        resources.DriverPoolResource().allocate(16)
-    with pytest.raises(accelrt.NotSupportedError, match="pools of NVIDIA's driver"):
-        resources.DriverPoolResource(pool=4096)
-
-
-@pytest.mark.gpu
-def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order():
-    pool = accelrt.memory.DriverPool()
+def round_trip(resource, pool, stream):
+    """What a Buffer of the resource holds is what was written, and the pool counts it."""
     used = pool.used_mem_current
-    stream = accelrt.Stream()
-    buffer = resources.DriverPoolResource().buffer(4096, stream)
+    buffer = resource.buffer(4096, stream)
     assert pool.used_mem_current >= used + 4096
     buffer.copy_from(bytes(range(256)) * 16, stream=stream)
     back = bytearray(4096)
@@ -288,6 +285,74 @@ def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order():
     assert bytes(back) == bytes(range(256)) * 16
     del buffer
     stream.synchronize()
+    assert pool.used_mem_current == used
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order(managed):
+    pool = accelrt.memory.DriverPool(managed=managed)
+    try:
+        pool.attributes()
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver has no such pool")
+    stream, resource = accelrt.Stream(), resources.DriverPoolResource(managed=managed)
+    assert (resource.managed, resource.pool) == (managed, None)
+    round_trip(resource, pool, stream)
+    given = resources.DriverPoolResource(pool=pool)
+    assert (given.managed, given.pool) == (managed, pool)
+    round_trip(given, pool, stream)
+    with given.buffer(64, stream) as buffer:
+        assert accelrt.memory.address_info(buffer.ptr).kind == ("managed" if managed else "device")
+
+
+def test_a_pool_that_other_processes_may_have_gives_memory():
+    try:
+        pool = accelrt.memory.DriverPool(ipc_enabled=True, max_size=1 << 26)
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver makes no pools that leave the process")
+    stream = accelrt.Stream()
+    for given in (pool, pool.handle):
+        round_trip(resources.DriverPoolResource(pool=given), pool, stream)
+    with pytest.raises(accelrt.OutOfMemoryError, match="the driver's pool has no room"):
+        resources.DriverPoolResource(pool=pool).allocate(1 << 40)
+    with pool.allocation_handle as handle:
+        other = accelrt.memory.DriverPool.from_allocation_handle(handle)
+    with pytest.raises(ValueError, match="another process's, which alone allocates"):
+        resources.DriverPoolResource(pool=other)
+    other.close()
+    resource = resources.DriverPoolResource(pool=pool)
+    pool.close()
+    with pytest.raises(ValueError, match="the pool was closed"):
+        resource.allocate(64)
+    with pytest.raises(ValueError, match="managed is of the device's own pool"):
+        resources.DriverPoolResource(pool=pool, managed=True)
+    if accelrt.device_count() > 1:
+        with pytest.raises(ValueError, match="pool is of device 0, the resource of 1"):
+            resources.DriverPoolResource(1, pool=pool)
+
+
+@pytest.mark.host
+def test_a_handle_of_no_pool_is_refused_by_the_host_device():
+    with pytest.raises(accelrt.CudaError, match="pool_alloc"):
+        resources.DriverPoolResource(pool=4096).allocate(16)
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_memory_of_the_drivers_pool_that_dies_beside_its_streams_capture_goes_back_later(managed):
+    pool, stream, graph = accelrt.memory.DriverPool(managed=managed), accelrt.Stream(), accelrt.CUDAGraph()
+    try:
+        used = pool.used_mem_current
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver has no such pool")
+    if not managed and not ON_HOST:
+        pytest.skip("a GPU's captures take that pool's memory")
+    resource, kept = resources.DriverPoolResource(managed=managed), accelrt.Buffer(64)
+    address = resource.allocate(4096, stream)
+    with accelrt.graph(graph, stream=stream):
+        kept.fill(1)
+        resource.deallocate(address, 4096, stream)
+    assert pool.used_mem_current > used
+    pool.trim_to(0)
     assert pool.used_mem_current == used
 
 
@@ -357,19 +422,16 @@ def test_the_current_resource_is_the_threads_else_the_processes():
     resources.set_current_resource(first)
     try:
         assert resources.current_resource() is first
-        elsewhere = []
         with resources.use_resource(second) as entered:
             assert entered is second
             assert resources.current_resource() is second
-            thread = threading.Thread(target=lambda: elsewhere.append(resources.current_resource()))
-            thread.start()
-            thread.join()
+            elsewhere = on_a_thread(resources.current_resource)
             with pytest.raises(ValueError, match="use_resource"):
                 resources.set_current_resource(second)
             with resources.use_resource(first):
                 assert resources.current_resource() is first
             assert resources.current_resource() is second
-        assert elsewhere == [first]
+        assert elsewhere is first
         assert resources.current_resource() is first
     finally:
         resources.set_current_resource(None)

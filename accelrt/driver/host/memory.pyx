@@ -7,23 +7,23 @@ handles of 64 bytes; like a GPU's driver, these rows open nothing of this proces
 
 rowgen.py puts the gate around a function ROW_gated, and the memory's lock too around a function ROW_locked.
 """
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, IMPORTED, MANAGED, MANAGED_PAGE, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED,
-    UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, device_of, drain_device,
+    POOLED, UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, drain_device,
     drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
     lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
     take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
-    drop_allocation, drop_ticket, link_allocation, mark,
+    drop_allocation, link_allocation,
 )
 from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, put_in
 from accelrt.driver.host.work cimport (
     COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, SET, HostStream, Launch, Operation, Plan, Work, begin_work,
-    ALLOCATE, CHILD, RELEASE, Allocation, Ticket, place_of,
+    ALLOCATE, CHILD, RELEASE, Allocation, place_of,
 )
 from accelrt.driver.managed cimport (
     ACCESSED_BY, IS_READ_MOSTLY, LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE,
@@ -34,24 +34,11 @@ from accelrt.driver.managed cimport (
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.table cimport Table
 from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE,
-    NOT_SUPPORTED, NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
+    HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED,
+    NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
 )
 
-cdef extern from *:
-    """
-    #include <fcntl.h>
-    #include <sys/mman.h>
-    #include <sys/stat.h>
-    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
-    static long accelrt_file_size(int file) {  /* or -1 */
-        struct stat found;
-        return fstat(file, &found) ? -1 : (long)found.st_size;
-    }
-    """
-    int copy_file "accelrt_copy_file"(int file) noexcept nogil
-    long file_size "accelrt_file_size"(int file) noexcept nogil
-    int close_file "close" (int file) noexcept nogil
+cdef extern from "<sys/mman.h>" nogil:
     int mprotect(void* address, size_t size, int protection) noexcept nogil
     enum:
         PROT_NONE
@@ -250,10 +237,19 @@ cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexc
     return code
 
 
+cdef const Range* find_known(uintptr_t address) noexcept nogil:
+    # NULL too for what a graph allocates, while nothing is behind it: NVIDIA's driver does not know that before a launch.
+    cdef const Range* range_ = containing(memory, address)
+    return NULL if range_ != NULL and range_.kind == OF_GRAPHS and not range_.open else range_
+
+
 cdef int pointer_device_gated(uintptr_t address, int* out_device) noexcept nogil:
-    cdef int owner = device_of(address)
-    out_device[0] = owner if owner >= 0 else -1
-    return INVALID_VALUE if owner == UNKNOWN_MEMORY else 0
+    cdef const Range* range_
+    lock_memory()
+    range_ = find_known(address)
+    out_device[0] = range_.device if range_ != NULL and range_.device >= 0 else -1
+    unlock_memory()
+    return INVALID_VALUE if range_ == NULL else 0
 
 
 cdef int pointer_range_gated(
@@ -262,7 +258,7 @@ cdef int pointer_range_gated(
     cdef const Range* range_
     out_device[0] = -1
     lock_memory()
-    range_ = containing(memory, address)
+    range_ = find_known(address)
     if range_ != NULL:
         out_kind[0] = KIND_MANAGED if range_.kind == MANAGED else KIND_HOST if range_.device < 0 else KIND_DEVICE
         out_device[0] = range_.device if range_.device >= 0 else -1
@@ -274,14 +270,19 @@ cdef int pointer_range_gated(
 # --- plain memory ------------------------------------------------------------------------------------------
 
 cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef Range plain
-    cdef size_t unit = PAGE if size >= 1 << 20 else 4096
     cdef int code = permitted(device)
+    out_address[0] = 0
     if code:
         return code
     if size == 0 or size >> 60:
         return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
-    plain = range_of(PLAIN, device, 0, size)
+    return make_plain(device, size, out_address)
+
+
+cdef int make_plain(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef Range plain = range_of(PLAIN, device, 0, size)
+    cdef size_t unit = PAGE if size >= 1 << 20 else 4096
+    cdef int code
     plain.charged = rounded(size, unit)
     lock_memory()
     code = take_bytes(device, plain.charged, &plain.offset)
@@ -309,15 +310,16 @@ cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
     return code
 
 
-cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    cdef bint managed
+cdef int free_plain(int device, uintptr_t address) noexcept nogil:
+    cdef const Range* range_
+    cdef int kind = PLAIN
     cdef int code
     lock_memory()
-    managed = whole_range(address, MANAGED, device) != NULL
+    range_ = containing(memory, address)
+    if range_ != NULL and (range_.kind == MANAGED or range_.kind == POOLED):
+        kind = range_.kind
     unlock_memory()
-    code = free_when_quiet(device, address, MANAGED if managed else PLAIN, device)
-    if code == 0 and managed:
-        forget_pooled(device, address)
+    code = free_when_quiet(device, address, kind, device)
     return free_of_graph(device, address) if code == INVALID_VALUE else code
 
 
@@ -339,37 +341,37 @@ cdef size_t[MAX_HOST_DEVICES] most_used  # the same, since the peak was reset by
 
 cdef int make_allocation(int device, size_t size, uint64_t peers, Allocation** out_allocation) noexcept nogil:
     # With one holder.  Every device reaches all memory, so that peers are looked at alone.
-    cdef Allocation* made
+    cdef Allocation* allocation
     cdef Range range_
     cdef void* room
     if not known_device(device) or size == 0 or peers >> gate_devices():
         return INVALID_VALUE
     if size >> 60:
         return OUT_OF_MEMORY
-    made = <Allocation*>calloc(1, sizeof(Allocation))
-    if made == NULL:
+    allocation = <Allocation*>calloc(1, sizeof(Allocation))
+    if allocation == NULL:
         return NO_HOST_MEMORY
-    made.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
-    room = find_room(made.size, 4096)
+    allocation.size = rounded(size, PAGE if size >= 1 << 20 else 4096)
+    room = find_room(allocation.size, 4096)
     if room == NULL:
-        free(made)
+        free(allocation)
         return OUT_OF_MEMORY
-    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, made.size)
+    range_ = range_of(OF_GRAPHS, device, <uintptr_t>room, allocation.size)
     range_.open = False
-    if place(&memory, &range_, &made.address):
-        free(made)
+    if place(&memory, &range_, &allocation.address):
+        free(allocation)
         return NO_HOST_MEMORY
-    made.holders, made.device, made.asked = 1, device, size
-    link_allocation(made)
-    out_allocation[0] = made
+    allocation.holders, allocation.device, allocation.asked = 1, device, size
+    link_allocation(allocation)
+    out_allocation[0] = allocation
     return 0
 
 
 cdef Allocation* find_allocation(uintptr_t address) noexcept nogil:
-    cdef Allocation* known = allocations
-    while known != NULL and known.address != address:
-        known = known.after
-    return known
+    cdef Allocation* allocation = allocations
+    while allocation != NULL and allocation.address != address:
+        allocation = allocation.after
+    return allocation
 
 
 cdef int put_bytes_behind(Allocation* allocation) noexcept nogil:
@@ -426,13 +428,13 @@ cdef void set_live(Allocation* allocation, bint live) noexcept nogil:
 
 cdef int free_of_graph(int device, uintptr_t address) noexcept nogil:
     # What a launch left allocated; the call has waited for the device.
-    cdef Allocation* known
+    cdef Allocation* allocation
     lock()
-    known = find_allocation(address)
-    if known == NULL or known.device != device or not known.live:
+    allocation = find_allocation(address)
+    if allocation == NULL or allocation.device != device or not allocation.live:
         unlock()
         return INVALID_VALUE
-    set_live(known, False)
+    set_live(allocation, False)
     unlock()
     return 0
 
@@ -472,21 +474,21 @@ cdef int claim(const Plan* plan, bint frees) noexcept nogil:
     return 0
 
 
-cdef bint note_instance(const Plan* plan, bint made) noexcept nogil:
+cdef bint note_instance(const Plan* plan, bint instantiates) noexcept nogil:
     # Whether it may be made: an allocation has one instance at a time.
     cdef const Work* work
     cdef int index
     for index in range(plan.count if plan.allocates else 0):
         work = &plan.nodes[index].work
-        if made and work.kind == ALLOCATE and work.allocation.instantiated:
+        if instantiates and work.kind == ALLOCATE and work.allocation.instantiated:
             return False
-        if made and work.kind == CHILD and not note_instance(work.plan, True):
+        if instantiates and work.kind == CHILD and not note_instance(work.plan, True):
             return False
     for index in range(plan.count if plan.allocates else 0):
         work = &plan.nodes[index].work
         if work.kind == ALLOCATE:
-            work.allocation.instantiated = made
-        elif work.kind == CHILD and not made:
+            work.allocation.instantiated = instantiates
+        elif work.kind == CHILD and not instantiates:
             note_instance(work.plan, False)
     return True
 
@@ -627,210 +629,6 @@ cdef int place_managed(Range* managed, uintptr_t* out_address) noexcept nogil:
     return place(&memory, managed, out_address)
 
 
-# The stream-ordered pool of it that each device has.  Memory that was freed serves its stream at once, and others when that
-# stream is past the free; what is idle then, above the threshold, is given up when the pool is next asked for anything.
-
-cdef enum:  # CUmemPool_attribute
-    FOLLOWS_EVENTS = 1
-    FOLLOWS_INTERNALLY = 3
-    THRESHOLD = 4
-    RESERVED_BYTES = 5
-    MOST_RESERVED = 6
-    USED_BYTES = 7
-    MOST_USED_BYTES = 8
-
-cdef struct Pooled:
-    uintptr_t address
-    size_t size        # bytes, of whole pages of managed memory
-    bint used
-    uintptr_t stream   # that freed it, and
-    Ticket* ticket     # where in its order; NULL: it was past it at once
-    Pooled* next
-
-cdef struct ManagedPool:
-    Pooled* blocks
-    uint64_t[9] values  # by attribute
-
-# Guarded by the queue's lock.
-cdef ManagedPool[MAX_HOST_DEVICES] managed_pools
-
-
-cdef bint is_past(const Pooled* block) noexcept nogil:
-    return block.ticket == NULL or block.ticket.done
-
-
-cdef void count_pooled(ManagedPool* pool, int attribute, int64_t change) noexcept nogil:
-    # The peak of a figure has the next number.
-    pool.values[attribute] += change
-    pool.values[attribute + 1] = max(pool.values[attribute + 1], pool.values[attribute])
-
-
-cdef void give_up_idle(int device, size_t keep) noexcept nogil:
-    cdef ManagedPool* pool = &managed_pools[device]
-    cdef Pooled** place = &pool.blocks
-    cdef Pooled* block
-    while place[0] != NULL:
-        block = place[0]
-        if block.used or not is_past(block) or pool.values[RESERVED_BYTES] <= keep:
-            place = &block.next
-            continue
-        place[0] = block.next
-        take_away(block.address, MANAGED, device)
-        count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
-        drop_ticket(block.ticket)
-        free(block)
-
-
-cdef Pooled* idle_pooled(int device, uintptr_t stream, size_t size) noexcept nogil:
-    # The smallest that fits and is less than twice as large.
-    cdef Pooled* block = managed_pools[device].blocks
-    cdef Pooled* best = NULL
-    while block != NULL:
-        if not block.used and size <= block.size < 2 * size and (block.stream == stream or is_past(block)):
-            if best == NULL or block.size < best.size:
-                best = block
-        block = block.next
-    return best
-
-
-cdef int check_pool_stream(int device, uintptr_t stream, HostStream** out_stream) noexcept nogil:
-    out_stream[0] = find_stream(device, stream)
-    if out_stream[0] == NULL:
-        return INVALID_HANDLE
-    return CAPTURE_UNSUPPORTED if out_stream[0].capture != NULL else 0
-
-
-cdef int managed_pool_alloc_gated(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef HostStream* on
-    cdef Pooled* block = NULL
-    cdef size_t whole = rounded(size, MANAGED_PAGE)
-    cdef int code
-    if size == 0 or size >> 60:
-        return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
-    lock()
-    code = check_pool_stream(device, stream, &on)
-    if code == 0:
-        block = idle_pooled(device, stream, whole)
-    if code == 0 and block == NULL:
-        give_up_idle(device, managed_pools[device].values[THRESHOLD])
-        code = add_pooled(device, whole, &block)
-    if code == 0:
-        drop_ticket(block.ticket)
-        block.ticket, block.used = NULL, True
-        count_pooled(&managed_pools[device], USED_BYTES, block.size)
-        out_address[0] = block.address
-    unlock()
-    return code
-
-
-cdef int add_pooled(int device, size_t size, Pooled** out_block) noexcept nogil:
-    cdef Pooled* made = <Pooled*>calloc(1, sizeof(Pooled))
-    cdef int code
-    if made == NULL:
-        return NO_HOST_MEMORY
-    code = make_managed(device, size, &made.address)
-    if code:
-        free(made)
-        return code
-    prefer_device(made.address, device)
-    made.size, made.next = size, managed_pools[device].blocks
-    managed_pools[device].blocks = made
-    count_pooled(&managed_pools[device], RESERVED_BYTES, size)
-    out_block[0] = made
-    return 0
-
-
-cdef void prefer_device(uintptr_t address, int device) noexcept nogil:
-    cdef Range* range_
-    cdef size_t index
-    lock_memory()
-    range_ = containing(memory, address)
-    for index in range(count_pages(range_.size)):
-        advise_page(&range_.pages[index], SET_PREFERRED, LOCATION_DEVICE, device)
-    unlock_memory()
-
-
-cdef Pooled* find_pooled(int device, uintptr_t address) noexcept nogil:
-    cdef Pooled* block = managed_pools[device].blocks
-    while block != NULL and (block.address != address or not block.used):
-        block = block.next
-    return block
-
-
-cdef int managed_pool_free_gated(int device, uintptr_t stream, uintptr_t address) noexcept nogil:
-    cdef HostStream* on
-    cdef Pooled* block
-    cdef int code
-    lock()
-    code = check_pool_stream(device, stream, &on)
-    block = find_pooled(device, address) if code == 0 else NULL
-    if code == 0 and block == NULL:
-        code = INVALID_VALUE
-    if code == 0:
-        block.ticket = mark(on, &code)
-    if code == 0:
-        block.used, block.stream = False, stream
-        count_pooled(&managed_pools[device], USED_BYTES, -<int64_t>block.size)
-    unlock()
-    return code
-
-
-cdef void forget_pooled(int device, uintptr_t address) noexcept nogil:
-    # What memory_free took, which takes memory of pools too.
-    cdef ManagedPool* pool = &managed_pools[device]
-    cdef Pooled** place = &pool.blocks
-    cdef Pooled* block
-    lock()
-    while place[0] != NULL and place[0].address != address:
-        place = &place[0].next
-    block = place[0]
-    if block != NULL:
-        place[0] = block.next
-        count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
-        if block.used:
-            count_pooled(pool, USED_BYTES, -<int64_t>block.size)
-        drop_ticket(block.ticket)
-        free(block)
-    unlock()
-
-
-cdef int managed_pool_trim_gated(int device, size_t keep) noexcept nogil:
-    lock()
-    give_up_idle(device, keep)
-    unlock()
-    return 0
-
-
-cdef int managed_pool_get_gated(int device, int attribute, uint64_t* out_value) noexcept nogil:
-    cdef ManagedPool* pool = &managed_pools[device]
-    if not FOLLOWS_EVENTS <= attribute <= MOST_USED_BYTES:
-        return INVALID_VALUE
-    lock()
-    give_up_idle(device, pool.values[THRESHOLD])
-    # How memory may be used again is kept as whether it may not, and is of no effect: it is past its stream's frees, or is
-    # the stream's own.
-    out_value[0] = not pool.values[attribute] if attribute <= FOLLOWS_INTERNALLY else pool.values[attribute]
-    unlock()
-    return 0
-
-
-cdef int managed_pool_set_gated(int device, int attribute, uint64_t value) noexcept nogil:
-    cdef ManagedPool* pool = &managed_pools[device]
-    if not FOLLOWS_EVENTS <= attribute <= MOST_USED_BYTES or attribute == RESERVED_BYTES or attribute == USED_BYTES:
-        return INVALID_VALUE
-    if value and (attribute == MOST_RESERVED or attribute == MOST_USED_BYTES):
-        return INVALID_VALUE
-    lock()
-    if attribute <= FOLLOWS_INTERNALLY:
-        pool.values[attribute] = value == 0
-    elif attribute == THRESHOLD:
-        pool.values[attribute] = value
-    else:
-        pool.values[attribute] = pool.values[attribute - 1]
-    unlock()
-    return 0
-
-
 cdef Range* managed_range(uintptr_t address, size_t size) noexcept nogil:
     # That holds all of [address, address + size); NULL where none does.
     cdef Range* range_ = containing(memory, address)
@@ -839,11 +637,11 @@ cdef Range* managed_range(uintptr_t address, size_t size) noexcept nogil:
     return range_
 
 
-cdef int check_location(int kind, int place) noexcept nogil:
+cdef int check_location(int kind, int number) noexcept nogil:
     if kind == LOCATION_DEVICE:
-        return 0 if known_device(place) else INVALID_DEVICE
+        return 0 if known_device(number) else INVALID_DEVICE
     return INVALID_VALUE if kind < LOCATION_HOST or kind > LOCATION_CURRENT_NODE or (
-        kind == LOCATION_NODE and place < 0) else 0
+        kind == LOCATION_NODE and number < 0) else 0
 
 
 cdef int note_prefetch(const ManagedRange* moved, bint moves) noexcept nogil:
@@ -918,19 +716,29 @@ cdef int managed_discard_gated(
     return put_ranges(device, stream, <const ManagedRange*>ranges, count, True, prefetches)
 
 
-cdef void advise_page(ManagedPage* page, int advice, int kind, int place) noexcept nogil:
-    cdef uint64_t user = <uint64_t>1 << place if kind == LOCATION_DEVICE else 0
+cdef void advise_page(ManagedPage* page, int advice, int kind, int number) noexcept nogil:
+    cdef uint64_t user = <uint64_t>1 << number if kind == LOCATION_DEVICE else 0
     if advice == SET_READ_MOSTLY or advice == UNSET_READ_MOSTLY:
         page.read_mostly = advice == SET_READ_MOSTLY
     elif advice == SET_PREFERRED or advice == UNSET_PREFERRED:
         page.preferred_kind = kind if advice == SET_PREFERRED else LOCATION_NONE
-        page.preferred = place
+        page.preferred = number
     elif advice == SET_ACCESSED_BY:
         page.used_by |= user
         page.used_by_host = page.used_by_host or not user
     else:
         page.used_by &= ~user
         page.used_by_host = page.used_by_host and user != 0
+
+
+cdef void prefer_device(uintptr_t address, int device) noexcept nogil:
+    cdef Range* range_
+    cdef size_t index
+    lock_memory()
+    range_ = containing(memory, address)
+    for index in range(count_pages(range_.size)):
+        advise_page(&range_.pages[index], SET_PREFERRED, LOCATION_DEVICE, device)
+    unlock_memory()
 
 
 cdef int managed_advise_locked(
@@ -952,9 +760,9 @@ cdef int managed_advise_locked(
     return 0
 
 
-cdef int device_number(int kind, int place) noexcept nogil:
+cdef int device_number(int kind, int number) noexcept nogil:
     # Of a location, as the older attributes have it.
-    return place if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
+    return number if kind == LOCATION_DEVICE else NOWHERE if kind == LOCATION_NONE else THE_HOST
 
 
 cdef int one_number(const ManagedPage* page, int attribute) noexcept nogil:
@@ -1135,7 +943,7 @@ cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noex
     return code
 
 
-cdef void let_go(Physical* physical) noexcept nogil:
+cdef void release_unused(Physical* physical) noexcept nogil:
     if physical.alive or physical.mappings:
         return
     if physical.own < 0:
@@ -1156,7 +964,7 @@ cdef int physical_release_locked(uintptr_t handle) noexcept nogil:
     if physical == NULL:
         return INVALID_VALUE
     physical.alive = False
-    let_go(physical)
+    release_unused(physical)
     return 0
 
 
@@ -1231,9 +1039,9 @@ cdef int memory_protect(uintptr_t address, size_t size, int device, int access) 
 
 cdef int open_mapping(Range* mapping, int device, int access) noexcept nogil:
     cdef uint64_t bit = <uint64_t>1 << device
-    cdef int wanted = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
+    cdef int protection = PROT_READ | PROT_WRITE if access == MEMORY_WRITTEN else PROT_READ if access else PROT_NONE
     if device == mapping.device or not mapping.open and access:
-        if mprotect(<void*>mapping.start, mapping.size, wanted):
+        if mprotect(<void*>mapping.start, mapping.size, protection):
             return OUT_OF_MEMORY
         mapping.open = access != MEMORY_CLOSED
         mapping.writable = access == MEMORY_WRITTEN
@@ -1271,7 +1079,7 @@ cdef void unmap_one(Range* mapping) noexcept nogil:
     cdef Physical* physical = mapping.physical
     hide(<void*>mapping.start, mapping.size)
     physical.mappings -= 1
-    let_go(physical)
+    release_unused(physical)
     drop_range(&memory, mapping)
 
 

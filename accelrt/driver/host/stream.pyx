@@ -31,9 +31,11 @@ from accelrt.driver.host.work cimport (
     clear_frontier, copy_frontier, place_of,
 )
 from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
+from accelrt.driver.node_params cimport (
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
+)
 from accelrt.driver.table cimport (
-    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY, CAPTURE_GLOBAL, CAPTURE_RELAXED,
-    EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
+    CAPTURE_GLOBAL, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
 )
 from accelrt.status cimport (
     CAPTURED_EVENT, CAPTURE_IMPLICIT, CAPTURE_INVALID, CAPTURE_ISOLATION, CAPTURE_MERGE, CAPTURE_UNJOINED,
@@ -304,7 +306,7 @@ cdef int copy_batch_gated(
 
 
 cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t count, size_t* out_done) noexcept nogil:
-    cdef const PitchedCopy* wanted = <const PitchedCopy*>copies
+    cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef Work* works = <Work*>malloc((count + 1) * sizeof(Work))
     cdef size_t index
     cdef int code = 0
@@ -312,11 +314,11 @@ cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t 
         return NO_HOST_MEMORY
     for index in range(count):
         code = INVALID_VALUE
-        if wanted[index].width and wanted[index].height and wanted[index].depth:
+        if pitched[index].width and pitched[index].height and pitched[index].depth:
             code = prepare_copy_3d(
-                &works[index], wanted[index].dst, wanted[index].dst_pitch, wanted[index].dst_lines, wanted[index].src,
-                wanted[index].src_pitch, wanted[index].src_lines, wanted[index].width, wanted[index].height,
-                wanted[index].depth)
+                &works[index], pitched[index].dst, pitched[index].dst_pitch, pitched[index].dst_lines, pitched[index].src,
+                pitched[index].src_pitch, pitched[index].src_lines, pitched[index].width, pitched[index].height,
+                pitched[index].depth)
         if code:
             break
     if code == 0:
@@ -669,10 +671,10 @@ cdef int add_event(int device, unsigned int flags, SharedEvent* shared, uintptr_
 
 
 cdef HostEvent* find_event(uintptr_t event) noexcept nogil:
-    cdef HostEvent* known = <HostEvent*>map_find(&events, event)
-    if known != NULL and known.capture:
-        note_beside_end(capture_of(known.capture))
-    return known
+    cdef HostEvent* host_event = <HostEvent*>map_find(&events, event)
+    if host_event != NULL and host_event.capture:
+        note_beside_end(capture_of(host_event.capture))
+    return host_event
 
 
 cdef int event_destroy_locked(uintptr_t event) noexcept nogil:
@@ -797,24 +799,24 @@ cdef void record_at_launch(HostEvent* event, Ticket* ticket) noexcept nogil:
     event.capture = 0
 
 
-cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil:
+cdef void abandon_tickets(const Plan* plan, void* argument) noexcept nogil:
     # Of a launch that came to nothing: the streams that wait for one of its records are let go.
-    cdef Ticket** tickets = <Ticket**>given
+    cdef Ticket** tickets = <Ticket**>argument
     if tickets == NULL:
         return
-    let_go(plan, tickets, 0)
+    mark_done(plan, tickets, 0)
     drop_tickets(tickets, plan.points)
     free(tickets)
 
 
-cdef int let_go(const Plan* plan, Ticket** tickets, int point) noexcept nogil:
+cdef int mark_done(const Plan* plan, Ticket** tickets, int point) noexcept nogil:
     # Answers the number of the point that comes next, in the order of a replay.
     cdef int step
     cdef const Work* work
     for step in range(plan.count):
         work = &plan.nodes[place_of(plan, step)].work
         if work.kind == CHILD:
-            point = let_go(work.plan, tickets, point)
+            point = mark_done(work.plan, tickets, point)
         elif work.kind == RECORD or work.kind == WAIT:
             if tickets[point] != NULL and work.kind == RECORD:
                 tickets[point].done = True
@@ -874,23 +876,23 @@ cdef int ask_captured(uint64_t id) noexcept nogil:
 cdef int ask_event(uintptr_t event, bint wait) noexcept nogil:
     # A wait's question is held back while a capture ends, and the wait itself is not.
     cdef Slot* asker = enter_asking(False) if wait else NULL
-    cdef HostEvent* known
+    cdef HostEvent* host_event
     cdef Ticket* ticket = NULL
     cdef uint64_t number
     cdef int code
     lock()
-    known = find_event(event)
-    if known == NULL:
+    host_event = find_event(event)
+    if host_event == NULL:
         code = INVALID_HANDLE
-    elif known.capture:
-        code = ask_captured(known.capture)
+    elif host_event.capture:
+        code = ask_captured(host_event.capture)
     else:
         code = check_unsafe()
-        if code == 0 and not wait and known.shared != NULL:  # to ask takes no thread
-            number = last_record(known.shared)
-            code = 0 if number == 0 or is_record_done(known.shared, number) else NOT_READY
+        if code == 0 and not wait and host_event.shared != NULL:  # to ask takes no thread
+            number = last_record(host_event.shared)
+            code = 0 if number == 0 or is_record_done(host_event.shared, number) else NOT_READY
         elif code == 0:
-            code = last_ticket(known, &ticket)
+            code = last_ticket(host_event, &ticket)
     leave_asking(asker)
     if ticket != NULL:
         code = wait_for(ticket) if wait else NOT_READY
@@ -1144,7 +1146,7 @@ cdef void abandon_capture(HostStream* stream) noexcept nogil:
 cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     cdef Graph* graph = stream.capture.graph
     cdef Frontier itself
-    cdef int place, code
+    cdef int index, code
     if stream.capture.broken:
         return CAPTURE_INVALID
     if work.across:
@@ -1154,8 +1156,8 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
     code = append_node(graph, work, &stream.frontier)
     if code:
         return code
-    place = graph.count - 1
-    itself.nodes, itself.data = &place, NULL
+    index = graph.count - 1
+    itself.nodes, itself.data = &index, NULL
     itself.count = 1
     return copy_frontier(&stream.frontier, &itself)
 
@@ -1311,13 +1313,13 @@ cdef int add_condition(Graph* graph, unsigned int value, bint kept, uint64_t* ou
 
 
 cdef Condition* condition_of(const Graph* graph, uint64_t condition) noexcept nogil:
-    cdef Condition* known = NULL
-    while graph != NULL and known == NULL:
-        known = graph.conditions
-        while known != NULL and <uintptr_t>&known.value != condition:
-            known = known.next
+    cdef Condition* entry = NULL
+    while graph != NULL and entry == NULL:
+        entry = graph.conditions
+        while entry != NULL and <uintptr_t>&entry.value != condition:
+            entry = entry.next
         graph = graph.within
-    return known
+    return entry
 
 
 cdef int prepare(HostStream* stream, uint64_t condition, int kind, Work* out_work) noexcept nogil:
@@ -1348,7 +1350,7 @@ cdef int prepare_branch(HostStream* stream, uint64_t condition, int flow, Work* 
 
 cdef int begin_branch(Graph* graph, uint64_t condition, int flow, unsigned int count, Work* out_work) noexcept nogil:
     # With so many bodies, which are known; where its node is not added, free_graph is for these.
-    cdef Graph** place = &out_work.body
+    cdef Graph** link = &out_work.body
     cdef int code = 0
     begin_work(out_work, BRANCH)
     out_work.condition = condition_of(graph, condition)
@@ -1357,14 +1359,14 @@ cdef int begin_branch(Graph* graph, uint64_t condition, int flow, unsigned int c
         return INVALID_VALUE
     while count and code == 0:
         code = map_reserve(&bodies)
-        place[0] = <Graph*>calloc(1, sizeof(Graph)) if code == 0 else NULL
-        if place[0] == NULL:
+        link[0] = <Graph*>calloc(1, sizeof(Graph)) if code == 0 else NULL
+        if link[0] == NULL:
             code = NO_HOST_MEMORY
             break
-        place[0].within, place[0].governed = graph, True
-        place[0].handle = new_handle()
-        keep_body(place[0])
-        place = &place[0].sibling
+        link[0].within, link[0].governed = graph, True
+        link[0].handle = new_handle()
+        keep_body(link[0])
+        link = &link[0].sibling
         count -= 1
     if code:
         free_graph(out_work.body)

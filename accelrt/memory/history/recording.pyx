@@ -75,7 +75,7 @@ cdef extern from "stack_walk.h":
         int kind
     int walking  # of the calling thread
     uint32_t walk_stack(const char* entry, StackFrame* frames) noexcept nogil
-    void set_c_frames(bint wanted) noexcept nogil
+    void set_c_frames(bint are_recorded) noexcept nogil
     object name_of_address(const void* address, const char** file)
 
 cdef extern from "Python.h":
@@ -100,7 +100,7 @@ cdef int stack_guard = 0            # a spin lock over both maps; held for no ca
 cdef AddressMap stacks_by_frames    # the hash of the frames, or one of the numbers behind it -> KeptStack
 cdef AddressMap stacks_by_number
 
-cdef HistorySettings wanted   # under turn
+cdef HistorySettings in_force   # under turn
 cdef bint is_on = False       # the same
 cdef object turn = allocate_lock()
 cdef dict cached_frames = {}  # number of a stack -> its list of dicts
@@ -130,16 +130,16 @@ cdef History* history_of(int device) noexcept nogil:
 
 cdef int put_into_force(HistorySettings settings) except -1:
     # Under turn.
-    global wanted
-    cdef HistorySettings before = wanted
+    global in_force
+    cdef HistorySettings before = in_force
     cdef int code
-    wanted = settings
+    in_force = settings
     with nogil:
         code = set_history(&settings)
         if code:
             set_history(&before)
     if code:
-        wanted = before
+        in_force = before
         size = settings.capacity * sizeof(Event)
         raise MemoryError(f"the host has no memory for {settings.capacity} events, {size} bytes")
     return 0
@@ -191,7 +191,7 @@ def record_history(
         raise ArgumentError(f"max_entries is {max_entries}; keep one event or more")
     skipped = bits_of(skip_actions)
     with turn:
-        settings.tags = wanted.tags
+        settings.tags = in_force.tags
         settings.records = enabled == "all" and record_cuda
         settings.skipped = skipped
         settings.context = CONTEXTS[context] if enabled is not None and record_cuda else CONTEXT_NONE
@@ -284,7 +284,7 @@ cdef class tag:
     cdef list before
 
     def __init__(self, name: str, *, bint nested=False) -> None:
-        global wanted
+        global in_force
         cdef HistorySettings settings
         if not isinstance(name, str):
             raise TypeError(f"name is {name!r} of type {type(name).__name__}; pass the tag's name as str")
@@ -295,8 +295,8 @@ cdef class tag:
         self.before = []
         with turn:
             self.number = number_of(self.name, tag_names, tag_numbers, MAX_TAGS, "tag")
-            if not wanted.tags:
-                settings = wanted
+            if not in_force.tags:
+                settings = in_force
                 settings.tags = True
                 put_into_force(settings)
 
@@ -368,7 +368,7 @@ cdef class annotate:
 cdef void mark(int action, uint32_t number) noexcept:
     # Once: in the history of the current device, or of the first that has one.
     cdef int here = 0
-    if not wanted.records:
+    if not in_force.records:
         return
     if current_ordinal(&here) or not 0 <= here < MAX_DEVICES or history_of(here) == NULL:
         here = 0
@@ -394,7 +394,7 @@ def copy_events(int device, uint64_t start, uint64_t count) -> tuple[bytes, int,
     cdef History* history = history_of(device)
     cdef Event* events
     cdef uint64_t first, at, end, begin
-    cdef size_t done = 0, got = 1
+    cdef size_t done = 0, count_read = 1
     if history == NULL:
         return b"", start, start
     first = first_event(history, &end, &begin)
@@ -403,16 +403,16 @@ def copy_events(int device, uint64_t start, uint64_t count) -> tuple[bytes, int,
     copied = PyBytes_FromStringAndSize(NULL, count * sizeof(Event))
     events = <Event*>PyBytes_AS_STRING(copied)
     with nogil:
-        while done < count and got:
-            at = copy_some(history, first + done, min(count - done, <size_t>CHUNK), events + done, &got)
+        while done < count and count_read:
+            at = copy_some(history, first + done, min(count - done, <size_t>CHUNK), events + done, &count_read)
             if at != first + done and done:  # overtaken: begin again with what is still kept
                 first = at
                 done = 0
-                got = 1
+                count_read = 1
                 continue
             if done == 0:
                 first = at
-            done += got
+            done += count_read
     return copied[: done * sizeof(Event)], first, first + done
 
 
@@ -458,28 +458,28 @@ cdef uint64_t hash_frames(const StackFrame* frames, uint32_t count) noexcept nog
 
 cdef KeptStack* add_stack(uint64_t key, const StackFrame* frames, uint32_t count) noexcept nogil:
     # Under the guard, and with the GIL if a frame is Python's; NULL if there are too many, or the host has no memory.
-    cdef KeptStack* kept = NULL
+    cdef KeptStack* stack = NULL
     cdef uint32_t index
     if (stacks_by_number.count < MOST_STACKS and map_reserve(&stacks_by_frames) == 0
             and map_reserve(&stacks_by_number) == 0):
-        kept = <KeptStack*>malloc(sizeof(KeptStack) + count * sizeof(StackFrame))
-    if kept == NULL:
+        stack = <KeptStack*>malloc(sizeof(KeptStack) + count * sizeof(StackFrame))
+    if stack == NULL:
         return NULL
-    kept.number, kept.count, kept.frames = <uint32_t>stacks_by_number.count + 1, count, <StackFrame*>(kept + 1)
-    memcpy(kept.frames, frames, count * sizeof(StackFrame))
+    stack.number, stack.count, stack.frames = <uint32_t>stacks_by_number.count + 1, count, <StackFrame*>(stack + 1)
+    memcpy(stack.frames, frames, count * sizeof(StackFrame))
     for index in range(count):
         if frames[index].kind == PYTHON_FRAME or frames[index].kind == ENTRY_FRAME:
             keep_alive(<void*>frames[index].code)
-    map_insert(&stacks_by_frames, key, kept)
-    map_insert(&stacks_by_number, kept.number, kept)
-    return kept
+    map_insert(&stacks_by_frames, key, stack)
+    map_insert(&stacks_by_number, stack.number, stack)
+    return stack
 
 
 cdef uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept nogil:
     # The number of the calling thread's stack, 0 if it cannot be kept.  A thread that has released the GIL keeps what it
     # took before (0: nothing), in the same operation.
     cdef StackFrame[STACK_FRAMES] frames
-    cdef KeptStack* kept
+    cdef KeptStack* stack
     cdef uint64_t key
     cdef uint32_t count
     if before and not PyGILState_Check():
@@ -489,14 +489,14 @@ cdef uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept 
         return 0
     key = hash_frames(frames, count)
     spin_lock(&stack_guard)
-    kept = <KeptStack*>map_find(&stacks_by_frames, key)
-    while kept != NULL and (kept.count != count or memcmp(kept.frames, frames, count * sizeof(StackFrame))):
+    stack = <KeptStack*>map_find(&stacks_by_frames, key)
+    while stack != NULL and (stack.count != count or memcmp(stack.frames, frames, count * sizeof(StackFrame))):
         key += 1
-        kept = <KeptStack*>map_find(&stacks_by_frames, key)
-    if kept == NULL:
-        kept = add_stack(key, frames, count)
+        stack = <KeptStack*>map_find(&stacks_by_frames, key)
+    if stack == NULL:
+        stack = add_stack(key, frames, count)
     spin_unlock(&stack_guard)
-    return kept.number if kept != NULL else 0
+    return stack.number if stack != NULL else 0
 
 
 cdef void forget_stack_guard() noexcept nogil:
@@ -520,16 +520,16 @@ cdef dict read_frame(const StackFrame* frame):
 cdef list read_frames(uint32_t number):
     # Python's frames stand behind C's.  Each of the interpreter's loops is replaced by the frames that it ran: those up to
     # the one that C called.
-    cdef const KeptStack* kept
+    cdef const KeptStack* stack
     cdef const StackFrame* frames
     cdef uint32_t index, python = 0, count
     cdef dict frame
     spin_lock(&stack_guard)
-    kept = <KeptStack*>map_find(&stacks_by_number, number)
+    stack = <KeptStack*>map_find(&stacks_by_number, number)
     spin_unlock(&stack_guard)
-    if kept == NULL:
+    if stack == NULL:
         return []
-    frames, count = kept.frames, kept.count
+    frames, count = stack.frames, stack.count
     while python < count and frames[python].kind in (C_FRAME, NAMED_FRAME):
         python += 1
     shown = []
@@ -609,8 +609,8 @@ def name_all(list segments) -> list[dict[str, Any]]:
     return segments
 
 
-memset(&wanted, 0, sizeof(wanted))
-wanted.capacity = DEFAULT_ENTRIES
+memset(&in_force, 0, sizeof(in_force))
+in_force.capacity = DEFAULT_ENTRIES
 set_capture(take_stack_of_thread)
 at_fork("memory.history.recording", FORK_HISTORY, NULL, NULL, &forget_stack_guard)
 
@@ -637,7 +637,7 @@ cdef enum:
     FREE_CONTAINERS = 1024
     NUMBERED = 5       # bytes of a pickle for each object with a number from FREE_NUMBERS on, at least
     FREE_NUMBERS = 256
-    ALL = -1           # of Opcode.taken: everything above the last mark
+    ALL = -1           # of Opcode.pops: everything above the last mark
     LINE = -1          # of Opcode.argument: text up to the end of the line
 
 cdef enum:  # kinds of objects, those of KINDS
@@ -651,9 +651,9 @@ cdef str PLAIN = "a snapshot is a pickle of dict, list, tuple, str, int, float, 
 cdef struct Opcode:
     bint plain       # makes nothing but plain data
     int argument     # its bytes; LINE, or as in pickletools -2 to -5: a length and so many bytes
-    int taken        # objects from the top of the stack
+    int pops         # objects from the top of the stack
     int into         # LIST or DICT: what is below them on the stack, stays there and holds them; else NOTHING
-    int made         # kind of the object that is put on the stack
+    int pushes       # kind of the object that is put on the stack
 
 cdef Opcode[256] OPCODES
 cdef int[6] LENGTH_BYTES = [0, 0, 1, 4, 4, 8]  # by -argument
@@ -674,12 +674,12 @@ cdef int read_table() except -1:
     for each in pickletools.opcodes:
         opcode = &OPCODES[ord(each.code)]
         opcode.argument = each.arg.n if each.arg else 0
-        opcode.taken = ALL if pickletools.stackslice in each.stack_before else each.stack_before.count(pickletools.anyobject)
+        opcode.pops = ALL if pickletools.stackslice in each.stack_before else each.stack_before.count(pickletools.anyobject)
         if each.stack_before[:1] in ([pickletools.pylist], [pickletools.pydict]):
             opcode.into = kind_of(each.stack_before[0], kinds)
         elif each.stack_after:
-            opcode.made = kind_of(each.stack_after[0], kinds)
-        opcode.plain = (opcode.into or opcode.made or not each.stack_after or
+            opcode.pushes = kind_of(each.stack_after[0], kinds)
+        opcode.plain = (opcode.into or opcode.pushes or not each.stack_after or
                         each.name in ("GET", "BINGET", "LONG_BINGET", "MEMOIZE", "DUP"))
     KINDS = kinds
     return 0
@@ -758,7 +758,7 @@ cdef class PickleScan:
         for index in range(width):
             number |= <uint64_t>first[index] << (8 * index)
         if form < 0:
-            if OPCODES[op].made == INT and number > INT_BYTES:
+            if OPCODES[op].pushes == INT and number > INT_BYTES:
                 self.fail(f"an integer of {number:,} bytes, where {INT_BYTES} at most were expected")
             self.take(number)
         return number
@@ -785,8 +785,8 @@ cdef class PickleScan:
         cdef Py_ssize_t bottom, end
         if op == b"h" or op == b"j" or op == b"g":      # BINGET, LONG_BINGET, GET
             return self.push(self.numbered_kind(argument))
-        if opcode.taken == 0 and NOTHING < opcode.made < TUPLE:
-            return self.push(opcode.made)
+        if opcode.pops == 0 and NOTHING < opcode.pushes < TUPLE:
+            return self.push(opcode.pushes)
         if op == b"q" or op == b"r" or op == b"p":      # BINPUT, LONG_BINPUT, PUT
             return self.number(argument)
         if op == 0x94:                                  # MEMOIZE
@@ -800,18 +800,18 @@ cdef class PickleScan:
         if op == b"." or op == b"0" and self.depth and self.stack[self.depth - 1] == MARK:  # POP takes marks too
             self.depth -= op == b"0"
             return 0
-        bottom, end = self.lowest(opcode.taken), self.depth
-        self.depth = bottom - (opcode.taken == ALL)
+        bottom, end = self.lowest(opcode.pops), self.depth
+        self.depth = bottom - (opcode.pops == ALL)
         if opcode.into == LIST and self.top() != LIST:
             self.fail(f"a list was expected, to append to, not {KINDS[self.top()].__name__}")
         if opcode.into == DICT or op == b"d":
-            self.check_pairs(bottom, end, opcode.made == DICT or self.top() == DICT)
+            self.check_pairs(bottom, end, opcode.pushes == DICT or self.top() == DICT)
         # Tiny opcodes make large objects: a file that is little else is none of a snapshot.
-        self.containers += opcode.made >= TUPLE
+        self.containers += opcode.pushes >= TUPLE
         if self.containers > self.size // CROWDED + FREE_CONTAINERS:
             self.fail(f"{self.containers:,} dicts and lists in a file of {self.size:,} bytes; {PLAIN}, with something "
                       "in them")
-        return self.push(opcode.made) if opcode.made else 0
+        return self.push(opcode.pushes) if opcode.pushes else 0
 
     cdef int push(self, int kind) noexcept:
         self.stack[self.depth] = <unsigned char>kind
@@ -823,15 +823,15 @@ cdef class PickleScan:
             self.fail("an object was expected on the stack, which is empty")
         return self.stack[self.depth - 1]
 
-    cdef Py_ssize_t lowest(self, int taken) except -1:
+    cdef Py_ssize_t lowest(self, int pops) except -1:
         # Where the objects begin that an opcode takes.
         cdef Py_ssize_t bottom = self.depth
-        while bottom and self.stack[bottom - 1] != MARK and (taken == ALL or self.depth - bottom < taken):
+        while bottom and self.stack[bottom - 1] != MARK and (pops == ALL or self.depth - bottom < pops):
             bottom -= 1
-        if taken == ALL and not bottom:
+        if pops == ALL and not bottom:
             self.fail("a mark was expected on the stack, and there is none")
-        if taken > self.depth - bottom:
-            self.fail(f"{taken} objects were expected on the stack, {self.depth - bottom} are there")
+        if pops > self.depth - bottom:
+            self.fail(f"{pops} objects were expected on the stack, {self.depth - bottom} are there")
         return bottom
 
     cdef int check_pairs(self, Py_ssize_t first, Py_ssize_t end, bint in_dict) except -1:

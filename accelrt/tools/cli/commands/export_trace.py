@@ -14,5 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(snapshot: str, output: str | None, suffix: str, largest: int) -> int:
     """The command; raises as of snapshots.convert and write_trace."""
-    snapshots.convert(snapshot, output, suffix, lambda found, path: write_trace(found, path, largest))
+    snapshots.convert(snapshot, output, suffix, lambda loaded, path: write_trace(loaded, path, largest))
     return 0

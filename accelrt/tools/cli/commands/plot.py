@@ -14,5 +14,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(snapshot: str, output: str | None, suffix: str, kind: str, device: int | None) -> int:
     """The command; raises as of snapshots.convert and write_plot."""
-    snapshots.convert(snapshot, output, suffix, lambda found, path: write_plot(found, path, kind, device))
+    snapshots.convert(snapshot, output, suffix, lambda loaded, path: write_plot(loaded, path, kind, device))
     return 0

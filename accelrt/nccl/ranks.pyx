@@ -1,17 +1,21 @@
-"""The host backend of collectives, for tests alone: ranks on host devices, over memory that their processes share.
+"""Ranks of communicators: the arrays of their operations, their handles, and groups; and ranks on host devices.
 
-It makes programs that use accelrt.nccl run, and be tested, where there is no GPU: each rank's collectives are host
-functions in its stream's order, so that they can be captured.  Nothing in it is meant to be fast.  It finds what NCCL
-leaves to chance: ranks that disagree on what is next, and ranks that have gone.
+What a group of operations uses is kept until its end: arrays, which are read and checked, noted on their streams and kept by
+the graph of a capture; the handles of communicators; and the group itself.
 
-A rank shows a chunk of its elements in a slot, and may show the next one once all who need it have taken it.  All ranks
-take all chunks that they need and compute the result themselves, in the order of the ranks, so that all get the same bits.
+A Hold has a communicator's handle and counts who is in a call of the backend with it, so that nobody frees it meanwhile.
+Operations come in by a Turn and find the handle, or are refused.  Who ends the communicator takes the handle first, so that
+later calls are refused, and frees it once those inside have left.  Groups are counted here too: nothing runs Python between
+a look and its count, so that neither a signal's handler nor another thread comes in between.
+
+The last two parts are the host backend's (host_for_tests.py): a rank shows a chunk of its elements in a slot, and may show
+the next one once all who need it have taken it.  All ranks take all chunks that they need and compute the result themselves,
+in the order of the ranks, so that all get the same bits.
 """
 import contextlib
 import fcntl
 import functools
 import glob
-import hashlib
 import mmap
 import os
 import socket
@@ -23,19 +27,29 @@ import time
 import numpy
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.exc cimport PyErr_WriteUnraisable
+from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
-from accelrt.core.dtypes import DTYPES
+from accelrt.arrays.array cimport Array, Buffer, check_live
+from accelrt.arrays.exchange import asarray, from_dlpack
+from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
+from accelrt.core import dtypes
+from accelrt.core.integers cimport checked_int
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process import call_at_fork
 from accelrt.core.procfs import status_of
 from accelrt.core.threads cimport pause
-from accelrt.errors import CudaError
-from accelrt.nccl.codes import AVG, MAX, MIN, OPERATIONS, PARTS, PROD, SUM, BackendError
-from accelrt.runtime.lifetimes cimport enqueue_callback
+from accelrt.devices.device cimport switch_back, switch_to
+from accelrt.errors import CudaError, NcclError
+from accelrt.nccl import codes
+from accelrt.nccl.codes import BackendError
+from accelrt.runtime.lifetimes cimport OTHERS, Record, any_capture, enqueue_callback, keep_where_captured
+cimport accelrt.runtime.access as watch
 from accelrt.status cimport refuse_copy
-from accelrt.streams.stream cimport Stream
+from accelrt.streams.stream cimport exchange_current, put_back, Stream, stream_for
 
 cdef extern from "<unistd.h>" nogil:
     int close(int file)
@@ -49,12 +63,418 @@ cdef extern from *:
     """
     bint swap_count "accelrt_swap_count"(long* count, long before, long after) noexcept nogil
 
+# stub: groups: Groups
+
 cdef enum Result:  # ncclResult_t
     SYSTEM_ERROR = 2
     INVALID_ARGUMENT = 4
     INVALID_USAGE = 5
     REMOTE_ERROR = 6
     TIMED_OUT = 8
+
+cdef str ended = None  # why nothing is entered any more: the process ends
+
+
+# --- arrays --------------------------------------------------------------------------------------------------------
+
+def stream_on(stream: object, int ordinal) -> Stream:
+    """The Stream that an argument stands for; None is the device's current one.
+
+    Raises:
+        ValueError, TypeError: it is on another device, dead, or no stream.
+    """
+    return stream_for(stream, ordinal, "the communicator")
+
+
+def checked_number(value: object, str name not None, long least, long most) -> int:
+    """An int argument from least to most.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    return checked_int(value, name, least, most, "an int")
+
+
+def as_array(source: object, str refusal=None) -> Array:
+    """An Array of what is given, on a device or the host, without a copy.
+
+    Arguments:
+        refusal: what the error says of what is no array.
+    Raises:
+        TypeError, BufferError, ValueError: it is no array.
+    """
+    if isinstance(source, Array):
+        return source
+    if isinstance(source, Buffer):
+        return Array(source)
+    if hasattr(source, "__dlpack__"):
+        return from_dlpack(source)
+    if hasattr(source, "__cuda_array_interface__"):
+        return asarray(source, copy=False)
+    raise TypeError(f"{refusal or type(source).__name__ + ' is no array'}; pass an Array, a Buffer, or an array with "
+                    "__dlpack__ or __cuda_array_interface__")
+
+
+cdef Array import_array(object source, Stream stream, str name):
+    # DLPack and the CUDA Array Interface order the memory for the current stream, whose work has to be done before the
+    # memory is given back to its owner.
+    cdef PyObject* before
+    cdef int device = switch_to(stream.device_index)  # libraries record their events on the current device
+    try:
+        before = exchange_current(stream)
+        try:
+            return as_array(source, f"{name} is of type {type(source).__name__}")
+        finally:
+            put_back(before)
+    finally:
+        switch_back(device)
+
+
+def read_operand(source: object, Stream stream, str name, bint writable) -> Array:
+    """An Array of what a collective reads or writes, without a copy.
+
+    Arguments:
+        source: Array, Buffer, or an array of another library's (__dlpack__, __cuda_array_interface__), for whose work
+            the stream then waits.
+        stream: of the collective.
+        name: of the argument, for errors.
+        writable: whether the collective writes it.
+    Raises:
+        TypeError: it is no array.
+        ValueError: it is not contiguous, in host memory, on another device, freed, or read-only and to be written.
+    """
+    cdef Operand side
+    cdef Array array
+    if isinstance(source, Array):
+        array = source
+    else:
+        array = Array(source) if isinstance(source, Buffer) else import_array(source, stream, name)
+    read_array(&side, array, name, writable)
+    if array.device_index != stream.device_index:
+        where = f"on device {array.device_index}" if array.device_index >= 0 else "in host memory"
+        raise ValueError(f"{name} is {where}, the communicator on device {stream.device_index}; pass a copy on that device, "
+                         f"accelrt.asarray({name}, device={stream.device_index})")
+    if not array.dense():
+        raise ValueError(f"{name} has shape {array.shape} and strides {array.strides}; collectives take contiguous arrays: "
+                         "pass a copy()")
+    return array
+
+
+# stub: def announce(stream: Stream, call: str, reads: tuple[Array, ...], writes: tuple[Array, ...]) -> None: ...
+def announce(Stream stream not None, str call not None, tuple reads not None, tuple writes not None) -> None:
+    """Tells the race detector of a collective, before its use of the memory begins.
+
+    Raises:
+        RaceError: nothing orders it with earlier work on the same bytes.
+    """
+    if watch.detects_races():
+        uses = [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "r") for each in reads]
+        uses += [((<Array>each).ptr, (<Array>each).size * (<Array>each).itemsize, "w") for each in writes]
+        watch.note_work(stream.device_index, stream.handle, call, [use for use in uses if use[1]])
+
+
+# stub: def begin_operation(stream: Stream, call: str, reads: tuple[Array, ...], writes: tuple[Array, ...], source: Array | None, target: Array | None, token: object) -> tuple[bool, int, int]: ...  # no-cython-lint
+def begin_operation(
+    Stream stream not None, str call not None, tuple reads not None, tuple writes not None, Array source,
+    Array target, token: object,
+) -> tuple[bool, int, int]:
+    """Does what comes before a collective is put into its stream, within the use of its memory (MemoryUse).
+
+    Where the stream captures for a graph of accelrt's, the graph keeps the arrays and the token alive.  The allocators learn
+    of the stream now, so that memory which another thread frees meanwhile is not handed out before the collective is done.
+
+    Returns:
+        (bool, whether the stream is in a capture; int, int, the addresses of source and target, 0 for None).
+    Raises:
+        ValueError: an array was freed meanwhile.
+    """
+    cdef Operand side
+    cdef Array array
+    cdef Record record
+    cdef uintptr_t origin = 0 if source is None else source.ptr, to = 0 if target is None else target.ptr
+    for array in (*reads, *writes):
+        check_live(array, call)
+    record = record_for(stream)
+    for array in (*reads, *writes):
+        read_array(&side, array, call, False)
+        if record is not None:
+            keep(&side, None, record)
+        note_use(&side, stream, False, False)
+    if record is not None:
+        record.kept.append(token)
+        return True, origin, to
+    return any_capture() and keep_where_captured(stream.device_index, stream.handle, token) == OTHERS, origin, to
+
+
+# --- handles -------------------------------------------------------------------------------------------------------
+
+cdef class Hold:
+    """One communicator's handle of its backend.
+
+    Arguments:
+        why: str, why there is no handle yet.
+    Attributes:
+        why: str, why there is no handle, where there is none.
+    """
+    # stub: order: RLock
+    # stub: calling: RLock
+
+    cdef object handle    # None where it was not made, or was taken
+    cdef readonly str why
+    cdef dict inside      # by thread: in how many calls with the handle it is
+    cdef bint owes_free   # whether the handle was taken and not yet freed
+    cdef object late      # function that frees the handle once nobody is inside
+    cdef readonly object order    # RLock: one thread at a time puts operations into streams
+    cdef readonly object calling  # RLock: one thread at a time is in a call of the backend; after `order`
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.why = "it was never made"
+        self.inside = {}
+        self.order = threading.RLock()
+        self.calling = threading.RLock()
+
+    def __init__(self, str why not None) -> None:
+        self.why = why
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of a communicator")
+
+    @property
+    def is_open(self) -> bool:
+        """bool, whether calls are let in."""
+        return self.handle is not None and ended is None
+
+    @property
+    def has_handle(self) -> bool:
+        """bool, whether there is a handle to free."""
+        return self.handle is not None
+
+    @property
+    def is_mine(self) -> bool:
+        """bool, whether this thread is inside: it would wait for itself."""
+        return PyThread_get_thread_ident() in self.inside
+
+    @property
+    def is_busy(self) -> bool:
+        """bool, whether any thread is inside."""
+        return bool(self.inside)
+
+    def give(self, handle: object) -> None:
+        """Lets calls in, with a handle."""
+        self.handle = handle
+        self.owes_free = False
+        self.why = ""
+
+    def take(self, str why not None) -> object:
+        """The handle, or None; whoever gets it frees it, once nobody is inside."""
+        handle = self.handle
+        self.handle = None
+        if handle is not None:
+            self.why = why
+            self.owes_free = True
+        return handle
+
+    def free(self, function: Callable[[], object]) -> None:
+        """Calls a function that frees the handle which was taken: now, or where a thread is inside, as the last one
+        leaves.  It is called once: who was interrupted may ask for it again."""
+        if self.inside:
+            self.late = function
+        elif self.owes_free:
+            self.owes_free = False
+            function()
+
+    def refuse(self) -> NcclError:
+        """The error that calls get."""
+        text = f"the communicator cannot be used: {ended or self.why}; make another one"
+        return NcclError(text, INVALID_USAGE, "INVALID_USAGE", "check")
+
+    cdef object enter(self):
+        if self.handle is None or ended is not None:
+            raise self.refuse()
+        thread = PyThread_get_thread_ident()
+        self.inside[thread] = self.inside.get(thread, 0) + 1
+        return self.handle
+
+    cdef int leave(self) except -1:
+        thread = PyThread_get_thread_ident()
+        cdef long calls = self.inside[thread] - 1
+        if calls:
+            self.inside[thread] = calls
+            return 0
+        del self.inside[thread]
+        function = self.late
+        if function is not None and not self.inside:
+            self.late = None
+            try:
+                self.free(function)
+            except BaseException:
+                PyErr_WriteUnraisable(function)
+        return 0
+
+
+cdef class Turn:
+    """A context in which a thread has some locks, and the handles of some communicators stay alive; it gives the list of
+    these.  An interruption while it begins leaves the locks free.
+
+    Arguments:
+        holds: list of Hold, each once.
+        locks: list of RLock, in the order in which all threads take them.
+    Raises:
+        NcclError: one has no handle.
+    """
+
+    cdef list holds
+    cdef list locks
+    cdef int taken    # locks
+    cdef int entered  # holds
+    cdef object __weakref__
+
+    # stub: def __init__(self, holds: list[Hold], locks: list[RLock]) -> None: ...
+    def __init__(self, list holds not None, list locks not None) -> None:
+        self.holds = holds
+        self.locks = locks
+
+    def __reduce__(self):
+        refuse_copy(self, "it is what a thread does now")
+
+    def __enter__(self) -> list[object]:
+        cdef Hold hold
+        cdef list handles = []
+        if self.locks is None:
+            raise RuntimeError("this Turn was never initialised; make one with Turn(holds, locks)")
+        try:
+            while self.taken < len(self.locks):
+                self.locks[self.taken].acquire()
+                self.taken += 1
+            for hold in self.holds:
+                handle = hold.enter()
+                self.entered += 1
+                handles.append(handle)
+        except BaseException:
+            self.end()
+            raise
+        return handles
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
+
+    cdef int end(self) except -1:
+        cdef Hold hold
+        try:
+            while self.entered:
+                self.entered -= 1
+                hold = self.holds[self.entered]
+                hold.leave()
+        finally:
+            while self.taken:
+                self.taken -= 1
+                self.locks[self.taken].release()
+        return 0
+
+
+# stub: def turn_of(holds: list[Hold]) -> Turn: ...
+def turn_of(list holds not None) -> Turn:
+    """A Turn with these communicators' handles that takes turns with others that put operations into streams."""
+    return Turn(holds, [(<Hold>hold).order for hold in sorted(holds, key=id)])
+
+
+# stub: def calls_of(holds: list[Hold]) -> Turn: ...
+def calls_of(list holds not None) -> Turn:
+    """A Turn for a call of the backend with these communicators: NCCL lets one thread at a time in."""
+    return Turn([], [(<Hold>hold).calling for hold in sorted(holds, key=id)])
+
+
+def end_all(str why not None) -> None:
+    """Has all later calls refused, of all communicators."""
+    global ended
+    ended = why
+
+
+def has_ended() -> str | None:
+    """str, why all calls are refused, or None."""
+    return ended
+
+
+# --- groups --------------------------------------------------------------------------------------------------------
+
+class Groups(threading.local):
+    """A thread's open groups, and what was called in them, with the function that performs it."""
+    # stub: depth: int
+    # stub: pending: list[object]
+    # stub: perform: Callable[..., None] | None
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.pending = []
+        self.perform = None
+
+
+groups = Groups()
+
+
+def put(operation: object, perform: Callable[..., None]) -> None:
+    """Has an operation performed: at once, or with the others of the thread's open group at its end.
+
+    Arguments:
+        perform: function of a list of operations, the same for all.
+    """
+    if groups.depth:
+        groups.pending.append(operation)
+        groups.perform = perform
+    else:
+        perform([operation])
+
+
+def group_start() -> None:
+    """Opens a group on this thread: what is called until group_end() is put into the streams there, all at
+    once (ncclGroupStart).  Groups may be nested; the outermost counts."""
+    groups.depth += 1
+
+
+def group_end() -> None:
+    """Ends the group, and puts into the streams what was called in it.
+
+    Raises:
+        NcclError: NCCL refused an operation; those that came before it may be in their streams.
+        RuntimeError: no group is open on this thread.
+    """
+    if groups.depth == 0:
+        raise RuntimeError("group_end() without group_start() on this thread")
+    groups.depth -= 1
+    if groups.depth == 0:
+        pending, groups.pending = groups.pending, []
+        if pending:
+            groups.perform(pending)
+
+
+cdef class group:
+    """group()\n--\n\n\
+    A group as a context: operations of several communicators of one thread, or transfers that wait for
+    each other.  If its body raises, none of them is put into a stream.
+
+    with accelrt.nccl.group():
+        for comm, array in zip(comms, arrays):
+            comm.all_reduce(array)
+    """
+
+    cdef object __weakref__
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of a thread")
+
+    def __enter__(self) -> None:
+        groups.depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            group_end()
+        elif groups.depth:
+            groups.depth -= 1
+            groups.pending.clear()
+
+
+# --- ranks on host devices --------------------------------------------------------------------------------------------
 
 cdef enum State:   # of a rank
     ABSENT = 0
@@ -80,23 +500,23 @@ cdef struct Shared:            # the head of the memory; size slots for each ran
     long[MOST_RANKS] pid
     long[MOST_RANKS] started   # when the process did, in ticks: its number is given anew once it has ended
 
-LOOK_SECONDS = 0.05    # between two looks at whether the others' processes live
-GONE = ("", "Z", "X")  # states of a process: a zombie waits for its parent to ask how it ended
-MAY_TAKE_LONG = False  # calls are over when they return
-MARK = b"accelrt host for tests\0"
-ID_BYTES = 128         # NCCL_UNIQUE_ID_BYTES
+cdef double LOOK_SECONDS = 0.05    # between two looks at whether the others' processes live
+cdef tuple GONE = ("", "Z", "X")  # states of a process: a zombie waits for its parent to ask how it ended
+# stub: ID_MARK: bytes
+ID_MARK = b"accelrt host for tests\0"
 
-BY_NUMBER = {dtype.nccl: dtype for dtype in DTYPES if dtype.nccl is not None}
-REDUCTIONS = {
-    SUM: numpy.add,
-    PROD: numpy.multiply,
-    MAX: lambda one, other: numpy.where(other > one, other, one),
-    MIN: lambda one, other: numpy.where(other < one, other, one),
-    AVG: numpy.add,
+cdef dict BY_NUMBER = {dtype.nccl: dtype for dtype in dtypes.DTYPES if dtype.nccl is not None}
+cdef dict REDUCTIONS = {
+    codes.SUM: numpy.add,
+    codes.PROD: numpy.multiply,
+    codes.MAX: lambda one, other: numpy.where(other > one, other, one),
+    codes.MIN: lambda one, other: numpy.where(other < one, other, one),
+    codes.AVG: numpy.add,
 }
 
 
-def reduce_chunks(list chunks not None, int datatype, int op):
+# stub: def reduce_chunks(chunks: list[bytes], datatype: int, op: int) -> bytes: ...
+def reduce_chunks(list chunks not None, int datatype, int op) -> bytes:
     """The bytes that several ranks' elements are reduced to.
 
     Floats of less than 32 bits are computed in single precision and rounded once; a mean of integers is rounded towards 0.
@@ -106,7 +526,7 @@ def reduce_chunks(list chunks not None, int datatype, int op):
     computed = numpy.dtype("float32") if dtype.kind == "float" and dtype.bits < 32 else stored
     with numpy.errstate(all="ignore"):
         total = functools.reduce(REDUCTIONS[op], [numpy.frombuffer(each, stored).astype(computed) for each in chunks])
-        if op == AVG:
+        if op == codes.AVG:
             ranks = computed.type(len(chunks))
             total = total / ranks if dtype.kind == "float" else (total - numpy.fmod(total, ranks)) // ranks
         return total.astype(stored).tobytes()
@@ -271,7 +691,7 @@ cdef class Rank:
         return has_moved
 
     def pass_chunks(self, str call not None, uintptr_t source, uintptr_t target, size_t count, size_t itemsize, int datatype,
-                    int op, int root):
+                    int op, int root) -> Iterator[int]:
         """Performs an operation, chunk by chunk: an iterator of the ranks that it waits for, a bit for each; 0 after a step.
 
         Arguments:
@@ -281,8 +701,8 @@ cdef class Rank:
         cdef int part, writer, reader, own = self.rank
         cdef char* into
         cdef Slot* slot
-        kind, everyone = OPERATIONS[call], range(self.size)
-        is_transfer, is_spread = kind.root == "peer", kind.source == PARTS
+        kind, everyone = codes.OPERATIONS[call], range(self.size)
+        is_transfer, is_spread = kind.root == "peer", kind.source == codes.PARTS
         shows = kind.source and (kind.root != "source" or root == own)
         takes = kind.target and (kind.root != "target" or root == own)
         writers = [root] if kind.root in ("source", "peer") else everyone
@@ -311,7 +731,7 @@ cdef class Rank:
                     memcpy(into, <char*>result, size)
                 for writer in writers:
                     slot = self.slot(writer, reader)
-                    if kind.target == PARTS:
+                    if kind.target == codes.PARTS:
                         into = <char*>target + writer * nbytes + done % nbytes
                     if not kind.reduces and (writer != own or into != <char*>source + done):  # which may be read-only
                         memcpy(into, slot.chunk, size)
@@ -361,16 +781,16 @@ cdef long unread(Slot* slot, int size) noexcept:
     return waits_for
 
 
-# --- the shared memory ---------------------------------------------------------------------------------------------
+# --- the memory that ranks on host devices share -----------------------------------------------------------------------
 
-def path_of(bytes name not None):
+def path_of(bytes name not None) -> str:
     """The file that the ranks of a communicator share."""
-    if not name.startswith(MARK):
+    if not name.startswith(ID_MARK):
         raise BackendError(INVALID_ARGUMENT, "the id is none of the host backend's: make it by unique_id() on host devices")
-    return prefix() + name[len(MARK):][:16].hex()
+    return prefix() + name[len(ID_MARK):][:16].hex()
 
 
-def prefix():
+def prefix() -> str:
     """Returns how the names of these files begin; this user's."""
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
     return f"{folder}/accelrt-nccl-for-tests-{os.getuid()}-"
@@ -407,10 +827,11 @@ cdef int open_file(str path) except -1:
         os.close(file)
 
 
-# --- the backend ---------------------------------------------------------------------------------------------------
+# --- the host backend ---------------------------------------------------------------------------------------------------
 
 class OpenGroup(threading.local):
     """A thread's group: a list of (rank, stream, operation, captured), or None where none is open."""
+    # stub: operations: list[object] | None
 
     operations = None
 
@@ -418,17 +839,7 @@ class OpenGroup(threading.local):
 cdef object open_group = OpenGroup()
 
 
-def version():
-    """NCCL's number of its version; 0, which NCCL never had, for this backend."""
-    return 0
-
-
-def unique_id():
-    """128 bytes that name a communicator to be."""
-    return (MARK + os.urandom(32)).ljust(ID_BYTES, b"\0")
-
-
-def split(Rank rank not None, int color, int key, child):
+def split(Rank rank not None, int color, int key, child) -> Rank | None:
     """The part of a communicator's ranks that name one colour; as init_rank.  child: the Communicator that it is for,
     or None for a rank that is in none."""
     rank.shared()
@@ -437,7 +848,8 @@ def split(Rank rank not None, int color, int key, child):
     return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
 
 
-def shrink(Rank rank not None, tuple left_out not None, bint aborts, child):
+# stub: def shrink(rank: Rank, left_out: tuple[int, ...], aborts: bool, child: object) -> Rank: ...
+def shrink(Rank rank not None, tuple left_out not None, bint aborts, child) -> Rank:
     """Those ranks of a communicator that are not left out; as init_rank.  child: the Communicator that it is for."""
     rank.shared()
     if aborts:
@@ -445,13 +857,17 @@ def shrink(Rank rank not None, tuple left_out not None, bint aborts, child):
     return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
 
 
+<<<<<<< HEAD:accelrt/nccl/host_for_tests.pyx
 def name_of_split(bytes name not None, int number, color):
     """The 128 bytes that name what is split off: all ranks know them without a word."""
-    told = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
-    return (MARK + hashlib.sha256(told).digest()).ljust(ID_BYTES, b"\0")
+    content = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
+    return (MARK + hashlib.sha256(content).digest()).ljust(ID_BYTES, b"\0")
 
 
 def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None):
+=======
+def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None) -> Rank:
+>>>>>>> 14e5c3e7f401fcc322162caa11ee0f314581f72b:accelrt/nccl/ranks.pyx
     """One rank; it is in progress until the others have come.  config: settings of NCCL's, which change nothing here."""
     cdef Rank rank = Rank()
     if size > MOST_RANKS:
@@ -470,7 +886,7 @@ def init_rank(int size, bytes name not None, int number, int device, double time
     return rank
 
 
-def in_progress(Rank rank not None):
+def in_progress(Rank rank not None) -> bool:
     """Tells whether other ranks are still to come.
 
     Raises:
@@ -488,7 +904,7 @@ def in_progress(Rank rank not None):
     return True
 
 
-def awaited(Rank rank not None):
+def awaited(Rank rank not None) -> str:
     """str, the ranks that it waits for; empty where there are none."""
     cdef int peer
     cdef list names = []
@@ -503,7 +919,7 @@ def awaited(Rank rank not None):
     return " and ".join(names)
 
 
-def hold_up(Rank rank not None, long steps):
+def hold_up(Rank rank not None, long steps) -> None:
     """For tests: has a rank do so many more steps of operations, and then nothing, as if its process were stopped.
 
     Arguments:
@@ -512,19 +928,19 @@ def hold_up(Rank rank not None, long steps):
     rank.steps = steps
 
 
-def impersonate(Rank rank not None, long pid):
+def impersonate(Rank rank not None, long pid) -> None:
     """For tests: has the other ranks take a rank for another process's, which can be stopped and killed."""
     cdef Shared* shared = rank.shared()
     store_count(&shared.started[rank.rank], look_up(pid)[1])
     store_count(&shared.pid[rank.rank], pid)
 
 
-def group_start():
+def open_host_group() -> None:
     """Begins a group: what follows is put into the streams by group_end, as one."""
     open_group.operations = []
 
 
-def group_end():
+def close_host_group() -> None:
     """Ends it, and puts into each stream what was for it, as one host function."""
     cdef Rank rank
     cdef dict together = {}
@@ -532,8 +948,8 @@ def group_end():
     for rank, stream, operation, captured in operations:
         together.setdefault((id(rank), stream.handle), (rank, stream, captured, []))[3].append(operation)
     try:
-        for rank, stream, captured, those in together.values():
-            enqueue(rank, stream, those, captured)
+        for rank, stream, captured, operations_of in together.values():
+            enqueue(rank, stream, operations_of, captured)
     except BaseException as error:
         for rank, _, captured, _ in together.values():
             if not captured:  # a half of the group may be under way, and would wait for the other
@@ -541,12 +957,9 @@ def group_end():
         raise
 
 
-def group_abandon():
+def abandon_host_group() -> None:
     """Ends it, and puts nothing into a stream."""
     open_group.operations = None
-
-
-call_at_fork("nccl.host_for_tests", "collectives", child=group_abandon)
 
 
 cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) except -1:
@@ -564,7 +977,7 @@ cdef int enqueue(Rank rank, Stream stream, list operations, bint captured) excep
 
 
 def issue(Rank rank not None, Stream stream not None, str call not None, uintptr_t source, uintptr_t target, size_t count,
-          size_t itemsize, int datatype, int op, int root, bint captured):
+          size_t itemsize, int datatype, int op, int root, bint captured) -> None:
     """Puts an operation into a stream, at the end of the group where there is one.
 
     Arguments:
@@ -581,7 +994,7 @@ def issue(Rank rank not None, Stream stream not None, str call not None, uintptr
         raise BackendError(*rank.trouble)
     if rank.state(rank.rank) != JOINED:
         raise BackendError(INVALID_USAGE, "the rank has left")
-    lane = (call, root) if OPERATIONS[call].root == "peer" else ()
+    lane = (call, root) if codes.OPERATIONS[call].root == "peer" else ()
     operation = (lane, call, source, target, count, itemsize, datatype, op, root)
     if open_group.operations is not None:
         open_group.operations.append((rank, stream, operation, captured))
@@ -589,23 +1002,32 @@ def issue(Rank rank not None, Stream stream not None, str call not None, uintptr
         enqueue(rank, stream, [operation], captured)
 
 
-def async_error(Rank rank not None):
+def async_error(Rank rank not None) -> tuple[int, str] | None:
     """(code, text) of what went wrong in a stream, or None."""
     return rank.trouble
 
 
-def revoke(Rank rank not None):
+def revoke(Rank rank not None) -> None:
     """Ends what is under way; the other ranks learn of it."""
     rank.fail(INVALID_USAGE, "the communicator was aborted")
 
 
-def abort(Rank rank not None):
+def abort(Rank rank not None) -> None:
     """Ends what is under way, and leaves; the other ranks learn of it."""
     rank.last = None
     rank.leave(ABORTED)
 
 
-def destroy(Rank rank not None):
+def destroy(Rank rank not None) -> None:
     """Leaves; what was under way has been waited for."""
     rank.last = None
     rank.leave(CLOSED)
+
+
+def forget_in_child() -> None:
+    groups.depth = 0
+    groups.pending = []
+    open_group.operations = None
+
+
+call_at_fork("nccl.ranks", "collectives", child=forget_in_child)
