@@ -8,8 +8,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <algorithm>
-
 #include "torch_former.h"
 #include "torch_history.h"
 #include "torch_pinned.h"
@@ -567,36 +565,6 @@ struct Allocator final : CUDAAllocator {
     answer.config_metadata.pinned_num_register_threads = 1;
     answer.config_metadata.expandable_segments = true;
     return answer;
-  }
-  void add_segments(SnapshotInfo &answer, int device, Pool pool) {
-    Blocks blocks(device);
-    std::lock_guard<std::mutex> guard(recorder.lock);
-    std::vector<std::pair<int, size_t>> order;  // the serials, and which segments of the answer have them
-    bool wanted = false;
-    for (size_t index = 0; index < blocks.count; ++index) {
-      const TorchBlock &block = blocks.blocks[index];
-      if (block.opens) {
-        wanted = pool == Pool(0, 0) || pool == Pool(block.pool[0], block.pool[1]);
-        if (wanted) {
-          SegmentInfo segment;
-          segment.device = static_cast<DeviceIndex>(device);
-          segment.address = block.address;
-          segment.stream = reinterpret_cast<decltype(segment.stream)>(block.stream);
-          segment.is_large = block.large;
-          segment.is_expandable = block.expandable;
-          segment.owner_private_pool_id = {block.pool[0], block.pool[1]};
-          order.emplace_back(block.opens, answer.segments.size());
-          answer.segments.push_back(std::move(segment));
-        }
-      }
-      if (wanted) add_block(answer.segments.back(), block, device);
-    }
-#if TORCH_MINOR >= 11
-    // NCCL's collective registration takes segments in this order, which has to be the same in every rank.
-    std::sort(order.begin(), order.end());
-    for (size_t rank = 0; rank < order.size(); ++rank)
-      answer.segments[order[rank].second].registration_counter = static_cast<int32_t>(rank);
-#endif
   }
 #if TORCH_MINOR >= 11
   SnapshotInfo snapshot(Pool pool, bool traces) override { return snap(pool, traces); }

@@ -200,6 +200,37 @@ void add_block(SegmentInfo &segment, const TorchBlock &block, int device) {
   segment.blocks.push_back(std::move(info));
 }
 
+void add_segments(SnapshotInfo &answer, int device, Pool pool) {
+  Blocks blocks(device);
+  std::lock_guard<std::mutex> guard(recorder.lock);
+  std::vector<std::pair<int, size_t>> order;  // the serials, and which segments of the answer have them
+  bool wanted = false;
+  for (size_t index = 0; index < blocks.count; ++index) {
+    const TorchBlock &block = blocks.blocks[index];
+    if (block.opens) {
+      wanted = pool == Pool(0, 0) || pool == Pool(block.pool[0], block.pool[1]);
+      if (wanted) {
+        SegmentInfo segment;
+        segment.device = static_cast<DeviceIndex>(device);
+        segment.address = block.address;
+        segment.stream = reinterpret_cast<decltype(segment.stream)>(block.stream);
+        segment.is_large = block.large;
+        segment.is_expandable = block.expandable;
+        segment.owner_private_pool_id = {block.pool[0], block.pool[1]};
+        order.emplace_back(block.opens, answer.segments.size());
+        answer.segments.push_back(std::move(segment));
+      }
+    }
+    if (wanted) add_block(answer.segments.back(), block, device);
+  }
+#if TORCH_MINOR >= 11
+  // NCCL's collective registration takes segments in this order, which has to be the same in every rank.
+  std::sort(order.begin(), order.end());
+  for (size_t rank = 0; rank < order.size(); ++rank)
+    answer.segments[order[rank].second].registration_counter = static_cast<int32_t>(rank);
+#endif
+}
+
 // Whether anybody is told of events; under recorder.lock the answer is the present one.
 bool is_watched() { return recorder.records || !recorder.trackers.empty(); }
 
