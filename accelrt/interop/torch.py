@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import threading
 import time
 import warnings
 from types import ModuleType
@@ -21,6 +20,7 @@ import accelrt.memory as memory
 from accelrt import env
 from accelrt.allocator.external import torch_table
 from accelrt.core import process
+from accelrt.core.process import ForkSafeLock
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
 from accelrt.interop import torch_build, torch_mempool, torch_sharing, torch_sleep
@@ -58,12 +58,10 @@ _installed: Any = None  # what torch's allocator is made of; None: accelrt is no
 _native: Any = None  # the compiled library, once it was loaded
 _replaced: list[tuple[Any, str, Any]] = []
 _home: tuple[int, int] = torch_sleep.DEFAULT  # accelrt's id of the pool of torch's default memory, if any
-_turn = threading.RLock()  # of install() and uninstall(); a signal's handler may come in between
+_turn = ForkSafeLock()  # of install() and uninstall(); a signal's handler may come in between
 
 
 def _forget_parents_threads() -> None:
-    global _turn
-    _turn = threading.RLock()
     if _native is not None:
         _native.accelrt_torch_forked()
 
