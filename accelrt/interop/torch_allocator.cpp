@@ -8,8 +8,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <algorithm>
-
 #include "torch_former.h"
 #include "torch_history.h"
 #include "torch_pinned.h"

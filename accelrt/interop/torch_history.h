@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/ApproximateClock.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <mutex>

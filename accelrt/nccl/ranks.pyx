@@ -857,17 +857,7 @@ def shrink(Rank rank not None, tuple left_out not None, bint aborts, child) -> R
     return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
 
 
-<<<<<<< HEAD:accelrt/nccl/host_for_tests.pyx
-def name_of_split(bytes name not None, int number, color):
-    """The 128 bytes that name what is split off: all ranks know them without a word."""
-    content = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
-    return (MARK + hashlib.sha256(content).digest()).ljust(ID_BYTES, b"\0")
-
-
-def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None):
-=======
 def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None) -> Rank:
->>>>>>> 14e5c3e7f401fcc322162caa11ee0f314581f72b:accelrt/nccl/ranks.pyx
     """One rank; it is in progress until the others have come.  config: settings of NCCL's, which change nothing here."""
     cdef Rank rank = Rank()
     if size > MOST_RANKS:

@@ -3,7 +3,6 @@
 import gc
 import io
 import os
-import threading
 
 import numpy as np
 import pytest
