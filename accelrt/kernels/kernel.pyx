@@ -778,8 +778,8 @@ cdef class Kernel:
         cdef Loaded loaded = Loaded.__new__(Loaded)
         loaded.device_index = ordinal_of(device)
         loaded.owner = handle if owner is None else owner
-        function, told = init.later("accelrt.kernels.foreign").find_function(handle, loaded.device_index)
-        return make_kernel(loaded, function, loaded.device_index, name or told, signature)
+        function, own_name = init.later("accelrt.kernels.foreign").find_function(handle, loaded.device_index)
+        return make_kernel(loaded, function, loaded.device_index, name or own_name, signature)
 
     def __getitem__(
         self, sizes: tuple[_Size, _Size] | tuple[_Size, _Size, _Stream] | tuple[_Size, _Size, _Stream, int],
