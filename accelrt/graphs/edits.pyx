@@ -1072,7 +1072,7 @@ def argument_kinds(given: Kernel | None, int count) -> list[str]:
     cdef list kinds = ["unknown"] * count
     cdef Kernel kernel = given
     cdef int index
-    for index in range(count if kernel is not None and kernel.takes.told else 0):
+    for index in range(count if kernel is not None and kernel.takes.has_signature else 0):
         kinds[index] = "value" if kernel.takes.each[index].kind != POINTER else (
             "writes" if kernel.takes.each[index].writes else "reads")
     return kinds

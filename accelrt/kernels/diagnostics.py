@@ -25,17 +25,17 @@ def error_text(log: str, sources: Mapping[str, str]) -> str:
         log: str, what the compiler wrote.
         sources: mapping from the names that the compiler knows texts by to the texts.
     """
-    found = list(ERROR.finditer(log))
+    errors = list(ERROR.finditer(log))
     parts = []
-    for error in found[:SHOWN]:
+    for error in errors[:SHOWN]:
         line = int(error["line"] or error["row"])
         column = f", column {error['column']}" if error["column"] else ""
         parts.append(f"{error['name']}, line {line}{column}: {error['text']}")
         if error["name"] in sources:
             parts.append(excerpt(sources[error["name"]], line))
-    parts += [error[0] for error in UNPLACED.finditer(log)][:SHOWN] if not found else []
-    if len(found) > SHOWN:
-        parts.append(f"and {len(found) - SHOWN} errors more; the exception's log has all of them")
+    parts += [error[0] for error in UNPLACED.finditer(log)][:SHOWN] if not errors else []
+    if len(errors) > SHOWN:
+        parts.append(f"and {len(errors) - SHOWN} errors more; the exception's log has all of them")
     return "\n".join(parts) or log.strip()
 
 

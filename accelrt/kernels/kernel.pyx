@@ -103,29 +103,29 @@ cdef Py_ssize_t ask_count(uintptr_t function) except -2:
 
 
 cdef Parameters make_parameters(uintptr_t function, str name, int device_index, object signature):
-    cdef Parameters made = Parameters()
-    cdef Py_ssize_t told = ask_count(function), index
+    cdef Parameters parameters = Parameters()
+    cdef Py_ssize_t count = ask_count(function), index
     cdef Parameter* parameter
     cdef list parsed = None, pointees = None
     if signature is not None:
         signature = signature if isinstance(signature, str) else list(signature)
         reader = init.later("accelrt.kernels.signature")
         parsed, pointees = reader.parse_signature(signature), reader.parse_pointees(signature)
-    made.name = name
-    made.device_index = device_index
-    made.told = parsed is not None
-    if parsed is not None and told >= 0 and len(parsed) != told:
-        raise ValueError(f"the signature {signature!r} has {len(parsed)} parameters, kernel {name!r} has {told}")
-    made.count = told if parsed is None else len(parsed)
-    if made.count <= 0:
-        return made
-    made.each = <Parameter*>calloc(made.count, sizeof(Parameter))
-    if made.each == NULL:
+    parameters.name = name
+    parameters.device_index = device_index
+    parameters.has_signature = parsed is not None
+    if parsed is not None and count >= 0 and len(parsed) != count:
+        raise ValueError(f"the signature {signature!r} has {len(parsed)} parameters, kernel {name!r} has {count}")
+    parameters.count = count if parsed is None else len(parsed)
+    if parameters.count <= 0:
+        return parameters
+    parameters.each = <Parameter*>calloc(parameters.count, sizeof(Parameter))
+    if parameters.each == NULL:
         raise MemoryError("no host memory for a kernel's parameters")
-    for index in range(made.count):
-        parameter = &made.each[index]
+    for index in range(parameters.count):
+        parameter = &parameters.each[index]
         parameter.writes = True
-        if told >= 0:
+        if count >= 0:
             registry.active().function_parameter(function, index, &parameter.offset, &parameter.size)
         if parsed is not None:
             kind, size, parameter.writes = parsed[index]
@@ -135,7 +135,7 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
                     f"{parameter.size}")
             parameter.kind, parameter.size = kind, size
             parameter.pointee_kind, parameter.pointee = pointees[index]
-    return made
+    return parameters
 
 
 cdef str describe(const Parameter* parameter):
@@ -144,22 +144,21 @@ cdef str describe(const Parameter* parameter):
     return f"{kinds[<int>parameter.kind]} of {parameter.size} bytes" if parameter.size else kinds[<int>parameter.kind]
 
 
-cdef int refuse(Parameters parameters, Py_ssize_t index, object given, str what, str advice="",
-                object kind=TypeError) except -1:
-    # what says what was given, with its bytes.
+cdef int refuse(Parameters parameters, Py_ssize_t index, str argument, str advice="", object kind=TypeError) except -1:
+    # argument describes it, with its bytes.
     cdef Parameter* parameter = parameters.at(index)
     at = f", at offset {parameter.offset}" if parameter.size else ""
-    raise kind(f"argument {index} of kernel {parameters.name!r} is {what}; the kernel takes {describe(parameter)}{at}"
+    raise kind(f"argument {index} of kernel {parameters.name!r} is {argument}; the kernel takes {describe(parameter)}{at}"
                + (f"; {advice}" if advice else ""))
 
 
-cdef int refuse_count(Parameters parameters, Py_ssize_t given) except -1:
+cdef int refuse_count(Parameters parameters, Py_ssize_t count) except -1:
     cdef Py_ssize_t index
     cdef size_t total = 0
     for index in range(parameters.count):
         total = max(total, parameters.each[index].offset + parameters.each[index].size)
     raise TypeError(f"kernel {parameters.name!r} takes {parameters.count} arguments, of {total} bytes together; "
-                    f"{given} were given")
+                    f"{count} were given")
 
 
 # --- packing -----------------------------------------------------------------------------------------------
@@ -306,7 +305,7 @@ cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssi
     if not buffer.live:
         raise_freed(buffer, place_of(index, parameters))
     if not takes_pointer(parameter):
-        refuse(parameters, index, buffer, "a Buffer, whose address has 8 bytes")
+        refuse(parameters, index, "a Buffer, whose address has 8 bytes")
     return refuse_elsewhere(parameters, index, buffer, buffer.device_index)
 
 
@@ -362,7 +361,7 @@ cdef object put_tensor_map(Parameters parameters, const Parameter* parameter, Py
                            Packed* packed, uintptr_t stream, object room):
     cdef Operand memory
     if parameter.kind != ANY and parameter.kind != BYTES:
-        refuse(parameters, index, argument, "a TensorMap", "its parameter is a CUtensorMap, 128 bytes by value")
+        refuse(parameters, index, "a TensorMap", "its parameter is a CUtensorMap, 128 bytes by value")
     read_memory(argument, &memory, index, parameters, argument.writes)
     if memory.ordinal != parameters.device_index:
         refuse_elsewhere(parameters, index, argument.array, memory.ordinal)
@@ -380,7 +379,7 @@ cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize
         return put_tensor_map(parameters, parameter, index, argument, packed, stream, room)
     if read_memory(argument, &memory, index, parameters, parameter.writes):
         if not takes_pointer(parameter):
-            refuse(parameters, index, argument, f"memory ({type(argument).__name__}), whose address has 8 bytes")
+            refuse(parameters, index, f"memory ({type(argument).__name__}), whose address has 8 bytes")
         if memory.ordinal >= 0 and memory.ordinal != parameters.device_index:
             refuse_elsewhere(parameters, index, argument, memory.ordinal)
         if isinstance(argument, Array) and parameters.count >= 0:
@@ -417,7 +416,7 @@ cdef object put_bytes(Parameters parameters, const Parameter* parameter, Py_ssiz
                       Packed* packed, object room):
     cdef size_t size = PyBytes_GET_SIZE(data)
     if parameter.size and parameter.size != size:
-        refuse(parameters, index, argument, f"a {type(argument).__name__} of {size} bytes")
+        refuse(parameters, index, f"a {type(argument).__name__} of {size} bytes")
     if size <= WIDEST:
         memcpy(&packed.values[index], PyBytes_AS_STRING(data), size)
         return room
@@ -436,16 +435,16 @@ cdef object put_scalar(Parameters parameters, const Parameter* parameter, Py_ssi
     cdef str letter = argument.dtype.kind
     cdef size_t size = argument.dtype.itemsize
     cdef tuple fitting = ("", "u", "i", "u", "f", "b", "c", "V")
-    cdef str wanted = fitting[<int>parameter.kind]
-    what = f"a numpy.{argument.dtype} of {size} bytes"
-    if letter in "iub" and wanted in ("i", "u", "f") and parameter.kind != ANY or (
-            letter == wanted and letter in "fc" and size < parameter.size):
+    cdef str kind_letter = fitting[<int>parameter.kind]
+    text = f"a numpy.{argument.dtype} of {size} bytes"
+    if letter in "iub" and kind_letter in ("i", "u", "f") and parameter.kind != ANY or (
+            letter == kind_letter and letter in "fc" and size < parameter.size):
         put_python_number(parameters, parameter, index, argument.item(), <char*>&packed.values[index])
         return room
-    if parameter.kind != ANY and parameter.kind != BYTES and letter not in (wanted, "V"):
-        refuse(parameters, index, argument, what)
+    if parameter.kind != ANY and parameter.kind != BYTES and letter not in (kind_letter, "V"):
+        refuse(parameters, index, text)
     if parameter.size and parameter.size != size:
-        refuse(parameters, index, argument, what, "convert it to the type of the kernel's parameter")
+        refuse(parameters, index, text, "convert it to the type of the kernel's parameter")
     return put_bytes(parameters, parameter, index, argument, argument.tobytes(), packed, room)
 
 
@@ -453,7 +452,7 @@ cdef int put_python_number(Parameters parameters, const Parameter* parameter, Py
                            char* out) except -1:
     cdef size_t size = parameter.size
     if type(number).__name__ == "ndarray":
-        refuse(parameters, index, number, "a numpy array, in the host's memory", "copy it to a Buffer or an Array")
+        refuse(parameters, index, "a numpy array, in the host's memory", "copy it to a Buffer or an Array")
     if isinstance(number, bool) and (parameter.kind == BOOL or parameter.kind <= UNSIGNED and parameter.kind != POINTER):
         (<uint64_t*>out)[0] = bool(number)
         return 0
@@ -465,8 +464,8 @@ cdef int put_python_number(Parameters parameters, const Parameter* parameter, Py
     if PyIndex_Check(number) and not isinstance(number, bool) and parameter.kind <= UNSIGNED:
         return put_integer(parameters, parameter, index, number.__index__(), out)
     if isinstance(number, float) and parameter.kind == ANY:
-        refuse(parameters, index, number, "a float", "say which by numpy.float16, float32 or float64, or a signature")
-    return refuse(parameters, index, number, f"{number!r:.60} of type {type(number).__name__}")
+        refuse(parameters, index, "a float", "say which by numpy.float16, float32 or float64, or a signature")
+    return refuse(parameters, index, f"{number!r:.60} of type {type(number).__name__}")
 
 
 cdef int put_complex(size_t size, object number, char* out) except -1:
@@ -482,12 +481,12 @@ cdef int put_integer(Parameters parameters, const Parameter* parameter, Py_ssize
                      char* out) except -1:
     cdef int bits = <int>(8 * parameter.size) if parameter.size else 64
     if bits > 64 or bits & (bits - 1):
-        refuse(parameters, index, number, f"the int {number}", "pass the struct's bytes, or a ctypes.Structure")
+        refuse(parameters, index, f"the int {number}", "pass the struct's bytes, or a ctypes.Structure")
     cdef object one = 1  # bits may be more than a C int has
     low = 0 if parameter.kind in (POINTER, UNSIGNED) else -(one << (bits - 1))
     high = (one << (bits - (parameter.kind == SIGNED))) - 1
     if not low <= number <= high:
-        refuse(parameters, index, number, f"the int {number}", f"an int from {low} to {high}", ValueError)
+        refuse(parameters, index, f"the int {number}", f"an int from {low} to {high}", ValueError)
     (<uint64_t*>out)[0] = number & 0xFFFFFFFFFFFFFFFF
     return 0
 
@@ -515,7 +514,7 @@ cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameter
 
 cdef int read_launched_array(Array array, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
     check_live(array, place_of(index, parameters))
-    read_array(out, array, place_of(index, parameters), writes and parameters.told)
+    read_array(out, array, place_of(index, parameters), writes and parameters.has_signature)
     if array.ptr and not is_asynchronous(out):
         raise TypeError(f"{place_of(index, parameters)} is an Array in the host's memory; copy it to a device, or make it "
                         "with pinned_empty")
@@ -616,13 +615,13 @@ cdef inline void note_name(str name, Stream stream) noexcept:
 
 cdef void note_name_slow(str name, Stream stream) noexcept:
     global launches
-    cdef Recent* place
+    cdef Recent* entry
     cdef PyObject* before
     Py_INCREF(name)
     begin_turn(&recent_lock)
-    place = &recent[launches % RECENT]
-    before = place.name
-    place.name, place.device, place.stream = <PyObject*>name, stream.device_index, stream.handle
+    entry = &recent[launches % RECENT]
+    before = entry.name
+    entry.name, entry.device, entry.stream = <PyObject*>name, stream.device_index, stream.handle
     launches += 1
     end_turn(&recent_lock)
     Py_XDECREF(before)
@@ -711,17 +710,17 @@ cdef class Loaded:
 
 
 cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str name, object signature):
-    cdef Kernel made = Kernel.__new__(Kernel)
-    made.name = name
-    made.device_index = device_index
-    made.loaded = loaded
-    made.takes = make_parameters(handle, name, device_index, signature)
-    made.most_shared = PERMITTED
-    made.last_stream = UINTPTR_MAX
-    made.handle = handle
+    cdef Kernel kernel = Kernel.__new__(Kernel)
+    kernel.name = name
+    kernel.device_index = device_index
+    kernel.loaded = loaded
+    kernel.takes = make_parameters(handle, name, device_index, signature)
+    kernel.most_shared = PERMITTED
+    kernel.last_stream = UINTPTR_MAX
+    kernel.handle = handle
     if loaded.handle:
         loaded_by_function[handle] = loaded
-    return made
+    return kernel
 
 
 @cython.no_gc_clear  # the destructor keeps the module until the launches are past
@@ -781,11 +780,11 @@ cdef class Kernel:
         """
         cdef Loaded loaded
         cdef int ordinal = ordinal_of(device)
-        function, told = init.later("accelrt.kernels.foreign").find_function(handle, ordinal)
+        function, known_name = init.later("accelrt.kernels.foreign").find_function(handle, ordinal)
         loaded = loaded_by_function.get(function) or Loaded.__new__(Loaded)
         if not loaded.handle:
             loaded.device_index, loaded.owner = ordinal, handle if owner is None else owner
-        return make_kernel(loaded, function, loaded.device_index, name or told, signature)
+        return make_kernel(loaded, function, loaded.device_index, name or known_name, signature)
 
     def __getitem__(
         self, sizes: tuple[_Size, _Size] | tuple[_Size, _Size, _Stream] | tuple[_Size, _Size, _Stream, int],
@@ -800,20 +799,20 @@ cdef class Kernel:
         Raises:
             ValueError, TypeError: one is out of range or of the wrong kind, or the stream is on another device.
         """
-        cdef Launcher made
+        cdef Launcher launcher
         self.require_made()
         if not isinstance(sizes, tuple) or not 2 <= len(sizes) <= 4:
             raise TypeError(f"kernel {self.name!r} takes [grid, block], [grid, block, stream] or [grid, block, stream, "
                             f"shared]; {sizes!r} was given")
-        made = Launcher.__new__(Launcher)
-        made.kernel = self
-        read_dimensions((<tuple>sizes)[0], "grid", made.size.grid)
-        read_dimensions((<tuple>sizes)[1], "block", made.size.block)
+        launcher = Launcher.__new__(Launcher)
+        launcher.kernel = self
+        read_dimensions((<tuple>sizes)[0], "grid", launcher.size.grid)
+        read_dimensions((<tuple>sizes)[1], "block", launcher.size.block)
         if len(sizes) > 2 and (<tuple>sizes)[2] is not None:
-            made.chosen = stream_for((<tuple>sizes)[2], self.device_index, f"kernel {self.name!r}")
+            launcher.chosen = stream_for((<tuple>sizes)[2], self.device_index, f"kernel {self.name!r}")
         if len(sizes) > 3:
-            made.size.shared = read_shared((<tuple>sizes)[3])
-        return made
+            launcher.size.shared = read_shared((<tuple>sizes)[3])
+        return launcher
 
     def launch(
         self, grid: _Size, block: _Size, args: Sequence[object] = (), *, stream: _Stream = None, shared: int = 0,
@@ -1211,12 +1210,12 @@ cdef tuple read_image(object image):
     cdef bytes data
     if isinstance(image, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(image))
-        what = f"file {os.fsdecode(path)}"
+        title = f"file {os.fsdecode(path)}"
         data = init.later("accelrt.core.files").read(path, init.later("accelrt.kernels.image").MOST_BYTES)
         check_image(data)
         if driver_name() != "cuda" and data[:4] == b"\x7fELF":
-            return os.fsencode(path), what  # so that libraries beside it, and debuggers, find it
-        return data, what
+            return os.fsencode(path), title  # so that libraries beside it, and debuggers, find it
+        return data, title
     if not isinstance(image, (bytes, bytearray, memoryview)) and not hasattr(image, "__bytes__"):
         raise TypeError(f"image is of type {type(image).__name__}; pass a path, bytes, or what compile_image returns")
     data = bytes(image)
@@ -1254,8 +1253,8 @@ cdef class Module:
         if self.loaded is not None:
             raise RuntimeError("a Module is initialised once")
         ordinal = ordinal_of(device)
-        data, what = read_image(image)
-        loaded = load(ordinal, data, what)
+        data, title = read_image(image)
+        loaded = load(ordinal, data, title)
         self.names = dict(getattr(image, "names", None) or {})
         self.device_index = ordinal
         self.loaded = loaded
@@ -1291,9 +1290,9 @@ cdef class Module:
             ValueError, TypeError: the signature does not fit the kernel, or is none; or the module was unloaded.
         """
         cdef Loaded loaded = self.held()
-        known = str(self.names.get(name, name))
-        meaning = init.later("accelrt.kernels.diagnostics").no_kernel_text(driver_name() == "cuda", known)
-        return make_kernel(loaded, function_of(loaded, known, meaning), self.device_index, name, signature)
+        exported = str(self.names.get(name, name))
+        meaning = init.later("accelrt.kernels.diagnostics").no_kernel_text(driver_name() == "cuda", exported)
+        return make_kernel(loaded, function_of(loaded, exported, meaning), self.device_index, name, signature)
 
     def global_address(self, str name) -> tuple[int, int]:
         """Finds a __device__ or __constant__ variable of the module (cuModuleGetGlobal).

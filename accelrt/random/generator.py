@@ -17,14 +17,7 @@ from accelrt.kernels.elementwise_plan import LIMITS
 from accelrt.kernels.elementwise_source import FLOATS, IN_FLOAT
 from accelrt.random.graph_states import GraphStates, find_states
 from accelrt.random.launches import checked_array, name_of, plan_for
-from accelrt.random.seeds import (
-    DEFAULT_SEED,
-    checked_offset,
-    ordinal_of,
-    random_seed,
-    read_state,
-    seed_of,
-)
+from accelrt.random.seeds import DEFAULT_SEED, checked_offset, ordinal_of, random_seed, read_state, seed_of
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Stream, current_stream
@@ -49,8 +42,8 @@ def finite(value: float, name: str) -> float:
 
 def is_default(state: RandomState, device: int) -> bool:
     """Tells whether it is of the device's default generator, which every capture may draw from."""
-    found = _defaults.get(device)
-    return found is not None and found.shared_state is state
+    default = _defaults.get(device)
+    return default is not None and default.shared_state is state
 
 
 class Generator:
@@ -222,15 +215,15 @@ class Generator:
 
     def clone_state(self) -> Generator:
         """Returns a generator of the same device with a state of its own that is equal to this one's."""
-        made = self.graphsafe_get_state()
-        made._state = RandomState(self._state.seed, self._state.offset)
-        return made
+        clone = self.graphsafe_get_state()
+        clone._state = RandomState(self._state.seed, self._state.offset)
+        return clone
 
     def graphsafe_get_state(self) -> Generator:
         """Returns a generator that shares this one's state: what either draws, both move on."""
-        made = Generator(self._ordinal)
-        made._state, made._geometry = self._state, self._geometry
-        return made
+        other = Generator(self._ordinal)
+        other._state, other._geometry = self._state, self._geometry
+        return other
 
     def graphsafe_set_state(self, generator: Generator) -> Generator:
         """Shares another generator's state from now on, also in captures.
@@ -400,10 +393,10 @@ class Generator:
 
 def rebuild(ordinal: int, seed: int, offset: int, geometry: tuple[int, int] | None) -> Generator:
     """A generator again of what its pickle holds."""
-    made = Generator(ordinal)
-    made._state.put(seed, offset)
-    made._geometry = geometry
-    return made
+    result = Generator(ordinal)
+    result._state.put(seed, offset)
+    result._geometry = geometry
+    return result
 
 
 def _stream_of(stream: Any, device: int) -> Stream:

@@ -86,5 +86,5 @@ def find_states(stream: Stream) -> GraphStates | None:
     with making:
         if isinstance(record.random, tuple):
             record.random = GraphStates(record.random)
-    found = record.random
-    return found if isinstance(found, GraphStates) else None
+    states = record.random
+    return states if isinstance(states, GraphStates) else None

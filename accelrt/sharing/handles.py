@@ -87,9 +87,9 @@ class MemoryHandle:
         return (MemoryHandle, (self._place, self._layout))
 
     def __repr__(self) -> str:
-        what = "an Array" if self._layout is not None else "a Buffer"
+        kind = "an Array" if self._layout is not None else "a Buffer"
         return (
-            f"<accelrt.sharing.MemoryHandle of {what} of {self.nbytes} bytes, of process {self._place.pid}>"
+            f"<accelrt.sharing.MemoryHandle of {kind} of {self.nbytes} bytes, of process {self._place.pid}>"
         )
 
 

@@ -3,10 +3,10 @@
 import gc
 import io
 import os
-import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 from counting_resource import Counting
 
 import accelrt
@@ -421,19 +421,16 @@ def test_the_current_resource_is_the_threads_else_the_processes():
     resources.set_current_resource(first)
     try:
         assert resources.current_resource() is first
-        elsewhere = []
         with resources.use_resource(second) as entered:
             assert entered is second
             assert resources.current_resource() is second
-            thread = threading.Thread(target=lambda: elsewhere.append(resources.current_resource()))
-            thread.start()
-            thread.join()
+            elsewhere = on_a_thread(resources.current_resource)
             with pytest.raises(ValueError, match="use_resource"):
                 resources.set_current_resource(second)
             with resources.use_resource(first):
                 assert resources.current_resource() is first
             assert resources.current_resource() is second
-        assert elsewhere == [first]
+        assert elsewhere is first
         assert resources.current_resource() is first
     finally:
         resources.set_current_resource(None)

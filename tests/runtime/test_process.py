@@ -94,7 +94,7 @@ def test_what_a_python_function_raises_is_told_and_the_others_run():
     assert [line for line in around if "1" in line] == ["a 1", "told a 1 function_a 1", "b 1"]
     assert [line for line in around if "2" in line] == ["a 2", "told a 2 function_a 2", "b 2"]
     assert lines[-5:] == [
-        *("exit a", "told exit a function_exit a", "exit c", "exit b", "told exit b function_exit b"),
+        *("exit a", "told exit a function_exit a", "exit c", "exit b", "told exit b function_exit b")
     ]
 
 
@@ -246,11 +246,7 @@ def use_and_fork_again():
 def test_import_and_fork_at_once():
     """Modules register in C, by import, while another thread forks."""
     names = [
-        *(
-            "accelrt.graphs.nodes",
-            "accelrt.driver.host.driver",
-            "accelrt.allocator.external.torch_table",
-        ),
+        *("accelrt.graphs.nodes", "accelrt.driver.host.driver", "accelrt.allocator.external.torch_table"),
         *("accelrt.nvml.library", "accelrt.readings.targets"),
     ]
     imported = threading.Event()
@@ -410,12 +406,7 @@ ENDS = [
         "ran",
         "tools.publish",
     ),
-    *(
-        "runtime.access",
-        "allocator.pinned.cache",
-        "driver.registry",
-        "allocator.external.external_pool",
-    ),
+    *("runtime.access", "allocator.pinned.cache", "driver.registry", "allocator.external.external_pool"),
     "memory.caching",
 ]
 

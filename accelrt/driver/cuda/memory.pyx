@@ -194,13 +194,13 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
 cdef int describe_pointer(uintptr_t address, unsigned int* out_kind, int* out_ordinal) noexcept nogil:
     # Of memory that the driver neither allocated nor was told of it has no kind, 0, and no error: to ask for a single
     # attribute of such memory is one, which tools report.
-    cdef CUpointer_attribute[2] wanted
+    cdef CUpointer_attribute[2] attributes
     cdef void* answers[2]
-    wanted[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    wanted[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    attributes[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    attributes[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     answers[0] = out_kind
     answers[1] = out_ordinal
-    return cuPointerGetAttributes(2, wanted, answers, address)
+    return cuPointerGetAttributes(2, attributes, answers, address)
 
 
 cdef int memory_kind(uintptr_t address) noexcept nogil:
@@ -229,7 +229,7 @@ cdef int pointer_range(
     uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size
 ) noexcept nogil:
     # What an attribute does not apply to is left 0.
-    cdef CUpointer_attribute[5] wanted
+    cdef CUpointer_attribute[5] attributes
     cdef void* answers[5]
     cdef unsigned int kind = 0
     cdef uint64_t managed = 0
@@ -240,14 +240,14 @@ cdef int pointer_range(
     cdef int code
     if cuPointerGetAttributes == NULL:
         return NOT_SUPPORTED
-    wanted[0], answers[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
-    wanted[1], answers[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal
-    wanted[2], answers[2] = CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
-    wanted[3], answers[3] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &begin
-    wanted[4], answers[4] = CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
+    attributes[0], answers[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
+    attributes[1], answers[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal
+    attributes[2], answers[2] = CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
+    attributes[3], answers[3] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &begin
+    attributes[4], answers[4] = CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
     code = enter_any(&pushed)
     if code == SUCCESS:
-        code = cuPointerGetAttributes(5, wanted, answers, address)
+        code = cuPointerGetAttributes(5, attributes, answers, address)
     out_kind[0], out_device[0], out_start[0], out_size[0] = KIND_NONE, -1, 0, 0
     if code == SUCCESS and kind:
         out_kind[0] = KIND_MANAGED if managed & 0xFF else KIND_HOST if kind == CU_MEMORYTYPE_HOST else KIND_DEVICE
@@ -259,29 +259,29 @@ cdef int pointer_range(
 # memory: virtual
 
 cdef CUmemAllocationProp pinned_on(int device) noexcept nogil:
-    cdef CUmemAllocationProp wanted
-    memset(&wanted, 0, sizeof(wanted))
-    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED
-    wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-    wanted.location.id = devices[device].handle
-    return wanted
+    cdef CUmemAllocationProp properties
+    memset(&properties, 0, sizeof(properties))
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = devices[device].handle
+    return properties
 
 
 cdef int granularity(int device, size_t* out_size) noexcept nogil:
-    cdef CUmemAllocationProp wanted
+    cdef CUmemAllocationProp properties
     if not 0 <= device < device_total:
         return INVALID_DEVICE
-    wanted = pinned_on(device)
-    return cuMemGetAllocationGranularity(out_size, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+    properties = pinned_on(device)
+    return cuMemGetAllocationGranularity(out_size, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
 
 
 cdef int create_physical(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef CUmemGenericAllocationHandle handle = 0
-    cdef CUmemAllocationProp wanted = pinned_on(device)
+    cdef CUmemAllocationProp properties = pinned_on(device)
     cdef int code
     if shared:
-        wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    code = cuMemCreate(&handle, size, &wanted, 0)
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    code = cuMemCreate(&handle, size, &properties, 0)
     out_handle[0] = handle if code == SUCCESS else 0
     return code
 
@@ -307,12 +307,12 @@ cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
 
 
 cdef CUmemAccessDesc access_of(int device, int access) noexcept nogil:
-    cdef CUmemAccessDesc wanted
-    memset(&wanted, 0, sizeof(wanted))
-    wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-    wanted.location.id = devices[device].handle
-    wanted.flags = <CUmemAccess_flags>access
-    return wanted
+    cdef CUmemAccessDesc descriptor
+    memset(&descriptor, 0, sizeof(descriptor))
+    descriptor.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    descriptor.location.id = devices[device].handle
+    descriptor.flags = <CUmemAccess_flags>access
+    return descriptor
 
 
 cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexcept nogil:
@@ -320,8 +320,8 @@ cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexc
 
 
 cdef int memory_protect_entered(uintptr_t address, size_t size, int device, int access) noexcept nogil:
-    cdef CUmemAccessDesc wanted = access_of(device, access)
-    return cuMemSetAccess(address, size, &wanted, 1)
+    cdef CUmemAccessDesc descriptor = access_of(device, access)
+    return cuMemSetAccess(address, size, &descriptor, 1)
 
 
 # memory: stream-ordered, always the device's default pool, so that it is shared with other users of that
@@ -542,11 +542,11 @@ cdef int managed_pool_set(int device, int attribute, uint64_t value) noexcept no
 cdef enum:
     WITH_NODES = 12020  # the version from which a place may be a NUMA node
 
-cdef int find_location(int kind, int place, CUmemLocation* out_location) noexcept nogil:
-    if kind == LOCATION_DEVICE and not 0 <= place < device_total:
+cdef int find_location(int kind, int number, CUmemLocation* out_location) noexcept nogil:
+    if kind == LOCATION_DEVICE and not 0 <= number < device_total:
         return INVALID_DEVICE
     out_location.type = kind
-    out_location.id = devices[place].handle if kind == LOCATION_DEVICE else place
+    out_location.id = devices[number].handle if kind == LOCATION_DEVICE else number
     return SUCCESS
 
 
@@ -568,21 +568,21 @@ cdef int move_batch(CUstream stream, const ManagedRange* ranges, size_t count, b
     cdef size_t each = sizeof(CUdeviceptr) + 2 * sizeof(size_t) + sizeof(CUmemLocation), index
     cdef CUdeviceptr* addresses = <CUdeviceptr*>calloc(count, each)
     cdef size_t* sizes = <size_t*>(addresses + count)
-    cdef size_t* places = sizes + count
-    cdef CUmemLocation* locations = <CUmemLocation*>(places + count)
+    cdef size_t* range_indices = sizes + count
+    cdef CUmemLocation* locations = <CUmemLocation*>(range_indices + count)
     cdef int code = SUCCESS if addresses != NULL else NO_HOST_MEMORY
     for index in range(count):
         if code != SUCCESS:
             break
-        addresses[index], sizes[index], places[index] = ranges[index].address, ranges[index].size, index
+        addresses[index], sizes[index], range_indices[index] = ranges[index].address, ranges[index].size, index
         if moves:
             code = find_location(ranges[index].kind, ranges[index].place, &locations[index])
     if code == SUCCESS and not moves:
         code = cuMemDiscardBatchAsync(addresses, sizes, count, 0, stream)
     elif code == SUCCESS and discards:
-        code = cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, locations, places, count, 0, stream)
+        code = cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, locations, range_indices, count, 0, stream)
     elif code == SUCCESS:
-        code = cuMemPrefetchBatchAsync(addresses, sizes, count, locations, places, count, 0, stream)
+        code = cuMemPrefetchBatchAsync(addresses, sizes, count, locations, range_indices, count, 0, stream)
     free(addresses)
     return code
 
@@ -941,7 +941,7 @@ cdef int copy_batch_3d_entered(
     uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags,
     size_t* out_done
 ) noexcept nogil:
-    cdef const PitchedCopy* wanted = <const PitchedCopy*>copies
+    cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef const PitchedCopy* one
     cdef Copy3D* operations = NULL
     cdef bint batches = False
@@ -952,7 +952,7 @@ cdef int copy_batch_3d_entered(
         if operations == NULL:
             return NO_HOST_MEMORY
         for index in range(count):
-            one = &wanted[index]
+            one = &pitched[index]
             set_operand(&operations[index].src, one.src, one.src_pitch, one.src_lines if one.depth > 1 else 0,
                         hint_of(src_location))
             set_operand(&operations[index].dst, one.dst, one.dst_pitch, one.dst_lines if one.depth > 1 else 0,
@@ -969,7 +969,7 @@ cdef int copy_batch_3d_entered(
             return code
         code = SUCCESS
     while code == SUCCESS and out_done[0] < count:
-        one = &wanted[out_done[0]]
+        one = &pitched[out_done[0]]
         code = copy_3d_entered(stream, one.dst, one.dst_pitch, one.dst_lines, one.src, one.src_pitch, one.src_lines,
                                one.width, one.height, one.depth)
         out_done[0] += code == SUCCESS

@@ -28,7 +28,7 @@ cdef uint64_t devices_with_access(uintptr_t address) noexcept nogil  # to a mapp
 cdef int make_allocation(int device, size_t size, uint64_t peers, Allocation** out_allocation) noexcept nogil
 cdef Allocation* find_allocation(uintptr_t address) noexcept nogil  # NULL: none begins there
 cdef int claim_memory(const Plan* plan, bint frees) noexcept nogil  # before a launch is put in
-cdef bint note_instance(const Plan* plan, bint made) noexcept nogil  # False where it may not be made
+cdef bint note_instance(const Plan* plan, bint instantiates) noexcept nogil  # False where it may not be made
 cdef size_t takings  # of memory that queued work named; under the queue's lock
 # Of ranges, for pools, which are made of them.
 cdef int make_plain(int device, size_t size, uintptr_t* out_address) noexcept nogil
