@@ -320,14 +320,14 @@ class DriverPool:
         pool.is_mapped = True
         return pool
 
-    def _own(self, row: str, device: int, given: int) -> None:
+    def _own(self, row: str, device: int, argument: int) -> None:
         """Takes a handle from a row, which goes back with the last that names it."""
-        owned = Owned(getattr(Rows(), row), (device, given), destroy)
+        owned = Owned(getattr(Rows(), row), (device, argument), destroy)
         assert owned.value is not None
         code, self.handle = owned.value
         if code:
             raise status_error(
-                code, row, ("device", device, "max_size" if row == "pool_create" else "file", given)
+                code, row, ("device", device, "max_size" if row == "pool_create" else "file", argument)
             )
         self._owned = owned
 
@@ -345,9 +345,9 @@ class DriverPool:
         """The row of the driver table that does something to this pool."""
         return f"pool_{name}" if self.handle else f"managed_pool_{name}" if self.managed else f"async_{name}"
 
-    def _call(self, name: str, *given: int) -> Any:
+    def _call(self, name: str, *arguments: int) -> Any:
         return getattr(Rows(), self._row(name))(
-            self.open_handle() if self.handle else self.device_index, *given
+            self.open_handle() if self.handle else self.device_index, *arguments
         )
 
     def _stream(self, stream: Stream | None) -> Stream:

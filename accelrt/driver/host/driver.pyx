@@ -1242,13 +1242,13 @@ cdef int pool_pointer_export_locked(int device, uintptr_t address, char* out_ipc
     return 0
 
 
-cdef bint is_part_of(const Pointer* told, const HostPool* pool) noexcept nogil:
+cdef bint is_part_of(const Pointer* pointer, const HostPool* pool) noexcept nogil:
     cdef FileId file = id_of(pool.file)
-    if told.mark != POINTER_MARK or told.file.place != file.place or told.file.number != file.number:
+    if pointer.mark != POINTER_MARK or pointer.file.place != file.place or pointer.file.number != file.number:
         return False
-    if told.offset % 4096 or told.size % 4096 or told.size == 0:
+    if pointer.offset % 4096 or pointer.size % 4096 or pointer.size == 0:
         return False
-    return HEADER <= told.offset < pool.limit and told.size <= pool.limit - told.offset
+    return HEADER <= pointer.offset < pool.limit and pointer.size <= pool.limit - pointer.offset
 
 
 cdef int pool_pointer_import_locked(
