@@ -8,7 +8,7 @@ from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.arrays.managed import is_managed, prefetch
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.resources.resource import Resource, current_resource
+from accelrt.resources.resource import Resource, current_resource, whole_bytes
 from accelrt.streams.stream import Stream, current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -117,9 +117,9 @@ class DeviceBuffer:
             MemoryError: the resource has no room; the buffer is as it was.
             ValueError, TypeError: nbytes is negative or no int, or the stream is none of the device's.
         """
-        if nbytes <= self.capacity:
-            return
-        self._move(nbytes, stream)
+        nbytes = whole_bytes(nbytes, "nbytes")
+        if nbytes > self.capacity:
+            self._move(nbytes, stream)
 
     def resize(self, nbytes: int, stream: Stream | int | None = None) -> None:
         """Sets the size.  Bytes that are there before and after stay; others are undefined.
@@ -130,8 +130,7 @@ class DeviceBuffer:
         Raises:
             as reserve.
         """
-        if nbytes < 0:
-            raise ArgumentError(f"nbytes is {nbytes}; a number of bytes is 0 or more")
+        nbytes = whole_bytes(nbytes, "nbytes")
         self.reserve(nbytes, stream)
         self._size = nbytes
 
@@ -164,12 +163,13 @@ class DeviceBuffer:
             stream: Stream, handle as int, or None for the buffer's.
             offset: int, bytes to skip here.
         Raises:
-            ValueError: there is no room for all of source.
-            TypeError: source is no memory.
+            ValueError: there is no room for all of source, or offset is negative.
+            TypeError: source is no memory, or offset no int.
         """
         given = source._memory if isinstance(source, DeviceBuffer) else source
         count = source._size if isinstance(source, DeviceBuffer) else nbytes_of(source)
-        if offset < 0 or count > self._size - offset:
+        offset = whole_bytes(offset, "offset")
+        if count > self._size - offset:
             room = max(0, self._size - offset)
             raise ArgumentError(f"source has {count} bytes; there is room for {room} from offset {offset}")
         if count:
@@ -229,7 +229,11 @@ class DeviceBuffer:
         Raises:
             MemoryError: the resource has no room.
         """
-        made = DeviceBuffer(self._size, self.stream if stream is None else stream, resource or self.resource)
+        made = DeviceBuffer(
+            self._size,
+            self.stream if stream is None else stream,
+            self.resource if resource is None else resource,
+        )
         if made.stream != self.stream:
             made.stream.wait_stream(self.stream)
         made.copy_from(self)

@@ -5,12 +5,15 @@ from libc.stdint cimport INT64_MAX, int64_t
 
 from accelrt.core.integers cimport checked_int
 from accelrt.core.locks cimport begin_turn, end_turn
-from accelrt.errors import ArgumentError
+from accelrt.driver.guard cimport GONE, meaning_of
+from accelrt.errors import ArgumentError, CudaError
 from accelrt.resources.resource import DeviceResource
-from accelrt.resources.resource cimport Adaptor, Resource, end_put_off, refuse, tell_unraisable
+from accelrt.resources.resource cimport (
+    Adaptor, Resource, end_put_off, is_back, put_off_end, refuse, take_from, tell_unraisable, this_thread,
+)
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport refuse_copy
-from accelrt.streams.stream cimport PER_THREAD, Stream, stream_for
+from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, stream_for
 from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
@@ -43,6 +46,7 @@ cdef class Block:
 cdef class Arena:
     """The free blocks in the order of one stream; stream None is memory that no work uses."""
     cdef Stream stream
+    cdef object event  # behind what was freed there, of a stream that may be gone by the time when that matters; or None
     cdef list free     # (size, address), ascending
     cdef dict blocks   # address -> Block
 
@@ -64,6 +68,11 @@ cdef class Arena:
     cdef Block fit(self, object size):
         cdef Py_ssize_t index = bisect_left(self.free, (size, 0))
         return self.blocks[self.free[index][1]] if index < len(self.free) else None
+
+
+cdef bint is_lasting(Stream stream):
+    # Others destroy theirs, and a thread's default stream ends with it, which nobody may ask then.
+    return stream.pooled != NULL or stream.handle == LEGACY
 
 
 cdef Arena new_arena(Stream stream):
@@ -107,6 +116,11 @@ cdef int join(Block block) except -1:
     return 0
 
 
+cdef bint has_to_wait(list arenas):
+    # Whether a chunk goes back behind other streams than one that lasts.
+    return len(arenas) > 1 or len(arenas) == 1 and not is_lasting((<Arena>arenas[0]).stream)
+
+
 cdef class PoolResource(Adaptor):
     """PoolResource(upstream=None, initial=0, maximum=None, *, unit=512)\n--\n\n\
     A pool on any resource: it takes chunks, cuts blocks from them and keeps what comes back.
@@ -138,7 +152,8 @@ cdef class PoolResource(Adaptor):
     cdef dict chunks        # address -> Chunk
     cdef dict live          # address -> Block
     cdef dict arenas        # key of a stream -> Arena
-    cdef list arrivals      # what comes while the turn is another's: (None, address, Stream) or (Chunk, size, Stream)
+    # What comes while the turn is another's: (None, address, Stream, thread, Event or None), or a Chunk, its size and so on.
+    cdef list arrivals
     cdef object turn        # a lock, held while the tables change, and around nothing that runs Python code
     cdef object holder      # the thread that has the turn
 
@@ -151,8 +166,10 @@ cdef class PoolResource(Adaptor):
         self.chunks, self.live, self.arenas, self.arrivals, self.turn = {}, {}, {}, [], allocate_lock()
         self.limit = maximum
         size = self.rounded(checked_int(initial, "initial", 0, LARGEST, "bytes as int"))
-        if maximum is not None and initial > maximum:
-            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial} is more than {maximum} bytes")
+        if maximum is not None and size > maximum:
+            rounded = "" if size == initial else f", rounded to {size} by a unit of {unit} bytes,"
+            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial}{rounded} is more than {maximum}"
+                                " bytes")
         if initial:
             self.reserve(size)
 
@@ -162,12 +179,12 @@ cdef class PoolResource(Adaptor):
         self.claim(size)
         try:
             chunk = new_chunk(0, size)
-            chunk.address = chunk.first.address = self.upstream.take(size, stream)
+            chunk.address = chunk.first.address = take_from(self.upstream, size, stream)
         except BaseException:
             self.claim(-size)
             raise
         self.chunks[chunk.address] = chunk
-        self.arena_of(None).add(chunk.first)
+        self.arena_of(None, 0).add(chunk.first)
         stream.synchronize()
         return 0
 
@@ -230,15 +247,20 @@ cdef class PoolResource(Adaptor):
         Returns:
             int, bytes.
         Raises:
-            Exception: what upstream raises; the chunk is then gone from the pool.
+            Exception: what upstream raises first, once it was given all of them; such a chunk is gone from the pool.
         """
         cdef Stream only = None if stream is None else stream_for(stream, self.device_index, "the memory")
         cdef Chunk chunk
-        cdef object nbytes = 0
+        cdef object nbytes = 0, refusal = None
         end_put_off()
         for chunk, order in self.idle_chunks(only):
             nbytes += chunk.size
-            self.upstream.give_back(chunk.address, chunk.size, order)
+            try:
+                self.upstream.give_back(chunk.address, chunk.size, order)
+            except BaseException as error:
+                refusal = error if refusal is None else refusal
+        if refusal is not None:
+            raise refusal
         return nbytes
 
     def take(self, nbytes: int, stream: Stream) -> int:
@@ -270,14 +292,22 @@ cdef class PoolResource(Adaptor):
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         if address not in self.live and not self.arrivals:
             raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
-        self.arrivals.append((None, address, stream))
+        event = None if is_lasting(stream) or any_capture() else stream.record_event()
+        self.arrivals.append((None, address, stream, this_thread(), event))
         self.settle()
 
     def __del__(self):
         # Chunks of which something is still allocated by address go too, for nobody could give that back.
+        cdef PoolResource again
         if self.turn is None:
             return
         self.settle()
+        if any_capture() and any([has_to_wait(self.arenas_of(chunk)) for chunk in self.chunks.values()]):
+            again = PoolResource.__new__(PoolResource)  # a destructor runs once
+            again.upstream, again.device_index, again.turn = self.upstream, self.device_index, self.turn
+            again.chunks, again.arrivals, self.chunks = self.chunks, [], {}
+            put_off_end(again)
+            return
         for address, chunk in list(self.chunks.items()):
             del self.chunks[address]
             try:
@@ -316,35 +346,40 @@ cdef class PoolResource(Adaptor):
 
     cdef int absorb(self) except -1:
         cdef Block block
+        cdef Arena arena
         while self.arrivals:
-            chunk, second, stream = self.arrivals.pop(0)
+            chunk, second, stream, thread, event = self.arrivals.pop(0)
+            arena = self.arena_of(<Stream>stream, thread)
             if chunk is not None:
-                self.add_chunk(<Chunk>chunk, second, <Stream>stream)
+                self.add_chunk(<Chunk>chunk, second, arena)
                 continue
             block = self.live.pop(second, None)
             if block is not None:  # else it was given back twice
-                self.put(block, <Stream>stream)
+                arena.event = event
+                self.put(block, arena)
         return 0
 
     # With the turn.
 
-    cdef Arena arena_of(self, Stream stream):
+    cdef Arena arena_of(self, Stream stream, object thread):
         cdef object key = None
         if stream is not None:
-            key = (stream.handle, get_ident() if stream.handle == PER_THREAD else 0)
+            key = (stream.handle, thread if stream.handle == PER_THREAD else 0)
         if key not in self.arenas:
             self.arenas[key] = new_arena(stream)
         return self.arenas[key]
 
-    cdef int add_chunk(self, Chunk chunk, object size, Stream stream) except -1:
+    cdef int add_chunk(self, Chunk chunk, object size, Arena arena) except -1:
         # The first size bytes of it are allocated.
         self.chunks[chunk.address] = chunk
-        self.hand_out_of(chunk.first, size, self.arena_of(stream))
+        self.hand_out_of(chunk.first, size, arena)
         return 0
 
     cdef Block find(self, object size, Stream stream):
-        cdef Block block = self.arena_of(stream).fit(size)
-        return self.arena_of(None).fit(size) if block is None else block
+        cdef Block block = self.arena_of(stream, this_thread()).fit(size)
+        if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
+            block = self.arena_of(default_stream(self.device_index), 0).fit(size)
+        return self.arena_of(None, 0).fit(size) if block is None else block
 
     cdef object hand_out(self, Block block, object size):
         cdef Arena arena = block.arena
@@ -360,8 +395,7 @@ cdef class PoolResource(Adaptor):
         self.live_bytes += size
         return block.address
 
-    cdef int put(self, Block block, Stream stream) except -1:
-        cdef Arena arena = self.arena_of(stream)
+    cdef int put(self, Block block, Arena arena) except -1:
         block.chunk.live -= block.size
         self.live_bytes -= block.size
         if block.behind is not None and block.behind.arena is arena:
@@ -374,30 +408,39 @@ cdef class PoolResource(Adaptor):
         arena.add(block)
         return 0
 
-    cdef list streams_of(self, Chunk chunk):
-        # Behind whose work the free blocks of a chunk are.
+    cdef list arenas_of(self, Chunk chunk):
+        # Behind whose streams' work the free blocks of a chunk are.
         cdef Block block = chunk.first
-        cdef list streams = []
+        cdef list arenas = []
         while block is not None:
-            if block.arena is not None and block.arena.stream is not None and block.arena.stream not in streams:
-                streams.append(block.arena.stream)
+            if block.arena is not None and block.arena.stream is not None and block.arena not in arenas:
+                arenas.append(block.arena)
             block = block.behind
-        return streams
+        return arenas
 
     cdef Stream order_of(self, Chunk chunk):
         # A stream behind whose work all of an idle chunk is.
-        cdef list streams = self.streams_of(chunk)
-        if len(streams) != 1 or (<Stream>streams[0]).handle == PER_THREAD:
-            return self.after(streams, default_stream(self.device_index))
-        return streams[0]
+        cdef list arenas = self.arenas_of(chunk)
+        if arenas and not has_to_wait(arenas):
+            return (<Arena>arenas[0]).stream
+        return self.after(arenas, default_stream(self.device_index))
 
-    cdef Stream after(self, list streams, Stream later):
-        # The per-thread default streams of other threads have no handle here; the legacy one comes behind them all.
-        for stream in streams:
-            if (<Stream>stream).handle == PER_THREAD:
+    cdef Stream after(self, list arenas, Stream later):
+        cdef Arena arena
+        cdef Stream stream
+        for arena in arenas:
+            event, stream = arena.event, arena.stream
+            if event is None and stream.handle == PER_THREAD:  # it may be another thread's; the legacy one is behind it
                 stream = default_stream(self.device_index)
-            if (<Stream>stream).handle != later.handle:
-                later.wait_event(stream.record_event())
+            if event is None and stream.handle == later.handle:
+                continue
+            try:
+                event = stream.record_event() if event is None else event
+            except CudaError as error:
+                if meaning_of(error.code) != GONE:  # a stream that its owner destroyed uses nothing
+                    raise
+                continue
+            later.wait_event(event)
         return later
 
     cdef Block whole(self, Chunk chunk):
@@ -419,10 +462,13 @@ cdef class PoolResource(Adaptor):
         try:
             self.absorb()
             for chunk in list(self.chunks.values()):
-                streams = self.streams_of(chunk)
-                if chunk.live or only is not None and streams != [only] or len(streams) > 1 and any_capture():
+                arenas = self.arenas_of(chunk)
+                if chunk.live or has_to_wait(arenas) and any_capture():
+                    continue
+                if only is not None and (len(arenas) != 1 or (<Arena>arenas[0]).stream != only):
                     continue
                 found.append((chunk, self.order_of(chunk)))
+            for chunk, _ in found:  # behind the last step that may be refused
                 self.whole(chunk)
                 del self.chunks[chunk.address]
                 self.claim(-chunk.size)
@@ -432,7 +478,7 @@ cdef class PoolResource(Adaptor):
 
     cdef Block take_over(self, object size, Stream stream):
         # A block that another stream freed, behind whose work this one waits; in the stream's own arena.
-        cdef Arena arena, mine = self.arena_of(stream)
+        cdef Arena arena, mine = self.arena_of(stream, this_thread())
         cdef Chunk chunk
         cdef Block block
         if any_capture():
@@ -440,13 +486,13 @@ cdef class PoolResource(Adaptor):
         for arena in list(self.arenas.values()):
             block = arena.fit(size)
             if block is not None:
-                self.after([arena.stream] if arena is not mine and arena.stream is not None else [], stream)
+                self.after([arena] if arena is not mine and arena.stream is not None else [], stream)
                 arena.remove(block)
                 mine.add(block)
                 return block
         for chunk in list(self.chunks.values()):
             if not chunk.live and chunk.size >= size:
-                self.after(self.streams_of(chunk), stream)
+                self.after(self.arenas_of(chunk), stream)
                 mine.add(self.whole(chunk))
                 return chunk.first
         return None
@@ -459,7 +505,7 @@ cdef class PoolResource(Adaptor):
         while True:
             if self.claim(wanted):
                 try:
-                    chunk.address = self.upstream.take(wanted, stream)
+                    chunk.address = take_from(self.upstream, wanted, stream)
                 except BaseException as error:
                     self.claim(-wanted)
                     if not isinstance(error, MemoryError):
@@ -467,7 +513,7 @@ cdef class PoolResource(Adaptor):
                 else:
                     chunk.size = chunk.first.size = wanted
                     chunk.first.address = chunk.address
-                    self.arrivals.append((chunk, size, stream))
+                    self.arrivals.append((chunk, size, stream, this_thread(), None))
                     self.settle()
                     return chunk.address
             if not self.release():
@@ -560,7 +606,7 @@ cdef class BinningResource(Adaptor):
 
     def take(self, nbytes: int, stream: Stream) -> int:
         source = self.resource_for(nbytes)
-        address = source.take(nbytes, stream)
+        address = take_from(source, nbytes, stream)
         self.sources[address] = source
         return address
 
@@ -570,6 +616,7 @@ cdef class BinningResource(Adaptor):
             raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
         try:
             source.give_back(address, nbytes, stream)
-        except BaseException:
-            self.sources[address] = source
+        except BaseException as error:
+            if not is_back(error, address):
+                self.sources[address] = source
             raise

@@ -5,6 +5,7 @@ import traceback
 from _thread import get_ident
 from collections import namedtuple
 from datetime import datetime
+from itertools import count as numbers_from
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
 from libc.stdlib cimport free
@@ -12,7 +13,7 @@ from libc.stdlib cimport free
 from accelrt.allocator.pool cimport add_lent, drop_lent
 from accelrt.arrays.array import record_host_stream
 from accelrt.arrays.managed import is_managed, prefetch
-from accelrt.core.integers cimport checked_address_int, checked_int
+from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
 from accelrt.core.locks cimport begin_turn, end_turn
 from accelrt.core.process import open_descriptor
 from accelrt.devices.device cimport ordinal_of
@@ -29,9 +30,20 @@ from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_manag
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
 from accelrt.runtime.cuda_bindings import open_bindings
 from accelrt.status cimport INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
-from accelrt.streams.stream cimport Stream, mark_used, stream_for
+from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
+from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
+cdef object counter = numbers_from(1)
+cdef object numbered = threading.local()
+
+
+cdef object this_thread():
+    # A number that no other thread has, nor one that begins when this one ended, as get_ident()'s.
+    cdef object number = getattr(numbered, "thread", None)
+    if number is None:
+        number = numbered.thread = next(counter)
+    return number
 
 
 # --- what every resource is ------------------------------------------------------------------------------------------
@@ -51,13 +63,46 @@ cdef int tell_unraisable(object error, object where) noexcept:
     return 0
 
 
-cdef list put_off = []  # Allocations whose end has to wait for the end of a capture
+def whole_bytes(given: int, str name) -> int:
+    """Returns a number of bytes that a caller gave, as int; TypeError or ValueError where it is none."""
+    number = exact_int(given, name, "bytes as int")
+    if number < 0:
+        raise ArgumentError(f"{name} is {number}; a number of bytes is 0 or more")
+    return number
+
+
+cdef object take_from(Resource resource, object nbytes, Stream stream):
+    # An address that a class's take() really returned: memory at 0 would be written to.
+    cdef object address = resource.take(nbytes, stream)
+    if address is None or not address and isinstance(address, int):
+        refuse(resource, nbytes, f"its take() returned {address!r}")
+    return checked_address_int(address, "the address that take() returned")
+
+
+cdef int mark_back(object error, object address) noexcept:
+    # Tells the adaptors above that what give_back() raises was raised once the memory was back.
+    try:
+        error._accelrt_back = address
+    except Exception:
+        pass
+    return 0
+
+
+cdef bint is_back(object error, object address) noexcept:
+    try:
+        return getattr(error, "_accelrt_back", None) == address
+    except Exception:
+        return False
+
+
+cdef list put_off = []  # Allocations and pools whose end has to wait for the end of a capture
 
 
 cdef class Allocation:
     # Bytes that a resource gave, which go back to it with the object: the keeper of a Buffer.
     cdef Resource resource
     cdef Stream stream
+    cdef object thread      # whose default stream it is, where it is that
     cdef uintptr_t address
     cdef size_t nbytes
     cdef bint lent          # their uses are recorded by address, for no block stands for them
@@ -75,11 +120,11 @@ cdef class Allocation:
             self.lent = True
         return 0
 
-    cdef bint end_uses(self) noexcept:
+    cdef bint end_uses(self, Stream order) noexcept:
         # Has the memory's stream wait for the others that used it; False where a capture forbids that now.
         cdef Table* table = registry.active()
-        cdef uintptr_t stream = self.stream.handle
-        cdef int device = self.stream.device_index, code = 0
+        cdef uintptr_t stream = order.handle
+        cdef int device = order.device_index, code = 0
         with nogil:
             if self.lent and drop_lent(self.address, &self.store, &self.uses) == 0:
                 self.lent = False
@@ -95,13 +140,21 @@ cdef class Allocation:
                 drop_use(&self.store, &self.uses)
         return self.uses == NULL and not self.lent
 
+    cdef Stream order(self):
+        # The handle of a thread's default stream is another stream here; the legacy one is behind it.
+        if self.stream.handle == PER_THREAD and self.thread != this_thread():
+            return default_stream(self.resource.device_index)
+        return self.stream
+
     def __del__(self):
         cdef Allocation again
         if not self.address:
             return
-        if not self.end_uses():  # a destructor runs once
+        order = self.order()
+        if not self.end_uses(order):  # a destructor runs once
             again = Allocation()
             again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
+            again.thread = self.thread
             again.lent, again.store, again.uses = self.lent, self.store, self.uses
             self.uses = self.store.spare = NULL
             self.address = 0
@@ -110,7 +163,7 @@ cdef class Allocation:
         try:
             if not self.resource.is_cached:
                 watch.note_forgotten(self.address, self.nbytes)  # the cache tells of its own
-            self.resource.give_back(self.address, self.nbytes, self.stream)
+            self.resource.give_back(self.address, self.nbytes, order)
         except BaseException as error:
             tell_unraisable(error, self.resource)
         self.address = 0
@@ -124,6 +177,11 @@ cdef class Allocation:
 
     def __reduce__(self):
         refuse_copy(self, "it owns memory")
+
+
+cdef int put_off_end(object thing) except -1:
+    put_off.append(thing)
+    return 0
 
 
 cdef int end_put_off() except -1:
@@ -173,7 +231,7 @@ cdef class Resource:
         """
         cdef size_t size = checked_size(nbytes, "nbytes")
         cdef Stream order = stream_for(stream, self.device_index, "the memory")
-        return self.take(size, order) if size else 0
+        return take_from(self, size, order) if size else 0
 
     def deallocate(self, address: int, nbytes: int, stream: Stream | int | None = None) -> None:
         """Gives memory back that allocate() returned.
@@ -199,7 +257,7 @@ cdef class Resource:
             nbytes: int, bytes, 1 or more.
             stream: Stream of the device.
         Returns:
-            int, the address.
+            int, the address.  0 and None are refused as if there were no room.
         Raises:
             MemoryError: there is no room.
             NotImplementedError: the class does not say how.
@@ -233,9 +291,9 @@ cdef class Resource:
         end_put_off()
         keeper.nbytes = checked_size(nbytes, "nbytes")
         keeper.stream = stream_for(stream, self.device_index, "the buffer")
-        keeper.resource = self
+        keeper.resource, keeper.thread = self, this_thread()
         if keeper.nbytes:
-            keeper.address = checked_address_int(self.take(keeper.nbytes, keeper.stream), "the address that take() returned")
+            keeper.address = take_from(self, keeper.nbytes, keeper.stream)
             keeper.begin()
         return views_of_memory()[0](keeper, self.device_index, keeper.stream, keeper.address, keeper.nbytes)
 
@@ -482,7 +540,7 @@ cdef class Adaptor(Resource):
         self.is_cached = (<Resource>upstream).is_cached and type(self) in PASSING
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        return self.upstream.take(nbytes, stream)
+        return take_from(self.upstream, nbytes, stream)
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         self.upstream.give_back(address, nbytes, stream)
@@ -530,14 +588,20 @@ cdef class LimitingAdaptor(Adaptor):
         if not self.count(size):
             refuse(self, nbytes, f"{self.taken} of {self.limit} bytes are allocated; free some first")
         try:
-            return self.upstream.take(nbytes, stream)
+            return take_from(self.upstream, nbytes, stream)
         except BaseException:
             self.count(-size)
             raise
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
-        self.upstream.give_back(address, nbytes, stream)
-        self.count(-<int64_t>nbytes)
+        cdef int64_t size = nbytes
+        try:
+            self.upstream.give_back(address, nbytes, stream)
+        except BaseException as error:
+            if is_back(error, address):
+                self.count(-size)
+            raise
+        self.count(-size)
 
 
 cdef str COUNTERS = "current_bytes current_count peak_bytes peak_count total_bytes total_count"
@@ -657,12 +721,17 @@ cdef class StatisticsAdaptor(Adaptor):
         return counts_of(top)
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         self.count(nbytes, 1)
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
-        self.upstream.give_back(address, nbytes, stream)
+        try:
+            self.upstream.give_back(address, nbytes, stream)
+        except BaseException as error:
+            if is_back(error, address):
+                self.count(nbytes, -1)
+            raise
         self.count(nbytes, -1)
 
 
@@ -733,7 +802,7 @@ cdef class TrackingAdaptor(Adaptor):
             stack = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
             stack.reverse()
         entry = (nbytes, stack)
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         self.live[address] = entry
         return address
 
@@ -741,8 +810,8 @@ cdef class TrackingAdaptor(Adaptor):
         entry = self.live.pop(address, None)  # first: another thread may be given the address at once
         try:
             self.upstream.give_back(address, nbytes, stream)
-        except BaseException:
-            if entry is not None:
+        except BaseException as error:
+            if entry is not None and not is_back(error, address):
                 self.live[address] = entry
             raise
 
@@ -786,7 +855,7 @@ cdef class LoggingAdaptor(Adaptor):
 
     def take(self, nbytes: int, stream: Stream) -> int:
         try:
-            address = self.upstream.take(nbytes, stream)
+            address = take_from(self.upstream, nbytes, stream)
         except MemoryError:
             self.log(self.line("allocate failure", 0, nbytes, stream))
             raise
@@ -800,8 +869,11 @@ cdef class LoggingAdaptor(Adaptor):
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         try:  # first: another thread may be given the address at once
             self.log(self.line("free", address, nbytes, stream))
-        finally:
+        except BaseException as error:
             self.upstream.give_back(address, nbytes, stream)
+            mark_back(error, address)
+            raise
+        self.upstream.give_back(address, nbytes, stream)
 
 
 cdef class FailureCallbackAdaptor(Adaptor):
@@ -827,7 +899,7 @@ cdef class FailureCallbackAdaptor(Adaptor):
     def take(self, nbytes: int, stream: Stream) -> int:
         while True:
             try:
-                return self.upstream.take(nbytes, stream)
+                return take_from(self.upstream, nbytes, stream)
             except MemoryError:
                 if not self.callback(nbytes):
                     raise
@@ -847,7 +919,7 @@ cdef class PrefetchAdaptor(Adaptor):
         Adaptor.__init__(self, upstream)
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         try:
             view = views_of_memory()[0](self, self.device_index, stream, address, nbytes)
             if is_managed(view):
@@ -894,7 +966,7 @@ cdef class HooksAdaptor(Adaptor):
     def take(self, nbytes: int, stream: Stream) -> int:
         if self.before_allocate is not None:
             self.before_allocate(nbytes, stream)
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         try:
             if self.after_allocate is not None:
                 self.after_allocate(address, nbytes, stream)
@@ -907,10 +979,17 @@ cdef class HooksAdaptor(Adaptor):
         try:
             if self.before_deallocate is not None:
                 self.before_deallocate(address, nbytes, stream)
-        finally:
+        except BaseException as error:
             self.upstream.give_back(address, nbytes, stream)
-        if self.after_deallocate is not None:
-            self.after_deallocate(address, nbytes, stream)
+            mark_back(error, address)
+            raise
+        self.upstream.give_back(address, nbytes, stream)
+        try:
+            if self.after_deallocate is not None:
+                self.after_deallocate(address, nbytes, stream)
+        except BaseException as error:
+            mark_back(error, address)
+            raise
 
 
 # Classes whose memory is the caching allocator's, block by block, and adaptors that hand it on as it is.
@@ -998,6 +1077,8 @@ cdef class use_resource:
         self.resource = checked_resource(resource)
 
     def __enter__(self) -> Resource:
+        if self.resource is None:
+            raise RuntimeError("this use_resource() has no resource; make it with one: use_resource(resource)")
         if getattr(entered, "stack", None) is None:
             entered.stack = []
         entered.stack.append(self.resource)
