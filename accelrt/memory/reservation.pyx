@@ -1411,6 +1411,9 @@ def check_pool_live_allocations(
     cdef bint known
     if not isinstance(pool_id, (MemPool, tuple)) and isinstance(expected_addresses, (MemPool, tuple)):
         pool_id, expected_addresses, device = expected_addresses, device, pool_id
+    if not hasattr(expected_addresses, "__iter__"):
+        kind = type(expected_addresses).__name__
+        raise TypeError(f"expected_addresses is {expected_addresses!r:.60} of type {kind}; pass a sequence or a set of ints")
     ordinal = ordinal_of(device)
     require_native("check_pool_live_allocations")
     read_pool_id(pool_id, name)
