@@ -9,7 +9,8 @@ from accelrt.driver.guard cimport GONE, meaning_of
 from accelrt.errors import ArgumentError, CudaError
 from accelrt.resources.resource import DeviceResource
 from accelrt.resources.resource cimport (
-    Adaptor, Resource, end_put_off, is_back, put_off_end, refuse, take_from, tell_unraisable, this_thread,
+    MOST_TRIES, Adaptor, Resource, end_put_off, is_back, is_refused, put_off_end, refuse, take_from, tell_unraisable,
+    this_thread,
 )
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport refuse_copy
@@ -154,6 +155,7 @@ cdef class PoolResource(Adaptor):
     cdef dict arenas        # key of a stream -> Arena
     # What comes while the turn is another's: (None, address, Stream, thread, Event or None), or a Chunk, its size and so on.
     cdef list arrivals
+    cdef int tries          # to give chunks back at the end
     cdef object turn        # a lock, held while the tables change, and around nothing that runs Python code
     cdef object holder      # the thread that has the turn
 
@@ -292,28 +294,38 @@ cdef class PoolResource(Adaptor):
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         if address not in self.live and not self.arrivals:
             raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
-        event = None if is_lasting(stream) or any_capture() else stream.record_event()
+        event = None
+        if not is_lasting(stream) and not any_capture():
+            try:
+                event = stream.record_event()
+            except CudaError:
+                pass  # the legacy default stream, or this one, is asked when somebody has to wait
         self.arrivals.append((None, address, stream, this_thread(), event))
         self.settle()
 
     def __del__(self):
         # Chunks of which something is still allocated by address go too, for nobody could give that back.
         cdef PoolResource again
+        cdef Chunk chunk
         if self.turn is None:
             return
         self.settle()
-        if any_capture() and any([has_to_wait(self.arenas_of(chunk)) for chunk in self.chunks.values()]):
+        for chunk in list(self.chunks.values()):
+            if has_to_wait(self.arenas_of(chunk)) and any_capture():
+                continue
+            try:
+                self.upstream.give_back(chunk.address, chunk.size, self.order_of(chunk))
+            except BaseException as error:
+                if is_refused(error, chunk.address) and self.tries < MOST_TRIES:
+                    continue
+                tell_unraisable(error, self)
+            del self.chunks[chunk.address]
+        if self.chunks:
             again = PoolResource.__new__(PoolResource)  # a destructor runs once
             again.upstream, again.device_index, again.turn = self.upstream, self.device_index, self.turn
-            again.chunks, again.arrivals, self.chunks = self.chunks, [], {}
+            again.chunks, again.arrivals, again.tries = self.chunks, [], self.tries + (not any_capture())
+            self.chunks = {}
             put_off_end(again)
-            return
-        for address, chunk in list(self.chunks.items()):
-            del self.chunks[address]
-            try:
-                self.upstream.give_back(address, (<Chunk>chunk).size, self.order_of(<Chunk>chunk))
-            except BaseException as error:
-                tell_unraisable(error, self)
 
     # The turn.  A destructor that runs in the midst of it finds it taken, and leaves what it brings in arrivals, which the
     # holder looks through at the end; an allocation there takes a chunk of its own.

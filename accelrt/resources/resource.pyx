@@ -23,7 +23,7 @@ from accelrt.driver.guard cimport (
 cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
 from accelrt.driver.table cimport Table
-from accelrt.errors import ArgumentError, OutOfMemoryError
+from accelrt.errors import ArgumentError, CudaError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
@@ -95,7 +95,7 @@ cdef bint is_back(object error, object address) noexcept:
         return False
 
 
-cdef list put_off = []  # Allocations and pools whose end has to wait for the end of a capture
+cdef list put_off = []  # Allocations and pools whose end has to wait for the end of a capture, or was refused
 
 
 cdef class Allocation:
@@ -105,6 +105,7 @@ cdef class Allocation:
     cdef object thread      # whose default stream it is, where it is that
     cdef uintptr_t address
     cdef size_t nbytes
+    cdef int tries          # to give it back, which the driver refused
     cdef bint lent          # their uses are recorded by address, for no block stands for them
     cdef UseStore store
     cdef Use* uses
@@ -146,25 +147,31 @@ cdef class Allocation:
             return default_stream(self.resource.device_index)
         return self.stream
 
+    cdef int put_off_end(self, int tries) except -1:
+        cdef Allocation again = Allocation()  # a destructor runs once
+        again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
+        again.thread, again.tries = self.thread, tries
+        again.lent, again.store, again.uses = self.lent, self.store, self.uses
+        self.uses = self.store.spare = NULL
+        self.address = 0
+        put_off.append(again)
+        return 0
+
     def __del__(self):
-        cdef Allocation again
         if not self.address:
             return
         order = self.order()
-        if not self.end_uses(order):  # a destructor runs once
-            again = Allocation()
-            again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
-            again.thread = self.thread
-            again.lent, again.store, again.uses = self.lent, self.store, self.uses
-            self.uses = self.store.spare = NULL
-            self.address = 0
-            put_off.append(again)
+        if not self.end_uses(order):
+            self.put_off_end(self.tries)
             return
         try:
             if not self.resource.is_cached:
                 watch.note_forgotten(self.address, self.nbytes)  # the cache tells of its own
             self.resource.give_back(self.address, self.nbytes, order)
         except BaseException as error:
+            if is_refused(error, self.address) and self.tries < MOST_TRIES:
+                self.put_off_end(self.tries + 1)
+                return
             tell_unraisable(error, self.resource)
         self.address = 0
 
@@ -177,6 +184,11 @@ cdef class Allocation:
 
     def __reduce__(self):
         refuse_copy(self, "it owns memory")
+
+
+cdef bint is_refused(object error, object address) noexcept:
+    # By the driver, which may take the memory back when it is asked again.
+    return isinstance(error, CudaError) and not is_back(error, address)
 
 
 cdef int put_off_end(object thing) except -1:

@@ -2,14 +2,16 @@
 
 import gc
 import io
+import itertools
 import threading
 
 import numpy as np
 import pytest
+from child import in_own_process
 from counting_resource import Counting
 
 import accelrt
-from accelrt import resources
+from accelrt import resources, testing
 from accelrt.tools import traces
 
 SOURCES = {
@@ -521,3 +523,38 @@ def test_an_address_that_is_none_is_refused(name, given):
         assert live_bytes(resource) == 0
     if name == "pool":
         assert (resource.total_bytes, resource.used_bytes) == (0, 0)
+
+
+def memory_in_use():
+    gc.collect()
+    accelrt.synchronize()
+    resources.DeviceResource().buffer(1)  # ends what was put off
+    gc.collect()
+    accelrt.synchronize()
+    accelrt.host_empty_cache()
+    return accelrt.memory_allocated(), accelrt.host_memory_stats()["allocated_bytes.current"]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", ["device", "pinned", "pool", "pool of pinned", "bins", "limit", "hooks"])
+@in_own_process
+def test_what_dies_while_the_driver_refuses_a_call_goes_back_later(name):
+    """Buffers that another stream used, and the pools that they are of."""
+    testing.use_device()
+    own, other = accelrt.Stream(), accelrt.Stream()
+    for stream in (own, accelrt.per_thread_stream()):
+        for call in itertools.count(1):
+            resource = SOURCES[name]()
+            buffers = [resource.buffer(4000, each) for each in (stream, other)]
+            for buffer in buffers:
+                buffer.record_stream(own)
+                buffer.record_stream(other)
+            del buffer
+            with testing.failing(call) as fired:
+                del buffers, resource
+                gc.collect()
+                reached = fired() >= call
+            assert memory_in_use() == (0, 0), f"call {call}"
+            if not reached:
+                break
+        assert call > 1
