@@ -95,7 +95,7 @@ KINDS = {
 # launches and replays keeps all three.
 COLD = """
 allocator.audit allocator.private.sleep core.process driver.registry driver.testing nccl.host_for_tests
-nccl.operands nvml.library sharing.mapping status
+nccl.operands nvml.library resources.resource sharing.mapping status
 """
 FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 DIRECTIVES = {

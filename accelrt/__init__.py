@@ -50,8 +50,8 @@ def __getattr__(name: str) -> object:
         return lazy.later(f"accelrt.{name}")
     if name in _later or name in _underscored:
         module = _later.get(name) or _underscored[name]
-        found = globals()[name] = getattr(lazy.later(f"accelrt.{module}"), name)
-        return found
+        value = globals()[name] = getattr(lazy.later(f"accelrt.{module}"), name)
+        return value
     instead = lazy.later("accelrt.core.instead")
     text = instead.explain(f"module 'accelrt' has no attribute {name!r}", instead.OF_ACCELRT.get(name))
     raise AttributeError(text, name=name, obj=_sys.modules[__name__])

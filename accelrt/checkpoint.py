@@ -69,16 +69,16 @@ def bindings(call: str) -> Any:
     )
 
 
-def ask(name: str, pid: int, *given: Any) -> Any:
-    return cuda_bindings.ask(bindings(name), NEEDS, name, (pid, *given), {"pid": pid}, MEANINGS)
+def ask(name: str, pid: int, *arguments: Any) -> Any:
+    return cuda_bindings.ask(bindings(name), NEEDS, name, (pid, *arguments), {"pid": pid}, MEANINGS)
 
 
 def arguments_of(name: str) -> Any:
     """A struct of arguments of the driver's."""
-    made = getattr(bindings(name), name, None)
-    if made is None:
+    kind = getattr(bindings(name), name, None)
+    if kind is None:
         raise not_supported(f"the installed cuda-bindings have no {name}; {NEEDS}", name)
-    return made()
+    return kind()
 
 
 def checked_pid(pid: int) -> int:
@@ -173,10 +173,10 @@ def unlock(pid: int) -> None:
 def uuid_of(device: int | str, name: str) -> bytes:
     """The 16 bytes that tell a GPU apart, of an ordinal or of a text."""
     if isinstance(device, str):
-        found = GPU_UUID.fullmatch(device)
-        if found is None:
+        match = GPU_UUID.fullmatch(device)
+        if match is None:
             raise ArgumentError(f"{name} is {device!r}; pass a GPU's UUID, as GPU-..., or an ordinal as int")
-        return UUID(found[1]).bytes
+        return UUID(match[1]).bytes
     if isinstance(device, bool) or not isinstance(device, int):
         raise ArgumentTypeError(f"{name} is {device!r} of type {type(device).__name__}; pass an int or a str")
     if not 0 <= device < device_count():
@@ -219,9 +219,9 @@ def restore_arguments(pairs: list[tuple[bytes, bytes]]) -> Any:
 
 def made_uuid(digits: bytes) -> Any:
     """A CUuuid; cuda.bindings has no other way to fill one."""
-    made = arguments_of("CUuuid")
-    ctypes.memmove(made.getPtr(), digits, len(digits))
-    return made
+    uuid = arguments_of("CUuuid")
+    ctypes.memmove(uuid.getPtr(), digits, len(digits))
+    return uuid
 
 
 def suspend(pid: int, timeout: float | None = None, *, prepare: bool = True) -> None:

@@ -38,8 +38,8 @@ def address_of(pid: int) -> str:
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
     """The process and the user at the other end."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    pid, user, _ = CREDENTIALS.unpack(found)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, user, _ = CREDENTIALS.unpack(credentials)
     return pid, user
 
 
@@ -184,8 +184,8 @@ def tell(pid: int, word: str, seconds: float) -> bool:
                 f"process {pid} was told to {word}, and did not answer within {seconds:g} s"
             ) from None
     if answer != b"ok":
-        told = answer.decode(errors="replace") or "it broke the connection off"
-        raise RuntimeError(f"process {pid} was told to {word}, which failed there: {told}")
+        error = answer.decode(errors="replace") or "it broke the connection off"
+        raise RuntimeError(f"process {pid} was told to {word}, which failed there: {error}")
     return True
 
 

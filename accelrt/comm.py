@@ -89,14 +89,14 @@ def broadcast_coalesced(
             f"tensors are on devices {[each.device_index for each in sources]} (-1: the host); pass arrays "
             "of one device"
         )
-    found: list[list[Any]] = [[None] * len(sources) for _ in ordinals]
+    copies: list[list[Any]] = [[None] * len(sources) for _ in ordinals]
     for chunk in _chunks(sources, buffer_size):
         flat = _flatten([sources[index] for index in chunk])
-        for place, copied in enumerate(broadcast(flat, ordinals)):
+        for index_of_device, copied in enumerate(broadcast(flat, ordinals)):
             parts = _unflatten(copied, [sources[index] for index in chunk])
             for index, part in zip(chunk, parts, strict=True):
-                found[place][index] = sources[index] if copied is flat else part
-    return tuple(tuple(each) for each in found)
+                copies[index_of_device][index] = sources[index] if copied is flat else part
+    return tuple(tuple(each) for each in copies)
 
 
 def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None) -> Array:
@@ -120,8 +120,8 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
         if each.device_index < 0:
             raise AssertionError(f"reduce_add expects all inputs to be on GPUs, but input {index} is on CPU")
         if each.shape != arrays[0].shape:
-            got, wanted = ("x".join(map(str, shape)) for shape in (each.shape, arrays[0].shape))
-            raise ValueError(f"input {index} has invalid size: got {got}, but expected {wanted}")
+            shape_text, first_text = ("x".join(map(str, shape)) for shape in (each.shape, arrays[0].shape))
+            raise ValueError(f"input {index} has invalid size: got {shape_text}, but expected {first_text}")
         if each.dtype != arrays[0].dtype:
             raise TypeError(f"input {index} is of {each.dtype}, the first of {arrays[0].dtype}")
         if each.device_index == ordinal:
@@ -160,13 +160,13 @@ def reduce_add_coalesced(
     for index, alike in enumerate(zip(*lists, strict=True)):
         for each in alike[1:]:
             _check_alike(each, f"array {index} of a device", alike[0])
-    found: list[Any] = [None] * len(lists[0])
+    sums: list[Any] = [None] * len(lists[0])
     for chunk in _chunks(lists[0], buffer_size):
         flats = [_flatten([group[index] for index in chunk]) for group in lists]
         parts = _unflatten(reduce_add(flats, destination), [lists[0][index] for index in chunk])
         for index, part in zip(chunk, parts, strict=True):
-            found[index] = part
-    return tuple(found)
+            sums[index] = part
+    return tuple(sums)
 
 
 def scatter(
@@ -197,37 +197,18 @@ def scatter(
     """
     source = as_array(tensor)
     axis = _axis(dim, source.ndim)
+    targets: list[Array | None]
     if out is not None:
-        if devices is not None:
-            raise RuntimeError(
-                f"'devices' must not be specified when 'out' is specified, but got devices={devices}"
-            )
-        if chunk_sizes is not None:
-            raise RuntimeError(
-                "'chunk_sizes' must not be specified when 'out' is specified, but got "
-                f"chunk_sizes={chunk_sizes}"
-            )
-        parts = _split(source, [each.shape[axis] if each.ndim == source.ndim else -1 for each in out], axis)
-        targets: list[Array | None] = list(out)
-        ordinals = [each.device_index for each in out]
+        _refuse_beside_out(devices=devices, chunk_sizes=chunk_sizes)
+        sizes = [each.shape[axis] if each.ndim == source.ndim else -1 for each in out]
+        targets, ordinals = list(out), [each.device_index for each in out]
     else:
-        if devices is None:
-            raise RuntimeError("one of 'devices' and 'out' must be specified, but got neither")
-        ordinals = [ordinal_of(each) for each in devices]
-        if not ordinals:
-            raise ValueError("devices is empty; pass at least one")
-        sizes = (
-            list(chunk_sizes) if chunk_sizes is not None else _equal_parts(source.shape[axis], len(ordinals))
-        )
-        if chunk_sizes is not None and len(sizes) != len(ordinals):
-            raise ValueError(
-                f"chunk_sizes has {len(sizes)} elements, devices {len(ordinals)}; pass one for each"
-            )
-        parts = _split(source, sizes, axis)
-        targets = [None] * len(parts)
+        ordinals, sizes = _read_devices(devices, chunk_sizes, source.shape[axis])
+        targets = [None] * len(sizes)
+    parts = _split(source, sizes, axis)
     if streams is not None and len(streams) < len(parts):
         raise ValueError(f"streams has {len(streams)} elements for {len(parts)} devices; pass one for each")
-    found = []
+    results = []
     for index, (part, target, ordinal) in enumerate(zip(parts, targets, ordinals, strict=False)):
         worker = None if streams is None else streams[index]
         if worker is not None and worker.device_index != ordinal:
@@ -240,8 +221,8 @@ def scatter(
             if target is not part:
                 _check_alike(target, f"out[{index}]", part)
                 target.copy_(part)
-        found.append(target)
-    return tuple(found)
+        results.append(target)
+    return tuple(results)
 
 
 def gather(
@@ -289,14 +270,12 @@ def gather(
     shape = (*first.shape[:axis], sum(each.shape[axis] for each in arrays), *first.shape[axis + 1 :])
     if out is None:
         out = _empty(first, shape, _destination(destination))
-    elif destination is not None:
-        raise RuntimeError(
-            f"'destination' must not be specified when 'out' is specified, but got destination={destination}"
-        )
-    elif out.shape != shape or out.dtype != first.dtype:
-        raise ValueError(
-            f"out has shape {out.shape} and type {out.dtype}, what is joined {shape} and {first.dtype}"
-        )
+    else:
+        _refuse_beside_out(destination=destination)
+        if out.shape != shape or out.dtype != first.dtype:
+            raise ValueError(
+                f"out has shape {out.shape} and type {out.dtype}, what is joined {shape} and {first.dtype}"
+            )
     for part, each in zip(_split(out, [each.shape[axis] for each in arrays], axis), arrays, strict=True):
         part.copy_(each)
     return out
@@ -305,8 +284,33 @@ def gather(
 # --- parts -----------------------------------------------------------------------------------------------
 
 
-def _destination(given: DeviceArgument | None) -> int:
-    if isinstance(given, int) and given == HOST:
+def _refuse_beside_out(**arguments: object) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise RuntimeError(
+                f"'{name}' must not be specified when 'out' is specified, but got {name}={value}"
+            )
+
+
+def _read_devices(
+    devices: Iterable[DeviceArgument] | None, chunk_sizes: Iterable[int] | None, length: int
+) -> tuple[list[int], list[int]]:
+    """The ordinals, and the size of each part; of equal parts there may be fewer."""
+    if devices is None:
+        raise RuntimeError("one of 'devices' and 'out' must be specified, but got neither")
+    ordinals = [ordinal_of(each) for each in devices]
+    if not ordinals:
+        raise ValueError("devices is empty; pass at least one")
+    if chunk_sizes is None:
+        return ordinals, _equal_parts(length, len(ordinals))
+    sizes = list(chunk_sizes)
+    if len(sizes) != len(ordinals):
+        raise ValueError(f"chunk_sizes has {len(sizes)} elements, devices {len(ordinals)}; pass one for each")
+    return ordinals, sizes
+
+
+def _destination(destination: DeviceArgument | None) -> int:
+    if isinstance(destination, int) and destination == HOST:
         warnings.warn(
             "Using -1 to represent CPU tensor is deprecated. Please use a device object or string instead, "
             'e.g., "cpu".',
@@ -314,9 +318,9 @@ def _destination(given: DeviceArgument | None) -> int:
             stacklevel=3,
         )
         return HOST
-    if isinstance(given, str) and given == "cpu":
+    if isinstance(destination, str) and destination == "cpu":
         return HOST
-    return ordinal_of(given)
+    return ordinal_of(destination)
 
 
 def _axis(dim: int, ndim: int) -> int:
@@ -329,13 +333,13 @@ def _empty(like: Array, shape: tuple[int, ...], ordinal: int) -> Array:
     return empty(shape, like.dtype, pin_memory=True) if ordinal < 0 else empty(shape, like.dtype, ordinal)
 
 
-def _check_alike(found: Array, name: str, wanted: Array) -> None:
-    if not isinstance(found, Array):
-        raise TypeError(f"{name} is of type {type(found).__name__}; pass an Array")
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+def _check_alike(array: Array, name: str, expected: Array) -> None:
+    if not isinstance(array, Array):
+        raise TypeError(f"{name} is of type {type(array).__name__}; pass an Array")
+    if array.shape != expected.shape or array.dtype != expected.dtype:
         raise ValueError(
-            f"{name} has shape {found.shape} and type {found.dtype}; pass one of {wanted.shape} and "
-            f"{wanted.dtype}"
+            f"{name} has shape {array.shape} and type {array.dtype}; pass one of {expected.shape} and "
+            f"{expected.dtype}"
         )
 
 
@@ -418,8 +422,8 @@ def _split(array: Array, sizes: list[int], axis: int) -> list[Array]:
         raise ValueError(
             f"the parts' lengths {sizes} along axis {axis} do not make up its {array.shape[axis]} elements"
         )
-    found, start = [], 0
+    parts, start = [], 0
     for size in sizes:
-        found.append(array[(slice(None),) * axis + (slice(start, start + size),)])
+        parts.append(array[(slice(None),) * axis + (slice(start, start + size),)])
         start += size
-    return found
+    return parts

@@ -67,14 +67,14 @@ def unknown() -> list[tuple[str, str]]:
     """The ACCELRT_ variables of the environment that nothing reads, each with the known name that is nearest
     to it, or "".  ACCELRT_TEST_ is for those who test.
     """
-    known = VARIABLES.keys() | BUILD_VARIABLES.keys()
-    others = [name for name in os.environ if name.startswith(PREFIX) and name not in known]
+    names = VARIABLES.keys() | BUILD_VARIABLES.keys()
+    others = [name for name in os.environ if name.startswith(PREFIX) and name not in names]
     others = [name for name in others if not name.startswith("ACCELRT_TEST_")]
     if not others:
         return []
     from difflib import get_close_matches  # long to import
 
-    bare = {name.removeprefix(PREFIX): name for name in known}
+    bare = {name.removeprefix(PREFIX): name for name in names}
     nearby = [(name, get_close_matches(name.removeprefix(PREFIX), bare, 1)) for name in sorted(others)]
     return [(name, bare[nearest[0]] if nearest else "") for name, nearest in nearby]
 
@@ -219,11 +219,7 @@ def as_it_is(name: str, value: str) -> str:
 
 # Name: default, how it is read, meaning.
 ROWS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
-    "ACCELRT_DRIVER": (
-        "auto",
-        one_of("auto", *DRIVERS),
-        "the driver: auto, which is cuda; cuda; or host",
-    ),
+    "ACCELRT_DRIVER": ("auto", one_of("auto", *DRIVERS), "the driver: auto, which is cuda; cuda; or host"),
     "ACCELRT_HOST_DEVICES": (
         "2",
         number_to(MOST_HOST_DEVICES),

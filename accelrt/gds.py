@@ -56,15 +56,15 @@ def library() -> Any:
         NotSupportedError: there is none; the text says what brings it.
     """
     try:
-        found = importlib.import_module("cuda.bindings.cufile")
-        getattr(found, "get_version", found.use_count)()
+        module = importlib.import_module("cuda.bindings.cufile")
+        getattr(module, "get_version", module.use_count)()
     except Exception as error:  # a missing library, or one that an old cuda-bindings calls otherwise
         raise not_supported(
             f"GPUDirect Storage needs libcufile, which was not found ({str(error).splitlines()[0]}); it "
             "comes with the CUDA toolkit and the PyPI package nvidia-cufile (nvidia-cufile-cu12 for CUDA 12)",
             "cuFile",
         ) from error
-    return found
+    return module
 
 
 def on_host() -> bool:
@@ -246,12 +246,12 @@ class GdsFile:
         if library is None:
             self._handle = Owned(int, (self.fd,), bool)  # nothing to give back
             return
-        told = Description(OPAQUE_FD, self.fd, None)
+        description = Description(OPAQUE_FD, self.fd, None)
 
         def register(address: int) -> Owned[int]:
             return Owned(library.handle_register, (address,), library.handle_deregister, keep=file)
 
-        self._handle = ask("cuFileHandleRegister", register, ctypes.addressof(told))
+        self._handle = ask("cuFileHandleRegister", register, ctypes.addressof(description))
 
     def deregister_handle(self) -> None:
         """Ends the registration with cuFile (cuFileHandleDeregister); the file stays open.

@@ -122,11 +122,11 @@ def driver() -> Any:
     )
 
 
-def ask(name: str, *given: Any, **told: Any) -> Any:
+def ask(name: str, *arguments: Any, **details: Any) -> Any:
     """Returns what a function of the driver answers beside its status.
 
     Arguments:
-        told: what an error says it was asked for.
+        details: what an error says it was asked for.
     """
     needs = "green contexts need a driver of branch 555 or later"
     if name == "cuStreamGetDevResource":
@@ -134,7 +134,7 @@ def ask(name: str, *given: Any, **told: Any) -> Any:
     if name == "cuDevSmResourceSplit":
         needs = "groups of several sizes, of locality domains or with backfill need CUDA 13.1 or later"
     meanings = {INVALID_CONFIGURATION: REFUSED_SPLIT, INVALID_TYPE: NO_QUEUES}
-    return cuda_bindings.ask(driver(), needs, name, given, told, meanings)
+    return cuda_bindings.ask(driver(), needs, name, arguments, details, meanings)
 
 
 def type_of(name: str) -> Any:
@@ -160,15 +160,11 @@ def split_evenly(device: int, whole: Any, num_sms: int, count: int) -> list[Any]
             f"num_sms is {num_sms}, {count} times; device {device} has {total} multiprocessors, of which "
             "a green context takes some"
         )
-    groups, made, _ = ask(
-        *("cuDevSmResourceSplitByCount", count, whole, 0, num_sms),
-        device=device,
-        num_sms=num_sms,
-        count=count,
-    )
-    if made < count:
+    details = {"device": device, "num_sms": num_sms, "count": count}
+    groups, parts, _ = ask("cuDevSmResourceSplitByCount", count, whole, 0, num_sms, **details)
+    if parts < count:
         raise ArgumentError(
-            f"the {total} multiprocessors of device {device} make {made} parts of {num_sms}, not {count}: "
+            f"the {total} multiprocessors of device {device} make {parts} parts of {num_sms}, not {count}: "
             "the driver rounds up to what its hardware can separate; ask for fewer, or smaller ones"
         )
     return list(groups)
@@ -176,14 +172,14 @@ def split_evenly(device: int, whole: Any, num_sms: int, count: int) -> list[Any]
 
 def parameters_of(group: Group) -> Any:
     """A group as the driver's split takes it."""
-    made = getattr(driver(), "CU_DEV_SM_RESOURCE_GROUP_PARAMS", None)
-    if made is None:
+    kind = getattr(driver(), "CU_DEV_SM_RESOURCE_GROUP_PARAMS", None)
+    if kind is None:
         raise not_supported(
             "the installed cuda-bindings have no cuDevSmResourceSplit; groups of several sizes need "
             "CUDA 13.1 or later",
             "cuDevSmResourceSplit",
         )
-    parameters = made()
+    parameters = kind()
     parameters.smCount, parameters.coscheduledSmCount = group.num_sms, group.coscheduled
     parameters.preferredCoscheduledSmCount = group.preferred
     parameters.flags = BACKFILL * group.backfill
@@ -200,18 +196,16 @@ def parameters_of(group: Group) -> Any:
 
 def split_unevenly(device: int, whole: Any, groups: tuple[Group, ...]) -> list[Any]:
     """The driver's resources of the groups, which have no multiprocessor in common."""
-    asked = sum(group.num_sms for group in groups)
-    if asked > whole.sm.smCount:
+    total = sum(group.num_sms for group in groups)
+    if total > whole.sm.smCount:
         raise ArgumentError(
-            f"counts are {[group.num_sms or None for group in groups]}, {asked} in all; there are "
+            f"counts are {[group.num_sms or None for group in groups]}, {total} in all; there are "
             f"{whole.sm.smCount} multiprocessors to split of device {device}"
         )
-    made, _ = ask(
-        *("cuDevSmResourceSplit", len(groups), whole, 0, [parameters_of(group) for group in groups]),
-        device=device,
-        counts=[group.num_sms or None for group in groups],
-    )
-    return list(made)
+    parameters = [parameters_of(group) for group in groups]
+    details = {"device": device, "counts": [group.num_sms or None for group in groups]}
+    parts, _ = ask("cuDevSmResourceSplit", len(groups), whole, 0, parameters, **details)
+    return list(parts)
 
 
 def source_of(key: Key) -> Any:
@@ -263,11 +257,8 @@ def make_part(resource: Any, key: Key) -> Part:
     resources = [resource] if key.queue is None else [resource, queues_of(key, key.queue)]
     description = ask("cuDevResourceGenerateDesc", resources, len(resources), device=key.device)
     flag = driver().CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
-    handle = ask(
-        *("cuGreenCtxCreate", description, ask("cuDeviceGet", key.device), int(flag)),
-        device=key.device,
-        num_sms=total,
-    )
+    device = ask("cuDeviceGet", key.device)
+    handle = ask("cuGreenCtxCreate", description, device, int(flag), device=key.device, num_sms=total)
     return Part(handle, ask("cuCtxFromGreenCtx", handle), total)
 
 
@@ -282,7 +273,7 @@ def stream_of(part: Part, device: int) -> int:
         return part.streams[number]
 
 
-def told_queues(name: str, of: Any, device: int) -> Any:
+def queues_or_none(name: str, of: Any, device: int) -> Any:
     """The work queues of a device or a context; None where the driver does not tell."""
     try:
         return ask(name, of, type_of(WORKQUEUE_CONFIG), device=device)
@@ -406,11 +397,11 @@ class GreenContext:
         queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
         if num_sms is None and queue is None and locality_domain_id is None:
             raise ArgumentError("num_sms is None; pass it, a workqueue_scope or a locality_domain_id")
-        wanted = 0 if num_sms is None else checked_count(num_sms, "num_sms")
+        count = 0 if num_sms is None else checked_count(num_sms, "num_sms")
         driver()
         ordinal = ordinal_of(device_id)
         domain = checked_locality(ordinal, locality_domain_id)
-        groups = () if num_sms is None and domain is None else (Group(wanted, locality=domain),)
+        groups = () if num_sms is None and domain is None else (Group(count, locality=domain),)
         return GreenContext(Key(ordinal, groups, 0, domain is None, queue), own_pool)
 
     @staticmethod
@@ -433,7 +424,7 @@ class GreenContext:
         """The multiprocessors and work queues of the context, as the driver says."""
         handle, device = self._part.handle, self.device_index
         sms = ask("cuGreenCtxGetDevResource", handle, type_of(SM), device=device)
-        return described(sms, told_queues("cuGreenCtxGetDevResource", handle, device))
+        return described(sms, queues_or_none("cuGreenCtxGetDevResource", handle, device))
 
     @property
     def handle(self) -> int:
@@ -553,9 +544,9 @@ def partition(num_sms: int, count: int, device: DeviceArgument | None = None) ->
         ValueError, TypeError: the device does not have as many, or it names none.
         NotSupportedError, CudaError: as GreenContext.create.
     """
-    wanted, parts = checked_count(num_sms, "num_sms"), checked_count(count, "count")
+    size, parts = checked_count(num_sms, "num_sms"), checked_count(count, "count")
     driver()
-    key = Key(ordinal_of(device), (Group(wanted),) * parts, 0, True)
+    key = Key(ordinal_of(device), (Group(size),) * parts, 0, True)
     return tuple(GreenContext(key._replace(number=index)) for index in range(parts))
 
 
@@ -572,7 +563,7 @@ def key_of(
     if within is not None and not isinstance(within, GreenContext):
         kind = type(within).__name__
         raise ArgumentTypeError(f"within is {within!r} of type {kind}; pass a GreenContext")
-    wanted = [0 if count is None else checked_count(count, "counts") for count in counts]
+    sizes = [0 if count is None else checked_count(count, "counts") for count in counts]
     number = len(counts)
     together, preferred = (
         [checked_count(value, name, 0) for value in spread(each[name], name, number)]
@@ -585,7 +576,7 @@ def key_of(
     if within is not None and within.device_index != ordinal:
         raise ArgumentError(f"device is {ordinal}, but within is {within!r}")
     domains = [checked_locality(ordinal, domain) for domain in domains]
-    groups = tuple(map(Group, wanted, together, preferred, filled, domains))
+    groups = tuple(map(Group, sizes, together, preferred, filled, domains))
     return Key(ordinal, groups, 0, False, queue, None if within is None else within._key)
 
 
@@ -660,8 +651,8 @@ def plan(
     with _making:
         groups = resources_of(key)
         whole = source_of(key)
-    made = tuple(described(group, None) for group in groups)
-    return SplitPlan(made, int(whole.sm.smCount) - sum(group.num_sms for group in made))
+    parts = tuple(described(group, None) for group in groups)
+    return SplitPlan(parts, int(whole.sm.smCount) - sum(group.num_sms for group in parts))
 
 
 def stream_resources(stream: Stream) -> ContextResources:
@@ -689,4 +680,4 @@ def device_resources(device: DeviceArgument | None = None) -> ContextResources:
     driver()
     ordinal = ordinal_of(device)
     sms = whole_of(ordinal)
-    return described(sms, told_queues("cuDeviceGetDevResource", ask("cuDeviceGet", ordinal), ordinal))
+    return described(sms, queues_or_none("cuDeviceGetDevResource", ask("cuDeviceGet", ordinal), ordinal))

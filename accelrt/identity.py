@@ -125,7 +125,7 @@ def expected(
     return [identity_of(ordered[index], ordinal) for ordinal, index in enumerate(chosen)]
 
 
-def outside_row(ordinal: int, one: discovery.Asked) -> Identity:
+def outside_row(ordinal: int, one: discovery.DriverDevice) -> Identity:
     uuid, bus_id = f"GPU-{UUID(one.digits)}", procfs.pci_bus_id(one.pci_bus_id)
     return Identity(ordinal, uuid, bus_id, None, None, None, one.name, one.memory)
 

@@ -65,5 +65,5 @@ cdef int raise_status(int code, str call, tuple arguments=*, str meaning=*) exce
 # Keeps the exception that INIT_FAILED stands for.
 cdef void keep_init_error(object error) noexcept
 # For classes of objects that own something.
-cdef int refuse_copy(object thing, str why) except -1  # TypeError: it cannot be pickled or copied
-cdef int refuse_unmade(object thing) except -1         # RuntimeError: its __init__ was never called
+cdef int refuse_copy(object instance, str why) except -1  # TypeError: it cannot be pickled or copied
+cdef int refuse_unmade(object instance) except -1         # RuntimeError: its __init__ was never called

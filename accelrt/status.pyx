@@ -182,14 +182,14 @@ cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") ex
     raise error
 
 
-cdef int refuse_copy(object thing, str why) except -1:
-    name = type(thing).__name__
+cdef int refuse_copy(object instance, str why) except -1:
+    name = type(instance).__name__
     raise TypeError(f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: {why}")
 
 
-cdef int refuse_unmade(object thing) except -1:
+cdef int refuse_unmade(object instance) except -1:
     raise RuntimeError(
-        f"this {type(thing).__name__} was never initialised: a class that derives from one of accelrt's calls "
+        f"this {type(instance).__name__} was never initialised: a class that derives from one of accelrt's calls "
         "super().__init__() in its own __init__"
     )
 
@@ -234,8 +234,8 @@ def status_error(int code, str call="", tuple arguments=(), str meaning="") -> E
         return errors.ForkedError(FORK_TEXT)
     cdef const Entry* entry = find(code)
     name = status_name(code).decode()
-    given = ", ".join(f"{key}={show(value)}" for key, value in zip(arguments[::2], arguments[1::2], strict=True))
-    text = f"{call}({given}) answered {name} ({code}): {meaning or status_text(code).decode()}"
+    arguments_text = ", ".join(f"{key}={show(value)}" for key, value in zip(arguments[::2], arguments[1::2], strict=True))
+    text = f"{call}({arguments_text}) answered {name} ({code}): {meaning or status_text(code).decode()}"
     if not meaning and entry != NULL and entry.advice[0]:
         text += f"; {entry.advice.decode()}"
     if fault_cause is not None and is_fault(code):

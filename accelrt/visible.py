@@ -68,15 +68,15 @@ def resolve(
             number = read_number(element)
             return number if number is not None and number < len(uuids) else None
 
-    found: list[int] = []
+    indices: list[int] = []
     for element in text.split(","):
         index = index_of(element)
         if index is None:
             break
-        if index in found:
+        if index in indices:
             return []
-        found.append(index)
-    return only_one_mig(found, uuids)
+        indices.append(index)
+    return only_one_mig(indices, uuids)
 
 
 def uuids_here() -> list[str]:
@@ -85,11 +85,11 @@ def uuids_here() -> list[str]:
     from accelrt.errors import ReadingError
 
     try:
-        found, lost = nvml.listing()
+        cards, lost = nvml.listing()
     except ReadingError:
         return []
     order = os.environ.get(ORDER)
-    ordered = None if lost else in_order(found, order)
+    ordered = None if lost else in_order(cards, order)
     if ordered is None:
         raise ValueError(
             f"NVML cannot tell in which order the driver has this machine's devices "
@@ -104,9 +104,9 @@ def byte_length(text: str) -> int:
     return len(text.encode(errors="surrogatepass")) - 2 * escaped
 
 
-def only_one_mig(found: list[int], uuids: Sequence[str]) -> list[int]:
-    first = next((index for index in found if uuids[index].startswith("MIG-")), None)
-    return found if first is None else [first]
+def only_one_mig(indices: list[int], uuids: Sequence[str]) -> list[int]:
+    first = next((index for index in indices if uuids[index].startswith("MIG-")), None)
+    return indices if first is None else [first]
 
 
 def read_number(element: str) -> int | None:
@@ -131,17 +131,17 @@ class UuidReader:
 
     def __init__(self, uuids: Sequence[str], mig: Sequence[Mig | None]) -> None:
         self.digits: list[str] = [digits_of(uuid) for uuid in uuids]
-        places = zip(uuids, chain(mig, repeat(None)), strict=False)
-        self.places: list[Mig | None] = [place or old_name(uuid) for uuid, place in places]
+        rows = zip(uuids, chain(mig, repeat(None)), strict=False)
+        self.places: list[Mig | None] = [instance or old_name(uuid) for uuid, instance in rows]
 
     def index_of(self, element: str) -> int | None:
         """The device that an element names alone, or None."""
-        wanted = old_name(element)
-        if wanted is not None:
-            matches = [i for i, place in enumerate(self.places) if place is not None and is_at(wanted, place)]
+        instance = old_name(element)
+        if instance is not None:
+            matches = [i for i, each in enumerate(self.places) if each is not None and is_at(instance, each)]
         elif element.startswith(("GPU-", "MIG-")):
-            given = digits_of(element)
-            matches = [i for i, whole in enumerate(self.digits) if names(given, whole)]
+            digits = digits_of(element)
+            matches = [i for i, whole in enumerate(self.digits) if names(digits, whole)]
         else:
             return None
         return matches[0] if len(matches) == 1 else None
@@ -176,21 +176,21 @@ def device_order(text: str | None) -> str | None:
     return text if text in ORDERS else None
 
 
-def in_order(found: Sequence[Card], order: str | None) -> list[Card] | None:
+def in_order(cards: Sequence[Card], order: str | None) -> list[Card] | None:
     """Returns the cards in the driver's order, or None where only the driver knows it.
 
     Arguments:
-        found: as NVML lists them.
+        cards: as NVML lists them.
         order: the value of CUDA_DEVICE_ORDER.
     Returns:
         Sorted by PCI bus id if that is asked for or all are of one model, where FASTEST_FIRST comes to the
         same (seen with driver 580.159.04).  None for unlike cards, whose speed the driver judges, and for
         MIG devices.
     """
-    alike = len({card.name for card in found}) <= 1
-    if any(card.mig_mode for card in found) or (device_order(order) != "PCI_BUS_ID" and not alike):
+    alike = len({card.name for card in cards}) <= 1
+    if any(card.mig_mode for card in cards) or (device_order(order) != "PCI_BUS_ID" and not alike):
         return None
-    return sorted(found, key=lambda card: card.pci_bus_id)
+    return sorted(cards, key=lambda card: card.pci_bus_id)
 
 
 def resolve_rocr(text: str | None, uuids: Sequence[str]) -> list[int]:
@@ -205,13 +205,13 @@ def resolve_rocr(text: str | None, uuids: Sequence[str]) -> list[int]:
     if text is None:
         return list(range(len(uuids)))
     upper = [uuid.upper() for uuid in uuids]
-    found: list[int] = []
+    indices: list[int] = []
     for element in text.split(",")[: len(uuids)]:
         index = amd_index(element.strip(AMD_BLANKS).upper(), upper)
-        if index is None or index in found:
+        if index is None or index in indices:
             break
-        found.append(index)
-    return found
+        indices.append(index)
+    return indices
 
 
 def resolve_hip(text: str | None, uuids: Sequence[str]) -> list[int]:

@@ -58,13 +58,15 @@ class Accelrt:
 
 
 class Raw:
-    """The driver's calls, by ctypes, in the context that accelrt made current."""
+    """The driver's calls, by ctypes, in the device's primary context."""
 
     name = "raw driver"
 
     def __init__(self, size: int):
         self.cuda = ctypes.CDLL("libcuda.so.1")
-        address, stream = ctypes.c_uint64(), ctypes.c_void_p()
+        address, stream, context = ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), accelrt.current_device())
+        self.call("cuCtxSetCurrent", context)
         self.call("cuMemAllocManaged", ctypes.byref(address), ctypes.c_size_t(size), 1)
         self.call("cuStreamCreate", ctypes.byref(stream), 1)
         self.address, self.size, self.handle = address.value, size, stream.value

@@ -106,7 +106,11 @@ def _nothing_left_behind(request):
     yield
     import accelrt
 
-    refuse_misuses(request, before, ("calls_beside_ends", "children_of_themselves", "frees_under_work"))
+    refuse_misuses(
+        request,
+        before,
+        ("calls_beside_ends", "children_of_themselves", "continuations_of_others", "frees_under_work"),
+    )
     if "own_process" in request.keywords or not accelrt.is_initialized():
         return
     gc.collect()

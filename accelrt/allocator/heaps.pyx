@@ -24,6 +24,7 @@ from accelrt.allocator.stats cimport (
 from accelrt.allocator.types cimport HOLE, LIVE, MAX_PROBES, Heap
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.zero_pages cimport take_fresh
 from accelrt.driver.guard cimport go_relaxed, restore_mode, unmark
 from accelrt.driver.table cimport CAPTURE_ACTIVE
@@ -1318,3 +1319,14 @@ cdef int claim_addresses(Heap* heap, uintptr_t address, size_t size) noexcept no
         start += PLACE
     spin_unlock(&table_lock)
     return code
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+cdef void renew_locks() noexcept nogil:
+    # In a forked child: a thread of the parent's may have held these.
+    global trusting, table_lock
+    trusting = table_lock = 0
+
+
+at_fork("allocator.heaps", FORK_POOLS, NULL, NULL, &renew_locks)

@@ -1487,8 +1487,8 @@ cdef Py_ssize_t cut(Array self, Py_ssize_t axis, object part, Py_ssize_t* out_le
 
 
 cdef Py_ssize_t place_of(Array self, Py_ssize_t axis, object part) except? -1:
-    cdef object asked = operator.index(part)
+    cdef object index = operator.index(part)
     cdef Py_ssize_t length = self.extents[axis]
-    if not -length <= asked < length:
-        raise IndexError(f"index {asked} is outside axis {axis}, of {length} elements")
-    return asked + length if asked < 0 else asked
+    if not -length <= index < length:
+        raise IndexError(f"index {index} is outside axis {axis}, of {length} elements")
+    return index + length if index < 0 else index

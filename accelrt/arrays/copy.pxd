@@ -42,10 +42,10 @@ cdef class View:          # a buffer of Python's that a side of a copy borrows, 
 
 cdef int device_of_pointer(uintptr_t address) except -2  # the driver's answer: -1 for host memory that it knows
 # Of a __cuda_array_interface__; the caller sets source and ordered.
-cdef int read_interface(Operand* made, object interface, str name, bint writable) except -1
-cdef View read_operand_slow(Operand* made, object source, str name, bint writable)
+cdef int read_interface(Operand* operand, object interface, str name, bint writable) except -1
+cdef View read_operand_slow(Operand* operand, object source, str name, bint writable)
 # Of an Array of any strides: the address is its first element's, and the bytes are its elements'.
-cdef int read_array(Operand* made, Array array, str name, bint writable) except -1
+cdef int read_array(Operand* operand, Array array, str name, bint writable) except -1
 cdef int raise_scattered(Array array, str name) except -1
 cdef bint captures_apart(Stream worker, Stream producer) except -1
 cdef int follow_producer(Operand* side, Stream worker) except -1
@@ -71,37 +71,37 @@ cdef int refuse_sides(Access* access, Operand* to, Operand* origin) except -1
 cdef int enter_use_apart(Access* access, Operand* to, object dst, Operand* origin, object src) except -1
 
 
-cdef inline View read_operand(Operand* made, object source, str name, bint writable):
+cdef inline View read_operand(Operand* operand, object source, str name, bint writable):
     # Answers what has to live as long as the side is used, where source alone does not do, or None.
-    made.source = <PyObject*>source
-    made.ordered = True
-    made.owned = False
-    made.producer = 0
+    operand.source = <PyObject*>source
+    operand.ordered = True
+    operand.owned = False
+    operand.producer = 0
     if isinstance(source, Buffer):
-        made.address = (<Buffer>source).ptr
-        made.nbytes = (<Buffer>source).nbytes
-        made.ordinal = (<Buffer>source).device_index
-        made.block = made.address
-        if made.address:
-            made.owned = True
-            made.owner_stream = (<Buffer>source).stream.handle
+        operand.address = (<Buffer>source).ptr
+        operand.nbytes = (<Buffer>source).nbytes
+        operand.ordinal = (<Buffer>source).device_index
+        operand.block = operand.address
+        if operand.address:
+            operand.owned = True
+            operand.owner_stream = (<Buffer>source).stream.handle
         elif not (<Buffer>source).live:
             raise_freed(source, name)
         return None
     if isinstance(source, PinnedBuffer):
-        made.address = (<PinnedBuffer>source).ptr
-        made.nbytes = (<PinnedBuffer>source).nbytes
-        made.ordinal = -1
-        made.block = made.address
-        if not made.address and not (<PinnedBuffer>source).live:
+        operand.address = (<PinnedBuffer>source).ptr
+        operand.nbytes = (<PinnedBuffer>source).nbytes
+        operand.ordinal = -1
+        operand.block = operand.address
+        if not operand.address and not (<PinnedBuffer>source).live:
             raise_freed(source, name)
         return None
     if isinstance(source, Array):
-        read_array(made, source, name, writable)
+        read_array(operand, source, name, writable)
         if not (<Array>source).dense():
             raise_scattered(source, name)
         return None
-    return read_operand_slow(made, source, name, writable)
+    return read_operand_slow(operand, source, name, writable)
 
 
 cdef inline int look_again(Operand* side, object source, str name) except -1:

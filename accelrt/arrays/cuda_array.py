@@ -103,8 +103,8 @@ def _as_int(value: Any) -> int:
 def _read_data(interface: dict[str, Any], name: str, writable: bool) -> int:
     data = _required(interface, name, "data")
     try:
-        given, readonly = data
-        address = 0 if given is None else _as_int(given)
+        ptr, readonly = data
+        address = 0 if ptr is None else _as_int(ptr)
     except (TypeError, ValueError):
         _refuse(name, "data", data, "it has to be (address as int, read-only as bool)", TypeError)
     if not 0 <= address < 1 << 64:
@@ -156,27 +156,27 @@ def _check_strides(interface: dict[str, Any], name: str, size: int, lengths: tup
 
 
 def _read_strides(interface: dict[str, Any], name: str, lengths: tuple[int, ...]) -> tuple[int, ...] | None:
-    given = interface.get("strides")
-    if given is None:
+    value = interface.get("strides")
+    if value is None:
         return None
     try:
-        strides = tuple(_as_int(stride) for stride in given)
+        strides = tuple(_as_int(stride) for stride in value)
     except TypeError:
-        _refuse(name, "strides", given, "it has to be None or a tuple of ints", TypeError)
+        _refuse(name, "strides", value, "it has to be None or a tuple of ints", TypeError)
     if len(strides) != len(lengths):
-        _refuse(name, "strides", given, f"it has to be as long as the shape {interface['shape']}", ValueError)
+        _refuse(name, "strides", value, f"it has to be as long as the shape {interface['shape']}", ValueError)
     return strides
 
 
 def _read_stream(interface: dict[str, Any], name: str) -> int:
-    given = interface.get("stream")
-    if given is None:
+    value = interface.get("stream")
+    if value is None:
         return 0
     try:
-        stream = _as_int(given)
+        stream = _as_int(value)
     except TypeError:
-        _refuse(name, "stream", given, "it has to be None, or a stream's handle as int", TypeError)
+        _refuse(name, "stream", value, "it has to be None, or a stream's handle as int", TypeError)
     if not 1 <= stream < 1 << 64:
         why = "1 is the legacy default stream, 2 the per-thread one, None is none to wait for, 0 is no handle"
-        _refuse(name, "stream", given, why, ValueError)
+        _refuse(name, "stream", value, why, ValueError)
     return stream

@@ -41,18 +41,18 @@ def access_policy_window(
     that a capture records inside of the context keep the window in the graph.
     """
     ordinal, address, size = device_span(memory, "memory")
-    found = Stream.from_any(stream, ordinal)
-    if found.device_index != ordinal:
+    worker = Stream.from_any(stream, ordinal)
+    if worker.device_index != ordinal:
         raise ValueError(
-            f"stream is on device {found.device_index}, the memory on {ordinal}; "
+            f"stream is on device {worker.device_index}, the memory on {ordinal}; "
             f"pass a stream of device {ordinal}"
         )
-    before = found.get_access_policy_window()
-    found.set_access_policy_window(address, size, hit_ratio, hit, miss)
+    before = worker.get_access_policy_window()
+    worker.set_access_policy_window(address, size, hit_ratio, hit, miss)
     try:
         yield AccessPolicyWindow(address, size, hit_ratio, hit, miss)
     finally:
         if before is None:
-            found.reset_access_policy_window()
+            worker.reset_access_policy_window()
         else:
-            found.set_access_policy_window(*before)
+            worker.set_access_policy_window(*before)

@@ -134,7 +134,8 @@ MEMORY = {
         register_free_memory_callback select_backend sleeping
     """,
     "memory.addresses": "AddressInfo address_info",
-    "memory.driver_pool": "DriverPool",
+    "memory.driver_pool": "DriverMemory DriverPool",
+    "memory.ipc_handles": "IPCAllocationHandle IPCBufferDescriptor",
     "memory.growth": "Mark compare_snapshots mark",
     "memory.history.recording": "annotate record_history tag",
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",

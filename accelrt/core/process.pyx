@@ -9,11 +9,14 @@ import os
 import sys
 import threading  # whose own part in a child comes before ours
 import warnings
+from _thread import allocate_lock
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
 from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
-from accelrt.core.locks cimport WITHOUT_GIL, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
+from accelrt.core.locks cimport (
+    WITHOUT_GIL, begin_turn, end_turn, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock,
+)
 from accelrt.status cimport refuse_copy
 
 
@@ -194,11 +197,116 @@ cdef void go_on_in_c() noexcept nogil:
 
 cdef void begin_anew_in_c() noexcept nogil:
     cdef int index
+    note_fork()
     for index in range(function_count):
         if functions[index].child != NULL:
             trace("child", functions[index].name)
             functions[index].child()
     pthread_mutex_unlock(&table)
+
+
+# --- locks of Python's in a child of a fork ---------------------------------------------------------------------------
+
+cdef enum:
+    MOST_NESTED = 64
+
+cdef long forks = 0                          # how many forks made this process: of its parent, of that one's, ...
+cdef unsigned long[MOST_NESTED] forking      # the thread that made each
+cdef int renewing = 0                        # where there is no GIL, of a lock that is being renewed
+
+
+cdef void note_fork() noexcept nogil:
+    global forks
+    if forks < MOST_NESTED:
+        forking[forks] = PyThread_get_thread_ident()
+    forks += 1
+
+
+cdef class ForkSafeLock:
+    """A lock of Python code, as threading.RLock is, that nobody holds in a child of a fork but the thread that forked.
+
+        with lock:
+            ...
+
+    A thread may take it again, and gives it back as often.  In a child a lock that another thread of the parent's held would
+    stay locked for ever; this one is free there.  What it guards may be half changed.
+    """
+
+    cdef object lock          # of _thread
+    cdef unsigned long owner  # the thread that has it; 0: none
+    cdef long depth           # how often
+    cdef long forks           # those before it was last renewed
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self.lock = allocate_lock()
+        self.forks = forks
+
+    cdef bint is_kept(self) noexcept:
+        # Whether its owner made all forks since.
+        cdef long index
+        for index in range(self.forks, forks):
+            if index >= MOST_NESTED or forking[index] != self.owner:
+                return False
+        return True
+
+    cdef int renew(self) except -1:
+        new = allocate_lock()
+        begin_turn(&renewing)
+        before = self.lock  # no-cython-lint  it is to die behind the lock
+        if self.forks != forks:
+            if self.owner == 0 or not self.is_kept():
+                self.lock, self.owner, self.depth = new, 0, 0
+            self.forks = forks
+        end_turn(&renewing)
+        return 0
+
+    def acquire(self, bint blocking=True) -> bool:
+        """Takes the lock, or takes it again.
+
+        Arguments:
+            blocking: bool, whether to wait where another thread has it.
+        Returns:
+            bool, whether the calling thread has it.
+        """
+        cdef unsigned long thread = PyThread_get_thread_ident()
+        if self.forks != forks:
+            self.renew()
+        if self.owner != thread:
+            if not self.lock.acquire(blocking):
+                return False
+            self.owner = thread
+        self.depth += 1
+        return True
+
+    def release(self) -> None:
+        """Gives the lock back once.
+
+        Raises:
+            RuntimeError: the calling thread does not have it.
+        """
+        if not self.held_here():
+            raise RuntimeError("the calling thread gives back a lock that it does not have")
+        self.depth -= 1
+        if self.depth == 0:
+            self.owner = 0
+            self.lock.release()
+
+    def held_here(self) -> bool:
+        """Tells whether the calling thread has it."""
+        if self.forks != forks:
+            self.renew()
+        return self.owner == PyThread_get_thread_ident()
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "threads of this process wait for it; make another one")
 
 
 # --- around a fork, in Python -----------------------------------------------------------------------------------------

@@ -48,15 +48,15 @@ def listed() -> list[Listed] | None:
         facts = {key.strip(): value.strip() for key, _, value in lines}
         if facts.get("GPU Excluded", "No") != "No":
             continue
-        uuid, place, minor = (facts.get(key, "") for key in ("GPU UUID", "Bus Location", "Device Minor"))
-        if not uuid.startswith("GPU-") or "?" in uuid or not place or not minor:
+        uuid, location, minor = (facts.get(key, "") for key in ("GPU UUID", "Bus Location", "Device Minor"))
+        if not uuid.startswith("GPU-") or "?" in uuid or not location or not minor:
             return None
         try:
             is_ours = may_open(NODES / f"nvidia{minor}")
         except OSError:
             return None  # a card that is lost, say: NVML and the driver know better
         if is_ours:
-            cards.append(Listed(uuid, pci_bus_id(place), facts.get("Model", "")))
+            cards.append(Listed(uuid, pci_bus_id(location), facts.get("Model", "")))
     return sorted(cards, key=lambda card: card.pci_bus_id) or None
 
 

@@ -156,10 +156,10 @@ class Source:
         name, parameters, result, end = self.signature(at)
         if result is None:
             return []
-        taken = [parameter(part, self.classes) for part in split_top(parameters)]
-        if re.fullmatch(r"__(eq|contains|getitem|setitem|delitem)__", name) and "/" not in taken:
-            taken.append("/")
-        head = f"{indent}def {name}({', '.join(taken)}) -> {result}:"
+        arguments = [parameter(part, self.classes) for part in split_top(parameters)]
+        if re.fullmatch(r"__(eq|contains|getitem|setitem|delitem)__", name) and "/" not in arguments:
+            arguments.append("/")
+        head = f"{indent}def {name}({', '.join(arguments)}) -> {result}:"
         if re.match(r"\s*async", self.lines[at]):
             head = head.replace("def ", "async def ", 1)
         doc = self.docstring(end, indent + "    ")
@@ -175,21 +175,21 @@ class Source:
 
     def said_in_class(self, at: int) -> set[str]:
         """The names that `# stub:` lines of the class at a line give."""
-        said: set[str] = set()
+        names: set[str] = set()
         while at < len(self.lines) and INSIDE.match(self.lines[at]):
             if match := re.match(r"    # stub: (?:def )?(\w+)", self.lines[at]):
-                said.add(match[1])
+                names.add(match[1])
             at += 1
-        return said
+        return names
 
     def class_body(self, at: int, name: str) -> tuple[list[str], int]:
         """The stub of a class's members, and the line behind the class."""
-        doc, said, decorators = self.docstring(at, "    "), self.said_in_class(at), list[str]()
+        doc, stubbed, decorators = self.docstring(at, "    "), self.said_in_class(at), list[str]()
         at = self.lines.index(doc[0], at) + len(doc) if doc else at
         members = without_signature(doc)
         texts = attribute_texts(doc)
         for attribute, (access, kind) in self.attributes.get(name, {}).items():
-            if attribute.startswith("_") or attribute in said:
+            if attribute.startswith("_") or attribute in stubbed:
                 continue
             text = texts.get(attribute)
             if access == "public":
@@ -208,7 +208,7 @@ class Source:
             elif re.match(r"    @(property|staticmethod|classmethod|\w+\.setter)", line):
                 decorators.append(line)
             elif match := re.match(r"    (?:async )?def (\w+)", line):
-                if match[1] in said:
+                if match[1] in stubbed:
                     self.document(members, at, "    ")
                 else:
                     members += self.function(at, "    ", decorators)
@@ -223,7 +223,7 @@ class Source:
     def body(self) -> list[str]:
         """The stub's lines, without its imports."""
         stub, at, head = list[str](), 0, ""
-        said = {match[1] for line in self.lines if (match := re.match(r"# stub: def (\w+)", line))}
+        stubbed = {match[1] for line in self.lines if (match := re.match(r"# stub: def (\w+)", line))}
         names_all = any(re.match(r"(def .*\) -> |# stub: )", line) for line in self.lines)
         names_all = names_all and not any(line.startswith("__all__ = ") for line in self.lines)
         while at < len(self.lines):
@@ -233,7 +233,7 @@ class Source:
             elif line.startswith(("# stub: ", "__all__ = ")):
                 stub.append(line.removeprefix("# stub: "))
             elif match := re.match(r"(?:async )?def (\w+)", line):
-                if match[1] in said:
+                if match[1] in stubbed:
                     self.document(stub, at, "")
                 else:
                     stub += self.function(at, "", [])
@@ -292,7 +292,7 @@ def imports_for(text: str, module: str, classes: Classes) -> list[str]:
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     own = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     own |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    known = {name: source for source, names in SOURCES.items() for name in names.split()}
+    sources = {name: source for source, names in SOURCES.items() for name in names.split()}
     lines = set()
     used = {node.id for node in names if isinstance(node.ctx, ast.Load)} - set(re.findall(r"@(\w+)\.", text))
     for name in sorted(used - own):
@@ -300,8 +300,8 @@ def imports_for(text: str, module: str, classes: Classes) -> list[str]:
             lines.add("from accelrt.devices.device import device as Device")
         elif name in MODULES:
             lines.add(MODULES[name])
-        elif name in known or classes.get(name, module) != module:
-            lines.add(f"from {known.get(name) or classes[name]} import {name}")
+        elif name in sources or classes.get(name, module) != module:
+            lines.add(f"from {sources.get(name) or classes[name]} import {name}")
         elif not hasattr(builtins, name):
             raise SystemExit(f"{module}: where does {name} come from?  Say so in SOURCES of stubgen.py")
     return sorted(lines, key=lambda line: (line.startswith("from accelrt"), line))

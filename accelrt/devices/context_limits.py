@@ -63,14 +63,14 @@ def set_limit(limit: str, value: int, device: DeviceArgument | None = None) -> i
     """
     number, ordinal = number_of(limit), ordinal_of(device)
     try:
-        wanted = operator.index(value)
+        number_of_units = operator.index(value)
     except TypeError:
         raise TypeError(f"value is {value!r} of type {type(value).__name__}; pass an int") from None
-    if not 0 <= wanted < 1 << 64:
-        raise ValueError(f"value is {wanted}; it goes from 0 to 2**64 - 1")
-    code = Rows().limit_set(ordinal, number, wanted)
+    if not 0 <= number_of_units < 1 << 64:
+        raise ValueError(f"value is {number_of_units}; it goes from 0 to 2**64 - 1")
+    code = Rows().limit_set(ordinal, number, number_of_units)
     if code:
-        raise refusal(code, "limit_set", ("device", ordinal, "limit", limit, "value", wanted))
+        raise refusal(code, "limit_set", ("device", ordinal, "limit", limit, "value", number_of_units))
     return get_limit(limit, ordinal)
 
 
@@ -90,10 +90,10 @@ def reset_persisting_l2_cache(device: DeviceArgument | None = None) -> None:
 
 
 def number_of(limit: str) -> int:
-    found = LIMITS.get(limit) if isinstance(limit, str) else None
-    if found is None:
+    number = LIMITS.get(limit) if isinstance(limit, str) else None
+    if number is None:
         raise ValueError(f"limit {limit!r} is not known; it may be {', '.join(LIMITS)}")
-    return found
+    return number
 
 
 def ordinal_of(device: DeviceArgument | None) -> int:
@@ -101,7 +101,7 @@ def ordinal_of(device: DeviceArgument | None) -> int:
     return current_device() if ordinal < 0 else ordinal
 
 
-def refusal(code: int, row: str, given: tuple[object, ...]) -> Exception:
+def refusal(code: int, row: str, arguments: tuple[object, ...]) -> Exception:
     if code in (NOT_SUPPORTED, UNSUPPORTED_LIMIT):
-        return status_error(NOT_SUPPORTED, row, given, NO_LIMITS)
-    return status_error(code, row, given)
+        return status_error(NOT_SUPPORTED, row, arguments, NO_LIMITS)
+    return status_error(code, row, arguments)

@@ -28,14 +28,14 @@ def active_contexts() -> tuple[int, ...]:
     is there from the first call on that would make one on a GPU, and takes nothing.
     """
     rows = Rows()
-    found = []
+    ordinals = []
     for ordinal in range(device_count()):
         code, active = rows.context_active(ordinal)
         if code:
             raise status_error(code, "context_active", ("device", ordinal))
         if active:
-            found.append(ordinal)
-    return tuple(found)
+            ordinals.append(ordinal)
+    return tuple(ordinals)
 
 
 def stray_contexts(allowed: DeviceArgument | Iterable[DeviceArgument] | None = None) -> tuple[int, ...]:
@@ -54,8 +54,8 @@ def stray_contexts(allowed: DeviceArgument | Iterable[DeviceArgument] | None = N
     What makes them are calls before set_device(), on threads that chose no device, and libraries that take
     device 0 where they are told none.  CUDA_VISIBLE_DEVICES hides what a process is not meant to use.
     """
-    meant = {current_device()} if allowed is None else set(ordinals_of(allowed))
-    return tuple(ordinal for ordinal in active_contexts() if ordinal not in meant)
+    expected = {current_device()} if allowed is None else set(ordinals_of(allowed))
+    return tuple(ordinal for ordinal in active_contexts() if ordinal not in expected)
 
 
 def ordinals_of(devices: DeviceArgument | Iterable[DeviceArgument]) -> list[int]:

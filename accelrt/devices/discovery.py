@@ -33,11 +33,11 @@ def count() -> int:
     text = os.environ.get(VISIBLE)
     if visible.device_order(os.environ.get(visible.ORDER)) is None:
         return 0  # cuInit fails
-    found = physical()
-    if found is None:
+    cards = physical()
+    if cards is None:
         return len(probe())
     # The same in every order: a list does not mix.
-    return len(visible.resolve(text, [card.uuid for card in found]))
+    return len(visible.resolve(text, [card.uuid for card in cards]))
 
 
 def physical() -> Sequence[procfs.Listed | Card] | None:
@@ -46,12 +46,12 @@ def physical() -> Sequence[procfs.Listed | Card] | None:
     if listed is not None:
         return listed
     try:
-        found, lost = listing()
+        cards, lost = listing()
     except ReadingError:
         return None
-    if lost or any(card.mig_mode for card in found):
+    if lost or any(card.mig_mode for card in cards):
         return None
-    return sorted(found, key=lambda card: card.pci_bus_id)
+    return sorted(cards, key=lambda card: card.pci_bus_id)
 
 
 # --- the driver, asked in a process of its own ------------------------------------------------------------
@@ -86,7 +86,7 @@ _has_library = True
 
 
 @dataclass(frozen=True)
-class Asked:
+class DriverDevice:
     """One device as the driver has it: UUID as 32 hexadecimal digits, PCI bus id, bytes of memory, name."""
 
     digits: str
@@ -95,7 +95,7 @@ class Asked:
     name: str
 
 
-def probe() -> list[Asked]:
+def probe() -> list[DriverDevice]:
     """The devices that a process with this environment would have, in the driver's order.
 
     Takes some tenths of a second where there is a driver.  Nothing is kept, but that there is no libcuda.
@@ -116,4 +116,4 @@ def probe() -> list[Asked]:
     if done.stderr.startswith(NO_LIBRARY):
         _has_library = False
     rows = [line.split(maxsplit=4) for line in done.stdout.splitlines() if line.startswith("device ")]
-    return [Asked(row[1], row[2].lower(), int(row[3]), row[4] if len(row) > 4 else "") for row in rows]
+    return [DriverDevice(row[1], row[2].lower(), int(row[3]), row[4] if len(row) > 4 else "") for row in rows]

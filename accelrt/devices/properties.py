@@ -92,7 +92,7 @@ class DeviceProperties:
         return value
 
 
-def asked(call: str, ordinal: int, *more: int) -> Any:
+def ask(call: str, ordinal: int, *more: int) -> Any:
     code, answer = getattr(Rows(), call)(ordinal, *more)
     if code:
         raise status_error(code, call, ("device", ordinal, *(("attribute", more[0]) if more else ())))
@@ -110,19 +110,17 @@ def read_properties(ordinal: int) -> DeviceProperties:
         code, value = rows.device_attribute(ordinal, number)
         if code == 0:  # a driver may lack one all the same
             attributes[name] = value
-    known = {}
+    values = {}
     for each in fields(DeviceProperties):
         name = DRIVER_NAMES.get(each.name, each.name)
         if name in ATTRIBUTES:
-            known[each.name] = (
-                attributes[name]
-                if name in attributes
-                else asked("device_attribute", ordinal, ATTRIBUTES[name])
+            values[each.name] = (
+                attributes[name] if name in attributes else ask("device_attribute", ordinal, ATTRIBUTES[name])
             )
     return DeviceProperties(
-        name=asked("device_name", ordinal),
-        uuid=UUID(bytes=asked("device_uuid", ordinal)),
-        total_memory=asked("device_memory", ordinal),
+        name=ask("device_name", ordinal),
+        uuid=UUID(bytes=ask("device_uuid", ordinal)),
+        total_memory=ask("device_memory", ordinal),
         attributes=attributes,
-        **known,
+        **values,
     )

@@ -8,10 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # CUdevWorkqueueConfigScope, in the order of its numbers.
-SCOPES = {
-    "device_ctx": "CU_WORKQUEUE_SCOPE_DEVICE_CTX",
-    "balanced": "CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED",
-}
+SCOPES = {"device_ctx": "CU_WORKQUEUE_SCOPE_DEVICE_CTX", "balanced": "CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED"}
 IN_LOCALITY = 2  # CUdevSmResourceGroup_flags
 
 

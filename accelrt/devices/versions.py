@@ -85,11 +85,11 @@ def warn_of_what_is_old() -> None:
 
 def complaints() -> list[str]:
     """Returns what there is to say of the driver in use and its devices; [] where all is new enough."""
-    found = []
+    texts = []
     has, needed = driver_version(), stack()
     if has < needed.cuda:
         branch = f" {kernel_driver_version() or ''}".rstrip()
-        found.append(
+        texts.append(
             f"NVIDIA's driver{branch} has CUDA {number(has)}, but the installed cuda-bindings are of CUDA "
             f"{number(runtime_version())}: what this driver lacks answers NOT_SUPPORTED, and it loads no "
             f"kernels that CUDA {needed.cuda[0]} compiled.  Upgrade it to branch {needed.branch} or later "
@@ -97,17 +97,17 @@ def complaints() -> list[str]:
             f"{number(has)}"
         )
     if old := old_devices(needed.capability):
-        found.append(
+        texts.append(
             f"{'; '.join(old)}: CUDA {needed.cuda[0]} compiles for {number(needed.capability)} and later "
             f"only.  Memory, streams and graphs work; compile the kernels with CUDA {needed.cuda[0] - 1}, or "
             "hide the device with CUDA_VISIBLE_DEVICES"
         )
-    return found
+    return texts
 
 
 def old_devices(least: tuple[int, int]) -> list[str]:
     rows = Rows()
-    found = []
+    texts = []
     for ordinal in range(rows.device_count()[1]):
         capability = tuple(
             rows.device_attribute(ordinal, ATTRIBUTES[f"compute_capability_{part}"])[1]
@@ -115,8 +115,8 @@ def old_devices(least: tuple[int, int]) -> list[str]:
         )
         if (0, 0) < capability < least:  # (0, 0): it did not say
             name = rows.device_name(ordinal)[1]
-            found.append(f"device {ordinal} ({name}) has compute capability {number(capability)}")
-    return found
+            texts.append(f"device {ordinal} ({name}) has compute capability {number(capability)}")
+    return texts
 
 
 def number(pair: tuple[int, ...]) -> str:

@@ -160,7 +160,7 @@ cdef long long gap_after(long long waited) noexcept nogil:
 
 cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
     global look_at
-    cdef long long begun, asked, gap
+    cdef long long begun, time_asked, gap
     cdef int code = ask(device, handle)
     if code != NOT_READY:
         return code
@@ -168,12 +168,12 @@ cdef int poll(question ask, int device, uintptr_t handle) noexcept nogil:
     if look_at == 0:
         look_at = begun + LOOK_NS
     while code == NOT_READY:
-        asked = now()
-        if (asked >= look_at or is_abandoned()) and is_to_end():
+        time_asked = now()
+        if (time_asked >= look_at or is_abandoned()) and is_to_end():
             return INTERRUPTED
-        gap = gap_after(asked - begun)
+        gap = gap_after(time_asked - begun)
         if gap < SLEEP_NS:
-            while now() < asked + gap:
+            while now() < time_asked + gap:
                 spin()
         elif pause(gap - OVERSLEEP_NS) and is_to_end():
             return INTERRUPTED
@@ -748,17 +748,17 @@ cdef int ask_event(Table* table, const PooledEvent* event, bint wait) noexcept n
 cdef void hand_on(UseStore* store, Use** uses, int device, uintptr_t stream, uintptr_t heir) noexcept nogil:
     cdef Use** link = uses
     cdef const Use* use = uses[0]
-    cdef bint known = heir == 0
+    cdef bint listed = heir == 0
     while use != NULL:
-        known = known or (use.stream == heir and use.device == device and use.event == NULL)
+        listed = listed or (use.stream == heir and use.device == device and use.event == NULL)
         use = use.next
     while link[0] != NULL:
         if link[0].stream != stream or link[0].device != device or link[0].event != NULL:
             link = &link[0].next
-        elif known:
+        elif listed:
             drop_use(store, link)
         else:
-            known = True
+            listed = True
             link[0].stream = heir
             link = &link[0].next
 

@@ -1,4 +1,5 @@
-# What nodes of graphs do, in neutral types, for the rows of the driver table that make, read and change them.
+# What nodes of graphs do, in neutral types, for the rows of the driver table that make, read and change them; and what
+# launches and streams are told beside it.
 from libc.stdint cimport uint64_t, uintptr_t
 
 ctypedef void (*host_fn)(void* data) noexcept nogil
@@ -64,6 +65,11 @@ cdef enum:  # NodeParams.type: CUgraphNodeType
     NODE_FREE = 11
     NODE_CONDITION = 13
 
+cdef enum:  # NodeParams.kind of a condition; conditional_add takes the first two
+    CONDITION_IF = 0      # the first body unless the value is 0; else the second, where there is one
+    CONDITION_WHILE = 1
+    CONDITION_SWITCH = 2  # the body with the value's number, where there is one
+
 cdef enum:  # NodeParams.kind of an allocation
     ALLOCATE_DEVICE = 0
     ALLOCATE_HOST = 1     # page-locked; CUDA 13.0, as
@@ -73,3 +79,13 @@ cdef enum:  # graph_instantiate flags
     INSTANTIATE_AUTO_FREE = 1   # a launch first frees what the one before left allocated
     INSTANTIATE_FOR_DEVICE = 4  # kernels may launch it
     INSTANTIATE_PRIORITIES = 8  # nodes keep the priorities that they were captured with
+
+cdef enum:  # kernel_launch_with flags
+    LAUNCH_COOPERATIVE = 1   # all blocks run at once
+    LAUNCH_PROGRAMMATIC = 2  # may begin before the stream's kernel before it has ended, where that one allows it
+
+cdef enum:  # stream_attribute_set and _get, numbers of CUlaunchAttributeID
+    ATTRIBUTE_SYNC_POLICY = 3  # CUsynchronizationPolicy numbers: how a thread waits for the stream
+    ATTRIBUTE_PRIORITY = 8
+    ATTRIBUTE_DOMAIN_MAP = 9   # memory synchronisation domains, from 0, of the logical domains default and remote
+    ATTRIBUTE_DOMAIN = 10      # the logical domain: 0 is default, 1 remote

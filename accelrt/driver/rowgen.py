@@ -41,11 +41,12 @@ AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 # Rows that may wait within the driver, for room in a queue or for work of the stream.
 MAY_WAIT = re.compile(
     "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
-    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)"
+    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
 )
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
 IN_NO_CONTEXT = re.compile(
-    "device_(?!synchronize)|can_access_peer|granularity|async_|stream_is_capturing|context_"
+    "device_(?!synchronize)|can_access_peer|granularity|async_(?!alloc|free)|pool_create"
+    "|stream_is_capturing|context_"
 )
 # Of these what says the same of a device whose context is lost.
 IN_ANY_STATE = re.compile("device_(name|uuid|pci_bus_id|memory|attribute)$")
@@ -59,7 +60,7 @@ HANDLES = {
     **{"stream": "CUstream", "event": "CUevent", "start": "CUevent", "end": "CUevent"},
     **{"graph": "CUgraph", "body": "CUgraph", "exec_": "CUgraphExec", "exec": "CUgraphExec"},
     **{"node": "CUgraphNode", "module": "CUmodule", "function": "CUfunction"},
-    **{"handle": "CUmemGenericAllocationHandle"},
+    **{"handle": "CUmemGenericAllocationHandle", "pool": "CUmemoryPool"},
 }
 # How the host driver finds what a handle names, and what it answers where that is nothing.
 LOOK_UPS = {
@@ -67,6 +68,7 @@ LOOK_UPS = {
     "HostEvent*": ("find_event({})", "INVALID_HANDLE"),
     "HostFunction*": ("find_function({})", "INVALID_HANDLE"),
     "HostModule*": ("find_module({})", "INVALID_HANDLE"),
+    "HostPool*": ("find_pool({})", "INVALID_VALUE"),
     "Graph*": ("find_graph({})", "INVALID_VALUE"),
     "Exec*": ("find_exec({})", "INVALID_VALUE"),
 }
@@ -257,12 +259,12 @@ def python_call(row: Row) -> str:
         passed.append(value)
     pointers = [a for a in read if a.type in POINTERS]
     declared += [f"cdef uintptr_t {a.name}_ = {a.name}" for a in pointers]
-    taken = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
+    parameters = ", ".join(a.name if a in pointers else f"{a.type} {a.name}" for a in read)
     body = "".join(f"        {line}\n" for line in declared)
     kinds = ["int", *(python_kind(answer) for answer in answers[1:])]
     result = "int" if len(answers) == 1 else f"tuple[{', '.join(kinds)}]"
     return (
-        f"    def {row.name}(self{', ' if taken else ''}{taken}) -> {result}:\n"
+        f"    def {row.name}(self{', ' if parameters else ''}{parameters}) -> {result}:\n"
         f"        cdef int code\n{body}"
         f"        with nogil:\n"
         f"            code = self.table.{row.name}({', '.join(passed)})\n"
@@ -303,17 +305,17 @@ def row_around(row: Row, call: str, context: tuple[str, str], declared: str = ""
     )
 
 
-def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> str:
+def one_call(row: Row, symbol: Symbol, pointer: str, values: tuple[str, ...]) -> str:
     """A row of the cuda driver that is one call.
 
     What has another type there is cast; an answer is written to a variable of that type first.  What takes
     the device itself is called in no context.
     """
-    types, declared, after, passed, known = row.types, "", "", [], []
-    for value, type_ in zip(given, symbol.parameters, strict=True):
+    types, declared, after, passed, checks = row.types, "", "", [], []
+    for value, type_ in zip(values, symbol.parameters, strict=True):
         check_handle(row, value, type_.rstrip("*"))
         if type_ == "CUdevice":
-            known.append(f"0 <= {value} < device_total")
+            checks.append(f"0 <= {value} < device_total")
             value = f"devices[{value}].handle"
         elif value.startswith("out_") and types[value] not in (type_, "char*"):
             declared += f"    cdef {type_[:-1]} new_{value} = <{type_[:-1]}>0\n"
@@ -323,8 +325,8 @@ def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> 
             value = f"<{type_}>{value}"
         passed.append(value)
     context = context_of(row)
-    if known or not symbol.in_context:
-        refusal = f" if {' and '.join(known)} else INVALID_DEVICE" if known else ""
+    if checks or not symbol.in_context:
+        refusal = f" if {' and '.join(checks)} else INVALID_DEVICE" if checks else ""
         context = f"    cdef int code = SUCCESS{refusal}\n", "code"
     return row_around(row, f"{pointer}({', '.join(passed)})", context, declared, after)
 
@@ -332,9 +334,9 @@ def one_call(row: Row, symbol: Symbol, pointer: str, given: tuple[str, ...]) -> 
 def check_handle(row: Row, value: str, type_: str) -> None:
     """Raises ValueError where a handle would be cast to another's type, which no compiler sees."""
     name = value.removeprefix("out_")
-    wanted = HANDLES.get(name, "no handle")
-    if value in row.types and wanted != type_ and (name in HANDLES or type_ in HANDLES.values()):
-        raise ValueError(f"{row.name} passes {value} ({wanted}) for a {type_}")
+    expected = HANDLES.get(name, "no handle")
+    if value in row.types and expected != type_ and (name in HANDLES or type_ in HANDLES.values()):
+        raise ValueError(f"{row.name} passes {value} ({expected}) for a {type_}")
 
 
 def gated(body: Body, lock: str) -> str:
@@ -363,7 +365,7 @@ def gated(body: Body, lock: str) -> str:
 
 def read_bodies(text: str, rows: list[Row]) -> list[Body]:
     by_name = {row.name: row for row in rows}
-    return [Body(by_name[name], kind, read_arguments(taken)) for name, kind, taken in BODY.findall(text)]
+    return [Body(by_name[name], kind, read_arguments(words)) for name, kind, words in BODY.findall(text)]
 
 
 def fill_rows(text: str, derived: list[str], rows: list[Row]) -> str:
@@ -396,8 +398,8 @@ def fill_cuda(
     entries: list[str] = []
     derived = [row_around(each.row, each.call, context_of(each.row)) for each in read_bodies(text, rows)]
     for symbol in read_symbols(functions):
-        taken = symbol.name in pointers.values()
-        pointer = f"{symbol.name}_v{symbol.version}" if taken else symbol.name
+        has_pointer = symbol.name in pointers.values()
+        pointer = f"{symbol.name}_v{symbol.version}" if has_pointer else symbol.name
         pointers[symbol.type] = pointer
         is_shared = symbol.type in declared
         if (pointer in called and not is_shared) != (module == "memory"):

@@ -22,7 +22,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 10
+    TABLE_VERSION = 11
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -250,6 +250,7 @@ cdef struct Table:
     # loads an image that module_load refused once more, to write what the compiler or the loader says; "" for nothing
     int (*module_log)(int device, const char* image, char* out_log) noexcept nogil
     int (*module_loading)(int* out_mode) noexcept nogil  # CUmoduleLoadingMode numbers
+    int (*function_name)(uintptr_t function, char* out_text) noexcept nogil  # as much of it as there is room for
 
     # between processes
     int (*ipc_event_export)(int device, uintptr_t event, char* out_ipc) noexcept nogil
@@ -257,22 +258,30 @@ cdef struct Table:
     int (*ipc_memory_export)(int device, uintptr_t address, char* out_ipc) noexcept nogil
     int (*ipc_memory_open)(int device, const char* handle, uintptr_t* out_address) noexcept nogil
     int (*ipc_memory_close)(int device, uintptr_t address) noexcept nogil
+    # pools that the caller makes, of at most limit bytes (0: the driver's choice).  One leaves as a file, as physical memory
+    # does; imported, it gives none, but opens pointers to its process's.  A destroyed one lives until all of it is freed
+    int (*pool_create)(int device, size_t limit, uintptr_t* out_pool) noexcept nogil
+    int (*pool_destroy)(uintptr_t pool) noexcept nogil
+    int (*pool_export)(uintptr_t pool, int* out_file) noexcept nogil
+    int (*pool_import)(int device, int file, uintptr_t* out_pool) noexcept nogil
+    int (*pool_alloc)(int device, uintptr_t stream, uintptr_t pool, size_t size, uintptr_t* out_address) noexcept nogil
+    int (*pool_pointer_export)(int device, uintptr_t address, char* out_ipc) noexcept nogil
+    int (*pool_pointer_import)(int device, uintptr_t pool, const char* handle, uintptr_t* out_address) noexcept nogil
+    int (*pool_trim)(uintptr_t pool, size_t keep) noexcept nogil
+    int (*pool_get)(uintptr_t pool, int attribute, uint64_t* out_value) noexcept nogil  # CUmemPool_attribute numbers
+    int (*pool_set)(uintptr_t pool, int attribute, uint64_t value) noexcept nogil
+    int (*pool_access_set)(uintptr_t pool, int peer, int access) noexcept nogil  # as async_access_set
+    int (*pool_access_get)(uintptr_t pool, int peer, int* out_access) noexcept nogil
 
     # the end of the process: nothing may be called after it
     int (*close)() noexcept nogil  # waits for callbacks that still run; leaves the devices alone
 
 
-# The numbers that rows take and answer, but for those of memory (memory.pxd, managed.pxd).
+# The numbers that rows take and answer; memory.pxd, managed.pxd and node_params.pxd have more.
 
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0
     STREAM_NON_BLOCKING = 1
-
-cdef enum:  # stream_attribute_set and _get, numbers of CUlaunchAttributeID
-    ATTRIBUTE_SYNC_POLICY = 3  # CUsynchronizationPolicy numbers: how a thread waits for the stream
-    ATTRIBUTE_PRIORITY = 8
-    ATTRIBUTE_DOMAIN_MAP = 9   # memory synchronisation domains, from 0, of the logical domains default and remote
-    ATTRIBUTE_DOMAIN = 10      # the logical domain: 0 is default, 1 remote
 
 cdef enum:  # event_create flags
     EVENT_DEFAULT = 0
@@ -289,12 +298,3 @@ cdef enum:  # capture_status answers
     CAPTURE_NONE = 0
     CAPTURE_ACTIVE = 1
     CAPTURE_INVALIDATED = 2
-
-cdef enum:  # kinds of conditions; conditional_add takes the first two
-    CONDITION_IF = 0      # the first body unless the value is 0; else the second, where there is one
-    CONDITION_WHILE = 1
-    CONDITION_SWITCH = 2  # the body with the value's number, where there is one
-
-cdef enum:  # kernel_launch_with flags
-    LAUNCH_COOPERATIVE = 1   # all blocks run at once
-    LAUNCH_PROGRAMMATIC = 2  # may begin before the stream's kernel before it has ended, where that one allows it

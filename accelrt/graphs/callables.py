@@ -6,12 +6,12 @@ import bisect
 import functools
 import itertools
 import numbers
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
+from accelrt.core.process import ForkSafeLock
 from accelrt.devices.device import current_device
 from accelrt.graphs.array_spec import ArraySpec, host_bytes, require_alike, spec_of
 from accelrt.graphs.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
@@ -24,7 +24,7 @@ class Turns:
     """The one stream at a time on which callables that share a pool are replayed."""
 
     def __init__(self, last: Stream) -> None:
-        self.lock: threading.RLock = threading.RLock()  # copying in and replaying are one step
+        self.lock: ForkSafeLock = ForkSafeLock()  # copying in and replaying are one step
         self.last: Stream = last
 
     def take(self, current: Stream) -> None:

@@ -1075,7 +1075,7 @@ def argument_kinds(given: Kernel | None, int count) -> list[str]:
     cdef list kinds = ["unknown"] * count
     cdef Kernel kernel = given
     cdef int index
-    for index in range(count if kernel is not None and kernel.takes.told else 0):
+    for index in range(count if kernel is not None and kernel.takes.has_signature else 0):
         kinds[index] = "value" if kernel.takes.each[index].kind != POINTER else (
             "writes" if kernel.takes.each[index].writes else "reads")
     return kinds
@@ -1144,6 +1144,8 @@ def blocks_of(CUDAGraph graph not None) -> set[int]:
 cdef class Given:
     """Memory that a name is given, and what it keeps alive."""
 
+    cdef object name, memory
+    cdef int index            # of the name, among those of the Bindings
     cdef uintptr_t address
     cdef NodeChange change
     cdef object __weakref__
@@ -1312,7 +1314,7 @@ cdef class Bindings:
             count_uses(source, 1)
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
-            left = self.put_memory(graph, memory, changes)
+            left = self.put_memory(graph, changes)
         finally:
             end_use(&access)
             count_uses(source, -1)
@@ -1321,29 +1323,29 @@ cdef class Bindings:
         if left:
             drain()
 
-    cdef bint put_memory(self, CUDAGraph graph, dict memory, list changes) except -1:
+    cdef bint put_memory(self, CUDAGraph graph, list changes) except -1:
         # Answers whether something waits for streams.  What there was is kept until the driver took all.
         cdef Operand side
+        cdef Given given
         cdef bint left = False
         cdef int index
         for index in range(self.name_count):
             self.names[index].changes = False
-        for name, change in zip(memory, changes):
-            index = self.places[name]
-            side.address = self.names[index].wanted = (<Given>change).address
-            look_again(&side, memory[name], name)  # as when it was read
-            watch.refuse_sleeping(side.address, name)
-            self.names[index].changes = True
+        for given in changes:
+            side.address = self.names[given.index].wanted = given.address
+            look_again(&side, given.memory, given.name)  # as when it was read
+            watch.refuse_sleeping(side.address, given.name)
+            self.names[given.index].changes = True
         try:
-            for name, change in zip(memory, changes):
-                graph.keep_change(self.keys[self.places[name]], (<Given>change).change)
+            for given in changes:
+                graph.keep_change(self.keys[given.index], given.change)
             self.change(graph)
         except BaseException:
-            for name, change in zip(memory, changes):
-                graph.undo_change(self.keys[self.places[name]], (<Given>change).change)
+            for given in changes:
+                graph.undo_change(self.keys[given.index], given.change)
             raise
-        for change in changes:
-            left = graph.finish_change((<Given>change).change) or left
+        for given in changes:
+            left = graph.finish_change(given.change) or left
         return left
 
     cdef Given look(self, object name, object memory, Operand* side):
@@ -1369,6 +1371,7 @@ cdef class Bindings:
         keep_side(record, side.source, memory if view is None else view, side.ordinal, side.block)
         change.things = [record.kept]
         change.sides = [thing for thing in record.kept if isinstance(thing, Side)]
+        made.name, made.memory, made.index = name, memory, index
         made.address, made.change = side.address, change
         return made
 

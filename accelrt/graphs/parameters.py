@@ -3,12 +3,12 @@ copy."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from accelrt.annotations import Memory
+from accelrt.core.process import ForkSafeLock
 from accelrt.graphs.edits import (
     Bindings,
     CopyParams,
@@ -107,7 +107,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
                 "no memory was named; pass what the graph uses by name: GraphParameters(graph, x=x)"
             )
         self._graph = graph
-        self._turn = threading.RLock()  # giving memory and replaying are one step
+        self._turn = ForkSafeLock()  # giving memory and replaying are one step
         places = {name: Place(name, given, twin is not None) for name, given in memory.items()}
         require_apart(list(places.values()))
         state = graph_state(graph)

@@ -46,5 +46,5 @@ def get_library() -> str:
 
 def _capsules() -> dict[str, object]:
     """The functions of accelrt.api by name, as capsules; the library asks for them at its first call."""
-    found: dict[str, object] = lazy.later("accelrt.api").__pyx_capi__
-    return found
+    capsules: dict[str, object] = lazy.later("accelrt.api").__pyx_capi__
+    return capsules

@@ -183,14 +183,14 @@ def c_type(text: str, where: str, structs: Collection[str]) -> str:
     """A type of Cython's as C has it, to be followed by a name; ValueError where C has none."""
     bare = " ".join(text.replace("*", " ").replace("const ", " ").split())
     if bare in structs:
-        known = text.replace(bare, f"struct accelrt_{bare}")
+        type_ = text.replace(bare, f"struct accelrt_{bare}")
     elif bare in TYPES:
-        known = text.replace("bint", "int")
+        type_ = text.replace("bint", "int")
     else:
         raise ValueError(
             f"api.pxd: {where} uses {bare!r}, which headergen does not know in C; add it to TYPES"
         )
-    return f"{known.replace('*', '').strip()} {'*' * text.count('*')}"
+    return f"{type_.replace('*', '').strip()} {'*' * text.count('*')}"
 
 
 def read_members(lines: list[str], structs: Collection[str]) -> tuple[Member, ...]:

@@ -24,11 +24,7 @@ METHODS: dict[str, tuple[Any, ...]] = {
     "get_device_properties": (0,),
     "get_compute_capability": (),
 }
-WORKER: dict[str, tuple[Any, ...]] = {
-    "set_device": (0,),
-    "current_device": (),
-    "get_device_properties": (0,),
-}
+WORKER: dict[str, tuple[Any, ...]] = {"set_device": (0,), "current_device": (), "get_device_properties": (0,)}
 GUARD = ("__enter__", "__exit__")
 OURS = "accelrt.interface"
 
@@ -44,8 +40,8 @@ def check(device: str, interface: object) -> type[DeviceInterface]:
             base or cannot be called as an interface is.
     """
     if not (isinstance(interface, type) and issubclass(interface, DeviceInterface)):
-        given = bases(interface) if isinstance(interface, type) else f"it is {interface!r}"
-        reason = f"it must be a class that derives from {OURS}.DeviceInterface, but {given}"
+        bases_text = bases(interface) if isinstance(interface, type) else f"it is {interface!r}"
+        reason = f"it must be a class that derives from {OURS}.DeviceInterface, but {bases_text}"
         raise InterfaceError(refusal(device, interface, (), [reason]), device, (), (reason,))
     looks = [methods(interface, DeviceInterface, METHODS, "")]
     looks += [part(interface, name) for name in ("device", "Worker", "Event", "Stream")]
@@ -62,24 +58,24 @@ def refusal(device: str, interface: object, missing: Any, wrong: Any) -> str:
     return f"{name} cannot be registered for {device!r}: " + "; ".join([*parts, *wrong])
 
 
-def bases(found: type) -> str:
-    names = ", ".join(base.__qualname__ for base in found.__mro__[1:])
-    return f"the bases of {found.__qualname__} are {names}"
+def bases(interface: type) -> str:
+    names = ", ".join(base.__qualname__ for base in interface.__mro__[1:])
+    return f"the bases of {interface.__qualname__} are {names}"
 
 
 def methods(
-    found: type, base: type, names: dict[str, tuple[Any, ...]], prefix: str
+    interface: type, base: type, names: dict[str, tuple[Any, ...]], prefix: str
 ) -> tuple[list[str], list[str]]:
     """Names of methods that are not there, or still the base's, and complaints of those that are no good."""
     missing, wrong = [], []
     for name, arguments in names.items():
-        there = inspect.getattr_static(found, name, None)
+        there = inspect.getattr_static(interface, name, None)
         inherited = there is inspect.getattr_static(base, name, None) and name not in GIVEN.get(base, ())
         if there is None or inherited:
             missing.append(prefix + name)
-        elif not callable(getattr(found, name)):
+        elif not callable(getattr(interface, name)):
             wrong.append(f"{prefix}{name} is {there!r}, which cannot be called")
-        elif not takes(getattr(found, name), arguments):
+        elif not takes(getattr(interface, name), arguments):
             shown = ", ".join(map(repr, arguments))
             wrong.append(f"{prefix}{name}({shown}) cannot be called on the class: is it a static method?")
     return missing, wrong
@@ -113,7 +109,7 @@ def part(interface: type, name: str) -> tuple[list[str], list[str]]:
     if not issubclass(kind, base):
         advice = f"derive from it, or call {base.__name__}.register"
         return [], [f"{name} must derive from {OURS}.{base.__name__}, but {bases(kind)} ({advice})"]
-    wanted = sorted(base.__abstractmethods__)
+    abstract = sorted(base.__abstractmethods__)
     return [
-        f"{name}.{each}" for each in wanted if getattr(kind, each, None) in (None, getattr(base, each))
+        f"{name}.{each}" for each in abstract if getattr(kind, each, None) in (None, getattr(base, each))
     ], []

@@ -17,8 +17,8 @@ class OfAnyBackend(type):
 
     base: type
 
-    def __instancecheck__(cls, thing: Any) -> bool:
-        return isinstance(thing, cls.base)
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.base)
 
     def __subclasscheck__(cls, kind: type) -> bool:
         return issubclass(kind, cls.base)

@@ -111,11 +111,11 @@ def get_registered_device_interfaces() -> list[tuple[str, type[DeviceInterface]]
             interfaces.append((name, resolved(name, source)))
         except Exception as error:  # what another package's import raises is its own affair
             warnings.warn(f"the interface for {name!r} cannot be used: {error}", RuntimeWarning, stacklevel=2)
-    known = {name for name, _ in interfaces}
+    names = {name for name, _ in interfaces}
     for name, interface in [*interfaces]:
         count = interface.device_count() if name in BUILT_IN and interface.is_available() else 0
         devices = [f"{name}:{ordinal}" for ordinal in range(count)]
-        interfaces += [(each, interface) for each in devices if each not in known]
+        interfaces += [(each, interface) for each in devices if each not in names]
     return sorted(interfaces, key=order_of)
 
 

@@ -85,13 +85,13 @@ class XpuInterface(CountedInterface):
     def device_count() -> int:
         """Returns how many of Intel's GPUs the kernel lists to this process; ZE_AFFINITY_MASK is not looked
         at."""
-        found = 0
+        count = 0
         for node in CARDS.glob("renderD*"):
             try:
-                found += (node / "device" / "vendor").read_text().strip() == INTEL
+                count += (node / "device" / "vendor").read_text().strip() == INTEL
             except OSError:
                 continue
-        return found
+        return count
 
 
 class HipInterface(CountedInterface):

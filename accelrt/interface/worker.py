@@ -66,10 +66,10 @@ class CachingWorker(Worker):
     @classmethod
     def record(cls) -> tuple[Any, ...]:
         """Returns the properties of every device, read now unless they have been; can be pickled."""
-        found = cls.properties.get(cls.kind)
-        if not found:
-            found = cls.properties[cls.kind] = tuple(cls.read(ordinal) for ordinal in range(cls.count()))
-        return found
+        properties = cls.properties.get(cls.kind)
+        if not properties:
+            properties = cls.properties[cls.kind] = tuple(cls.read(ordinal) for ordinal in range(cls.count()))
+        return properties
 
     @classmethod
     def restore(cls, properties: Sequence[Any]) -> None:
@@ -90,10 +90,10 @@ class CachingWorker(Worker):
             ValueError: there is no such device, or it is of another type.
         """
         ordinal = cls.ordinal_of(device)
-        found = cls.record()
-        if not 0 <= ordinal < len(found):
-            raise ValueError(f"device {device!r} does not exist; there are {len(found)} of type {cls.kind!r}")
-        return found[ordinal]
+        rows = cls.record()
+        if not 0 <= ordinal < len(rows):
+            raise ValueError(f"device {device!r} does not exist; there are {len(rows)} of type {cls.kind!r}")
+        return rows[ordinal]
 
     @classmethod
     def ordinal_of(cls, device: Any) -> int:

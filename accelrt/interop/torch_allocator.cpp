@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+
 #include "torch_history.h"
 #include "torch_pinned.h"
 #include "torch_pools.h"
@@ -550,11 +552,12 @@ struct Allocator final : CUDAAllocator {
     return bytes;
   }
   void add_segments(SnapshotInfo &answer, int device, Pool pool) {
-    Blocks found(device);
+    Blocks blocks(device);
     std::lock_guard<std::mutex> guard(recorder.lock);
+    std::vector<std::pair<int, size_t>> order;  // the serials, and which segments of the answer have them
     bool wanted = false;
-    for (size_t index = 0; index < found.count; ++index) {
-      const TorchBlock &block = found.blocks[index];
+    for (size_t index = 0; index < blocks.count; ++index) {
+      const TorchBlock &block = blocks.blocks[index];
       if (block.opens) {
         wanted = pool == Pool(0, 0) || pool == Pool(block.pool[0], block.pool[1]);
         if (wanted) {
@@ -565,11 +568,18 @@ struct Allocator final : CUDAAllocator {
           segment.is_large = block.large;
           segment.is_expandable = block.expandable;
           segment.owner_private_pool_id = {block.pool[0], block.pool[1]};
+          order.emplace_back(block.opens, answer.segments.size());
           answer.segments.push_back(std::move(segment));
         }
       }
       if (wanted) add_block(answer.segments.back(), block, device);
     }
+#if TORCH_MINOR >= 11
+    // NCCL's collective registration takes segments in this order, which has to be the same in every rank.
+    std::sort(order.begin(), order.end());
+    for (size_t rank = 0; rank < order.size(); ++rank)
+      answer.segments[order[rank].second].registration_counter = static_cast<int32_t>(rank);
+#endif
   }
   void add_block(SegmentInfo &segment, const TorchBlock &block, int device) {
     BlockInfo info;

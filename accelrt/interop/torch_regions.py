@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-import threading
 from typing import TYPE_CHECKING
 
+from accelrt.core.process import ForkSafeLock
 from accelrt.interop import torch as installed
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Regions:
     """
 
     def __init__(self) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: ForkSafeLock = ForkSafeLock()
         self.pools: dict[Key, Any] = {}
         self.adopted: dict[tuple[int, int], Key] = {}  # by torch's id
 

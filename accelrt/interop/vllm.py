@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import threading
 from typing import TYPE_CHECKING, ClassVar
 
+from accelrt.core.process import ForkSafeLock
 from accelrt.interop.torch_regions import Regions, put_in_place, require_installed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["CuMemAllocator", "cumem_available", "install_as"]
 
 cumem_available = True
 DEFERRABLE = ("weights", "kv_cache")  # the tags that a wake_up of others leaves asleep
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 class CuMemAllocator:

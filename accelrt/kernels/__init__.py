@@ -13,12 +13,13 @@ nvrtc, jitlink      the calls of NVRTC and nvJitLink
 known_compiler      which NVRTC there is, without loading it
 host_compiler       the C++ compiler, for kernels of the host device
 host_cuda           CUDA C++ for the host device; its headers are in cuda_on_host/
+foreign             functions that other libraries loaded, for Kernel.from_handle
 host_functions      what functions of host_kernel take, and calls of plain ones
 build_process       a compiler's run, of which nothing stays
 apart               calls that no signal's exception interrupts
 cache               what was compiled, kept in memory and in files
 includes            which files a source may include, for the cache's keys
-diagnostics         a compiler's messages with the source's lines
+diagnostics         a compiler's messages with the source's lines; why a module is refused
 elementwise         elementwise kernels and their calls
 elementwise_plan    what is decided for the types, shapes and strides of a call
 elementwise_source  their text

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     data: bytes
 
 
-def run_compiler(command: Sequence[str], files: Mapping[str, str], made: str) -> Outcome:
+def run_compiler(command: Sequence[str], files: Mapping[str, str], target: str) -> Outcome:
     """Runs a compiler in a new folder.
 
     Arguments:
@@ -46,17 +46,17 @@ def run_compiler(command: Sequence[str], files: Mapping[str, str], made: str) ->
             path.
         files: mapping from the names of files to their texts, which are written into the folder first; a name
             may have folders in it.
-        made: str, the name of the file in the folder that is read afterwards.
+        target: str, the name of the file in the folder that is read afterwards.
     Raises:
         OSError: the compiler cannot be started, or the temporary folder cannot be written.
     """
     init.later("subprocess")  # imported under the lock that forks wait for
     init.later("shutil")
     init.later("tempfile")
-    return call_apart(lambda call: build(call, command, files, made))
+    return call_apart(lambda call: build(call, command, files, target))
 
 
-def build(call: Call[Outcome], command: Sequence[str], files: Mapping[str, str], made: str) -> Outcome:
+def build(call: Call[Outcome], command: Sequence[str], files: Mapping[str, str], target: str) -> Outcome:
     tempfile, shutil = init.later("tempfile"), init.later("shutil")
     remove_abandoned(tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=PREFIX)
@@ -71,7 +71,7 @@ def build(call: Call[Outcome], command: Sequence[str], files: Mapping[str, str],
                 file.write(text)
         code, output, log = run(call, [part.replace("{folder}", folder) for part in command], folder)
         try:
-            with open(os.path.join(folder, made), "rb") as result:
+            with open(os.path.join(folder, target), "rb") as result:
                 data = result.read()
         except FileNotFoundError:
             data = b""
@@ -118,11 +118,11 @@ def kill(group: int) -> None:
         pass
 
 
-def remove_abandoned(place: str) -> None:
+def remove_abandoned(folder: str) -> None:
     """Removes the folders of this user whose processes were killed: nobody holds their locks."""
     shutil = init.later("shutil")
     try:
-        with os.scandir(place) as entries:
+        with os.scandir(folder) as entries:
             names = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
     except OSError:
         return

@@ -38,20 +38,20 @@ _lock = allocate_lock()  # of the two
 
 def digest(fields: Iterable[bytes]) -> str:
     """The key of fields; their borders count."""
-    made = blake2b(digest_size=DIGEST_BYTES)
+    result = blake2b(digest_size=DIGEST_BYTES)
     for field in fields:
-        made.update(len(field).to_bytes(8, "little"))
-        made.update(field)
-    return made.hexdigest()
+        result.update(len(field).to_bytes(8, "little"))
+        result.update(field)
+    return result.hexdigest()
 
 
 def lookup(key: str) -> ModuleImage | None:
     """The image of a key, from memory or from a file."""
     with _lock:
-        found = _images.pop(key, None)
-        if found is not None:
-            _images[key] = found
-            return found
+        image = _images.pop(key, None)
+        if image is not None:
+            _images[key] = image
+            return image
     fields = read_fields(key)
     if fields is None:
         return None
@@ -168,7 +168,7 @@ def write_fields(name: str, fields: Iterable[bytes]) -> None:
 
 def trim(folder: str, most: int) -> None:
     """Removes the files that were used longest ago, until the rest is of no more bytes than most."""
-    kept = []
+    images = []
     now = time.time()
     try:
         with os.scandir(folder) as entries:
@@ -178,13 +178,13 @@ def trim(folder: str, most: int) -> None:
                 except OSError:  # another process removed it meanwhile
                     continue
                 if entry.name.endswith(SUFFIX):
-                    kept.append((facts.st_mtime_ns, facts.st_size, entry.path))
+                    images.append((facts.st_mtime_ns, facts.st_size, entry.path))
                 elif entry.name.endswith(UNFINISHED) and now - facts.st_mtime > ABANDONED:
                     files.remove(entry.path)
     except OSError:
         return
-    total = sum(size for _, size, _ in kept)
-    for _, size, path in sorted(kept):
+    total = sum(size for _, size, _ in images)
+    for _, size, path in sorted(images):
         if total <= most:
             return
         files.remove(path)

@@ -218,7 +218,7 @@ def compiler_of(arch: str) -> Compiler:
 def find_or_build(request: Request) -> ModuleImage:
     """The image from the cache, or compiled and kept there."""
     is_host = request.arch == HOST
-    key = key_of(request, host_compiler.find_compiler() if is_host else known_compiler.known())
+    key = key_of(request, host_compiler.find_compiler() if is_host else known_compiler.current_compiler())
     kept_image = kept.lookup(key) if key else None
     if kept_image is not None:
         return kept_image
@@ -280,9 +280,9 @@ def kind_of(kind: str | None, arch: str) -> str:
     return kind
 
 
-def checked_options(given: Sequence[str]) -> tuple[str, ...]:
+def checked_options(values: Sequence[str]) -> tuple[str, ...]:
     """The options; refuses those that have arguments of compile_image instead."""
-    options = texts_of(given, "options")
+    options = texts_of(values, "options")
     for option in options:
         if ARCH_OPTION.match(option):
             raise ValueError(f"options have {option!r}; give arch instead, such as arch='sm_90'")
@@ -294,12 +294,12 @@ def checked_options(given: Sequence[str]) -> tuple[str, ...]:
 def key_of(request: Request, compiler: Compiler) -> str:
     """The key in the cache; "" where not all is known that the result depends on."""
     texts = [*request.texts.values(), *request.headers.values()]
-    found = includes.folders_of(request.options)
-    if found is None:
+    include_folders = includes.folders_of(request.options)
+    if include_folders is None:
         return ""
     files: list[bytes] = []
     if includes.has_include(texts):
-        folders = [*request.folders, *map(os.path.abspath, found)]
+        folders = [*request.folders, *map(os.path.abspath, include_folders)]
         read = includes.included(request.texts.values(), request.headers, folders, compiler.folders)
         if read is None:
             return ""
@@ -358,9 +358,9 @@ def arch_made(request: Request, compiler: nvrtc.Compiler) -> tuple[str, str]:
         return arch, request.kind
     if not request.exact and arch_number(arch) > max(numbers) and request.kind == "cubin":
         return f"compute_{max(numbers)}", "ptx"
-    known = ", ".join(str(number) for number in sorted(numbers))
+    choices = ", ".join(str(number) for number in sorted(numbers))
     raise CompileError(
-        f"{compiler.name} makes no code for {arch}; it does for {known}",
+        f"{compiler.name} makes no code for {arch}; it does for {choices}",
         "",
         next(iter(request.texts)),
         compiler.name,
@@ -393,25 +393,25 @@ def link_images(
         raise ValueError(f"kind={kind!r} is not what a link makes; it may be cubin or ptx")
     if isinstance(images, (str, bytes, os.PathLike, ModuleImage)):
         raise TypeError("images is a sequence of images, not one image")
-    given = [image_of(each) for each in images]
-    if not given:
+    inputs = [image_of(each) for each in images]
+    if not inputs:
         raise ValueError("images is empty; give at least one image")
     if arch is None:
-        arch = next((image.arch for image in given if image.arch), None)
+        arch = next((image.arch for image in inputs if image.arch), None)
     if arch is None:
         raise ValueError("none of the images says what it was made for; give arch, such as arch='sm_90'")
     target = arch_name(arch).replace("compute_", "sm_") if kind == "cubin" else arch_name(arch)
-    flags = [f"-arch={target}", *(["-lto"] if any(image.kind == "ltoir" for image in given) else [])]
+    flags = [f"-arch={target}", *(["-lto"] if any(image.kind == "ltoir" for image in inputs) else [])]
     flags += ["-ptx"] if kind == "ptx" else []
-    linked = jitlink.link(given, kind, [*flags, *texts_of(options, "options")])
+    linked = jitlink.link(inputs, kind, [*flags, *texts_of(options, "options")])
     return ModuleImage(linked.data, kind, target, linked.names, linked.log, linked.compiler)
 
 
-def image_of(given: ModuleImage | bytes | os.PathLike[str]) -> ModuleImage:
-    if isinstance(given, ModuleImage):
-        return given
-    if isinstance(given, os.PathLike):
-        given = files.read(given, MOST_BYTES)
-    if not isinstance(given, bytes):
-        raise TypeError(f"an image is a ModuleImage, bytes or a path, not {type(given).__name__}")
-    return ModuleImage(given, jitlink.input_kind(given), "")
+def image_of(source: ModuleImage | bytes | os.PathLike[str]) -> ModuleImage:
+    if isinstance(source, ModuleImage):
+        return source
+    if isinstance(source, os.PathLike):
+        source = files.read(source, MOST_BYTES)
+    if not isinstance(source, bytes):
+        raise TypeError(f"an image is a ModuleImage, bytes or a path, not {type(source).__name__}")
+    return ModuleImage(source, jitlink.input_kind(source), "")

@@ -23,13 +23,13 @@ class Layout(NamedTuple):
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape that NumPy's broadcasting rules give; None where they give none."""
-    made: list[int] = []
+    lengths_out: list[int] = []
     for axis in range(-max(map(len, shapes), default=0), 0):
         lengths = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
         if len(lengths) > 1:
             return None
-        made.append(lengths.pop() if lengths else 1)
-    return tuple(made)
+        lengths_out.append(lengths.pop() if lengths else 1)
+    return tuple(lengths_out)
 
 
 def broadcast_strides(
@@ -38,8 +38,8 @@ def broadcast_strides(
     """The strides of an array of the shape `own` broadcast to a shape: 0 along the axes that it lacks."""
     lacks = len(shape) - len(own)
     return (0,) * lacks + tuple(
-        stride if length == wanted else 0
-        for length, stride, wanted in zip(own, strides, shape[lacks:], strict=True)
+        stride if length == target else 0
+        for length, stride, target in zip(own, strides, shape[lacks:], strict=True)
     )
 
 
@@ -54,18 +54,18 @@ def collapse(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]], in_orde
     if not in_order:
         axes.sort(key=lambda axis: [-abs(each[axis]) for each in strides])
     lengths: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
+    merged: list[list[int]] = [[] for _ in strides]
     for axis in axes:
         length, steps = shape[axis], [each[axis] for each in strides]
-        if lengths and all(old[-1] == step * length for old, step in zip(kept, steps, strict=True)):
+        if lengths and all(old[-1] == step * length for old, step in zip(merged, steps, strict=True)):
             lengths[-1] *= length
-            for old, step in zip(kept, steps, strict=True):
+            for old, step in zip(merged, steps, strict=True):
                 old[-1] = step
         else:
             lengths.append(length)
-            for old, step in zip(kept, steps, strict=True):
+            for old, step in zip(merged, steps, strict=True):
                 old.append(step)
-    return Layout(lengths, kept)
+    return Layout(lengths, merged)
 
 
 class Piece(NamedTuple):

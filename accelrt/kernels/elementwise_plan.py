@@ -150,16 +150,16 @@ class Declared:
         """The name of the type of each placeholder, and of each name of a type that is declared."""
         every = self.every
         types = {each.type: each.type for each in every if each.type in STORED}
-        for placeholder, given in dtypes.items():
+        for placeholder, dtype in dtypes.items():
             if placeholder in STORED or placeholder not in {each.type for each in every}:
                 raise ValueError(f"dtypes has {placeholder!r}, which {self.name} does not declare")
-            types[placeholder] = stored_name(numpy.dtype(given), placeholder)
+            types[placeholder] = stored_name(numpy.dtype(dtype), placeholder)
         for each, value in zip(every, values, strict=True):
             if isinstance(value, Array):
-                found = stored_name(value.dtype, each.name)
-                if types.setdefault(each.type, found) != found:
+                name = stored_name(value.dtype, each.name)
+                if types.setdefault(each.type, name) != name:
                     raise TypeError(
-                        f"{each.name} is of {found}, and {each.type} is {types[each.type]} here: {self.name} "
+                        f"{each.name} is of {name}, and {each.type} is {types[each.type]} here: {self.name} "
                         f"takes {', '.join(map(text_of, every))}"
                     )
         for each, value in zip(every, values, strict=True):
@@ -277,8 +277,8 @@ class Declared:
         names = tuple(types[each.type] for each in self.every)
         self._check_raw(values, names)
         first_output = len(self.inputs)
-        made = tuple(number for number in range(first_output, len(values)) if values[number] is None)
-        made_types = tuple(numpy.dtype(dtype_named(names[number])) for number in made)
+        new_outputs = tuple(number for number in range(first_output, len(values)) if values[number] is None)
+        new_types = tuple(numpy.dtype(dtype_named(names[number])) for number in new_outputs)
         pieces = [piece_of(value) if isinstance(value, Array) else None for value in values]
         spans = tuple(
             None if piece is None or each.raw else span_of(piece)
@@ -286,11 +286,11 @@ class Declared:
         )
         if prod(shape) == 0:
             none = (None,) * len(values)
-            return Plan(None, 0, 0, 0, device, shape, names, made, made_types, none)
+            return Plan(None, 0, 0, 0, device, shape, names, new_outputs, new_types, none)
         for each, piece in zip(self.outputs, pieces[first_output:], strict=True):
             if piece is not None and not each.raw and overlaps_itself(piece):
                 raise ValueError(f"elements of {each.name} share memory, and each is to be written")
-        for number in made:
+        for number in new_outputs:
             pieces[number] = new_piece(shape, names[number])
         operands = tuple(
             Operand(each.name, name, piece is not None, number >= first_output, each.raw)
@@ -316,7 +316,7 @@ class Declared:
         grid = min(-(-total // each_block), MOST_BLOCKS)
         block = 1 if on_host else BLOCK
         first = packed if lengths else total
-        return Plan(kernel, grid, block, first, device, shape, names, made, made_types, spans)
+        return Plan(kernel, grid, block, first, device, shape, names, new_outputs, new_types, spans)
 
     def _axes(
         self, shape: tuple[int, ...], pieces: Sequence[Piece], outputs: int
@@ -348,16 +348,16 @@ class Declared:
         device: int,
     ) -> Any:
         key = (operands, axes, vector, wide, device)
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             computed = {
                 placeholder: "float" if name in IN_FLOAT else STORED[name]
                 for placeholder, name in types.items()
                 if placeholder not in STORED
             }
             text = Text(self.name, operands, computed, self.operation, self.preamble)
-            found = self._kernels[key] = load(text, axes, vector, wide, device, self.options)
-        return found
+            kernel = self._kernels[key] = load(text, axes, vector, wide, device, self.options)
+        return kernel
 
 
 def load(text: Text, axes: int, vector: int, wide: bool, device: int, options: Sequence[str]) -> Any:

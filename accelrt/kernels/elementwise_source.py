@@ -211,7 +211,7 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
         raise TypeError(
             f"{what} is a str of declarations such as 'T x, float32 y', not {type(text).__name__}"
         )
-    found = []
+    result = []
     for part in text.split(",") if text.strip() else []:
         words = part.split()
         raw = len(words) == 3 and words[0] == "raw"
@@ -228,8 +228,8 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
             )
         if name in RESERVED or name.startswith("accelrt_"):
             raise ValueError(f"{what}: {name!r} is no parameter's name; it means something else in the body")
-        found.append(Parameter(type_, name, raw))
-    return tuple(found)
+        result.append(Parameter(type_, name, raw))
+    return tuple(result)
 
 
 def support(text: Text) -> str:
@@ -266,10 +266,10 @@ def operation(text: Text, marks: Marks = NO_MARKS) -> str:
 
 def parameters(operands: Sequence[Operand], axes: int) -> list[tuple[str, str]]:
     """Type and name of each of a kernel's parameters; axes is 0 for a contiguous kernel."""
-    found = [("accelrt_axes", "accelrt_layout") if axes else ("long long", "accelrt_n")]
+    result = [("accelrt_axes", "accelrt_layout") if axes else ("long long", "accelrt_n")]
     for each in operands:
-        found.append((each.pointer if each.is_array else each.computed, f"accelrt_arg_{each.name}"))
-    return found
+        result.append((each.pointer if each.is_array else each.computed, f"accelrt_arg_{each.name}"))
+    return result
 
 
 def signature(operands: Sequence[Operand], axes: int) -> list[str]:
@@ -301,12 +301,12 @@ def call(operands: Sequence[Operand], index: str, at: Mapping[str, str]) -> list
     """Statements that compute one element; `at` says where each array's element is."""
     outputs = [each for each in operands if each.is_output and not each.raw]
     lines = [f"{each.computed} accelrt_new_{each.name};" for each in outputs]
-    given = [index, "accelrt_n"]
+    arguments = [index, "accelrt_n"]
     for each in operands:
         if each.raw or not each.is_output:
-            given.append(each.load(at[each.name]) if each.is_walked else f"accelrt_arg_{each.name}")
-    given += [f"&accelrt_new_{each.name}" for each in outputs]
-    lines.append(f"accelrt_operation({', '.join(given)});")
+            arguments.append(each.load(at[each.name]) if each.is_walked else f"accelrt_arg_{each.name}")
+    arguments += [f"&accelrt_new_{each.name}" for each in outputs]
+    lines.append(f"accelrt_operation({', '.join(arguments)});")
     return lines + [f"{at[each.name]} = {each.store(f'accelrt_new_{each.name}')};" for each in outputs]
 
 
@@ -406,12 +406,12 @@ def cuda_strided(operands: Sequence[Operand], axes: int, wide: bool) -> str:
 
 
 def strided_elements(arrays: Iterable[Operand]) -> dict[str, str]:
-    found = {}
+    texts = {}
     for each in arrays:
         const, char = ("", "char") if each.is_output else ("const ", "const char")
         address = f"({char}*)accelrt_arg_{each.name} + accelrt_offset_{each.name}"
-        found[each.name] = f"(*({const}{each.stored}*)({address}))"
-    return found
+        texts[each.name] = f"(*({const}{each.stored}*)({address}))"
+    return texts
 
 
 def host_source(text: Text, axes: int) -> tuple[str, dict[str, str]]:

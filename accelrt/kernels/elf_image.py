@@ -75,9 +75,9 @@ class Object:
         raise Damaged(f"{what} lies outside of it")
 
     def read_dynamic(self) -> dict[int, int]:
-        found = [each for each in self.segments if each.kind == DYNAMIC]
-        self.need(len(found) == 1, "it has no dynamic section")
-        (dynamic,) = found
+        segments = [each for each in self.segments if each.kind == DYNAMIC]
+        self.need(len(segments) == 1, "it has no dynamic section")
+        (dynamic,) = segments
         self.need(dynamic.file_size % 16 == 0, "its dynamic section has parts of an entry")
         content = self.at(dynamic.address, dynamic.file_size, "its dynamic section")
         self.need(
@@ -130,12 +130,12 @@ class Object:
                     header[3] == self.tags[SYMTAB] and header[5] % 24 == 0,
                     "its symbols are not where they were",
                 )
-                found = list(struct.iter_unpack("<IBBHQQ", self.at(header[3], header[5], "its symbols")))
+                symbols = list(struct.iter_unpack("<IBBHQQ", self.at(header[3], header[5], "its symbols")))
                 break
         else:
             raise Damaged("it has no symbols")
         tls = next((each.size for each in self.segments if each.kind == TLS), 0)
-        for name, info, _, section, value, size in found:
+        for name, info, _, section, value, size in symbols:
             self.need(name < len(self.strings), "a symbol's name lies outside of its names")
             self.need(
                 info >> 4 in (0, 1, 2, 10) and info & 15 in (0, 1, 2, 3, 4, 6, 10),
@@ -145,7 +145,7 @@ class Object:
                 inside = value + size <= tls if info & 15 == 6 else self.is_mapped(value, 0) or value == 0
                 self.need(inside, "a symbol lies outside of it")
         self.need(self.strings[-1:] == b"\0", "its names have no end")
-        return found
+        return symbols
 
     def check_relocations(self) -> None:
         starts = [
@@ -183,12 +183,12 @@ class Object:
                 0 < buckets <= 8 * count + 8 and 0 < words <= 8 * count + 8 and shift < 64, "its hash table"
             )
             self.need(words & (words - 1) == 0 and first <= count, "its hash table")
-            place = self.tags[GNU_HASH] + 16 + 8 * words
-            chains = self.at(place + 4 * buckets, 4 * (count - first), "its hash table")
+            buckets_offset = self.tags[GNU_HASH] + 16 + 8 * words
+            chains = self.at(buckets_offset + 4 * buckets, 4 * (count - first), "its hash table")
             ends = [
                 number for number, (value,) in enumerate(struct.iter_unpack("<I", chains), first) if value & 1
             ]
-            for (value,) in struct.iter_unpack("<I", self.at(place, 4 * buckets, "its hash table")):
+            for (value,) in struct.iter_unpack("<I", self.at(buckets_offset, 4 * buckets, "its hash table")):
                 self.need(value == 0 or (first <= value <= (ends[-1] if ends else -1)), "its hash table")
         if HASH in self.tags:
             buckets, count = struct.unpack("<II", self.at(self.tags[HASH], 8, "its hash table"))
@@ -197,24 +197,24 @@ class Object:
             self.need(all(value <= count for (value,) in struct.iter_unpack("<I", values)), "its hash table")
 
     def check_versions(self) -> None:
-        known = {0, 1}
-        place = self.tags.get(VERNEED)
-        for _ in range(self.tags.get(VERNEEDNUM, 0) if place is not None else 0):
-            assert place is not None
-            version, count, file, aux, following = struct.unpack("<HHIII", self.at(place, 16, "its versions"))
+        versions = {0, 1}
+        start = self.tags.get(VERNEED)
+        for _ in range(self.tags.get(VERNEEDNUM, 0) if start is not None else 0):
+            assert start is not None
+            version, count, file, aux, following = struct.unpack("<HHIII", self.at(start, 16, "its versions"))
             self.need(version == 1 and file < len(self.strings), "its versions name nothing")
-            at = place + aux
+            at = start + aux
             for _ in range(count):
                 _, _, other, name, after = struct.unpack("<IHHII", self.at(at, 16, "its versions"))
                 self.need(name < len(self.strings), "its versions name nothing")
-                known.add(other & 0x7FFF)
+                versions.add(other & 0x7FFF)
                 at += after
-            place += following
+            start += following
         if VERSYM in self.tags:
             values = self.at(self.tags[VERSYM], 2 * len(self.symbols), "its versions")
             if 0x6FFFFFFC not in self.tags:  # it defines none of its own
                 self.need(
-                    all(value & 0x7FFF in known for (value,) in struct.iter_unpack("<H", values)),
+                    all(value & 0x7FFF in versions for (value,) in struct.iter_unpack("<H", values)),
                     "its versions",
                 )
 
@@ -223,7 +223,7 @@ def read_segments(data: bytes) -> list[Segment]:
     start, each, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
     if each != 56 or not 0 < count < 256 or start + each * count > len(data):
         raise Damaged("its program headers lie outside of it")
-    found = []
+    segments = []
     last = -1
     for number in range(count):
         kind, flags, offset, address, _, file_size, size, alignment = struct.unpack_from(
@@ -242,8 +242,8 @@ def read_segments(data: bytes) -> list[Segment]:
             ):
                 raise Damaged("its segments overlap")
             last = address + size - 1 if kind == LOAD else last
-        found.append(Segment(kind, flags, offset, address, file_size, size, alignment))
-    return found
+        segments.append(Segment(kind, flags, offset, address, file_size, size, alignment))
+    return segments
 
 
 def check_shared_object(data: bytes) -> None:

@@ -92,13 +92,13 @@ def find_compiler() -> Compiler:
 
 def header_digest() -> bytes:
     """Of the contents of the headers that texts may include."""
-    made = blake2b(digest_size=32)
+    result = blake2b(digest_size=32)
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(HEADERS) for name in names]
     for path in sorted(paths):
         with open(path, "rb") as file:
             content = file.read()
-        made.update(f"{path} {len(content)} ".encode() + content)
-    return made.digest()
+        result.update(f"{path} {len(content)} ".encode() + content)
+    return result.digest()
 
 
 def line_directive(number: int, name: str) -> str:
@@ -147,14 +147,14 @@ def compile_files(
 
 
 def run_checked(
-    command: Sequence[str], files: Mapping[str, str], made: str, name: str, sources: Mapping[str, str]
+    command: Sequence[str], files: Mapping[str, str], output: str, name: str, sources: Mapping[str, str]
 ) -> Outcome:
     """Runs a compiler, and returns what it made.
 
     Raises:
         CompileError: it refused the sources; the text shows the lines that it names.
     """
-    done = run_compiler(command, files, made)
+    done = run_compiler(command, files, output)
     log = done.log.strip("\n")
     if done.code == 0:
         return done

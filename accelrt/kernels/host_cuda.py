@@ -46,7 +46,7 @@ STANDARDS = {"c++20": "-std=gnu++20", "c++23": "-std=gnu++23"}  # others are com
 MOST_SHARED = 227 << 10
 
 
-class Found(NamedTuple):
+class Scan(NamedTuple):
     """The contents of a preprocessed text.
 
     Attributes:
@@ -62,47 +62,45 @@ class Found(NamedTuple):
     waits: bool
 
 
-class Place(NamedTuple):
+class Scope(NamedTuple):
     """The place where a brace was opened: in a namespace of this name, in extern "C", or in neither."""
 
     namespace: str = ""
     is_c: bool = False
 
 
-def find_kernels(text: str) -> Found:
+def find_kernels(text: str) -> Scan:
     """Reads a preprocessed text."""
     plain = STRING.sub('""', re.sub(r'\bextern\s*"C"', "extern_C", text))
     tokens = TOKEN.findall(plain)
-    found = Found({}, set(), [], WAITS.search(plain) is not None)
-    places: list[Place] = []
+    scan = Scan({}, set(), [], WAITS.search(plain) is not None)
+    scopes: list[Scope] = []
     start = 0  # of the statement
     for number, token in enumerate(tokens):
         if token == "{":
-            places.append(place_of(tokens[start:number]))
+            scopes.append(scope_of(tokens[start:number]))
             start = number + 1
         elif token == "}":
-            if places:
-                places.pop()
+            if scopes:
+                scopes.pop()
             start = number + 1
         elif token == ";":
-            note_shared(tokens[start:number], places, found)
+            note_shared(tokens[start:number], scopes, scan)
             start = number + 1
         elif token == "__global__":
-            note_kernel(tokens, start, number, places, found)
-    return found
+            note_kernel(tokens, start, number, scopes, scan)
+    return scan
 
 
-def place_of(before: Sequence[str]) -> Place:
+def scope_of(before: Sequence[str]) -> Scope:
     if before and before[0] == "inline":
         before = before[1:]
     if before and before[0] == "namespace":
-        return Place(namespace="".join(before[1:]))
-    return Place(is_c=list(before) == ["extern_C", '"', '"'] or list(before) == ["extern_C"])
+        return Scope(namespace="".join(before[1:]))
+    return Scope(is_c=list(before) == ["extern_C", '"', '"'] or list(before) == ["extern_C"])
 
 
-def note_kernel(
-    tokens: Sequence[str], start: int, number: int, places: Sequence[Place], found: Found
-) -> None:
+def note_kernel(tokens: Sequence[str], start: int, number: int, scopes: Sequence[Scope], scan: Scan) -> None:
     """Takes note of the kernel whose __global__ is the token of that number, where it is defined here."""
     before = tokens[start:number]
     at = number + 1
@@ -118,11 +116,11 @@ def note_kernel(
     name, end = tokens[at - 1], closing(tokens, at)
     if end + 1 >= len(tokens) or tokens[end + 1] != "{" or not re.fullmatch(r"[A-Za-z_]\w*", name):
         return  # a declaration
-    is_c = "extern_C" in before or any(each.is_c for each in places)
+    is_c = "extern_C" in before or any(each.is_c for each in scopes)
     if is_c and "template" not in before:
-        found.kernels[name] = "::".join([*(each.namespace for each in places if each.namespace), name])
+        scan.kernels[name] = "::".join([*(each.namespace for each in scopes if each.namespace), name])
     else:
-        found.templates.add(name)
+        scan.templates.add(name)
 
 
 def closing(tokens: Sequence[str], at: int) -> int:
@@ -135,17 +133,17 @@ def closing(tokens: Sequence[str], at: int) -> int:
     return len(tokens)
 
 
-def note_shared(statement: Sequence[str], places: Sequence[Place], found: Found) -> None:
+def note_shared(statement: Sequence[str], scopes: Sequence[Scope], scan: Scan) -> None:
     if "__shared__" not in statement or "extern" not in statement:
         return
     for at in range(2, len(statement)):
         if statement[at] == "]" and statement[at - 1] == "[":
             name = statement[at - 2]
-            around = [each.namespace for each in places if each.namespace]
+            around = [each.namespace for each in scopes if each.namespace]
             parts = [part for each in around for part in each.split("::")]
             symbol = f"_ZN{''.join(f'{len(part)}{part}' for part in (*parts, name))}E" if parts else name
-            if symbol not in found.shared:
-                found.shared.append(symbol)
+            if symbol not in scan.shared:
+                scan.shared.append(symbol)
             return
 
 
@@ -183,18 +181,18 @@ def build(
         done = run_checked(command, scanned, "scanned.txt", called, sources)
         scans.append(find_kernels(done.data.decode(errors="replace")))
     kernels = {*scans[0].kernels, *scans[0].templates}
-    names, wanted = {}, {}
+    names, instances = {}, {}
     for number, expression in enumerate(expressions):
         word = re.split(r"[<\s(]", expression.strip().removeprefix("&"), maxsplit=1)[0].rpartition("::")[2]
         if word in kernels or "<" in expression:
-            names[expression] = wanted[expression] = f"{EXPRESSION}{number}"
+            names[expression] = instances[expression] = f"{EXPRESSION}{number}"
         else:
             names[expression] = word  # a variable, whose name C++ leaves as it is outside of namespaces
     shared = list(dict.fromkeys(symbol for each in scans for symbol in each.shared))
     for number, (name, text) in enumerate(texts.items()):
         parts = [started(name, text), exports(scans[number])]
         if number == 0:
-            parts += [expression_exports(wanted, scans[0].waits), dynamic_memory(shared)]
+            parts += [expression_exports(instances, scans[0].waits), dynamic_memory(shared)]
         files[f"source{number}.cpp"] = "".join(parts)
     sources |= {f"name expression {expression}": expression for expression in expressions}
     inputs = [f"source{number}.cpp" for number in range(len(texts))]
@@ -205,8 +203,8 @@ def started(name: str, text: str) -> str:
     return '#include "accelrt_kernels.hpp"\n' + line_directive(1, name) + text + "\n"
 
 
-def exports(found: Found) -> str:
-    lines = [export(name, called, found.waits) for name, called in found.kernels.items()]
+def exports(scan: Scan) -> str:
+    lines = [export(name, called, scan.waits) for name, called in scan.kernels.items()]
     return line_directive(1, "accelrt") + "".join(lines)
 
 

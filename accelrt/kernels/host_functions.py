@@ -61,9 +61,9 @@ def parameters_of(function: object) -> list[str] | None:
         return [each.cname for each in kind.args] if kind.kind == "function" else None
     if type(function).__name__ == "PyCapsule":
         return parameters_of_text(repr(function))
-    found = getattr(function, "_sig", None)  # numba's
-    if found is not None and hasattr(found, "args"):
-        return [str(each) for each in found.args]
+    signature = getattr(function, "_sig", None)  # numba's
+    if signature is not None and hasattr(signature, "args"):
+        return [str(each) for each in signature.args]
     return None
 
 
@@ -95,7 +95,7 @@ def parameters_of_text(text: str) -> list[str] | None:
     return match["takes"].split(",") if match else None
 
 
-def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImage]:
+def compile_call(name: str, parameters: str | Iterable[str]) -> tuple[str, ModuleImage]:
     """A kernel that calls the function whose address is in TARGET, with the values of its arguments.
 
     Returns:
@@ -106,7 +106,7 @@ def compile_call(name: str, given: str | Iterable[str]) -> tuple[str, ModuleImag
     """
     kinds = {number: kind for kind, number in signature.KINDS.items()}
     words = []
-    for number, (kind, size, _) in enumerate(signature.parse_signature(given)):
+    for number, (kind, size, _) in enumerate(signature.parse_signature(parameters)):
         word = WORDS.get((kinds[kind], size))
         if word is None:
             raise TypeError(
@@ -128,7 +128,7 @@ void accelrt_block_{called}(const accelrt_block*, void** arguments) {{ {TARGET}(
     return called, host_compiler.compile_cpp(text, f"{called}.cpp", {})
 
 
-def compile_text(text: str, given: str | Iterable[str], name: str | None) -> tuple[str, ModuleImage]:
+def compile_text(text: str, parameters: str | Iterable[str], name: str | None) -> tuple[str, ModuleImage]:
     """The kernel of a text that defines a BLOCK_FUNCTION.
 
     Returns:
@@ -139,13 +139,13 @@ def compile_text(text: str, given: str | Iterable[str], name: str | None) -> tup
     """
     defined = [match["name"] for match in DEFINED.finditer(text)]
     if name is None and len(defined) != 1:
-        found = f"defines {', '.join(defined)}" if defined else "defines none"
+        text_of_names = f"defines {', '.join(defined)}" if defined else "defines none"
         raise ValueError(
-            f"the text {found}; it should define one function void NAME(const accelrt_block *where, "
+            f"the text {text_of_names}; it should define one function void NAME(const accelrt_block *where, "
             "void **arguments), or several of which name chooses one; accelrt.compile takes kernels in CUDA C"
         )
     chosen = defined[0] if name is None else name
-    sizes = "".join(f"{size}, " for _, size, _ in signature.parse_signature(given))
+    sizes = "".join(f"{size}, " for _, size, _ in signature.parse_signature(parameters))
     whole = (
         '#include "accelrt_blocks.hpp"\nextern "C" {\n'
         + host_compiler.line_directive(1, f"{chosen}.c")

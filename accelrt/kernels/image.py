@@ -58,8 +58,8 @@ def check_elf(data: bytes, is_for_host: bool) -> None:
         text = f"of which {whole} should be there"
         if not headers:
             text = "without section headers, which tell its length"
-    found = f"the image is an ELF file of {len(data)} bytes, {text}"
-    raise ValueError(f"{found}; it is damaged: compile it again")
+    title = f"the image is an ELF file of {len(data)} bytes, {text}"
+    raise ValueError(f"{title}; it is damaged: compile it again")
 
 
 class ModuleImage:
@@ -131,8 +131,8 @@ def arch_name(arch: object) -> str:
     assert isinstance(text, str)
     prefix, _, number = text.partition("_")
     digits = number.rstrip("af")  # of the architecture-specific and the family-specific features
-    known = prefix in ("sm", "compute") and digits.isascii() and digits.isdigit() and 2 <= len(digits) <= 3
-    if not known or len(number) - len(digits) > 1:
+    is_name = prefix in ("sm", "compute") and digits.isascii() and digits.isdigit() and 2 <= len(digits) <= 3
+    if not is_name or len(number) - len(digits) > 1:
         raise ValueError(
             f"arch={arch!r} is no architecture; it may be such as 'sm_90', 'sm_90a', 90 or (9, 0) for "
             "machine code, or 'compute_90' for PTX"

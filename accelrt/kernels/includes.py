@@ -22,10 +22,7 @@ CONTINUED = re.compile(rb"\\[ \t]*\r?\n")
 # "#" also as "%:" and "??=", with comments between it and the word.
 GAP = rb"(?:[ \t]|/\*.*?\*/)*"
 NAME = rb"(?:\"([^\"\n]*)\"|<([^>\n]*)>|(\S))"
-DIRECTIVE = re.compile(
-    rb"(?:#|%:|\?\?=)" + GAP + rb"(?:include(?:_next)?|import)\b" + GAP + NAME,
-    re.S,
-)
+DIRECTIVE = re.compile(rb"(?:#|%:|\?\?=)" + GAP + rb"(?:include(?:_next)?|import)\b" + GAP + NAME, re.S)
 UNKNOWN = re.compile(rb"\.include\b|__has_include|__has_embed|#\s*embed\b|\binclude_alias\b")
 # Options that bring in files in other ways.
 OTHER_FILES = re.compile(r"-{1,2}(pre-?include|include|options-file|optf|.*pch.*)(=|$)|@")
@@ -61,7 +58,7 @@ def included(
         toolkit: further folders, of the compiler's own headers, which are known by their size and time, and
             include none but each other.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     waiting = [(text.encode(errors="surrogateescape"), "") for text in (*texts, *headers.values())]
     while waiting:
         text, folder = waiting.pop()
@@ -75,13 +72,13 @@ def included(
             if name in headers:
                 continue
             for path in candidates(name, folder, folders):
-                if path not in found and (content := content_of(path)) is not None:
-                    found[path] = content
+                if path not in contents and (content := content_of(path)) is not None:
+                    contents[path] = content
                     waiting.append((content, os.path.dirname(path)))
             for path in candidates(name, "", toolkit):
-                if path not in found and (stamp := files.stamp(path)):
-                    found[path] = stamp
-    return [part for path in sorted(found) for part in (os.fsencode(path), found[path])]
+                if path not in contents and (stamp := files.stamp(path)):
+                    contents[path] = stamp
+    return [part for path in sorted(contents) for part in (os.fsencode(path), contents[path])]
 
 
 def candidates(name: str, beside: str, folders: Sequence[str]) -> list[str]:

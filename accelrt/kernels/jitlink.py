@@ -22,13 +22,13 @@ CUDA_MACHINE = 190  # EM_CUDA of elf.h, e_machine
 
 def library() -> Any:
     try:
-        found = init.later("cuda.bindings.nvjitlink")
-        found.version()
+        module = init.later("cuda.bindings.nvjitlink")
+        module.version()
     except (ImportError, RuntimeError) as error:
         raise CompilerNotFoundError(
             f"nvJitLink, which links kernels, was not found ({reason_of(error)}): {ADVICE}"
         ) from error
-    return found
+    return module
 
 
 def version() -> tuple[int, int]:
@@ -79,9 +79,9 @@ def link_with(
     try:
         handle = nvjitlink.create(len(flags), flags)
         for number, image in enumerate(images, 1):
-            given = image.data + b"\0" if image.kind == "ptx" else image.data
-            which = getattr(nvjitlink.InputType, INPUTS[image.kind])
-            nvjitlink.add_data(handle, which, given, len(given), f"image {number}")
+            content = image.data + b"\0" if image.kind == "ptx" else image.data
+            input_kind = getattr(nvjitlink.InputType, INPUTS[image.kind])
+            nvjitlink.add_data(handle, input_kind, content, len(content), f"image {number}")
         nvjitlink.complete(handle)
         get = nvjitlink.get_linked_cubin if kind == "cubin" else nvjitlink.get_linked_ptx
         size = nvjitlink.get_linked_cubin_size if kind == "cubin" else nvjitlink.get_linked_ptx_size

@@ -47,7 +47,7 @@ cdef class Parameters:  # of one kernel
     cdef readonly Py_ssize_t count  # -1: not known, any number is taken
     cdef readonly str name          # of the kernel
     cdef readonly int device_index
-    cdef readonly bint told         # by a signature
+    cdef readonly bint has_signature
     cdef dict fitting               # index -> a parameter's fitting
     cdef object __weakref__
 

@@ -30,8 +30,8 @@ from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport go_relaxed, restore_mode
 from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
-from accelrt.driver.node_params cimport NODE_KERNEL, NodeParams
-from accelrt.driver.table cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES
+from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_KERNEL, NodeParams
+from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels.attributes import KernelAttributes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
@@ -102,29 +102,29 @@ cdef Py_ssize_t ask_count(uintptr_t function) except -2:
 
 
 cdef Parameters make_parameters(uintptr_t function, str name, int device_index, object signature):
-    cdef Parameters made = Parameters()
-    cdef Py_ssize_t told = ask_count(function), index
+    cdef Parameters parameters = Parameters()
+    cdef Py_ssize_t count = ask_count(function), index
     cdef Parameter* parameter
     cdef list parsed = None, pointees = None
     if signature is not None:
         signature = signature if isinstance(signature, str) else list(signature)
         reader = init.later("accelrt.kernels.signature")
         parsed, pointees = reader.parse_signature(signature), reader.parse_pointees(signature)
-    made.name = name
-    made.device_index = device_index
-    made.told = parsed is not None
-    if parsed is not None and told >= 0 and len(parsed) != told:
-        raise ValueError(f"the signature {signature!r} has {len(parsed)} parameters, kernel {name!r} has {told}")
-    made.count = told if parsed is None else len(parsed)
-    if made.count <= 0:
-        return made
-    made.each = <Parameter*>calloc(made.count, sizeof(Parameter))
-    if made.each == NULL:
+    parameters.name = name
+    parameters.device_index = device_index
+    parameters.has_signature = parsed is not None
+    if parsed is not None and count >= 0 and len(parsed) != count:
+        raise ValueError(f"the signature {signature!r} has {len(parsed)} parameters, kernel {name!r} has {count}")
+    parameters.count = count if parsed is None else len(parsed)
+    if parameters.count <= 0:
+        return parameters
+    parameters.each = <Parameter*>calloc(parameters.count, sizeof(Parameter))
+    if parameters.each == NULL:
         raise MemoryError("no host memory for a kernel's parameters")
-    for index in range(made.count):
-        parameter = &made.each[index]
+    for index in range(parameters.count):
+        parameter = &parameters.each[index]
         parameter.writes = True
-        if told >= 0:
+        if count >= 0:
             registry.active().function_parameter(function, index, &parameter.offset, &parameter.size)
         if parsed is not None:
             kind, size, parameter.writes = parsed[index]
@@ -134,7 +134,7 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
                     f"{parameter.size}")
             parameter.kind, parameter.size = kind, size
             parameter.pointee_kind, parameter.pointee = pointees[index]
-    return made
+    return parameters
 
 
 cdef str describe(const Parameter* parameter):
@@ -143,22 +143,21 @@ cdef str describe(const Parameter* parameter):
     return f"{kinds[<int>parameter.kind]} of {parameter.size} bytes" if parameter.size else kinds[<int>parameter.kind]
 
 
-cdef int refuse(Parameters parameters, Py_ssize_t index, object given, str what, str advice="",
-                object kind=TypeError) except -1:
-    # what says what was given, with its bytes.
+cdef int refuse(Parameters parameters, Py_ssize_t index, str argument, str advice="", object kind=TypeError) except -1:
+    # argument describes it, with its bytes.
     cdef Parameter* parameter = parameters.at(index)
     at = f", at offset {parameter.offset}" if parameter.size else ""
-    raise kind(f"argument {index} of kernel {parameters.name!r} is {what}; the kernel takes {describe(parameter)}{at}"
+    raise kind(f"argument {index} of kernel {parameters.name!r} is {argument}; the kernel takes {describe(parameter)}{at}"
                + (f"; {advice}" if advice else ""))
 
 
-cdef int refuse_count(Parameters parameters, Py_ssize_t given) except -1:
+cdef int refuse_count(Parameters parameters, Py_ssize_t count) except -1:
     cdef Py_ssize_t index
     cdef size_t total = 0
     for index in range(parameters.count):
         total = max(total, parameters.each[index].offset + parameters.each[index].size)
     raise TypeError(f"kernel {parameters.name!r} takes {parameters.count} arguments, of {total} bytes together; "
-                    f"{given} were given")
+                    f"{count} were given")
 
 
 # --- packing -----------------------------------------------------------------------------------------------
@@ -305,7 +304,7 @@ cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssi
     if not buffer.live:
         raise_freed(buffer, place_of(index, parameters))
     if not takes_pointer(parameter):
-        refuse(parameters, index, buffer, "a Buffer, whose address has 8 bytes")
+        refuse(parameters, index, "a Buffer, whose address has 8 bytes")
     return refuse_elsewhere(parameters, index, buffer, buffer.device_index)
 
 
@@ -361,7 +360,7 @@ cdef object put_tensor_map(Parameters parameters, const Parameter* parameter, Py
                            Packed* packed, uintptr_t stream, object room):
     cdef Operand memory
     if parameter.kind != ANY and parameter.kind != BYTES:
-        refuse(parameters, index, argument, "a TensorMap", "its parameter is a CUtensorMap, 128 bytes by value")
+        refuse(parameters, index, "a TensorMap", "its parameter is a CUtensorMap, 128 bytes by value")
     read_memory(argument, &memory, index, parameters, argument.writes)
     if memory.ordinal != parameters.device_index:
         refuse_elsewhere(parameters, index, argument.array, memory.ordinal)
@@ -379,7 +378,7 @@ cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize
         return put_tensor_map(parameters, parameter, index, argument, packed, stream, room)
     if read_memory(argument, &memory, index, parameters, parameter.writes):
         if not takes_pointer(parameter):
-            refuse(parameters, index, argument, f"memory ({type(argument).__name__}), whose address has 8 bytes")
+            refuse(parameters, index, f"memory ({type(argument).__name__}), whose address has 8 bytes")
         if memory.ordinal >= 0 and memory.ordinal != parameters.device_index:
             refuse_elsewhere(parameters, index, argument, memory.ordinal)
         if isinstance(argument, Array) and parameters.count >= 0:
@@ -416,7 +415,7 @@ cdef object put_bytes(Parameters parameters, const Parameter* parameter, Py_ssiz
                       Packed* packed, object room):
     cdef size_t size = PyBytes_GET_SIZE(data)
     if parameter.size and parameter.size != size:
-        refuse(parameters, index, argument, f"a {type(argument).__name__} of {size} bytes")
+        refuse(parameters, index, f"a {type(argument).__name__} of {size} bytes")
     if size <= WIDEST:
         memcpy(&packed.values[index], PyBytes_AS_STRING(data), size)
         return room
@@ -435,16 +434,16 @@ cdef object put_scalar(Parameters parameters, const Parameter* parameter, Py_ssi
     cdef str letter = argument.dtype.kind
     cdef size_t size = argument.dtype.itemsize
     cdef tuple fitting = ("", "u", "i", "u", "f", "b", "c", "V")
-    cdef str wanted = fitting[<int>parameter.kind]
-    what = f"a numpy.{argument.dtype} of {size} bytes"
-    if letter in "iub" and wanted in ("i", "u", "f") and parameter.kind != ANY or (
-            letter == wanted and letter in "fc" and size < parameter.size):
+    cdef str kind_letter = fitting[<int>parameter.kind]
+    text = f"a numpy.{argument.dtype} of {size} bytes"
+    if letter in "iub" and kind_letter in ("i", "u", "f") and parameter.kind != ANY or (
+            letter == kind_letter and letter in "fc" and size < parameter.size):
         put_python_number(parameters, parameter, index, argument.item(), <char*>&packed.values[index])
         return room
-    if parameter.kind != ANY and parameter.kind != BYTES and letter not in (wanted, "V"):
-        refuse(parameters, index, argument, what)
+    if parameter.kind != ANY and parameter.kind != BYTES and letter not in (kind_letter, "V"):
+        refuse(parameters, index, text)
     if parameter.size and parameter.size != size:
-        refuse(parameters, index, argument, what, "convert it to the type of the kernel's parameter")
+        refuse(parameters, index, text, "convert it to the type of the kernel's parameter")
     return put_bytes(parameters, parameter, index, argument, argument.tobytes(), packed, room)
 
 
@@ -452,7 +451,7 @@ cdef int put_python_number(Parameters parameters, const Parameter* parameter, Py
                            char* out) except -1:
     cdef size_t size = parameter.size
     if type(number).__name__ == "ndarray":
-        refuse(parameters, index, number, "a numpy array, in the host's memory", "copy it to a Buffer or an Array")
+        refuse(parameters, index, "a numpy array, in the host's memory", "copy it to a Buffer or an Array")
     if isinstance(number, bool) and (parameter.kind == BOOL or parameter.kind <= UNSIGNED and parameter.kind != POINTER):
         (<uint64_t*>out)[0] = bool(number)
         return 0
@@ -464,8 +463,8 @@ cdef int put_python_number(Parameters parameters, const Parameter* parameter, Py
     if PyIndex_Check(number) and not isinstance(number, bool) and parameter.kind <= UNSIGNED:
         return put_integer(parameters, parameter, index, number.__index__(), out)
     if isinstance(number, float) and parameter.kind == ANY:
-        refuse(parameters, index, number, "a float", "say which by numpy.float16, float32 or float64, or a signature")
-    return refuse(parameters, index, number, f"{number!r:.60} of type {type(number).__name__}")
+        refuse(parameters, index, "a float", "say which by numpy.float16, float32 or float64, or a signature")
+    return refuse(parameters, index, f"{number!r:.60} of type {type(number).__name__}")
 
 
 cdef int put_complex(size_t size, object number, char* out) except -1:
@@ -481,12 +480,12 @@ cdef int put_integer(Parameters parameters, const Parameter* parameter, Py_ssize
                      char* out) except -1:
     cdef int bits = <int>(8 * parameter.size) if parameter.size else 64
     if bits > 64 or bits & (bits - 1):
-        refuse(parameters, index, number, f"the int {number}", "pass the struct's bytes, or a ctypes.Structure")
+        refuse(parameters, index, f"the int {number}", "pass the struct's bytes, or a ctypes.Structure")
     cdef object one = 1  # bits may be more than a C int has
     low = 0 if parameter.kind in (POINTER, UNSIGNED) else -(one << (bits - 1))
     high = (one << (bits - (parameter.kind == SIGNED))) - 1
     if not low <= number <= high:
-        refuse(parameters, index, number, f"the int {number}", f"an int from {low} to {high}", ValueError)
+        refuse(parameters, index, f"the int {number}", f"an int from {low} to {high}", ValueError)
     (<uint64_t*>out)[0] = number & 0xFFFFFFFFFFFFFFFF
     return 0
 
@@ -514,7 +513,7 @@ cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameter
 
 cdef int read_launched_array(Array array, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
     check_live(array, place_of(index, parameters))
-    read_array(out, array, place_of(index, parameters), writes and parameters.told)
+    read_array(out, array, place_of(index, parameters), writes and parameters.has_signature)
     if array.ptr and not is_asynchronous(out):
         raise TypeError(f"{place_of(index, parameters)} is an Array in the host's memory; copy it to a device, or make it "
                         "with pinned_empty")
@@ -615,13 +614,13 @@ cdef inline void note_name(str name, Stream stream) noexcept:
 
 cdef void note_name_slow(str name, Stream stream) noexcept:
     global launches
-    cdef Recent* place
+    cdef Recent* entry
     cdef PyObject* before
     Py_INCREF(name)
     begin_turn(&recent_lock)
-    place = &recent[launches % RECENT]
-    before = place.name
-    place.name, place.device, place.stream = <PyObject*>name, stream.device_index, stream.handle
+    entry = &recent[launches % RECENT]
+    before = entry.name
+    entry.name, entry.device, entry.stream = <PyObject*>name, stream.device_index, stream.handle
     launches += 1
     end_turn(&recent_lock)
     Py_XDECREF(before)
@@ -708,21 +707,21 @@ cdef class Loaded:
 
 
 cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str name, object signature):
-    cdef Kernel made = Kernel.__new__(Kernel)
-    made.name = name
-    made.device_index = device_index
-    made.loaded = loaded
-    made.takes = make_parameters(handle, name, device_index, signature)
-    made.most_shared = PERMITTED
-    made.last_stream = UINTPTR_MAX
-    made.handle = handle
-    return made
+    cdef Kernel kernel = Kernel.__new__(Kernel)
+    kernel.name = name
+    kernel.device_index = device_index
+    kernel.loaded = loaded
+    kernel.takes = make_parameters(handle, name, device_index, signature)
+    kernel.most_shared = PERMITTED
+    kernel.last_stream = UINTPTR_MAX
+    kernel.handle = handle
+    return kernel
 
 
 @cython.no_gc_clear  # the destructor keeps the module until the launches are past
 cdef class Kernel:
     """Kernel()\n--\n\n\
-    A function that a device runs, made by Module.function or host_kernel.
+    A function that a device runs, made by Module.function, host_kernel or from_handle.
 
         kernel = module.function("saxpy", "float a, const float* x, float* y, int n")
         kernel[blocks, threads](2.0, x, y, n)
@@ -744,7 +743,7 @@ cdef class Kernel:
     """
 
     def __init__(self) -> None:
-        raise TypeError("a Kernel is made by Module.function() or host_kernel()")
+        raise TypeError("a Kernel is made by Module.function(), host_kernel() or Kernel.from_handle()")
 
     def __dealloc__(self):
         if self.launched_on is not None and self.loaded is not None:
@@ -756,6 +755,31 @@ cdef class Kernel:
 
     cdef int require_made(self) except -1:
         return 0 if self.handle else refuse_unmade(self)
+
+    @staticmethod
+    def from_handle(
+        handle: SupportsInt, signature: str | Iterable[str] | None = None, *, device: DeviceArgument | None = None,
+        str name=None, owner: object = None,
+    ) -> Kernel:
+        """Returns a kernel that another library loaded, for accelrt to launch.
+
+            kernel = accelrt.Kernel.from_handle(function.handle, "const float* x, float* y, int n")
+
+        Arguments:
+            handle: int or an object with __int__, the driver's function (CUfunction); or a CUkernel of cuda.bindings.
+            signature: as of Module.function.
+            device: as of Module, the one that it was loaded on.
+            name: str, for errors and graphs; None is what the driver calls it.
+            owner: object, as long as which the code stays loaded, kept while anything needs that; None keeps handle.
+        Raises:
+            ValueError, TypeError: the driver tells that it knows no such function; or the signature does not fit.
+            NotSupportedError: a CUkernel, on the host device or a driver that has none.
+        """
+        cdef Loaded loaded = Loaded.__new__(Loaded)
+        loaded.device_index = ordinal_of(device)
+        loaded.owner = handle if owner is None else owner
+        function, told = init.later("accelrt.kernels.foreign").find_function(handle, loaded.device_index)
+        return make_kernel(loaded, function, loaded.device_index, name or told, signature)
 
     def __getitem__(
         self, sizes: tuple[_Size, _Size] | tuple[_Size, _Size, _Stream] | tuple[_Size, _Size, _Stream, int],
@@ -770,20 +794,20 @@ cdef class Kernel:
         Raises:
             ValueError, TypeError: one is out of range or of the wrong kind, or the stream is on another device.
         """
-        cdef Launcher made
+        cdef Launcher launcher
         self.require_made()
         if not isinstance(sizes, tuple) or not 2 <= len(sizes) <= 4:
             raise TypeError(f"kernel {self.name!r} takes [grid, block], [grid, block, stream] or [grid, block, stream, "
                             f"shared]; {sizes!r} was given")
-        made = Launcher.__new__(Launcher)
-        made.kernel = self
-        read_dimensions((<tuple>sizes)[0], "grid", made.size.grid)
-        read_dimensions((<tuple>sizes)[1], "block", made.size.block)
+        launcher = Launcher.__new__(Launcher)
+        launcher.kernel = self
+        read_dimensions((<tuple>sizes)[0], "grid", launcher.size.grid)
+        read_dimensions((<tuple>sizes)[1], "block", launcher.size.block)
         if len(sizes) > 2 and (<tuple>sizes)[2] is not None:
-            made.chosen = stream_for((<tuple>sizes)[2], self.device_index, f"kernel {self.name!r}")
+            launcher.chosen = stream_for((<tuple>sizes)[2], self.device_index, f"kernel {self.name!r}")
         if len(sizes) > 3:
-            made.size.shared = read_shared((<tuple>sizes)[3])
-        return made
+            launcher.size.shared = read_shared((<tuple>sizes)[3])
+        return launcher
 
     def launch(
         self, grid: _Size, block: _Size, args: Sequence[object] = (), *, stream: _Stream = None, shared: int = 0,
@@ -1111,28 +1135,9 @@ cdef enum:
     UNSUPPORTED_PTX_VERSION = 222
     INVALID_SOURCE = 300
 
-# What NOT_FOUND means of a kernel.
-cdef str NOT_HERE = (
-    "the module has no kernel of that name; C++ mangles names, so declare it extern \"C\", or compile it with the name as a "
-    "name expression"
-)
-cdef str NOT_HERE_ON_HOST = (
-    "the module has no kernel of that name; declare one in CUDA C extern \"C\", or compile it with the name as a name "
-    "expression; one in C is exported beside its {0}_parameters (accelrt/kernels/DESIGN.md)"
-)
-
-
 cdef inline bint is_of_image(int code) noexcept nogil:
     # Whether the image is at fault: to load it again costs nothing but time.
     return code in (INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, UNSUPPORTED_PTX_VERSION, INVALID_SOURCE)
-
-
-cdef str meaning_of(int code, const char* log):
-    # With what the driver's compiler, or the loader of shared objects, said; else the code's own text will do.
-    said = log.decode(errors="replace").strip()
-    if not said:
-        return ""
-    return f"{status_text(code).decode()}; the driver said:\n" + "\n".join([f"    {line}" for line in said.splitlines()])
 
 
 cdef Loaded load(int ordinal, bytes image, str what):
@@ -1151,7 +1156,8 @@ cdef Loaded load(int ordinal, bytes image, str what):
                 registry.active().module_log(ordinal, data, log)
         restore_mode(registry.active(), mode)
     if code:
-        raise_status(code, "module_load", ("device", ordinal, "image", what), meaning_of(code, log))
+        raise_status(code, "module_load", ("device", ordinal, "image", what), init.later(
+            "accelrt.kernels.diagnostics").refusal_text(status_text(code).decode(), log.decode(errors="replace")))
     loaded.device_index = ordinal
     loaded.handle = module
     return loaded
@@ -1199,12 +1205,12 @@ cdef tuple read_image(object image):
     cdef bytes data
     if isinstance(image, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(image))
-        what = f"file {os.fsdecode(path)}"
+        title = f"file {os.fsdecode(path)}"
         data = init.later("accelrt.core.files").read(path, init.later("accelrt.kernels.image").MOST_BYTES)
         check_image(data)
         if driver_name() != "cuda" and data[:4] == b"\x7fELF":
-            return os.fsencode(path), what  # so that libraries beside it, and debuggers, find it
-        return data, what
+            return os.fsencode(path), title  # so that libraries beside it, and debuggers, find it
+        return data, title
     if not isinstance(image, (bytes, bytearray, memoryview)) and not hasattr(image, "__bytes__"):
         raise TypeError(f"image is of type {type(image).__name__}; pass a path, bytes, or what compile_image returns")
     data = bytes(image)
@@ -1242,8 +1248,8 @@ cdef class Module:
         if self.loaded is not None:
             raise RuntimeError("a Module is initialised once")
         ordinal = ordinal_of(device)
-        data, what = read_image(image)
-        loaded = load(ordinal, data, what)
+        data, title = read_image(image)
+        loaded = load(ordinal, data, title)
         self.names = dict(getattr(image, "names", None) or {})
         self.device_index = ordinal
         self.loaded = loaded
@@ -1279,9 +1285,9 @@ cdef class Module:
             ValueError, TypeError: the signature does not fit the kernel, or is none; or the module was unloaded.
         """
         cdef Loaded loaded = self.held()
-        known = str(self.names.get(name, name))
-        meaning = NOT_HERE if driver_name() == "cuda" else NOT_HERE_ON_HOST.format(known)
-        return make_kernel(loaded, function_of(loaded, known, meaning), self.device_index, name, signature)
+        exported = str(self.names.get(name, name))
+        meaning = init.later("accelrt.kernels.diagnostics").no_kernel_text(driver_name() == "cuda", exported)
+        return make_kernel(loaded, function_of(loaded, exported, meaning), self.device_index, name, signature)
 
     def global_address(self, str name) -> tuple[int, int]:
         """Finds a __device__ or __constant__ variable of the module (cuModuleGetGlobal).

@@ -21,7 +21,7 @@ _known: nvrtc.Compiler | None = None
 _environment = ""
 
 
-def known() -> nvrtc.Compiler:
+def current_compiler() -> nvrtc.Compiler:
     """The NVRTC that a compilation would use; loads it where no file tells.
 
     Raises:
@@ -40,13 +40,13 @@ def known() -> nvrtc.Compiler:
 def load() -> nvrtc.Compiler:
     """The same, loaded, and told to later processes."""
     global _known
-    found = nvrtc.load()
-    if _known is None or _known.stamp != found.stamp or _known.path != found.path:
-        _known = found
-        if found.stamp:
-            numbers = [str(number) for number in (*found.version, *found.numbers)]
-            fields = [found.path.encode(), found.stamp, " ".join(numbers).encode()]
-            cache.write_fields(_environment or environment(), [*fields, *map(os.fsencode, found.folders)])
+    compiler = nvrtc.load()
+    if _known is None or _known.stamp != compiler.stamp or _known.path != compiler.path:
+        _known = compiler
+        if compiler.stamp:
+            numbers = [str(number) for number in (*compiler.version, *compiler.numbers)]
+            fields = [compiler.path.encode(), compiler.stamp, " ".join(numbers).encode()]
+            cache.write_fields(_environment or environment(), [*fields, *map(os.fsencode, compiler.folders)])
     return _known
 
 
@@ -67,11 +67,11 @@ def read(name: str) -> nvrtc.Compiler | None:
 def environment() -> str:
     """The name of the file that says which library is found in an environment such as this one."""
     # Installing and removing a package changes the time of its site-packages.
-    places = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     fields = [sys.prefix, *(os.environ.get(name, "") for name in VARIABLES)]
-    for place in (*places, *PLACES):
+    for path in (*folders, *PLACES):
         try:
-            fields.append(f"{place} {os.stat(place).st_mtime_ns}")
+            fields.append(f"{path} {os.stat(path).st_mtime_ns}")
         except OSError:
-            fields.append(place)
+            fields.append(path)
     return "compiler-" + cache.digest(map(os.fsencode, fields))

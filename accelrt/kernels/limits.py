@@ -23,11 +23,11 @@ def explain_refusal(device: int, most_threads: int, static: int, grid: Size, blo
         grid, block: (x, y, z), what the launch asked for.
         shared: int, bytes of dynamic shared memory.
     """
-    for what, lengths, prefix in (("grid", grid, "max_grid_dim"), ("block", block, "max_block_dim")):
+    for name, lengths, prefix in (("grid", grid, "max_grid_dim"), ("block", block, "max_block_dim")):
         for axis, length in zip("xyz", lengths, strict=True):
             most = _limit(device, f"{prefix}_{axis}")
             if length > most > 0:
-                return f"{what} has {length} in {axis}, the device takes {most}; make the {what} smaller"
+                return f"{name} has {length} in {axis}, the device takes {most}; make the {name} smaller"
     threads = block[0] * block[1] * block[2]
     if threads > most_threads > 0:
         return (
@@ -37,6 +37,6 @@ def explain_refusal(device: int, most_threads: int, static: int, grid: Size, blo
     most = _limit(device, "max_shared_memory_per_block_optin") - static
     if shared > most > 0:
         own = f" beside its {static} static ones" if static else ""
-        what = f"{shared} bytes of dynamic shared memory{own}"
-        return f"a block asks for {what}, the device has {most}; ask for less"
+        name = f"{shared} bytes of dynamic shared memory{own}"
+        return f"a block asks for {name}, the device has {most}; ask for less"
     return ""

@@ -105,15 +105,15 @@ def toolkit_folders(library: str, major: int) -> list[str]:
         os.path.join(os.path.dirname(above), "cuda_runtime", "include"),  # of CUDA 12's packages
         os.path.join(os.path.dirname(above), "..", "include"),  # of a toolkit's targets/
     ]
-    found = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
-    if not found:
-        found = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
-    if not found:
+    folders = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
+    if not folders:
+        folders = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
+    if not folders:
         return []
-    beside = [os.path.join(found[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]
+    beside = [os.path.join(folders[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]
     cccl = [folder for folder in beside if os.path.isdir(folder)] or [header_folder("cccl") or ""]
-    found += filter(None, cccl[:1])
-    return [os.path.abspath(folder) for folder in found]
+    folders += filter(None, cccl[:1])
+    return [os.path.abspath(folder) for folder in folders]
 
 
 def is_of(folder: str, major: int) -> bool:
@@ -128,10 +128,10 @@ def is_of(folder: str, major: int) -> bool:
 
 def header_folder(name: str) -> str | None:
     try:
-        found: str | None = init.later("cuda.pathfinder").find_nvidia_header_directory(name)
+        folder: str | None = init.later("cuda.pathfinder").find_nvidia_header_directory(name)
     except (ImportError, AttributeError, RuntimeError, ValueError):  # no pathfinder, or an old one
         return None
-    return found
+    return folder
 
 
 def call(name: str, *arguments: Any) -> tuple[Any, ...]:

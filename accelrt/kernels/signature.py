@@ -53,13 +53,13 @@ def parse_pointees(signature: str | Iterable[str]) -> Sequence[tuple[int, int]]:
     Returns:
         list of (kind, bytes); (0, 0) for what is no pointer, or one to a type that is not known here.
     """
-    found = []
+    pointees = []
     for part in _parts(signature):
         pointee, star, rest = " ".join(QUALIFIERS.sub(" ", part).split()).partition("*")
         words = " ".join(re.sub(r"\bconst\b", " ", pointee).split())
         kind, size = TYPES.get(words if star and "*" not in rest else "", ("any", 0))
-        found.append((KINDS[kind], size))
-    return found
+        pointees.append((KINDS[kind], size))
+    return pointees
 
 
 def _parts(signature: str | Iterable[str]) -> list[str]:

@@ -131,11 +131,9 @@ class TensorMap:
         check_inner(memory, lengths[-1], options)
         bindings = open_bindings(memory)
         integers = bindings.cuuint32_t
-        made = encode(
-            *(bindings, "cuTensorMapEncodeTiled", memory, options),
-            ([integers(length) for length in reversed(lengths)],),
-        )
-        return cls._wrap(memory, made, writes, f"tiled, box={lengths}")
+        middle = ([integers(length) for length in reversed(lengths)],)
+        descriptor = encode(bindings, "cuTensorMapEncodeTiled", memory, options, middle)
+        return cls._wrap(memory, descriptor, writes, f"tiled, box={lengths}")
 
     @classmethod
     def im2col(
@@ -183,19 +181,17 @@ class TensorMap:
         )
         check_inner(memory, channels, options)
         bindings = open_bindings(memory)
-        made = encode(
-            *(bindings, "cuTensorMapEncodeIm2col", memory, options),
-            (*(list(reversed(corner)) for corner in corners), channels, pixels),
-        )
+        middle = (*(list(reversed(corner)) for corner in corners), channels, pixels)
+        descriptor = encode(bindings, "cuTensorMapEncodeIm2col", memory, options, middle)
         words = f"im2col, corners={corners[0]}, {corners[1]}, channels={channels}, pixels={pixels}"
-        return cls._wrap(memory, made, writes, words)
+        return cls._wrap(memory, descriptor, writes, words)
 
     @classmethod
     def _wrap(cls, array: Array, data: bytes, writes: bool, words: str) -> Self:
-        made = cls.__new__(cls)
-        made.array, made.address, made.data = array, array.ptr, data
-        made.writes, made.description = writes, words
-        return made
+        tensor_map = cls.__new__(cls)
+        tensor_map.array, tensor_map.address, tensor_map.data = array, array.ptr, data
+        tensor_map.writes, tensor_map.description = writes, words
+        return tensor_map
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -219,25 +215,25 @@ def checked_number(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def checked_list(name: str, given: Any, count: int, least: int, most: int) -> tuple[int, ...]:
-    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
-        raise ArgumentTypeError(f"{name} is {given!r} of type {type(given).__name__}; pass {count} ints")
-    if len(given) != count:
-        raise ArgumentError(f"{name} is {given!r}; pass {count} ints, one for each axis")
-    return tuple(checked_number(f"{name}[{place}]", each, least, most) for place, each in enumerate(given))
+def checked_list(name: str, values: Any, count: int, least: int, most: int) -> tuple[int, ...]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise ArgumentTypeError(f"{name} is {values!r} of type {type(values).__name__}; pass {count} ints")
+    if len(values) != count:
+        raise ArgumentError(f"{name} is {values!r}; pass {count} ints, one for each axis")
+    return tuple(checked_number(f"{name}[{index}]", each, least, most) for index, each in enumerate(values))
 
 
-def checked_axes(name: str, given: Any, count: int, most: int) -> tuple[int, ...]:
-    return checked_list(name, given, count, 1, most)
+def checked_axes(name: str, values: Any, count: int, most: int) -> tuple[int, ...]:
+    return checked_list(name, values, count, 1, most)
 
 
-def checked_array(given: Any, least: int = 1) -> Array:
+def checked_array(value: Any, least: int = 1) -> Array:
     """The array as accelrt has it, of a shape that the accelerator takes."""
     try:
-        array = given if isinstance(given, Array) else asarray(given, copy=False)
+        array = value if isinstance(value, Array) else asarray(value, copy=False)
     except ValueError as error:
         raise ArgumentTypeError(
-            f"array is of type {type(given).__name__}; pass an Array on a GPU, or another library's ({error})"
+            f"array is of type {type(value).__name__}; pass an Array on a GPU, or another library's ({error})"
         ) from None
     if array.device_index < 0:
         raise ArgumentTypeError("array is in the host's memory; copy it to a device")
@@ -345,7 +341,7 @@ def open_bindings(array: Array) -> Any:
 def encode(bindings: Any, call: str, array: Array, options: Options, middle: tuple[Any, ...]) -> bytes:
     """The descriptor; middle: what differs between the two calls, the innermost axis first."""
     wide, narrow = bindings.cuuint64_t, bindings.cuuint32_t
-    given = (
+    arguments = (
         number_in(bindings.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_", options.data_type),
         array.ndim,
         array.ptr,
@@ -358,19 +354,17 @@ def encode(bindings: Any, call: str, array: Array, options: Options, middle: tup
         ),
         number_in(bindings.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_", SWIZZLES[options.swizzle]),
         number_in(
-            bindings.CUtensorMapL2promotion,
-            "CU_TENSOR_MAP_L2_PROMOTION_",
-            PROMOTIONS[options.l2_promotion],
+            bindings.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_", PROMOTIONS[options.l2_promotion]
         ),
         number_in(bindings.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_", FILLS[options.fill]),
     )
-    told = {"shape": array.shape, "strides": array.strides, "dtype": str(array.dtype)}
-    made = cuda_bindings.ask(bindings, NEEDS, call, given, told)
-    return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+    description = {"shape": array.shape, "strides": array.strides, "dtype": str(array.dtype)}
+    tensor_map = cuda_bindings.ask(bindings, NEEDS, call, arguments, description)
+    return b"".join(int(word).to_bytes(8, "little") for word in tensor_map.opaque)
 
 
 def number_in(numbers: Any, prefix: str, name: str) -> Any:
-    found = getattr(numbers, prefix + name, None)
-    if found is None:
+    number = getattr(numbers, prefix + name, None)
+    if number is None:
         raise not_supported(f"the installed cuda-bindings have no {prefix}{name}; a later one has")
-    return found
+    return number

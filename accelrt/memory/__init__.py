@@ -7,7 +7,8 @@ mempool        MemPool and use_mem_pool; sleep and wake; page-locked memory: the
 reservation    addresses that are given memory page by page: reserve, Reservation; the state of a pool, kept
                and restored
 addresses      address_info: what an address is
-driver_pool    DriverPool: the driver's own pool of a device
+driver_pool    DriverPool: the driver's own pools of a device, and those whose memory other processes may have
+ipc_handles    what processes send each other of these
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at
                the end
 explain        why a request was refused and what helps, found in those fields; the text that says so

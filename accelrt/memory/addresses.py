@@ -56,18 +56,18 @@ def address_info(address: int) -> AddressInfo:
         TypeError, ValueError: address is no int from 0 to 2**64 - 1.
         CudaError: the driver refused to say.
     """
-    known = find_memory(address)
+    memory = find_memory(address)
     current_device()  # initialises
     address = int(address)
-    if known is not None and known[0] in ("device", "idle"):
-        found = block_at(known[1], address)
-        if found is not None:
-            block, segment = found
+    if memory is not None and memory[0] in ("device", "idle"):
+        pair = block_at(memory[1], address)
+        if pair is not None:
+            block, segment = pair
             kind = "managed" if segment["managed"] else "device"
             start, nbytes = block["address"], block["size"]
-            return AddressInfo(address, kind, known[1], start, nbytes, block["state"], block, segment)
-    if known is not None and known[0] in ("pinned", "imported"):
-        kind, device, start, nbytes = known
+            return AddressInfo(address, kind, memory[1], start, nbytes, block["state"], block, segment)
+    if memory is not None and memory[0] in ("pinned", "imported"):
+        kind, device, start, nbytes = memory
         return AddressInfo(address, kind, device if device >= 0 else None, start, nbytes, None, None, None)
     return driver_info(address)
 
@@ -77,8 +77,8 @@ def driver_info(address: int) -> AddressInfo:
     if code:
         raise status_error(code, "pointer_range", ("address", address))
     kind = KINDS[number]
-    place = device if number and device >= 0 else None
-    return AddressInfo(address, kind, place, start or None, nbytes or None, None, None, None)
+    ordinal = device if number and device >= 0 else None
+    return AddressInfo(address, kind, ordinal, start or None, nbytes or None, None, None, None)
 
 
 def block_at(device: int, address: int) -> tuple[dict[str, Any], dict[str, Any]] | None:

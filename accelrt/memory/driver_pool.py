@@ -1,19 +1,22 @@
-"""DriverPool: the driver's own stream-ordered pools of a device, of its memory and of managed memory."""
+"""DriverPool: the driver's own stream-ordered pools of a device, of its memory and of managed memory; and
+pools whose memory other processes may have."""
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from accelrt.core.process import Owned
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.driver.registry import Rows
+from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, close_file, file_number
 from accelrt.status import status_error
 
-TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Literal
+    from typing import Any, Literal, Self
 
     from accelrt.annotations import DeviceArgument
     from accelrt.streams.stream import Stream
@@ -35,10 +38,9 @@ NAMES = {number: name for name, number in ACCESS.items()}
 
 
 def read(pool: DriverPool, name: str) -> int:
-    row = pool._row("get")
-    code, value = getattr(Rows(), row)(pool.device_index, ATTRIBUTES[name])
+    code, value = pool._call("get", ATTRIBUTES[name])
     if code:
-        raise pool.error(code, row, name)
+        raise pool.error(code, pool._row("get"), name)
     return bool(value) if name.startswith("reuse_") else int(value)
 
 
@@ -50,10 +52,9 @@ def attribute(name: str, doc: str) -> property:
             raise ValueError(f"{name} is {value!r}; pass an int from 0 to 2**64 - 1, or a bool")
         if name.endswith("_high") and value:
             raise ValueError(f"{name} is {value}; it is set to 0, which begins it anew at what there is")
-        row = pool._row("set")
-        code = getattr(Rows(), row)(pool.device_index, ATTRIBUTES[name], int(value))
+        code = pool._call("set", ATTRIBUTES[name], int(value))
         if code:
-            raise pool.error(code, row, name)
+            raise pool.error(code, pool._row("set"), name)
 
     return property(lambda pool: read(pool, name), write, doc=doc)
 
@@ -66,7 +67,8 @@ MOST_TRIES = 8
 
 
 def give_back(device: int, stream: Stream, address: int) -> int:
-    """Gives memory of a managed pool back; later where the stream is captured.  Answers the driver's code."""
+    """Gives memory of a pool back; later where the stream is captured.  Answers the driver's code."""
+    # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.
     code = Rows().managed_pool_free(device, stream.handle, address)
     if code == CAPTURE_UNSUPPORTED:
         left_over.append((device, stream, address))
@@ -98,20 +100,84 @@ def give_left_over_back() -> None:
 
 
 class DriverMemory:
-    """Managed memory of a driver's pool, made by DriverPool.allocate; given back when it dies, or by free().
+    """Memory of a driver's pool, made by DriverPool.allocate; given back when it dies, or by free().
 
     Attributes:
-        device_index: int, the ordinal of the device that it prefers.
+        device_index: int, the ordinal of the pool's device.
         nbytes: int.
         stream: Stream, in whose order it came and goes back.
+        managed: bool, whether the host uses it too.
+        is_mapped: bool, whether it is another process's, which from_ipc_descriptor opened.
     """
 
-    __slots__ = ("__weakref__", "_address", "_finalizer", "device_index", "nbytes", "stream")
+    __slots__ = (
+        *("__weakref__", "_address", "_finalizer", "_pool", "device_index"),
+        *("is_mapped", "managed", "nbytes", "stream"),
+    )
 
-    def __init__(self, device: int, nbytes: int, stream: Stream, address: int) -> None:
-        self.device_index, self.nbytes, self.stream = device, nbytes, stream
-        self._address = address
+    def __init__(
+        self, pool: DriverPool, nbytes: int, stream: Stream, address: int, is_mapped: bool = False
+    ) -> None:
+        self.device_index, self.managed, self.is_mapped = pool.device_index, pool.managed, is_mapped
+        self.nbytes, self.stream = nbytes, stream
+        self._pool, self._address = pool._owned, address
         self._arm()
+
+    @classmethod
+    def from_ipc_descriptor(
+        cls, pool: DriverPool, descriptor: IPCBufferDescriptor, stream: Stream | None = None
+    ) -> DriverMemory:
+        """Opens memory that another process allocated from its pool (cuMemPoolImportPointer).
+
+        Arguments:
+            pool: DriverPool, that process's, as from_allocation_handle made it here.
+            descriptor: IPCBufferDescriptor, which that process took of the memory.
+            stream: Stream of the device, in whose order it is given back; None is its current one.
+        Returns:
+            DriverMemory, on the same bytes.  It is used once the allocation is over in the other process's
+            stream, and freed here before it is freed there.
+        Raises:
+            ValueError: pool is not another process's, or stream is of another device.
+            TypeError: one of them is none.
+            CudaError: the driver refused: the memory was freed, or is of another pool.
+        """
+        if not isinstance(descriptor, IPCBufferDescriptor):
+            raise ArgumentTypeError(
+                f"descriptor is of type {type(descriptor).__name__}; pass what ipc_descriptor gave"
+            )
+        if not isinstance(pool, DriverPool):
+            raise ArgumentTypeError(f"pool is of type {type(pool).__name__}; pass a DriverPool")
+        if not pool.is_mapped:
+            raise ArgumentError(
+                "pool is this process's own; pass the one that DriverPool.from_allocation_handle made of the "
+                "other process's handle"
+            )
+        chosen = pool._stream(stream)
+        code, address = Rows().pool_pointer_import(pool.device_index, pool.open_handle(), descriptor.payload)
+        if code:
+            raise status_error(
+                code, "pool_pointer_import", ("device", pool.device_index, "size", descriptor.nbytes)
+            )
+        return cls(pool, descriptor.nbytes, chosen, address, True)
+
+    @property
+    def ipc_descriptor(self) -> IPCBufferDescriptor:
+        """The value by which another process opens the memory beside the pool (cuMemPoolExportPointer).
+
+        Raises:
+            ValueError: the memory was given back, is another process's, or its pool is not ipc_enabled.
+            CudaError: the driver refused.
+        """
+        if self.is_mapped:
+            raise ArgumentError(
+                f"{self!r} is another process's, which alone hands it on; ask there for its descriptor"
+            )
+        if self._pool is None:
+            raise ArgumentError(f"{self!r} is of a pool that is not ipc_enabled; no process opens it")
+        code, payload = Rows().pool_pointer_export(self.device_index, self.ptr)
+        if code:
+            raise status_error(code, "pool_pointer_export", ("address", self._address))
+        return IPCBufferDescriptor(payload, self.nbytes)
 
     def _arm(self) -> None:
         place = self.device_index, self.stream, self._address
@@ -144,8 +210,8 @@ class DriverMemory:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The bytes as other libraries take them: the CUDA Array Interface, version 3."""
-        told = {"shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3}
-        return {**told, "data": (self.ptr, False), "stream": self.stream.handle or 1}
+        layout = {"shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3}
+        return {**layout, "data": (self.ptr, False), "stream": self.stream.handle or 1}
 
     def __enter__(self) -> DriverMemory:
         return self
@@ -160,35 +226,58 @@ class DriverMemory:
 
     def __repr__(self) -> str:
         state = "" if self._finalizer.alive else ", given back"
-        return (
-            f"<accelrt.memory.DriverMemory {self.nbytes} bytes, managed, device {self.device_index}{state}>"
-        )
+        kind = ", managed" if self.managed else ", mapped" if self.is_mapped else ""
+        return f"<accelrt.memory.DriverMemory {self.nbytes} bytes{kind}, device {self.device_index}{state}>"
+
+
+def destroy(answer: tuple[int, int]) -> None:
+    """Gives a pool up that a row made: (code, handle)."""
+    code, handle = answer
+    if code == 0:
+        Rows().pool_destroy(handle)
 
 
 @dataclass(init=False)
 class DriverPool:
     """The pool of a device that cuMemAllocAsync allocates from, as the backend "cudaMallocAsync" does; or the
-    one of managed memory that prefers the device (CUDA 13.0).
+    one of managed memory that prefers the device (CUDA 13.0); or one that is made here, whose memory other
+    processes may have.
 
         pool = accelrt.memory.DriverPool()
         pool.release_threshold = 1 << 30     # bytes that it keeps when a stream is waited for
         pool.trim_to(0)
 
-    Other libraries of the process use the same pool.
+        shared = accelrt.memory.DriverPool(ipc_enabled=True)
+        memory = shared.allocate(4096)
+        connection.send((shared.allocation_handle, memory.ipc_descriptor))
+        # and in the other process
+        handle, descriptor = connection.recv()
+        pool = accelrt.memory.DriverPool.from_allocation_handle(handle)
+        memory = accelrt.memory.DriverMemory.from_ipc_descriptor(pool, descriptor)
+
+    Other libraries of the process use the same pool, but for one that is made here.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
         managed: bool, whether it is the pool of managed memory, whose memory allocate() gives.
+        ipc_enabled: bool, whether it is a new pool whose memory other processes may have.
+        max_size: int, bytes that such a pool has at most; 0 is the driver's choice.
     Attributes:
         device_index: int, the ordinal of the device.
         managed: bool.
+        handle: int, the driver's (CUmemoryPool) of a pool that was made here; 0 for the device's own.
     Raises:
-        NotSupportedError: by what asks the driver, where it has no such pool, as the host device has none of
-            device memory.
+        ValueError: managed and ipc_enabled exclude each other; max_size is no int from 0 on.
+        NotSupportedError: by what asks the driver, where it has no such pool.
+        CudaError: the driver refused.
+
+    A pool that was made here is destroyed by close(), or when the last that names it goes; its memory stays
+    until it is freed.
     """
 
     device_index: int
     managed: bool = False
+    handle: int = 0
 
     reuse_follow_event_dependencies = attribute(
         "reuse_follow_event_dependencies", "Whether a stream that waits for another's event reuses its frees."
@@ -206,13 +295,120 @@ class DriverPool:
     reserved_mem_high = attribute("reserved_mem_high", "The peak of reserved bytes; 0 begins it anew.")
     used_mem_high = attribute("used_mem_high", "The peak of allocated bytes; 0 begins it anew.")
 
-    def __init__(self, device: DeviceArgument | None = None, *, managed: bool = False) -> None:
+    def __init__(
+        self,
+        device: DeviceArgument | None = None,
+        *,
+        managed: bool = False,
+        ipc_enabled: bool = False,
+        max_size: int = 0,
+    ) -> None:
+        if managed and ipc_enabled:
+            raise ArgumentError("no process has another one's managed memory; pass managed or ipc_enabled")
+        if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 0 or max_size >> 60:
+            raise ArgumentError(f"max_size is {max_size!r}; pass bytes as int, or 0 for the driver's choice")
+        if max_size and not ipc_enabled:
+            raise ArgumentError("max_size is of a pool that is made; pass ipc_enabled=True too")
         self.device_index = ordinal_of(device)
         self.managed = bool(managed)
+        self.is_mapped = False
+        self._owned: Owned[tuple[int, int]] | None = None
+        if ipc_enabled:
+            self._own("pool_create", self.device_index, int(max_size))
+
+    @classmethod
+    def from_allocation_handle(
+        cls, handle: IPCAllocationHandle | int, device: DeviceArgument | None = None
+    ) -> Self:
+        """Opens a pool that another process made (cuMemPoolImportFromShareableHandle).
+
+        Arguments:
+            handle: IPCAllocationHandle, or the number of a file descriptor of this process's.
+            device: int, "cuda:1", ...: the device of the pool, by its number here; None is the current one.
+        Returns:
+            DriverPool, which gives no memory; DriverMemory.from_ipc_descriptor opens the other process's.
+        Raises:
+            TypeError, ValueError: handle is neither, or was closed.
+            CudaError: the driver refused: it is no pool's.
+        """
+        file = file_number(handle)
+        pool = cls(device)
+        pool._own("pool_import", pool.device_index, file)
+        pool.is_mapped = True
+        return pool
+
+    def _own(self, row: str, device: int, given: int) -> None:
+        """Takes a handle from a row, which goes back with the last that names it."""
+        owned = Owned(getattr(Rows(), row), (device, given), destroy)
+        assert owned.value is not None
+        code, self.handle = owned.value
+        if code:
+            raise status_error(
+                code, row, ("device", device, "max_size" if row == "pool_create" else "file", given)
+            )
+        self._owned = owned
+
+    def open_handle(self) -> int:
+        """Returns the driver's handle (CUmemoryPool) of a pool that was made here.
+
+        Raises:
+            ValueError: it was closed.
+        """
+        if self._owned is None or self._owned.value is None:
+            raise ArgumentError("the pool was closed; make another one")
+        return self.handle
 
     def _row(self, name: str) -> str:
         """The row of the driver table that does something to this pool."""
-        return f"managed_pool_{name}" if self.managed else f"async_{name}"
+        return f"pool_{name}" if self.handle else f"managed_pool_{name}" if self.managed else f"async_{name}"
+
+    def _call(self, name: str, *given: int) -> Any:
+        return getattr(Rows(), self._row(name))(
+            self.open_handle() if self.handle else self.device_index, *given
+        )
+
+    def _stream(self, stream: Stream | None) -> Stream:
+        from accelrt.streams.stream import Stream, current_stream
+
+        chosen = current_stream(self.device_index) if stream is None else stream
+        if not isinstance(chosen, Stream):
+            raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, or None")
+        if chosen.device_index != self.device_index:
+            raise ValueError(f"stream is of device {chosen.device_index}, the pool of {self.device_index}")
+        return chosen
+
+    @property
+    def is_ipc_enabled(self) -> bool:
+        """Tells whether other processes may have its memory."""
+        return self.handle != 0
+
+    @property
+    def allocation_handle(self) -> IPCAllocationHandle:
+        """The file descriptor by which another process opens the pool, and which multiprocessing sends.
+
+        Raises:
+            ValueError: the pool is not ipc_enabled, is another process's, or was closed.
+            CudaError: the driver refused.
+        """
+        if not self.handle:
+            raise ArgumentError("the pool is not ipc_enabled; make one with DriverPool(ipc_enabled=True)")
+        if self.is_mapped:
+            raise ArgumentError(
+                "the pool is another process's, which alone hands it on; ask there for its handle"
+            )
+        owned = Owned(Rows().pool_export, (self.open_handle(),), close_file)
+        assert owned.value is not None
+        if owned.value[0]:
+            raise status_error(owned.value[0], "pool_export", ("pool", self.handle))
+        return IPCAllocationHandle._of(owned)
+
+    def close(self) -> None:
+        """Destroys a pool that was made here, or lets go of another process's; memory stays until freed.
+
+        Again it does nothing, nor for a pool of the device's own.
+        """
+        if self._owned is not None:
+            self._owned.close()
 
     @property
     def reserved_mem_current(self) -> int:
@@ -241,50 +437,48 @@ class DriverPool:
         """
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 63:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 0 or more")
-        if self.managed:
-            give_left_over_back()
-            code = Rows().managed_pool_trim(self.device_index, nbytes)
+        give_left_over_back()
+        if self.managed or self.handle:
+            code = self._call("trim", nbytes)
         else:
             code = Rows().async_trim(self.device_index, 0, nbytes)
         if code:
             raise self.error(code, self._row("trim"), "trim_to")
 
     def allocate(self, nbytes: int, stream: Stream | None = None) -> DriverMemory:
-        """Allocates managed memory in a stream's order (cuMemAllocFromPoolAsync).
+        """Allocates memory in a stream's order (cuMemAllocFromPoolAsync).
 
         Arguments:
             nbytes: int, 1 or more.
             stream: Stream of the device; None is its current one.
         Returns:
-            DriverMemory, which copies, fills and memory.prefetch take.  Other streams use it behind an event,
-            and are done with it before it is freed.
+            DriverMemory, which copies, fills and, where it is managed, memory.prefetch take.  Other streams
+            use it behind an event, and are done with it before it is freed.
         Raises:
-            ValueError: nbytes is no int from 1 on; stream is of another device; or the pool is one of device
-                memory, which Buffers come from with the backend "cudaMallocAsync".
+            ValueError: nbytes is no int from 1 on; stream is of another device; the pool is the device's own
+                of device memory, which Buffers come from with the backend "cudaMallocAsync"; or it is another
+                process's, or was closed.
             TypeError: stream is no Stream.
             OutOfMemoryError: the driver has no memory.
             CaptureError: the stream is captured.
             NotSupportedError: the driver has no such pool.
         """
-        from accelrt.streams.stream import Stream, current_stream
-
-        if not self.managed:
+        if not self.managed and not self.handle:
             raise ValueError(
                 "this is the pool of device memory: Buffers come from it with the backend cudaMallocAsync "
                 "(ACCELRT_ALLOC_CONF=backend:cudaMallocAsync); pass managed=True for managed memory"
             )
+        if self.is_mapped:
+            raise ArgumentError("the pool is another process's, which alone allocates from it")
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1 or nbytes >> 63:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 1 or more")
-        chosen = current_stream(self.device_index) if stream is None else stream
-        if not isinstance(chosen, Stream):
-            raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, or None")
-        if chosen.device_index != self.device_index:
-            raise ValueError(f"stream is of device {chosen.device_index}, the pool of {self.device_index}")
+        chosen = self._stream(stream)
         give_left_over_back()
-        code, address = Rows().managed_pool_alloc(self.device_index, chosen.handle, nbytes)
+        row, pool = ("pool_alloc", (self.open_handle(),)) if self.handle else ("managed_pool_alloc", ())
+        code, address = getattr(Rows(), row)(self.device_index, chosen.handle, *pool, nbytes)
         if code:
-            raise status_error(code, "managed_pool_alloc", ("device", self.device_index, "size", nbytes))
-        return DriverMemory(self.device_index, nbytes, chosen, address)
+            raise status_error(code, row, ("device", self.device_index, "size", nbytes))
+        return DriverMemory(self, nbytes, chosen, address)
 
     def access(self, peer: DeviceArgument) -> str:
         """Tells what a device may do with the pool's memory (cuMemPoolGetAccess).
@@ -298,9 +492,9 @@ class DriverPool:
             ValueError: the pool is one of managed memory, which every device uses.
         """
         self._refuse_managed("access")
-        code, number = Rows().async_access_get(self.device_index, ordinal_of(peer))
+        code, number = self._call("access_get", ordinal_of(peer))
         if code:
-            raise self.error(code, "async_access_get", "access")
+            raise self.error(code, self._row("access_get"), "access")
         return NAMES.get(number, "none")
 
     def set_access(self, peer: DeviceArgument, access: Literal["none", "r", "rw"]) -> None:
@@ -316,9 +510,9 @@ class DriverPool:
         self._refuse_managed("set_access")
         if access not in ACCESS:
             raise ValueError(f"access is {access!r}; it may be 'none', 'r' or 'rw'")
-        code = Rows().async_access_set(self.device_index, ordinal_of(peer), ACCESS[access])
+        code = self._call("access_set", ordinal_of(peer), ACCESS[access])
         if code:
-            raise self.error(code, "async_access_set", "access")
+            raise self.error(code, self._row("access_set"), "access")
 
     def _refuse_managed(self, call: str) -> None:
         if self.managed:

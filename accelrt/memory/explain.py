@@ -134,12 +134,12 @@ class Case:
         on splitting decides which.
         """
         kind = "largest_small" if self.size <= MIB else "largest_large"
-        found = (
+        sizes = (
             stream[kind]
             for stream in self.facts["by_stream"]
             if stream["pool"] == pool and stream["stream"] == self.facts["stream"]
         )
-        return max(found, default=0) if self.facts["splits"] else 0
+        return max(sizes, default=0) if self.facts["splits"] else 0
 
     @property
     def most(self) -> int:
@@ -169,8 +169,7 @@ def causes_of(facts: dict[str, Any]) -> list[Cause]:
         return [managed(case)]
     if 0 < facts["capacity"] < case.size and not facts["external"]:  # another backend may have managed memory
         return [huge(case)]
-    found = [look(case) for look in LOOKS]
-    causes = sorted((cause for cause in found if cause is not None), key=lambda cause: not cause.settles)
+    causes = sorted(filter(None, (look(case) for look in LOOKS)), key=lambda cause: not cause.settles)
     if not facts["external"] and not any(cause.settles for cause in causes):
         causes.append(live(case))
     return causes[:MOST_CAUSES]
@@ -211,8 +210,8 @@ def pool_limit(case: Case) -> Cause | None:
     reserved, held = case.own["reserved"], case.own["live"]
     advice = []
     if case.room >= case.need:
-        wanted = round_up(reserved + case.need, case.granule)
-        advice.append(f"make the pool with more: MemPool(limit={wanted}) or no limit")
+        least = round_up(reserved + case.need, case.granule)
+        advice.append(f"make the pool with more: MemPool(limit={least}) or no limit")
         advice.append(f"leave use_mem_pool for this request: {size_text(case.room)} can be reserved yet")
     settles = bool(advice)
     if case.size <= limit and held:
@@ -233,14 +232,14 @@ def limit(case: Case) -> Cause | None:
     reserved = facts["reserved"] - facts["managed"]
     if facts["refused_by"] != "limit" and case.limit - reserved >= case.need:
         return None
-    wanted = min(-(-(reserved + case.need) * 10000 // max(facts["capacity"], 1)) / 10000, 1.0)
+    fraction = min(-(-(reserved + case.need) * 10000 // max(facts["capacity"], 1)) / 10000, 1.0)
     text = (
         f"this process may reserve {size_text(case.limit)} of the device (set_per_process_memory_fraction), "
         f"and has reserved {size_text(reserved)}"
     )
     if facts["free"] < case.need:
         return Cause("limit", text, settles=False)
-    call = f"accelrt.set_per_process_memory_fraction({wanted}, {facts['device']})"
+    call = f"accelrt.set_per_process_memory_fraction({fraction}, {facts['device']})"
     return Cause("limit", text, f"raise the limit: {call}; the device has {size_text(facts['free'])} free")
 
 
@@ -265,8 +264,8 @@ def pending(case: Case) -> Cause | None:
         steps.append("end the captures that use it")
     if waiting:
         one = len(waiting) == 1 and not waiting[0]["offers"]
-        what = "synchronize that stream" if one else "accelrt.synchronize()"
-        steps.append(f"wait for that work ({what})")
+        call = "synchronize that stream" if one else "accelrt.synchronize()"
+        steps.append(f"wait for that work ({call})")
     return Cause(
         "pending",
         f"{size_text(held)} are freed, but other streams that used them are still at work: "
@@ -278,12 +277,12 @@ def pending(case: Case) -> Cause | None:
 
 def others_pools(case: Case, graphs: bool) -> list[dict[str, Any]]:
     """The private pools of a kind with idle memory that this request may not have, the most first."""
-    found = [
+    pools = [
         pool
         for pool in case.facts["by_pool"]
         if pool["id"] not in ((0, 0), case.facts["pool"]) and pool["uses"] and pool["graphs"] == graphs
     ]
-    return sorted((pool for pool in found if pool["idle"]), key=lambda pool: -pool["idle"])
+    return sorted((pool for pool in pools if pool["idle"]), key=lambda pool: -pool["idle"])
 
 
 def graph_pools(case: Case) -> Cause | None:
@@ -515,11 +514,11 @@ def live_here(facts: dict[str, Any]) -> int:
 
 
 def held_lines(facts: dict[str, Any]) -> list[str]:
-    asked = f"{facts['requested']} bytes"
+    request = f"{facts['requested']} bytes"
     if facts["rounded"] != facts["requested"]:
-        asked += f", rounded up to {facts['rounded']}"
+        request += f", rounded up to {facts['rounded']}"
     line = (
-        f"{asked}. accelrt reserved {size_text(facts['reserved'])}: {size_text(live_here(facts))} live, "
+        f"{request}. accelrt reserved {size_text(facts['reserved'])}: {size_text(live_here(facts))} live, "
         + (f"{size_text(facts['pending'])} freed but in use on a stream, " if facts["pending"] else "")
         + f"{size_text(facts['idle'])} idle, the largest free block {size_text(facts['largest_free'])}"
     )

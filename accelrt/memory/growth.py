@@ -161,7 +161,7 @@ def is_same(block: _Block, other: _Block | None) -> bool:
 def compared(before: Holding, after: Holding, top: int) -> dict[str, Any]:
     """The fields of report_data(since=mark) that blocks tell."""
     new = [each for address, each in after.blocks.items() if not is_same(each, before.blocks.get(address))]
-    gone = [each for address, each in before.blocks.items() if not is_same(each, after.blocks.get(address))]
+    lost = [each for address, each in before.blocks.items() if not is_same(each, after.blocks.get(address))]
     new.sort(key=lambda block: (-block["size"], block["address"]))
     return {
         "reserved": (before.reserved, after.reserved),
@@ -174,8 +174,8 @@ def compared(before: Holding, after: Holding, top: int) -> dict[str, Any]:
         "stacks": [(b["frames"], size, count) for b, size, count in changes(before, after, name_of_stack)],
         "new_blocks": len(new),
         "new_bytes": sum(block["size"] for block in new),
-        "gone_blocks": len(gone),
-        "gone_bytes": sum(block["size"] for block in gone),
+        "gone_blocks": len(lost),
+        "gone_bytes": sum(block["size"] for block in lost),
         "blocks": new[:top],
     }
 
@@ -192,19 +192,19 @@ def compare_snapshots(before: dict[str, Any], after: dict[str, Any], top: int = 
     Raises:
         TypeError: one is no dict.
     """
-    for name, given in (("before", before), ("after", after)):
-        if not isinstance(given, dict):
+    for name, snapshot in (("before", before), ("after", after)):
+        if not isinstance(snapshot, dict):
             raise TypeError(
-                f"{name} is of type {type(given).__name__}; pass a snapshot, as load_snapshot() gives it"
+                f"{name} is of type {type(snapshot).__name__}; pass a snapshot, as load_snapshot() gives it"
             )
-    found = {segment.get("device", 0) for each in (before, after) for segment in each.get("segments", ())}
+    devices = {segment.get("device", 0) for each in (before, after) for segment in each.get("segments", ())}
     texts = [
         text_of_growth(
             compared(of_snapshot(before, device), of_snapshot(after, device), top),
             f"Memory of device {device}, compared with the earlier snapshot",
             top,
         )
-        for device in sorted(found)
+        for device in sorted(devices)
     ]
     return "\n".join(texts) or "neither snapshot has memory of a device\n"
 
@@ -256,8 +256,8 @@ def text_of_growth(data: dict[str, Any], heading: str, top: int) -> str:
     ]
     if "page_locked" in data:
         totals.append(size_row("page-locked, live", data["page_locked"]["live"]))
-    new, gone = count_text(data["new_blocks"], "block"), count_text(data["gone_blocks"], "block")
-    blocks = [f"{new} of {size_text(data['new_bytes'])} came, {gone} of {size_text(data['gone_bytes'])} went"]
+    new, lost = count_text(data["new_blocks"], "block"), count_text(data["gone_blocks"], "block")
+    blocks = [f"{new} of {size_text(data['new_bytes'])} came, {lost} of {size_text(data['gone_bytes'])} went"]
     blocks += map(line_of, data["blocks"])
     has_stacks = any(frames for frames, _, _ in data["stacks"])
     has_tags = any(tag for tag, _, _ in data["tags"])

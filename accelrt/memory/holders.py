@@ -18,31 +18,31 @@ STEPS = 4  # from an object to the variable that holds it, over containers and o
 def owners() -> dict[int, Any]:
     """Finds the objects of accelrt's that have device or page-locked memory, by its address."""
     by_address: dict[int, Any] = {}
-    for thing in gc.get_objects():
+    for each in gc.get_objects():
         try:
-            module = type(thing).__module__
+            module = type(each).__module__
             is_ours = isinstance(module, str) and module.startswith("accelrt.")
-            address = getattr(thing, "ptr", 0) if is_ours else 0
+            address = getattr(each, "ptr", 0) if is_ours else 0
         except Exception:  # a metaclass of others
             continue
         # An Array says more than the Buffer that it views.
         if address and type(by_address.get(address)).__name__ != "Array":
-            by_address[address] = thing
+            by_address[address] = each
     return by_address
 
 
-def holder_of(thing: object, but: Iterable[object] = ()) -> str:
+def holder_of(target: object, but: Iterable[object] = ()) -> str:
     """Says who holds an object, in words: "`cache` of app", "attribute `x` of a Model, `model` of __main__".
 
     Arguments:
-        thing: an object that Python's garbage collector tracks.
+        target: an object that Python's garbage collector tracks.
         but: the caller's own containers that hold it too.
     Returns:
         str; empty where no object of Python's holds it, as for a reference that an extension took.
     """
     seen = set(map(id, but))
     parts: list[str] = []
-    step: object | None = thing
+    step: object | None = target
     while step is not None and len(parts) < STEPS:
         seen.add(id(step))
         text, step = nearest_holder(step, seen)
@@ -51,14 +51,14 @@ def holder_of(thing: object, but: Iterable[object] = ()) -> str:
     return ", ".join(parts)
 
 
-def nearest_holder(thing: object, seen: set[int]) -> tuple[str, object | None]:
+def nearest_holder(target: object, seen: set[int]) -> tuple[str, object | None]:
     """Finds one that holds an object, a variable rather than another object, in words; and where to go on
     from it, None where that is the end."""
     nearest: tuple[str, object | None] = ("", None)
-    for holder in gc.get_referrers(thing):
+    for holder in gc.get_referrers(target):
         if id(holder) in seen or is_ours(holder):
             continue
-        text, beyond = described(holder, thing, seen)
+        text, beyond = described(holder, target, seen)
         if text and beyond is None:
             return text, None
         if text and not nearest[0]:
@@ -72,25 +72,25 @@ def is_ours(holder: object) -> bool:
     return code is not None and code.co_filename.startswith(PACKAGE)
 
 
-def described(holder: object, thing: object, seen: set[int]) -> tuple[str, object | None]:
+def described(holder: object, target: object, seen: set[int]) -> tuple[str, object | None]:
     if isinstance(holder, dict):
-        return described_dict(holder, thing, seen)
+        return described_dict(holder, target, seen)
     if isinstance(holder, FrameType):
-        name = name_in(holder.f_locals, thing)
-        place = f"{holder.f_code.co_filename}:{holder.f_lineno}"
-        return (f"`{name}` of {holder.f_code.co_name} ({place})", None) if name else ("", None)
+        name = name_in(holder.f_locals, target)
+        location = f"{holder.f_code.co_filename}:{holder.f_lineno}"
+        return (f"`{name}` of {holder.f_code.co_name} ({location})", None) if name else ("", None)
     if isinstance(holder, CellType):
         return described_cell(holder)
     if isinstance(holder, ModuleType | type) or hasattr(holder, "__dict__"):
-        name = name_in(vars(holder), thing)
+        name = name_in(vars(holder), target)
         return attribute_text(holder, name) if name else (f"a {type(holder).__name__}", holder)
     return f"a {type(holder).__name__}", holder
 
 
-def name_in(variables: Mapping[Any, Any], thing: object) -> Any:
+def name_in(variables: Mapping[Any, Any], target: object) -> Any:
     """Finds the key of a thing among variables; None where it is none of them."""
     for key, value in list(variables.items()):
-        if value is thing:
+        if value is target:
             return key
     return None
 
@@ -105,13 +105,13 @@ def described_cell(cell: CellType) -> tuple[str, object | None]:
     return "", None
 
 
-def described_dict(holder: dict[Any, Any], thing: object, seen: set[int]) -> tuple[str, object | None]:
+def described_dict(holder: dict[Any, Any], target: object, seen: set[int]) -> tuple[str, object | None]:
     """Does as described(), for what may be the variables of a module, a class or an object."""
-    name = name_in(holder, thing)
+    name = name_in(holder, target)
     if name is None:
         return "a dict", holder
     for other in gc.get_referrers(holder):
-        if isinstance(other, type) and other.__dict__.get(name) is thing:
+        if isinstance(other, type) and other.__dict__.get(name) is target:
             return attribute_text(other, name)
         if not isinstance(other, type) and getattr(other, "__dict__", None) is holder:
             return ("", None) if id(other) in seen else attribute_text(other, name)

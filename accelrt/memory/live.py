@@ -312,8 +312,8 @@ def write_down() -> None:
     forget_reachable()
     for ordinal in range(device_count()):
         for index, block in enumerate(live_blocks(ordinal)):
-            known = known_of(block, owners, index < LEAKS_SHOWN) if index < DESCRIBED else b""
-            add_reachable(ordinal, block, known)
+            note = known_of(block, owners, index < LEAKS_SHOWN) if index < DESCRIBED else b""
+            add_reachable(ordinal, block, note)
 
 
 def start() -> None:

@@ -135,9 +135,9 @@ def stream_lines(data: dict[str, Any], top: int) -> list[str]:
         return []
     lines = ["By stream", row("", "live", "pending", "idle", "largest free")]
     for stream in data["streams"][:top]:
-        place = "" if stream["pool"] == (0, 0) else "  " + pool_text(stream["pool"])
+        pool = "" if stream["pool"] == (0, 0) else "  " + pool_text(stream["pool"])
         name = stream_text(stream["stream"])
-        lines.append(sizes(name, stream, "live", "pending", "idle", "largest_free") + place)
+        lines.append(sizes(name, stream, "live", "pending", "idle", "largest_free") + pool)
     lines += more(len(data["streams"]), top)
     for queue in data["events"][:top]:
         where = "events of free_after" if queue["offers"] else stream_text(queue["stream"])

@@ -42,6 +42,8 @@ def tell_changes(
         return
     before = _told.get(device, {})  # first, so that no other thread tells later counts in between
     stats = read_stats(device)
+    if not stats:  # in a forked child, to which no pool belongs
+        return
     counts = _told[device] = {key: int(stats[key]) for key in KEYS}
     # Below what it was, a count was reset since.
     grown = {

@@ -1423,7 +1423,7 @@ def check_pool_live_allocations(
     """
     cdef uint64_t[2] name
     cdef int ordinal
-    cdef bint known
+    cdef bint exists
     if not isinstance(pool_id, (MemPool, tuple)) and isinstance(expected_addresses, (MemPool, tuple)):
         pool_id, expected_addresses, device = expected_addresses, device, pool_id
     if not hasattr(expected_addresses, "__iter__"):
@@ -1433,8 +1433,8 @@ def check_pool_live_allocations(
     require_native("check_pool_live_allocations")
     read_pool_id(pool_id, name)
     with nogil:
-        known = read_private(ordinal, name[0], name[1], False).known
-    if not known:
+        exists = read_private(ordinal, name[0], name[1], False).known
+    if not exists:
         raise_checkpoint_reason(NO_SUCH_POOL, "check_pool_live_allocations", (name[0], name[1]), ordinal)
     pool = (name[0], name[1])
     live = {

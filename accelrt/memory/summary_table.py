@@ -21,10 +21,7 @@ ROWS = (
     ("segment", "GPU reserved segments", False),
     ("inactive_split", "Non-releasable allocs", False),
 )
-OVERSIZE = (
-    ("oversize_allocations", "Oversize allocations"),
-    ("oversize_segments", "Oversize GPU segments"),
-)
+OVERSIZE = (("oversize_allocations", "Oversize allocations"), ("oversize_segments", "Oversize GPU segments"))
 POOLS = (("all", ""), ("large_pool", "      from large pool"), ("small_pool", "      from small pool"))
 FIELDS = ("current", "peak", "allocated", "freed")
 BYTE_UNITS = ("B  ", "KiB", "MiB", "GiB", "TiB", "PiB")

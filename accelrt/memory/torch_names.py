@@ -7,12 +7,7 @@ import warnings
 
 from accelrt.allocator.settings.apply import set_allocator_settings
 from accelrt.core import files
-from accelrt.memory.caching import (
-    max_memory_reserved,
-    memory_reserved,
-    memory_stats,
-    reset_peak_memory_stats,
-)
+from accelrt.memory.caching import max_memory_reserved, memory_reserved, memory_stats, reset_peak_memory_stats
 from accelrt.memory.history.recording import record_history
 from accelrt.memory.history.snapshot_file import dump_snapshot
 from accelrt.memory.history.snapshots import snapshot
@@ -35,10 +30,10 @@ def nested(figures: dict[str, Any]) -> dict[str, Any]:
         parts = key.split(".")
         if parts[0] == "tag":
             parts = ["tag", ".".join(parts[1:-2]), *parts[-2:]]
-        place = answer
+        level = answer
         for part in parts[:-1]:
-            place = place.setdefault(part, {})
-        place[parts[-1]] = figure
+            level = level.setdefault(part, {})
+        level[parts[-1]] = figure
     return answer
 
 
@@ -208,10 +203,10 @@ def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | 
     write_flame_graph(filename, snapshot, "of_memory", "live memory")
 
 
-def write_flame_graph(filename: str, given: dict[str, Any] | None, kind: str, title: str) -> None:
+def write_flame_graph(filename: str, taken_before: dict[str, Any] | None, kind: str, title: str) -> None:
     from accelrt.memory.history import flame_svg  # which few programs need
 
-    paths = getattr(flame_svg, kind)(snapshot() if given is None else given)
+    paths = getattr(flame_svg, kind)(snapshot() if taken_before is None else taken_before)
     files.write(filename, [flame_svg.flame_graph(paths, title).encode("utf-8", "replace")])
 
 

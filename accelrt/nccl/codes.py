@@ -94,7 +94,7 @@ def _find_reduced(dtype: Any, op: Any) -> tuple[int, int, int, int]:
     if name in PAIRS and number in (SUM, AVG):
         part, itemsize = PAIRS[name]
         return 2, itemsize, CODES[part], number
-    word = next(word for word, known in OPS.items() if known == number)
+    word = next(word for word, code in OPS.items() if code == number)
     raise TypeError(
         f"NCCL has no {word!r} of {name}; it reduces {', '.join(CODES)}, bool but for 'avg', and complex64 "
         "and complex128 by 'sum' and 'avg'"

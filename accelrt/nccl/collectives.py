@@ -106,9 +106,9 @@ def _check_list(arrays: Any, name: str) -> None:
         raise ValueError(f"{name} is empty; pass an array for each device")
 
 
-def _check_length(given: Any, name: str, wanted: int) -> None:
-    if len(given) != wanted:
-        raise ValueError(f"{name} has {len(given)} elements, inputs {wanted}; pass one for each device")
+def _check_length(values: Any, name: str, count: int) -> None:
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} elements, inputs {count}; pass one for each device")
 
 
 def _device_of(source: Any) -> int:
@@ -173,9 +173,9 @@ class _Call:
             raise ValueError(
                 f"inputs[0] has {size} elements; pass a multiple of {parts}, as many for each device"
             )
-        wanted = size // parts * times
+        count = size // parts * times
         for index, each in enumerate(arrays):
-            self._compare(each, f"outputs[{index}]", wanted, f"for inputs of {size} it should have {wanted}")
+            self._compare(each, f"outputs[{index}]", count, f"for inputs of {size} it should have {count}")
         return arrays
 
     def read_output(self, output: Any, root: int) -> list[Array | None]:
@@ -207,10 +207,10 @@ class _Call:
         return operands.read(source, self.streams[index], name, written)
 
     def _compare(self, array: Array, name: str, size: int, words: str) -> None:
-        wanted = self.inputs[0].dtype
-        if array.dtype != wanted:
+        dtype = self.inputs[0].dtype
+        if array.dtype != dtype:
             raise TypeError(
-                f"{name} is of {array.dtype}, inputs[0] of {wanted}; all arrays have one element type"
+                f"{name} is of {array.dtype}, inputs[0] of {dtype}; all arrays have one element type"
             )
         if array.size != size:
             raise ValueError(f"{name} has {array.size} elements, {words}; pass arrays of one size")

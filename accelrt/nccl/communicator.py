@@ -172,17 +172,13 @@ class Communicator:
             NcclError, TimeoutError: as of Communicator.
             RuntimeError: in a group: a process with several ranks calls accelrt.nccl.shrink_all.
         """
-        made: Communicator = shrink([self], exclude, bool(abort), checked(config), "shrink()")[0]
-        return made
+        child: Communicator = shrink([self], exclude, bool(abort), checked(config), "shrink()")[0]
+        return child
 
     # --- operations ---
 
     def all_reduce(
-        self,
-        input: Any,
-        output: Any = None,
-        op: str | int = "sum",
-        stream: Stream | int | None = None,
+        self, input: Any, output: Any = None, op: str | int = "sum", stream: Stream | int | None = None
     ) -> None:
         """Reduces the elements of all ranks' arrays; every rank gets the result (ncclAllReduce).
 
@@ -318,15 +314,15 @@ class Communicator:
         array, name, other, others = target, "output", source, "input"
         if kind.source == PARTS:
             array, name, other, others = source, "input", target, "output"
-        wanted, words = other.size, f"{others} has"
+        count, words = other.size, f"{others} has"
         if PARTS in (kind.source, kind.target):
-            wanted, words = wanted * self.size, f"{self.size} {others}s have"
+            count, words = count * self.size, f"{self.size} {others}s have"
         if array.dtype != other.dtype:
             raise TypeError(
                 f"input and output have one element type; one is {other.dtype}, {name} is {array.dtype}"
             )
-        if array.size != wanted:
-            raise ValueError(f"{name} has {array.size} elements, {words} {wanted}; pass an array of {wanted}")
+        if array.size != count:
+            raise ValueError(f"{name} has {array.size} elements, {words} {count}; pass an array of {count}")
 
     # --- errors ---
 
@@ -336,9 +332,9 @@ class Communicator:
         Raises:
             NcclError: an operation failed; abort() the communicator then.
         """
-        found = self._find_error("check")
-        if found is not None:
-            code, text = found
+        error = self._find_error("check")
+        if error is not None:
+            code, text = error
             raise error_of(code, text, f"an operation of the communicator ({self._words})")
 
     def synchronize(self, stream: Stream | int | None = None, timeout: float | None = None) -> None:
@@ -374,14 +370,14 @@ class Communicator:
     def _awaited(self) -> str:
         """The ranks that an operation under way waits for, for errors; empty where that is not known."""
         with self._turn() as (handle,):
-            found = self._backend.awaited(handle)
-        return f", which waits for {found}" if found else ""
+            ranks = self._backend.awaited(handle)
+        return f", which waits for {ranks}" if ranks else ""
 
     def _find_error(self, call: str) -> tuple[int, str] | None:
         with self._turn() as (handle,), self.device, errors_of(f"{call}({self._words})"):
             with calls_of([self._hold]):
-                found: tuple[int, str] | None = self._backend.async_error(handle)
-            return found
+                error: tuple[int, str] | None = self._backend.async_error(handle)
+            return error
 
     def _turn(self) -> Turn:
         self._check_process()
@@ -481,19 +477,19 @@ class Communicator:
 
     def _await_device(self, seconds: float) -> None:
         """Waits for the device's work, but no longer than that: a rank that has stopped may hold it up."""
-        found: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def wait() -> None:
             try:
                 synchronize(self.device_index)
             except BaseException as error:
-                found.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=wait, name="accelrt-nccl-close", daemon=True)
         thread.start()
         thread.join(None if seconds == math.inf else seconds)
-        if found:
-            raise found[0]
+        if errors:
+            raise errors[0]
         if thread.is_alive():
             raise TimeoutError(
                 f"the work of {self.device} is not done after {seconds:g} s{self._awaited()}; abort() ends "
@@ -508,11 +504,11 @@ class Communicator:
 
     def _free(self, why: str, call: str, at_once: bool) -> None:
         """Takes the handle, so that later calls are refused, and frees it once nobody is inside."""
-        module, hold, place = self._backend, self._hold, self.device
+        module, hold, device = self._backend, self._hold, self.device
         handle = None
 
         def free() -> None:
-            with place:
+            with device:
                 (module.abort if at_once else module.destroy)(handle)
 
         try:
@@ -580,8 +576,8 @@ class Communicator:
         if not hasattr(self, "_hold"):
             return "<accelrt.nccl.Communicator, not made>"
         state = "" if self._hold.has_handle else f", {self._hold.why}"
-        place = f"rank {self.rank} of {self.size} on device {self.device_index}"
-        return f"<accelrt.nccl.Communicator {place}{state}>"
+        rank_text = f"rank {self.rank} of {self.size} on device {self.device_index}"
+        return f"<accelrt.nccl.Communicator {rank_text}{state}>"
 
 
 def init_all(
@@ -643,12 +639,12 @@ def split_all(
         as of Communicator.split; ValueError: the lists differ in length, or a communicator is there twice.
     """
     ranks = checked_comms(comms)
-    wanted = [None] * len(ranks) if keys is None else list(keys)
-    if len(colors) != len(ranks) or len(wanted) != len(ranks):
+    order = [None] * len(ranks) if keys is None else list(keys)
+    if len(colors) != len(ranks) or len(order) != len(ranks):
         raise ValueError(
-            f"comms are {len(ranks)}, colors {len(colors)} and keys {len(wanted)}; pass one of each for each"
+            f"comms are {len(ranks)}, colors {len(colors)} and keys {len(order)}; pass one of each for each"
         )
-    sides = [checked_side(*each) for each in zip(ranks, colors, wanted, strict=True)]
+    sides = [checked_side(*each) for each in zip(ranks, colors, order, strict=True)]
     return split(ranks, sides, checked(config), "split_all()")
 
 

@@ -99,7 +99,7 @@ def checked(config: Any) -> Config | None:
     return config
 
 
-def fill(made: Any, config: Config | None) -> None:
+def fill(settings: Any, config: Config | None) -> None:
     """Sets what a Config names in NCCL's own.
 
     Raises:
@@ -109,9 +109,9 @@ def fill(made: Any, config: Config | None) -> None:
         value = getattr(config, each.name)
         if value is None:
             continue
-        if not hasattr(made, each.name):
+        if not hasattr(settings, each.name):
             raise not_supported(
                 f"the installed nccl4py has no {each.name} of ncclConfig_t; a later one has, or leave it out",
                 "ncclCommInitRankConfig",
             )
-        setattr(made, each.name, POLICIES[value] if each.name == "cta_policy" else value)
+        setattr(settings, each.name, POLICIES[value] if each.name == "cta_policy" else value)

@@ -86,17 +86,17 @@ class Joining:
             )
 
     @property
-    def made(self) -> Any:
+    def result(self) -> Any:
         return self.comm
 
 
 @dataclass(slots=True, eq=False)
 class Splitting:
-    """A communicator that is split off another one, whose every rank calls it; made is None where this one is
-    in none."""
+    """A communicator that is split off another one, whose every rank calls it; result is None where this one
+    is in none."""
 
     comm: Any
-    made: Any
+    result: Any
     color: int
     key: int
     words: str
@@ -104,7 +104,7 @@ class Splitting:
 
     def issue(self, module: Any, handle: object) -> None:
         with self.comm.device:
-            self.handle = module.split(handle, self.color, self.key, self.made)
+            self.handle = module.split(handle, self.color, self.key, self.result)
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +112,7 @@ class Shrinking:
     """A communicator of those ranks of another one that are not left out, which only they call."""
 
     comm: Any
-    made: Any
+    result: Any
     left_out: tuple[int, ...]
     aborts: bool
     words: str
@@ -120,7 +120,7 @@ class Shrinking:
 
     def issue(self, module: Any, handle: object) -> None:
         with self.comm.device:
-            self.handle = module.shrink(handle, self.left_out, self.aborts, self.made)
+            self.handle = module.shrink(handle, self.left_out, self.aborts, self.result)
 
 
 def perform(pending: list[Any], call: str = "") -> None:
@@ -132,7 +132,7 @@ def perform(pending: list[Any], call: str = "") -> None:
     """
     process_end.check_running()
     operations = [each for each in pending if isinstance(each, Operation)]
-    joining = [each for each in pending if not isinstance(each, Operation) and each.made is not None]
+    joining = [each for each in pending if not isinstance(each, Operation) and each.result is not None]
     comms = list({id(each.comm): each.comm for each in pending if not isinstance(each, Joining)}.values())
     for comm in comms:
         comm._check_process()
@@ -141,7 +141,7 @@ def perform(pending: list[Any], call: str = "") -> None:
         with turn_of([comm._hold for comm in comms]) as handles:
             perform_in_turn(pending, operations, module, dict(zip(comms, handles, strict=True)), call)
         for each in joining:
-            each.made._adopt(each.handle)
+            each.result._adopt(each.handle)
             each.handle = None
     except BaseException:
         for each in joining:
@@ -149,7 +149,7 @@ def perform(pending: list[Any], call: str = "") -> None:
                 with contextlib.suppress(Exception):  # the first error tells more
                     module.abort(each.handle)
         raise
-    await_ready([each.made for each in joining])
+    await_ready([each.result for each in joining])
 
 
 def perform_in_turn(

@@ -447,8 +447,8 @@ def shrink(Rank rank not None, tuple left_out not None, bint aborts, child):
 
 def name_of_split(bytes name not None, int number, color):
     """The 128 bytes that name what is split off: all ranks know them without a word."""
-    told = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
-    return (MARK + hashlib.sha256(told).digest()).ljust(ID_BYTES, b"\0")
+    content = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
+    return (MARK + hashlib.sha256(content).digest()).ljust(ID_BYTES, b"\0")
 
 
 def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None):
@@ -532,8 +532,8 @@ def group_end():
     for rank, stream, operation, captured in operations:
         together.setdefault((id(rank), stream.handle), (rank, stream, captured, []))[3].append(operation)
     try:
-        for rank, stream, captured, those in together.values():
-            enqueue(rank, stream, those, captured)
+        for rank, stream, captured, operations_of in together.values():
+            enqueue(rank, stream, operations_of, captured)
     except BaseException as error:
         for rank, _, captured, _ in together.values():
             if not captured:  # a half of the group may be under way, and would wait for the other

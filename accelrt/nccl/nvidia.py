@@ -50,16 +50,16 @@ def bindings() -> Any:
     global _bindings
     if _bindings is None:
         try:
-            found = importlib.import_module("nccl.bindings.nccl")
+            module = importlib.import_module("nccl.bindings.nccl")
         except ImportError as error:
             raise missing(f"nccl4py cannot be imported ({error})") from error
-        if not hasattr(found, "Comm"):
+        if not hasattr(module, "Comm"):
             raise missing("this nccl4py is older than 0.6")
         # NCCL would register the arrays of captured operations with the other ranks, and takes the first page
         # of memory that grows page by page for all of it.
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
-        load_library(found)
-        _bindings = found
+        load_library(module)
+        _bindings = module
     return _bindings
 
 
@@ -67,17 +67,17 @@ def missing(problem: str) -> NotSupportedError:
     return NotSupportedError(f"{problem}; {ADVICE}", 801, "NOT_SUPPORTED", "accelrt.nccl")
 
 
-def load_library(found: Any) -> None:
+def load_library(module: Any) -> None:
     """Has the bindings load libnccl, which they do at the first call."""
     try:
-        found.get_version()
+        module.get_version()
         return
     except Exception as error:  # of several classes of cuda.pathfinder's and nccl4py's
         problem = error
     for path in candidates():
         try:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-            found.get_version()
+            module.get_version()
         except Exception:  # the first error tells more
             continue
         return
@@ -133,16 +133,16 @@ def init_rank(
         if config is not None:
             raise missing("this nccl4py has no ncclCommInitRankConfig, which a Config needs")
         return answer(_bindings.comm_init_rank, size, bytearray(name), number)
-    made = config_of(config)
-    return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, made.ptr)
+    settings = config_of(config)
+    return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, settings.ptr)
 
 
 def config_of(config: Config | None) -> Any:
     """NCCL's ncclConfig_t; it has to live until the call that takes it has returned."""
-    made = _bindings.Config()
-    made.blocking = 0
-    fill(made, config)
-    return made
+    result = _bindings.Config()
+    result.blocking = 0
+    fill(result, config)
+    return result
 
 
 def split(comm: Any, color: int, key: int, child: Any) -> Any:
@@ -153,8 +153,8 @@ def split(comm: Any, color: int, key: int, child: Any) -> Any:
     """
     if not hasattr(bindings(), "comm_split"):
         raise missing("this nccl4py has no ncclCommSplit")
-    made = config_of(None if child is None else child.config)
-    handle = answer(_bindings.comm_split, comm, color, key, made.ptr, comm=comm)
+    settings = config_of(None if child is None else child.config)
+    handle = answer(_bindings.comm_split, comm, color, key, settings.ptr, comm=comm)
     return None if child is None else handle
 
 
@@ -167,8 +167,8 @@ def shrink(comm: Any, left_out: tuple[int, ...], aborts: bool, child: Any) -> An
     """
     if not hasattr(bindings(), "comm_shrink"):
         raise missing("this nccl4py has no ncclCommShrink (NCCL 2.27)")
-    made = config_of(child.config)
-    return answer(_bindings.comm_shrink, comm, left_out, len(left_out), made.ptr, int(aborts), comm=comm)
+    settings = config_of(child.config)
+    return answer(_bindings.comm_shrink, comm, left_out, len(left_out), settings.ptr, int(aborts), comm=comm)
 
 
 def in_progress(comm: Any) -> bool:

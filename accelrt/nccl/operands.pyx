@@ -17,7 +17,7 @@ from accelrt.arrays.array cimport Array, Buffer, check_live
 from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
 from accelrt.core.integers cimport checked_int
-from accelrt.core.process import call_at_fork
+from accelrt.core.process import ForkSafeLock, call_at_fork
 from accelrt.devices.device cimport switch_back, switch_to
 from accelrt.errors import NcclError
 from accelrt.runtime.lifetimes cimport OTHERS, Record, any_capture, keep_where_captured
@@ -174,23 +174,23 @@ cdef class Hold:
     Attributes:
         why: str, why there is no handle, where there is none.
     """
-    # stub: order: RLock
-    # stub: calling: RLock
+    # stub: order: ForkSafeLock
+    # stub: calling: ForkSafeLock
 
     cdef object handle    # None where it was not made, or was taken
     cdef readonly str why
     cdef dict inside      # by thread: in how many calls with the handle it is
     cdef bint owes_free   # whether the handle was taken and not yet freed
     cdef object late      # function that frees the handle once nobody is inside
-    cdef readonly object order    # RLock: one thread at a time puts operations into streams
-    cdef readonly object calling  # RLock: one thread at a time is in a call of the backend; after `order`
+    cdef readonly object order    # ForkSafeLock: one thread at a time puts operations into streams
+    cdef readonly object calling  # ForkSafeLock: one thread at a time is in a call of the backend; after `order`
     cdef object __weakref__
 
     def __cinit__(self):
         self.why = "it was never made"
         self.inside = {}
-        self.order = threading.RLock()
-        self.calling = threading.RLock()
+        self.order = ForkSafeLock()
+        self.calling = ForkSafeLock()
 
     def __init__(self, str why not None) -> None:
         self.why = why
@@ -277,7 +277,7 @@ cdef class Turn:
 
     Arguments:
         holds: list of Hold, each once.
-        locks: list of RLock, in the order in which all threads take them.
+        locks: list of ForkSafeLock, in the order in which all threads take them.
     Raises:
         NcclError: one has no handle.
     """
@@ -288,7 +288,7 @@ cdef class Turn:
     cdef int entered  # holds
     cdef object __weakref__
 
-    # stub: def __init__(self, holds: list[Hold], locks: list[RLock]) -> None: ...
+    # stub: def __init__(self, holds: list[Hold], locks: list[ForkSafeLock]) -> None: ...
     def __init__(self, list holds not None, list locks not None) -> None:
         self.holds = holds
         self.locks = locks

@@ -40,24 +40,24 @@ def _end_all() -> None:
     aborts the communicators that were not closed."""
     end_all("the interpreter ends")
     end = time.monotonic() + float(env.value("ACCELRT_NCCL_EXIT_TIMEOUT"))
-    mine = [each for each in list(live) if each._pid == os.getpid()]
-    for each in mine:  # threads that were inside a call
+    comms = [each for each in list(live) if each._pid == os.getpid()]
+    for each in comms:  # threads that were inside a call
         while each._hold.is_busy and not each._hold.is_mine and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
     left = []
-    for each in mine:
+    for each in comms:
         busy, last, captured = each._hold.is_busy, each._last_stream, bool(each._in_graphs)
         handle = each._hold.take("the interpreter ends")
         if handle is not None and not busy:
             left.append((each._backend, handle, each.device_index, last, captured))
-    given = [*left, *((*each, False) for each in abandoned)]
-    for module, handle, _, stream, _ in given:
+    handles = [*left, *((*each, False) for each in abandoned)]
+    for module, handle, _, stream, _ in handles:
         with contextlib.suppress(Exception):
             while stream is not None and not stream.query() and time.monotonic() < end:
                 if module.async_error(handle) is not None:
                     break
                 time.sleep(POLL_SECONDS)
-    for module, handle, ordinal, _, captured in given:
+    for module, handle, ordinal, _, captured in handles:
         # Those that graphs use are left to the process's end where the backend would wait for the graphs.
         with contextlib.suppress(Exception), device(ordinal):
             if captured:

@@ -389,9 +389,9 @@ class _Server:
         except OSError:  # it asks again where it did not get it
             self._cut_off(guest)
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.out else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.out else 0)
         with contextlib.suppress(KeyError, ValueError):
-            self.selector.modify(guest.peer, wanted, guest)
+            self.selector.modify(guest.peer, events, guest)
 
     def _cut_off(self, guest: _Guest) -> None:
         with contextlib.suppress(KeyError, ValueError):
@@ -502,9 +502,9 @@ class _Asker:
             head = _receive(connection, CHALLENGE.size, soon)
             if head is None or head[: len(HELLO)] != HELLO:
                 return None
-            theirs = head[len(HELLO) :]
-            connection.sendall(_proof(self.key, b"rank", question, theirs))
-            session = _proof(self.key, b"session", question, theirs)
+            answer_part = head[len(HELLO) :]
+            connection.sendall(_proof(self.key, b"rank", question, answer_part))
+            session = _proof(self.key, b"session", question, answer_part)
             self.reached = f"{port}, which did not say that all ranks had come"
             data = self._await(connection, port, session, ID)
             if data is None:

@@ -117,7 +117,7 @@ def shrink(
         words = f"shrink({comm._words}, exclude={list(left_out)})"
         pending.append(Shrinking(comm, child, left_out, aborts, words))
     perform(pending, call if len(pending) > 1 else "")
-    return [each.made for each in pending]
+    return [each.result for each in pending]
 
 
 def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:
@@ -127,9 +127,9 @@ def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:
     with operands.group():
         for comm, side, stream in zip(comms, sides, streams, strict=True):
             with stream:
-                mine = asarray(np.array(side, np.int64), device=comm.device_index)
+                own_side = asarray(np.array(side, np.int64), device=comm.device_index)
                 all_of_them = empty((2 * comm.size,), "int64", device=comm.device_index)
-            comm.all_gather(mine, all_of_them, stream=stream)
+            comm.all_gather(own_side, all_of_them, stream=stream)
             outputs.append(all_of_them)
     for comm, stream in zip(comms, streams, strict=True):
         comm.synchronize(stream)

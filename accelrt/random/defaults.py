@@ -52,18 +52,18 @@ class DefaultGenerators(tuple[Generator, ...]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return tuple(self[place] for place in range(*index.indices(len(self))))
+            return tuple(self[each] for each in range(*index.indices(len(self))))
         init.init()
         count = device_count()
         if not -count <= index < count:
             raise IndexError(f"default_generators[{index}]: there are {count} devices")
         ordinal = index % count
-        found = _defaults.get(ordinal)
-        if found is None:
-            made = Generator(ordinal)
-            made.shared_state.put(random_seed(), 0)  # also in a capture, where seed() is refused
-            found = _defaults.setdefault(ordinal, made)
-        return found
+        generator = _defaults.get(ordinal)
+        if generator is None:
+            new = Generator(ordinal)
+            new.shared_state.put(random_seed(), 0)  # also in a capture, where seed() is refused
+            generator = _defaults.setdefault(ordinal, new)
+        return generator
 
     def __iter__(self) -> Iterator[Generator]:
         return (self[index] for index in range(len(self)))
@@ -83,8 +83,8 @@ class DefaultGenerators(tuple[Generator, ...]):
     def __add__(self, other: Any) -> Any:
         return tuple(self) + tuple(other)
 
-    def index(self, *given: Any) -> int:
-        return tuple(self).index(*given)
+    def index(self, *arguments: Any) -> int:
+        return tuple(self).index(*arguments)
 
     def count(self, generator: object) -> int:
         return tuple(self).count(generator)
@@ -101,8 +101,8 @@ default_generators: DefaultGenerators = DefaultGenerators()
 
 def of_device(device: DeviceArgument | None) -> Generator:
     init.init()
-    found: Generator = default_generators[ordinal_of(device)]
-    return found
+    generator: Generator = default_generators[ordinal_of(device)]
+    return generator
 
 
 def rand(

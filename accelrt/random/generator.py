@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,7 @@ from accelrt.kernels.elementwise_plan import LIMITS
 from accelrt.kernels.elementwise_source import FLOATS, IN_FLOAT
 from accelrt.random.graph_states import GraphStates, find_states
 from accelrt.random.launches import checked_array, name_of, plan_for
-from accelrt.random.seeds import (
-    DEFAULT_SEED,
-    checked_offset,
-    ordinal_of,
-    random_seed,
-    read_state,
-    seed_of,
-)
+from accelrt.random.seeds import DEFAULT_SEED, checked_offset, ordinal_of, random_seed, read_state, seed_of
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Stream, current_stream
@@ -39,8 +33,8 @@ WIDE_RANGE = 1 << 28  # from here on integers are drawn of 64 bits, as torch's a
 _defaults: dict[int, Generator] = {}
 
 
-def finite(value: object, name: str) -> float:
-    number = float(value)  # type: ignore[arg-type]
+def finite(value: float, name: str) -> float:
+    number = float(value)
     if not isfinite(number):
         raise ValueError(f"{name} is {number}; pass a finite number")
     return number
@@ -48,8 +42,8 @@ def finite(value: object, name: str) -> float:
 
 def is_default(state: RandomState, device: int) -> bool:
     """Tells whether it is of the device's default generator, which every capture may draw from."""
-    found = _defaults.get(device)
-    return found is not None and found.shared_state is state
+    default = _defaults.get(device)
+    return default is not None and default.shared_state is state
 
 
 class Generator:
@@ -221,15 +215,15 @@ class Generator:
 
     def clone_state(self) -> Generator:
         """Returns a generator of the same device with a state of its own that is equal to this one's."""
-        made = self.graphsafe_get_state()
-        made._state = RandomState(self._state.seed, self._state.offset)
-        return made
+        clone = self.graphsafe_get_state()
+        clone._state = RandomState(self._state.seed, self._state.offset)
+        return clone
 
     def graphsafe_get_state(self) -> Generator:
         """Returns a generator that shares this one's state: what either draws, both move on."""
-        made = Generator(self._ordinal)
-        made._state, made._geometry = self._state, self._geometry
-        return made
+        other = Generator(self._ordinal)
+        other._state, other._geometry = self._state, self._geometry
+        return other
 
     def graphsafe_set_state(self, generator: Generator) -> Generator:
         """Shares another generator's state from now on, also in captures.
@@ -278,15 +272,8 @@ class Generator:
         """
         chosen = _stream_of(stream, self._ordinal)
         array = self._of_floats(out, chosen)
-        kind = _type_of(array)
-        with numpy.errstate(over="ignore"):
-            begin, end = kind(finite(low, "low")), kind(finite(high, "high"))
-            width = end - begin
-        if not (low <= high and isfinite(float(width))):
-            raise ValueError(
-                f"low is {low} and high is {high}; low is at most high, and both are of {array.dtype}"
-            )
-        self._draw("uniform", array, _number_of(array), (float(begin), float(width), float(end)), chosen)
+        limits = _uniform_limits(array.dtype, _plain(low), _plain(high))
+        self._draw("uniform", array, _number_of(array), limits, chosen)
         return out
 
     def normal(self, out: Any, mean: float = 0.0, std: float = 1.0, *, stream: Any = None) -> Any:
@@ -303,12 +290,8 @@ class Generator:
         """
         chosen = _stream_of(stream, self._ordinal)
         array = self._of_floats(out, chosen)
-        kind = numpy.float64 if array.itemsize == 8 else numpy.float32
-        if not std >= 0:
-            raise ValueError(f"std is {std}; it is 0 or more")
-        with numpy.errstate(over="ignore"):
-            values = float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
-        self._draw("normal", array, _number_of(array), values, chosen)
+        number = _number_of(array)
+        self._draw("normal", array, number, _normal_values(number, _plain(mean), _plain(std)), chosen)
         return out
 
     def integers(self, out: Any, low: int, high: int | None = None, *, stream: Any = None) -> Any:
@@ -410,10 +393,10 @@ class Generator:
 
 def rebuild(ordinal: int, seed: int, offset: int, geometry: tuple[int, int] | None) -> Generator:
     """A generator again of what its pickle holds."""
-    made = Generator(ordinal)
-    made._state.put(seed, offset)
-    made._geometry = geometry
-    return made
+    result = Generator(ordinal)
+    result._state.put(seed, offset)
+    result._geometry = geometry
+    return result
 
 
 def _stream_of(stream: Any, device: int) -> Stream:
@@ -425,10 +408,35 @@ def _stream_of(stream: Any, device: int) -> Stream:
     return chosen
 
 
-def _type_of(array: Array) -> Any:
-    """From a float to the array's type, rounded as torch rounds: to float32 first for small floats."""
-    kind = array.dtype.type
-    return kind if name_of(array.dtype) not in IN_FLOAT else lambda value: kind(numpy.float32(value))
+def _plain(value: Any) -> float:
+    """A number that can be looked up, of anything that float() takes."""
+    return value if isinstance(value, int | float) else float(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _uniform_limits(dtype: Any, low: float, high: float) -> tuple[float, float, float]:
+    """Tells where numbers of the type begin, how far they go and where they end, rounded as torch rounds: to
+    float32 first for small floats."""
+    small = name_of(dtype) in IN_FLOAT
+    with numpy.errstate(over="ignore"):
+        begin, end = (
+            dtype.type(numpy.float32(value) if small else value)
+            for value in (finite(low, "low"), finite(high, "high"))
+        )
+        width = end - begin
+    if not (low <= high and isfinite(float(width))):
+        raise ValueError(f"low is {low} and high is {high}; low is at most high, and both are of {dtype}")
+    return float(begin), float(width), float(end)
+
+
+@functools.lru_cache(maxsize=256)
+def _normal_values(number: str, mean: float, std: float) -> tuple[float, float]:
+    """The mean and the standard deviation, rounded to the type of C that is drawn."""
+    kind = numpy.float64 if number == "double" else numpy.float32
+    if not std >= 0:
+        raise ValueError(f"std is {std}; it is 0 or more")
+    with numpy.errstate(over="ignore"):
+        return float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
 
 
 def _number_of(array: Array) -> str:

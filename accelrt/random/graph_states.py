@@ -8,10 +8,10 @@ whole graph uses.
 
 from __future__ import annotations
 
-from _thread import RLock
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.exchange import empty
+from accelrt.core.process import ForkSafeLock
 from accelrt.kernels.elementwise import ElementwiseKernel
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Event, Stream
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PUT = ElementwiseKernel(
     "uint64 seed, uint64 offset", "raw uint64 at", "at[0] = seed; at[1] = offset", "random_state"
 )
-making: RLock = RLock()  # while the first draw of a capture makes its GraphStates
+making: ForkSafeLock = ForkSafeLock()  # while the first draw of a capture makes its GraphStates
 
 
 class GraphStates:
@@ -34,7 +34,7 @@ class GraphStates:
         # Its memory, and the words that the graph uses.
         self.places: dict[RandomState, tuple[Array, int]] = {}
         self.event: Event | None = None  # behind the last replay
-        self.lock: RLock = RLock()  # for places; and from a replay's writes until it is launched
+        self.lock: ForkSafeLock = ForkSafeLock()  # for places; and until a replay is launched
 
     def take(self, state: RandomState, words: int, stream: Stream) -> tuple[Array, int]:
         """Memory of the seed and the offset, and what to add to the offset, for a kernel of the graph."""
@@ -86,5 +86,5 @@ def find_states(stream: Stream) -> GraphStates | None:
     with making:
         if isinstance(record.random, tuple):
             record.random = GraphStates(record.random)
-    found = record.random
-    return found if isinstance(found, GraphStates) else None
+    states = record.random
+    return states if isinstance(states, GraphStates) else None

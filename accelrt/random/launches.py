@@ -70,9 +70,9 @@ def checked_array(out: object, device: int, stream: Stream | None) -> Array:
             f"out is of type {type(out).__name__}; pass an Array, or another library's array on the device"
         )
     if array.device_index != device:
-        place = "in host memory" if array.device_index < 0 else f"on device {array.device_index}"
+        memory = "in host memory" if array.device_index < 0 else f"on device {array.device_index}"
         raise ValueError(
-            f"out is {place}, and the generator is of device {device}; use one of the array's device"
+            f"out is {memory}, and the generator is of device {device}; use one of the array's device"
         )
     if array.readonly:
         raise ValueError("out is read-only")
@@ -81,14 +81,14 @@ def checked_array(out: object, device: int, stream: Stream | None) -> Array:
 
 def name_of(dtype: Any) -> str:
     """NumPy's name of a type of which numbers are drawn; TypeError of any other."""
-    found = _names.get(dtype)
-    if found is None:
-        found = dtype.name
-        if found not in STORED or not dtype.isnative or dtype.kind == "c":
+    text = _names.get(dtype)
+    if text is None:
+        text = dtype.name
+        if text not in STORED or not dtype.isnative or dtype.kind == "c":
             kinds = ", ".join(name for name in STORED if "complex" not in name)
             raise TypeError(f"out is of {dtype}, of which no random numbers are drawn; it may be {kinds}")
-        _names[dtype] = found
-    return found
+        _names[dtype] = text
+    return text
 
 
 def check_elements(array: Array) -> None:
@@ -173,18 +173,18 @@ def plan_for(
     """
     shape, strides, past = array.shape, array.strides, array.ptr % array.itemsize
     key = (name, number, array.dtype, shape, strides, past, device, geometry)
-    found = _plans.get(key)
-    if found is None:
+    plan = _plans.get(key)
+    if plan is None:
         check_elements(array)
         if name == "permutation":
-            found = (ordered(array, device),)
+            plan = (ordered(array, device),)
         else:
             parts = parts_of(axes_of(array, False))
-            found = tuple(filled(name, number, array, device, geometry, part) for part in parts)
+            plan = tuple(filled(name, number, array, device, geometry, part) for part in parts)
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
-        _plans[key] = found
-    return found
+        _plans[key] = plan
+    return plan
 
 
 def filled(
@@ -215,10 +215,10 @@ def middle_of(form: Form, part: Part) -> tuple[Any, ...]:
 
 def kernel_for(form: Form, device: int) -> Kernel:
     """The compiled kernel of a form on a device."""
-    found = _kernels.get((form, device))
-    if found is None:
-        found = _kernels.setdefault((form, device), load(form, device))
-    return found
+    kernel = _kernels.get((form, device))
+    if kernel is None:
+        kernel = _kernels.setdefault((form, device), load(form, device))
+    return kernel
 
 
 def load(form: Form, device: int) -> Any:

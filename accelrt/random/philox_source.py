@@ -113,10 +113,10 @@ def valued(form: Form) -> list[str]:
     if form.dtype in IN_FLOAT:
         store, integer = f"accelrt_store_{form.dtype}", "(float)(long long)"
     lines = [f"{stored} accelrt_element;"]
-    place = (
+    index = (
         "accelrt_element = STORE(INTEGER(accelrt_place(accelrt_i, accelrt_n, accelrt_count, accelrt_seed)));"
     )
-    value = STEPS[form.name][2] if form.name in STEPS else place
+    value = STEPS[form.name][2] if form.name in STEPS else index
     lines.append(value.replace("STORE", store).replace("INTEGER", integer))
     if form.name == "uniform":  # (0, 1] becomes [low, high): what rounds to high is low
         rounded = (
@@ -133,12 +133,12 @@ def element(form: Form) -> str:
 
 def support(form: Form, product: str, math: str) -> str:
     """Everything that comes before the kernel."""
-    found = BY_NAME[form.dtype].conversions + product + WORDS
+    text = BY_NAME[form.dtype].conversions + product + WORDS
     if form.axes:
-        found += f"typedef struct {{ long long length[{form.axes}], stride[{form.axes}]; }} accelrt_axes;\n"
+        text += f"typedef struct {{ long long length[{form.axes}], stride[{form.axes}]; }} accelrt_axes;\n"
     if form.name in STEPS:
-        return found + math + DRAWS[STEPS[form.name][0], form.number]
-    return found + (RANKED if form.name == "ranked" else WALKED)
+        return text + math + DRAWS[STEPS[form.name][0], form.number]
+    return text + (RANKED if form.name == "ranked" else WALKED)
 
 
 START = """\

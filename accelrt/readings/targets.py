@@ -96,15 +96,15 @@ def target_with(table: Table, uuid: str) -> Any:
         return _by_uuid[uuid]
     for row in identity.physical():
         if row.uuid == uuid:
-            return kept(row)
+            return target_of(row)
     for target in table.targets:
         if target.uuid == uuid:
             return target
-    known = ", ".join(row.uuid for row in identity.physical()) or "none"
-    raise ValueError(f"device {uuid!r} does not exist; those that can be read are {known}")
+    uuids = ", ".join(row.uuid for row in identity.physical()) or "none"
+    raise ValueError(f"device {uuid!r} does not exist; those that can be read are {uuids}")
 
 
-def kept(row: identity.Identity) -> Target:
+def target_of(row: identity.Identity) -> Target:
     return _by_uuid.setdefault(row.uuid, Target(row.uuid, row.name, row.mig_parent))
 
 
@@ -112,7 +112,7 @@ def make_table() -> Table:
     global _table
     is_of_driver, variables = init.is_initialized(), visible_variables()
     others = init.later("accelrt.readings.amd").other_targets()
-    targets = [kept(row) for row in identity.table()] if others is None else others
+    targets = [target_of(row) for row in identity.table()] if others is None else others
     table = Table(targets, is_of_driver, variables)
     # Before init other variables decide on other platforms, so that their table is made anew each time.
     _table = table if others is None or is_of_driver else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 
 from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.arrays.managed import is_managed, prefetch
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.resources.resource import Resource, current_resource, whole_bytes
+from accelrt.resources.current import current_resource
+from accelrt.resources.resource import Resource
 from accelrt.streams.stream import Stream, current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -261,6 +264,22 @@ class DeviceBuffer:
 
     def __repr__(self) -> str:
         return f"<accelrt.resources.DeviceBuffer {self._size} of {self.capacity} bytes at {self.ptr:#x}>"
+
+
+def whole_bytes(given: int, name: str) -> int:
+    """A number of bytes that a caller gave, as int; TypeError or ValueError where it is none.
+
+    Arguments:
+        given: an int, or another object with __index__.
+        name: what it is, for the error.
+    """
+    if isinstance(given, bool) or not hasattr(type(given), "__index__"):
+        kind = type(given).__name__
+        raise ArgumentTypeError(f"{name} is {given!r} of type {kind}; pass bytes as int")
+    number = operator.index(given)
+    if number < 0:
+        raise ArgumentError(f"{name} is {number}; a number of bytes is 0 or more")
+    return number
 
 
 def flat_bytes(source: Memory) -> memoryview:

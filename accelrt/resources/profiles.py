@@ -8,8 +8,10 @@ import threading
 from dataclasses import dataclass, field
 
 from accelrt.core.printable import size_text
+from accelrt.core.process import ForkSafeLock
 from accelrt.errors import ArgumentTypeError
-from accelrt.resources.resource import Resource, StatisticsAdaptor, current_resource
+from accelrt.resources.current import current_resource
+from accelrt.resources.resource import Resource, StatisticsAdaptor
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class AllocationProfile:
                 f"resource is {resource!r} of type {kind}; pass a StatisticsAdaptor, or None"
             )
         self._resource = resource
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._entries: dict[str, ProfileEntry] = {}
 
     @property
@@ -191,7 +193,7 @@ class LineProfile:
 
     def __init__(self, max_depth: int = 0) -> None:
         self._max_depth = max_depth
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._root = LineNode()
 
     def used(self, address: int, nbytes: int, stream: object) -> None:

@@ -1,19 +1,18 @@
-"""Resources of memory: what gives bytes and takes them back, those that stand on another one, and which is current."""
+"""Resources of memory: what gives bytes and takes them back, those that stand on another one, and pools."""
 import os
-import threading
 import traceback
-from _thread import get_ident
-from collections import namedtuple
+from _thread import allocate_lock, get_ident
+from bisect import bisect_left, insort
 from datetime import datetime
-from itertools import count as numbers_from
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
-from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 
+from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.pool cimport add_lent, drop_lent
 from accelrt.arrays.array import record_host_stream
 from accelrt.arrays.managed import is_managed, prefetch
-from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
+from accelrt.core.integers cimport checked_address_int, checked_int
 from accelrt.core.locks cimport begin_turn, end_turn
 from accelrt.core.process import open_descriptor
 from accelrt.devices.device cimport ordinal_of
@@ -28,22 +27,15 @@ from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
+from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
 from accelrt.runtime.cuda_bindings import open_bindings
+from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
-from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
+from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
-cdef object counter = numbers_from(1)
-cdef object numbered = threading.local()
-
-
-cdef object this_thread():
-    # A number that no other thread has, nor one that begins when this one ended, as get_ident()'s.
-    cdef object number = getattr(numbered, "thread", None)
-    if number is None:
-        number = numbered.thread = next(counter)
-    return number
+cdef int MOST_TRIES = 8  # to give back what the driver refuses to take
 
 
 # --- what every resource is ------------------------------------------------------------------------------------------
@@ -57,18 +49,9 @@ cdef int refuse(Resource resource, object nbytes, str why) except -1:
     raise error
 
 
-cdef int tell_unraisable(object error, object where) noexcept:
+cdef void tell_unraisable(object error, object where) noexcept:
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(where)
-    return 0
-
-
-def whole_bytes(given: int, str name) -> int:
-    """Returns a number of bytes that a caller gave, as int; TypeError or ValueError where it is none."""
-    number = exact_int(given, name, "bytes as int")
-    if number < 0:
-        raise ArgumentError(f"{name} is {number}; a number of bytes is 0 or more")
-    return number
 
 
 cdef object take_from(Resource resource, object nbytes, Stream stream):
@@ -79,20 +62,14 @@ cdef object take_from(Resource resource, object nbytes, Stream stream):
     return checked_address_int(address, "the address that take() returned")
 
 
-cdef int mark_back(object error, object address) noexcept:
+cdef void mark_back(object error, object address) noexcept:
     # Tells the adaptors above that what give_back() raises was raised once the memory was back.
-    try:
-        error._accelrt_back = address
-    except Exception:
-        pass
-    return 0
+    if hasattr(error, "__dict__"):
+        error.__dict__["_accelrt_back"] = address
 
 
 cdef bint is_back(object error, object address) noexcept:
-    try:
-        return getattr(error, "_accelrt_back", None) == address
-    except Exception:
-        return False
+    return getattr(error, "_accelrt_back", None) == address
 
 
 cdef list put_off = []  # Allocations and pools whose end has to wait for the end of a capture, or was refused
@@ -102,7 +79,7 @@ cdef class Allocation:
     # Bytes that a resource gave, which go back to it with the object: the keeper of a Buffer.
     cdef Resource resource
     cdef Stream stream
-    cdef object thread      # whose default stream it is, where it is that
+    cdef uint64_t thread    # whose default stream it is, where it is that
     cdef uintptr_t address
     cdef size_t nbytes
     cdef int tries          # to give it back, which the driver refused
@@ -143,19 +120,18 @@ cdef class Allocation:
 
     cdef Stream order(self):
         # The handle of a thread's default stream is another stream here; the legacy one is behind it.
-        if self.stream.handle == PER_THREAD and self.thread != this_thread():
+        if self.stream.handle == PER_THREAD and self.thread != thread_number():
             return default_stream(self.resource.device_index)
         return self.stream
 
-    cdef int put_off_end(self, int tries) except -1:
+    cdef object put_off_end(self, int tries):
         cdef Allocation again = Allocation()  # a destructor runs once
         again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
-        again.thread, again.tries = self.thread, tries
-        again.lent, again.store, again.uses = self.lent, self.store, self.uses
+        again.thread, again.tries, again.lent = self.thread, tries, self.lent
+        again.store, again.uses = self.store, self.uses
         self.uses = self.store.spare = NULL
         self.address = 0
         put_off.append(again)
-        return 0
 
     def __del__(self):
         if not self.address:
@@ -169,7 +145,7 @@ cdef class Allocation:
                 watch.note_forgotten(self.address, self.nbytes)  # the cache tells of its own
             self.resource.give_back(self.address, self.nbytes, order)
         except BaseException as error:
-            if is_refused(error, self.address) and self.tries < MOST_TRIES:
+            if isinstance(error, CudaError) and not is_back(error, self.address) and self.tries < MOST_TRIES:
                 self.put_off_end(self.tries + 1)
                 return
             tell_unraisable(error, self.resource)
@@ -182,18 +158,8 @@ cdef class Allocation:
             free(spare)
             spare = self.store.spare
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it owns memory")
-
-
-cdef bint is_refused(object error, object address) noexcept:
-    # By the driver, which may take the memory back when it is asked again.
-    return isinstance(error, CudaError) and not is_back(error, address)
-
-
-cdef int put_off_end(object thing) except -1:
-    put_off.append(thing)
-    return 0
 
 
 cdef int end_put_off() except -1:
@@ -303,13 +269,13 @@ cdef class Resource:
         end_put_off()
         keeper.nbytes = checked_size(nbytes, "nbytes")
         keeper.stream = stream_for(stream, self.device_index, "the buffer")
-        keeper.resource, keeper.thread = self, this_thread()
+        keeper.resource, keeper.thread = self, thread_number()
         if keeper.nbytes:
             keeper.address = take_from(self, keeper.nbytes, keeper.stream)
             keeper.begin()
         return views_of_memory()[0](keeper, self.device_index, keeper.stream, keeper.address, keeper.nbytes)
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it gives memory of this process; make another one")
 
     def __repr__(self):
@@ -482,48 +448,6 @@ cdef class DriverPoolResource(Resource):
             raise_status(code, "async_free", ("device", device, "address", address))
 
 
-cdef class CallbackResource(Resource):
-    """CallbackResource(allocate, deallocate, device=None)\n--\n\n\
-    Memory of two functions of yours.
-
-    Arguments:
-        allocate: callable(nbytes, stream), with bytes as int and a Stream.  It returns an address as int, and raises
-            MemoryError, or returns 0 or None, where it has no memory.
-        deallocate: callable(address, nbytes, stream).
-        device: int, "cuda:1", ...; None is the current device.
-    Raises:
-        TypeError: one of them cannot be called.
-
-    What allocate raises is raised: a MemoryError, a RuntimeError and what ends a program as they are, others as the cause of
-    a RuntimeError.
-    """
-    cdef object allocate_function
-    cdef object deallocate_function
-
-    def __init__(
-        self, allocate: Callable[[int, Stream], int | None], deallocate: Callable[[int, int, Stream], object],
-        device: DeviceArgument | None = None,
-    ) -> None:
-        Resource.__init__(self, device)
-        for name, function in (("allocate", allocate), ("deallocate", deallocate)):
-            check_callable(name, function)
-        self.allocate_function, self.deallocate_function = allocate, deallocate
-
-    def take(self, nbytes: int, stream: Stream) -> int:
-        try:
-            address = self.allocate_function(nbytes, stream)
-        except (MemoryError, RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        except BaseException as error:
-            raise RuntimeError(f"the function of {self!r} raised {type(error).__name__}: {error}") from error
-        if not address:
-            refuse(self, nbytes, f"its function returned {address!r}")
-        return checked_address_int(address, "the address that the function returned")
-
-    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
-        self.deallocate_function(address, nbytes, stream)
-
-
 cdef int check_callable(str name, object function, bint optional=False) except -1:
     if not callable(function) and not (optional and function is None):
         wanted = "a callable, or None" if optional else "a callable"
@@ -610,31 +534,9 @@ cdef class LimitingAdaptor(Adaptor):
         try:
             self.upstream.give_back(address, nbytes, stream)
         except BaseException as error:
-            if is_back(error, address):
-                self.count(-size)
+            self.count(-size if is_back(error, address) else 0)
             raise
         self.count(-size)
-
-
-cdef str COUNTERS = "current_bytes current_count peak_bytes peak_count total_bytes total_count"
-
-
-class AllocationCounts(namedtuple("AllocationCounts", COUNTERS)):
-    """Figures of a StatisticsAdaptor since its counters began.
-
-    Attributes:
-        current_bytes, current_count: int, bytes and allocations that are live now, less what was live before and freed.
-        peak_bytes, peak_count: int, the most of them at once.
-        total_bytes, total_count: int, of all that was allocated.
-    """
-    # stub: current_bytes: int
-    # stub: current_count: int
-    # stub: peak_bytes: int
-    # stub: peak_count: int
-    # stub: total_bytes: int
-    # stub: total_count: int
-
-    __slots__ = ()
 
 
 cdef struct Counter:
@@ -647,7 +549,7 @@ cdef class Counters:
     cdef Counter size
     cdef Counter number
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it is part of a StatisticsAdaptor")
 
 
@@ -745,21 +647,6 @@ cdef class StatisticsAdaptor(Adaptor):
                 self.count(nbytes, -1)
             raise
         self.count(nbytes, -1)
-
-
-class OutstandingAllocation(namedtuple("OutstandingAllocation", ("address", "nbytes", "stack"))):
-    """Memory of a TrackingAdaptor that is allocated.
-
-    Attributes:
-        address: int.
-        nbytes: int, bytes.
-        stack: str, where it was allocated, as traceback has it; "" without capture_stacks.
-    """
-    # stub: address: int
-    # stub: nbytes: int
-    # stub: stack: str
-
-    __slots__ = ()
 
 
 cdef class TrackingAdaptor(Adaptor):
@@ -862,8 +749,7 @@ cdef class LoggingAdaptor(Adaptor):
         return 0
 
     cdef str line(self, str action, object address, object nbytes, Stream stream):
-        cdef str when = f"{datetime.now():%H:%M:%S:%f}"
-        return f"{get_ident()},{when},{action},{address:#x},{nbytes},{mark_used(stream):#x}\n"
+        return f"{get_ident()},{datetime.now():%H:%M:%S:%f},{action},{address:#x},{nbytes},{mark_used(stream):#x}\n"
 
     def take(self, nbytes: int, stream: Stream) -> int:
         try:
@@ -1004,104 +890,611 @@ cdef class HooksAdaptor(Adaptor):
             raise
 
 
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+cdef class Chunk:  # memory that a pool took from upstream in one call
+    cdef object address
+    cdef object size
+    cdef object live   # bytes that are allocated of it
+    cdef Block first
+
+    def __cinit__(self, address=0, size=0):
+        self.address, self.size, self.live, self.first = address, size, 0, Block(self, address, size)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
+
+cdef class Block:  # a run of a chunk: allocated, or free in one arena
+    cdef object address
+    cdef object size
+    cdef Chunk chunk
+    cdef Block before
+    cdef Block behind
+    cdef Arena arena   # None while it is allocated
+
+    def __cinit__(self, Chunk chunk=None, address=0, size=0):
+        self.chunk, self.address, self.size = chunk, address, size
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
+
+cdef class Arena:  # the free blocks in the order of one stream; stream None is memory that no work uses
+    cdef Stream stream
+    cdef object event  # behind what was freed there, of a stream that may be gone by the time when that matters; or None
+    cdef list free     # (size, address), ascending
+    cdef dict blocks   # address -> Block
+
+    def __cinit__(self, Stream stream=None):
+        self.stream, self.free, self.blocks = stream, [], {}
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is a part of a PoolResource")
+
+    cdef int add(self, Block block) except -1:
+        block.arena = self
+        self.blocks[block.address] = block
+        insort(self.free, (block.size, block.address))
+        return 0
+
+    cdef int remove(self, Block block) except -1:
+        block.arena = None
+        del self.blocks[block.address]
+        del self.free[bisect_left(self.free, (block.size, block.address))]
+        return 0
+
+    cdef Block fit(self, object size):
+        cdef Py_ssize_t index = bisect_left(self.free, (size, 0))
+        return self.blocks[self.free[index][1]] if index < len(self.free) else None
+
+
+cdef bint is_lasting(Stream stream):  # others destroy theirs, and a thread's default stream ends with it
+    return stream.pooled != NULL or stream.handle == LEGACY
+
+
+cdef int split(Block block, object size) except -1:
+    # Cuts what is more than size off a block that is in no arena, into one that its caller places.
+    cdef Block rest = Block(block.chunk, block.address + size, block.size - size)
+    rest.before, rest.behind = block, block.behind
+    if rest.behind is not None:
+        rest.behind.before = rest
+    block.behind = rest
+    block.size = size
+    return 0
+
+
+cdef int join(Block block) except -1:
+    # With the next one, which is in no arena either.
+    cdef Block gone = block.behind
+    block.size += gone.size
+    block.behind = gone.behind
+    if block.behind is not None:
+        block.behind.before = block
+    gone.before = gone.behind = None
+    return 0
+
+
+cdef bint has_to_wait(list arenas):
+    # Whether a chunk goes back behind other streams than one that lasts.
+    return len(arenas) > 1 or len(arenas) == 1 and not is_lasting((<Arena>arenas[0]).stream)
+
+
+cdef class PoolResource(Adaptor):
+    """PoolResource(upstream=None, initial=0, maximum=None, *, unit=512)\n--\n\n\
+    A pool on any resource: it takes chunks, cuts blocks from them and keeps what comes back.
+
+        pool = accelrt.resources.PoolResource(accelrt.resources.ManagedResource(), maximum=1 << 30)
+
+    Arguments:
+        upstream: Resource; None is a DeviceResource of the current device.
+        initial: int, bytes to take at once.  The current stream is waited for then.
+        maximum: int, the most bytes to have from upstream; None is no limit.
+        unit: int, bytes: sizes are rounded up to multiples of it.
+    Raises:
+        TypeError, ValueError: an argument is none of these; initial is more than maximum.
+        MemoryError: upstream has no room for initial.
+    Attributes:
+        unit: int.
+
+    Memory that comes back on a stream is that stream's at once, and another stream's where upstream or the maximum leave no
+    other way: that one then waits for the former.  In captures nothing goes from a stream to another.  A request that
+    upstream refuses gives it idle chunks back before it fails.  Where upstream is accelrt's own memory, this pool is not
+    faster than that, which is a pool itself; it is for other memory, for bounds and for figures.
+    """
+    cdef readonly object unit
+    cdef object growth      # the least bytes to take from upstream
+    cdef object most        # bytes to have at most, or None
+    cdef int64_t total      # bytes of all chunks, and of those that are being taken
+    cdef int64_t live_bytes
+    cdef int lock           # of total
+    cdef dict chunks        # address -> Chunk
+    cdef dict live          # address -> Block
+    cdef dict arenas        # key of a stream -> Arena
+    # What comes while the turn is another's: (None, address, Stream, thread, Event or None), or a Chunk, its size and so on.
+    cdef list arrivals
+    cdef int tries          # to give chunks back at the end
+    cdef object turn        # a lock, held while the tables change, and around nothing that runs Python code
+    cdef object holder      # the thread that has the turn
+
+    def __init__(
+        self, upstream: Resource | None = None, initial: int = 0, maximum: int | None = None, *, unit: int = 512,
+    ) -> None:
+        Adaptor.__init__(self, DeviceResource() if upstream is None else upstream)
+        self.unit = self.growth = checked_int(unit, "unit", 1, LARGEST, "bytes as int")
+        self.total = self.live_bytes = 0
+        self.chunks, self.live, self.arenas, self.arrivals, self.turn = {}, {}, {}, [], allocate_lock()
+        self.limit = maximum
+        size = self.rounded(checked_int(initial, "initial", 0, LARGEST, "bytes as int"))
+        if maximum is not None and size > maximum:
+            rounded = "" if size == initial else f", rounded to {size} by a unit of {unit} bytes,"
+            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial}{rounded} is more than {maximum}"
+                                " bytes")
+        if initial:
+            self.reserve(size)
+
+    cdef int reserve(self, object size) except -1:
+        cdef Stream stream = stream_for(None, self.device_index, "the pool")
+        cdef Chunk chunk
+        self.claim(size)
+        try:
+            chunk = Chunk(0, size)
+            chunk.address = chunk.first.address = take_from(self.upstream, size, stream)
+        except BaseException:
+            self.claim(-size)
+            raise
+        self.chunks[chunk.address] = chunk
+        self.arena_of(None, 0).add(chunk.first)
+        stream.synchronize()
+        return 0
+
+    cdef bint claim(self, int64_t nbytes) except -1:
+        # Counts bytes that are about to be taken from upstream, unless they are too many; or, below 0, that went back.
+        cdef int64_t most = INT64_MAX if self.most is None else self.most
+        cdef bint fits
+        begin_turn(&self.lock)
+        fits = nbytes <= 0 or nbytes <= most - self.total
+        if fits:
+            self.total += nbytes
+        end_turn(&self.lock)
+        return fits
+
+    @property
+    def limit(self) -> int | None:
+        """int: the most bytes to have from upstream; None is no limit.  It can be set; what there is stays."""
+        return self.most
+
+    @limit.setter
+    def limit(self, nbytes: int | None) -> None:
+        self.most = None if nbytes is None else checked_int(nbytes, "the limit", 0, LARGEST, "bytes as int, or None")
+
+    @property
+    def used_bytes(self) -> int:
+        """int: bytes that are allocated, as they were rounded."""
+        self.settle()
+        return self.live_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """int: bytes that the pool has and that are not allocated."""
+        self.settle()
+        return self.total - self.live_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """int: bytes that the pool has from upstream."""
+        return self.total
+
+    @property
+    def free_blocks(self) -> int:
+        """int: how many blocks are free."""
+        self.settle()
+        return sum([len((<Arena>arena).free) for arena in list(self.arenas.values())])
+
+    def rounded(self, nbytes: int) -> int:
+        """Returns the bytes that a request takes of the pool.
+
+        Arguments:
+            nbytes: int, bytes.
+        """
+        return -(-nbytes // self.unit) * self.unit
+
+    def release(self, stream: Stream | int | None = None) -> int:
+        """Gives chunks of which nothing is allocated back to upstream.
+
+        Arguments:
+            stream: Stream or handle as int, whose free memory alone goes back; None is all.
+        Returns:
+            int, bytes.
+        Raises:
+            Exception: what upstream raises first, once it was given all of them; such a chunk is gone from the pool.
+        """
+        cdef Stream only = None if stream is None else stream_for(stream, self.device_index, "the memory")
+        cdef Chunk chunk
+        cdef object nbytes = 0, refusal = None
+        end_put_off()
+        for chunk, order in self.idle_chunks(only):
+            nbytes += chunk.size
+            try:
+                self.upstream.give_back(chunk.address, chunk.size, order)
+            except BaseException as error:
+                refusal = error if refusal is None else refusal
+        if refusal is not None:
+            raise refusal
+        return nbytes
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        cdef object size = self.rounded(nbytes), address
+        cdef Block block
+        cdef Chunk chunk = Chunk(0, 0)
+        if self.enter():
+            try:
+                self.absorb()
+                block = self.find(size, stream)
+                if block is not None:
+                    return self.hand_out(block, size)
+            finally:
+                self.leave()
+        address = self.grow(chunk, size, stream)
+        if address:
+            return address
+        if self.enter():  # the last resort: what other streams freed
+            try:
+                self.absorb()
+                block = self.take_over(size, stream)
+                if block is not None:
+                    return self.hand_out(block, size)
+            finally:
+                self.leave()
+        refuse(self, nbytes, f"the pool has {self.total} bytes, of which {self.live_bytes} are allocated, and a limit of "
+               f"{self.most}, or its upstream has no room")
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        if address not in self.live and not self.arrivals:
+            raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
+        event = None
+        if not is_lasting(stream) and not any_capture():
+            try:
+                event = stream.record_event()
+            except CudaError:
+                pass  # the legacy default stream, or this one, is asked when somebody has to wait
+        self.arrivals.append((None, address, stream, thread_number(), event))
+        self.settle()
+
+    def __del__(self):
+        # Chunks of which something is still allocated by address go too, for nobody could give that back.
+        cdef PoolResource again
+        cdef Chunk chunk
+        if self.turn is None:
+            return
+        self.settle()
+        for chunk in list(self.chunks.values()):
+            if has_to_wait(self.arenas_of(chunk)) and any_capture():
+                continue
+            try:
+                self.upstream.give_back(chunk.address, chunk.size, self.order_of(chunk))
+            except BaseException as error:
+                if isinstance(error, CudaError) and not is_back(error, chunk.address) and self.tries < MOST_TRIES:
+                    continue
+                tell_unraisable(error, self)
+            del self.chunks[chunk.address]
+        if self.chunks:
+            again = PoolResource.__new__(PoolResource)  # a destructor runs once
+            again.upstream, again.device_index, again.turn = self.upstream, self.device_index, self.turn
+            again.chunks, again.arrivals, again.tries = self.chunks, [], self.tries + (not any_capture())
+            self.chunks = {}
+            put_off.append(again)
+
+    # The turn.  A destructor that runs in the midst of it finds it taken, and leaves what it brings in arrivals, which the
+    # holder looks through at the end; an allocation there takes a chunk of its own.
+
+    cdef bint enter(self) except -1:
+        if self.turn.acquire(False):
+            self.holder = get_ident()
+            return True
+        if self.holder == get_ident():
+            return False
+        self.turn.acquire()
+        self.holder = get_ident()
+        return True
+
+    cdef int leave(self) except -1:
+        self.holder = None
+        self.turn.release()
+        self.settle()
+        return 0
+
+    cdef int settle(self) except -1:
+        while self.arrivals and self.turn.acquire(False):
+            self.holder = get_ident()
+            try:
+                self.absorb()
+            finally:
+                self.holder = None
+                self.turn.release()
+        return 0
+
+    cdef int absorb(self) except -1:
+        cdef Block block
+        cdef Arena arena
+        while self.arrivals:
+            chunk, second, stream, thread, event = self.arrivals.pop(0)
+            arena = self.arena_of(<Stream>stream, thread)
+            if chunk is not None:
+                self.add_chunk(<Chunk>chunk, second, arena)
+                continue
+            block = self.live.pop(second, None)
+            if block is not None:  # else it was given back twice
+                arena.event = event
+                self.put(block, arena)
+        return 0
+
+    # With the turn.
+
+    cdef Arena arena_of(self, Stream stream, object thread):
+        cdef object key = None
+        if stream is not None:
+            key = (stream.handle, thread if stream.handle == PER_THREAD else 0)
+        if key not in self.arenas:
+            self.arenas[key] = Arena(stream)
+        return self.arenas[key]
+
+    cdef int add_chunk(self, Chunk chunk, object size, Arena arena) except -1:
+        # The first size bytes of it are allocated.
+        self.chunks[chunk.address] = chunk
+        self.hand_out_of(chunk.first, size, arena)
+        return 0
+
+    cdef Block find(self, object size, Stream stream):
+        cdef Block block = self.arena_of(stream, thread_number()).fit(size)
+        if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
+            block = self.arena_of(default_stream(self.device_index), 0).fit(size)
+        return self.arena_of(None, 0).fit(size) if block is None else block
+
+    cdef object hand_out(self, Block block, object size):
+        cdef Arena arena = block.arena
+        arena.remove(block)
+        return self.hand_out_of(block, size, arena)
+
+    cdef object hand_out_of(self, Block block, object size, Arena arena):
+        if block.size > size:
+            split(block, size)
+            arena.add(block.behind)
+        self.live[block.address] = block
+        block.chunk.live += size
+        self.live_bytes += size
+        return block.address
+
+    cdef int put(self, Block block, Arena arena) except -1:
+        block.chunk.live -= block.size
+        self.live_bytes -= block.size
+        if block.behind is not None and block.behind.arena is arena:
+            arena.remove(block.behind)
+            join(block)
+        if block.before is not None and block.before.arena is arena:
+            block = block.before
+            arena.remove(block)
+            join(block)
+        arena.add(block)
+        return 0
+
+    cdef list arenas_of(self, Chunk chunk):
+        # Behind whose streams' work the free blocks of a chunk are.
+        cdef Block block = chunk.first
+        cdef list arenas = []
+        while block is not None:
+            if block.arena is not None and block.arena.stream is not None and block.arena not in arenas:
+                arenas.append(block.arena)
+            block = block.behind
+        return arenas
+
+    cdef Stream order_of(self, Chunk chunk):
+        # A stream behind whose work all of an idle chunk is.
+        cdef list arenas = self.arenas_of(chunk)
+        if arenas and not has_to_wait(arenas):
+            return (<Arena>arenas[0]).stream
+        return self.after(arenas, default_stream(self.device_index))
+
+    cdef Stream after(self, list arenas, Stream later):
+        cdef Arena arena
+        cdef Stream stream
+        for arena in arenas:
+            event, stream = arena.event, arena.stream
+            if event is None and stream.handle == PER_THREAD:  # it may be another thread's; the legacy one is behind it
+                stream = default_stream(self.device_index)
+            if event is None and stream.handle == later.handle:
+                continue
+            try:
+                event = stream.record_event() if event is None else event
+            except CudaError as error:
+                if meaning_of(error.code) != GONE:  # a stream that its owner destroyed uses nothing
+                    raise
+                continue
+            later.wait_event(event)
+        return later
+
+    cdef Block whole(self, Chunk chunk):
+        # An idle chunk as one block that is in no arena.
+        cdef Block block = chunk.first
+        while block is not None:
+            block.arena.remove(block)
+            block = block.behind
+        while chunk.first.behind is not None:
+            join(chunk.first)
+        return chunk.first
+
+    cdef list idle_chunks(self, Stream only):
+        # Takes them out of the tables, with the streams on which they go back.
+        cdef list found = []
+        cdef Chunk chunk
+        if not self.enter():
+            return found
+        try:
+            self.absorb()
+            for chunk in list(self.chunks.values()):
+                arenas = self.arenas_of(chunk)
+                if chunk.live or has_to_wait(arenas) and any_capture():
+                    continue
+                if only is not None and (len(arenas) != 1 or (<Arena>arenas[0]).stream != only):
+                    continue
+                found.append((chunk, self.order_of(chunk)))
+            for chunk, _ in found:  # behind the last step that may be refused
+                self.whole(chunk)
+                del self.chunks[chunk.address]
+                self.claim(-chunk.size)
+        finally:
+            self.leave()
+        return found
+
+    cdef Block take_over(self, object size, Stream stream):
+        # A block that another stream freed, behind whose work this one waits; in the stream's own arena.
+        cdef Arena arena, mine = self.arena_of(stream, thread_number())
+        cdef Chunk chunk
+        cdef Block block
+        if any_capture():
+            return None
+        for arena in list(self.arenas.values()):
+            block = arena.fit(size)
+            if block is not None:
+                self.after([arena] if arena is not mine and arena.stream is not None else [], stream)
+                arena.remove(block)
+                mine.add(block)
+                return block
+        for chunk in list(self.chunks.values()):
+            if not chunk.live and chunk.size >= size:
+                self.after(self.arenas_of(chunk), stream)
+                mine.add(self.whole(chunk))
+                return chunk.first
+        return None
+
+    # Without the turn.
+
+    cdef object grow(self, Chunk chunk, object size, Stream stream):
+        # An address of a chunk that is new, or 0 where upstream or the limit leave no room.
+        cdef object wanted = max(size, self.growth)
+        while True:
+            if self.claim(wanted):
+                try:
+                    chunk.address = take_from(self.upstream, wanted, stream)
+                except BaseException as error:
+                    self.claim(-wanted)
+                    if not isinstance(error, MemoryError):
+                        raise
+                else:
+                    chunk.size = chunk.first.size = wanted
+                    chunk.first.address = chunk.address
+                    self.arrivals.append((chunk, size, stream, thread_number(), None))
+                    self.settle()
+                    return chunk.address
+            if not self.release():
+                return 0
+
+
+cdef class FixedSizeResource(PoolResource):
+    """FixedSizeResource(upstream=None, block_size=1048576, blocks=128)\n--\n\n\
+    Blocks of one size, which it takes from upstream many at a time: any request up to the size gets one.
+
+    Arguments:
+        upstream: Resource; None is a DeviceResource of the current device.
+        block_size: int, bytes.
+        blocks: int, how many to take at once, the first ones when it is made.
+    Raises:
+        TypeError, ValueError: an argument is none of these.
+        MemoryError: upstream has no room for the first blocks.
+    """
+
+    def __init__(self, upstream: Resource | None = None, block_size: int = 1048576, blocks: int = 128) -> None:
+        size = checked_int(block_size, "block_size", 1, LARGEST, "bytes as int")
+        number = checked_int(blocks, "blocks", 1, LARGEST // size, "a number as int")
+        PoolResource.__init__(self, upstream, size * number, unit=size)
+        self.growth = size * number
+
+    @property
+    def block_size(self) -> int:
+        """int: bytes of a block."""
+        return self.unit
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        if nbytes > self.unit:
+            refuse(self, nbytes, f"its blocks have {self.unit} bytes")
+        return PoolResource.take(self, nbytes, stream)
+
+
+cdef class BinningResource(Adaptor):
+    """BinningResource(upstream, smallest=None, largest=None)\n--\n\n\
+    Resources by size: a request goes to the bin of the least size that has room for it, and one that is larger than all bins
+    to upstream.
+
+    Arguments:
+        upstream: Resource, which the bins that it makes itself stand on too.
+        smallest, largest: int, exponents: bins of 2**smallest, 2**(smallest + 1), ... 2**largest bytes, each a
+            FixedSizeResource.  None, both of them, makes none.
+    Raises:
+        TypeError, ValueError: upstream is none, or the exponents are no ints from 0 to 62, smallest first.
+    """
+    cdef list sizes     # of the bins, ascending
+    cdef dict bins      # size -> Resource
+    cdef dict sources   # address that is allocated -> Resource that it came from
+
+    def __init__(self, upstream: Resource, smallest: int | None = None, largest: int | None = None) -> None:
+        Adaptor.__init__(self, upstream)
+        self.sizes, self.bins, self.sources = [], {}, {}
+        if smallest is None and largest is None:
+            return
+        least = checked_int(smallest, "smallest", 0, 62, "an exponent as int, or neither")
+        for exponent in range(least, checked_int(largest, "largest", least, 62, "an exponent as int, or neither") + 1):
+            self.add_bin(1 << exponent)
+
+    def add_bin(self, nbytes: int, resource: Resource | None = None) -> None:
+        """Adds a bin, in place of one of the same size.
+
+        Arguments:
+            nbytes: int, the largest request that goes to it.
+            resource: Resource of the same device; None makes a FixedSizeResource on upstream.
+        Raises:
+            TypeError, ValueError: nbytes is no int from 1 on, or resource is none, or of another device.
+        """
+        size = checked_int(nbytes, "nbytes", 1, LARGEST, "bytes as int")
+        if resource is None:
+            resource = FixedSizeResource(self.upstream, size, 1)
+        if not isinstance(resource, Resource):
+            raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource, or None")
+        if (<Resource>resource).device_index != self.device_index:
+            raise ArgumentError(f"resource is {resource!r}; the bins are of device {self.device_index}")
+        self.bins[size] = resource
+        if size not in self.sizes:
+            insort(self.sizes, size)
+
+    def resource_for(self, nbytes: int) -> Resource:
+        """Returns the resource that a request goes to: a bin's, or upstream.
+
+        Arguments:
+            nbytes: int, bytes.
+        """
+        cdef Py_ssize_t index = bisect_left(self.sizes, nbytes)
+        return self.bins[self.sizes[index]] if index < len(self.sizes) else self.upstream
+
+    def take(self, nbytes: int, stream: Stream) -> int:
+        source = self.resource_for(nbytes)
+        address = take_from(source, nbytes, stream)
+        self.sources[address] = source
+        return address
+
+    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
+        source = self.sources.pop(address, None)
+        if source is None:
+            raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
+        try:
+            source.give_back(address, nbytes, stream)
+        except BaseException as error:
+            if not is_back(error, address):
+                self.sources[address] = source
+            raise
+
+
 # Classes whose memory is the caching allocator's, block by block, and adaptors that hand it on as it is.
 cdef frozenset CACHED = frozenset((DeviceResource, ManagedResource, MemPoolResource))
 cdef frozenset PASSING = frozenset((
     Adaptor, LimitingAdaptor, StatisticsAdaptor, TrackingAdaptor, LoggingAdaptor, FailureCallbackAdaptor, PrefetchAdaptor,
     HooksAdaptor,
 ))
-
-
-# --- the current resource --------------------------------------------------------------------------------------------
-
-cdef dict of_devices = {}           # ordinal -> Resource of the process
-cdef object entered = threading.local()  # .stack: [Resource] of use_resource
-
-
-cdef list entered_here():
-    return getattr(entered, "stack", None) or []
-
-
-cdef Resource checked_resource(object resource):
-    if not isinstance(resource, Resource):
-        raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource")
-    return resource
-
-
-def current_resource(device: DeviceArgument | None = None) -> Resource:
-    """Returns the resource that is current for a device: what DeviceBuffers come from that are told of no other.
-
-    Arguments:
-        device: int, "cuda:1", ...; None is the current device.
-    Returns:
-        Resource: the innermost use_resource() of the thread, else that of set_current_resource(), else a DeviceResource.
-    """
-    cdef int ordinal = ordinal_of(device)
-    for resource in reversed(entered_here()):
-        if (<Resource>resource).device_index == ordinal:
-            return resource
-    found = of_devices.get(ordinal)
-    return of_devices.setdefault(ordinal, DeviceResource(ordinal)) if found is None else found
-
-
-def set_current_resource(resource: Resource | None, device: DeviceArgument | None = None) -> None:
-    """Makes a resource current for its device, on all threads.
-
-    Arguments:
-        resource: Resource; None is a DeviceResource again.
-        device: int, "cuda:1", ...: where resource is None the device that is meant; else it has to be the resource's.  None
-            is the resource's, or the current one.
-    Raises:
-        TypeError: resource is none.
-        ValueError: it is of another device, or the thread is in use_resource() for that device, whose end would undo it.
-
-    What is allocated keeps the resource that it came from.
-    """
-    cdef int ordinal
-    if resource is None:
-        ordinal = ordinal_of(device)
-    else:
-        ordinal = checked_resource(resource).device_index
-        if device is not None and ordinal_of(device) != ordinal:
-            raise ArgumentError(f"resource is {resource!r}; it is of device {ordinal}, not of {device!r}")
-    if any([(<Resource>inner).device_index == ordinal for inner in entered_here()]):
-        raise ArgumentError(f"the thread is in use_resource() for device {ordinal}; leave it, or enter another one inside")
-    of_devices[ordinal] = DeviceResource(ordinal) if resource is None else resource
-
-
-cdef class use_resource:
-    """use_resource(resource)\n--\n\n\
-    The context in which a resource is current for its device on the calling thread.
-
-        with accelrt.resources.use_resource(resource):
-            buffer = accelrt.resources.DeviceBuffer(4096)
-
-    Arguments:
-        resource: Resource.
-    Raises:
-        TypeError: resource is none.
-        RuntimeError: it is left where it is not the innermost one.
-    """
-    cdef Resource resource
-    cdef object __weakref__
-
-    def __init__(self, resource: Resource) -> None:
-        self.resource = checked_resource(resource)
-
-    def __enter__(self) -> Resource:
-        if self.resource is None:
-            raise RuntimeError("this use_resource() has no resource; make it with one: use_resource(resource)")
-        if getattr(entered, "stack", None) is None:
-            entered.stack = []
-        entered.stack.append(self.resource)
-        return self.resource
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        cdef list stack = entered_here()
-        if not stack or stack[len(stack) - 1] is not self.resource:
-            raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
-        stack.pop()
-        return False
-
-    def __reduce__(self):
-        refuse_copy(self, "it is of one thread; make another one of the same resource")

@@ -157,7 +157,7 @@ cdef class Deferral:
     cdef releasing release      # or NULL
     cdef int device
     cdef uintptr_t address
-    cdef object thing           # dropped then
+    cdef object keeper          # dropped then
     cdef Deferral after         # in the list of those that wait
 
 # None where no use under way names the owner: then its memory may be given back at once.  Else the caller has its object
@@ -165,7 +165,7 @@ cdef class Deferral:
 # use may begin before the object looks freed, so that deferral_closed is asked then; it answers what deferral_for does.
 cdef Deferral deferral_slow(PyObject* owner)
 cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
-cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object thing) noexcept
+cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
 cdef void give_deferred() noexcept
 # Waits for all uses begun before the call, of Python and of nogil code; on the main thread a signal's handler may end it.
 # RuntimeError where the calling thread itself is in the midst of one.

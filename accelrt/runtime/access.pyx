@@ -105,7 +105,7 @@ def fingerprint(uintptr_t address, size_t size) -> int | None:
     return crc32(PyMemoryView_FromMemory(<char*>address, size, PyBUF_READ))
 
 
-cdef object told():
+cdef object current_detector():
     # The detector.  Another thread may be about to replace it, so that its reference is taken in turn.
     begin_turn(&detector_lock)
     current = detector
@@ -117,7 +117,7 @@ def start(chosen: Detector) -> None:
     """Turns the race detector on; see accelrt.sanitizer.enable.
 
     Arguments:
-        found: Detector, which is told from now on.
+        chosen: Detector, which is told from now on.
     """
     global detector, sanitizing, crc32
     from zlib import crc32
@@ -137,7 +137,7 @@ def stop() -> None:
 
 def watching() -> Detector | None:
     """The race detector that is on or was on last, or None."""
-    return told()
+    return current_detector()
 
 
 def is_watching() -> bool:
@@ -146,23 +146,23 @@ def is_watching() -> bool:
 
 
 cdef int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1:
-    told().work(ordinal, stream, call, uses)
+    current_detector().work(ordinal, stream, call, uses)
     return 0
 
 
 cdef int note_host_work(str call, list uses) except -1:
-    told().host_work(call, uses)
+    current_detector().host_work(call, uses)
     return 0
 
 
 cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1:
-    told().changed(capture, old, new)
+    current_detector().changed(capture, old, new)
     return 0
 
 
 cdef int note_moved(uint64_t capture, uintptr_t address, size_t size, uintptr_t to) except -1:
     if detects_races():
-        told().moved(capture, address, size, to)
+        current_detector().moved(capture, address, size, to)
     return 0
 
 
@@ -174,98 +174,98 @@ cdef int note_access_slow(
 
 cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
     if is_node:
-        told().captured_point(ordinal, stream, event, False)
+        current_detector().captured_point(ordinal, stream, event, False)
     else:
-        told().recorded(ordinal, stream, event)
+        current_detector().recorded(ordinal, stream, event)
     return 0
 
 
 cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1:
     if is_node:
-        told().captured_point(ordinal, stream, event, True)
+        current_detector().captured_point(ordinal, stream, event, True)
     else:
-        told().waited(ordinal, stream, event)
+        current_detector().waited(ordinal, stream, event)
     return 0
 
 
 cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1:
-    told().reached_stream(ordinal, stream)
+    current_detector().reached_stream(ordinal, stream)
     return 0
 
 
 cdef int note_event_reached_slow(uintptr_t event) except -1:
-    told().reached_event(event)
+    current_detector().reached_event(event)
     return 0
 
 
 cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1:
-    told().recorded_use(address, ordinal, stream)
+    current_detector().recorded_use(address, ordinal, stream)
     return 0
 
 
 cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept:
     if address:
-        told().allocated(address, size, ordinal, stream)
+        current_detector().allocated(address, size, ordinal, stream)
 
 
 cdef void note_freed_slow(uintptr_t address) noexcept:
     if address:
-        told().freed(address)
+        current_detector().freed(address)
 
 
 cdef int note_replay(int ordinal, uintptr_t stream, uint64_t capture) except -1:
     if detects_races():
-        told().replayed(capture, ordinal, stream)
+        current_detector().replayed(capture, ordinal, stream)
     return 0
 
 
 cdef int note_stream(int ordinal, uintptr_t stream) except -1:
     if detects_races():
-        told().made_stream(ordinal, stream)
+        current_detector().made_stream(ordinal, stream)
     return 0
 
 
 cdef int note_device_reached(int ordinal) except -1:
     if detects_races():
-        told().reached_device(ordinal)
+        current_detector().reached_device(ordinal)
     return 0
 
 
 cdef object note_host_function(int ordinal, uintptr_t stream):
-    return told().host_function(ordinal, stream) if detects_races() else None
+    return current_detector().host_function(ordinal, stream) if detects_races() else None
 
 
 cdef void note_run(object mark, bint begins) noexcept:
     if mark is not None:
-        told().runs(mark if begins else None)
+        current_detector().runs(mark if begins else None)
 
 
 cdef int note_captured(uint64_t capture) except -1:
     if detects_races():
-        told().captured(capture)
+        current_detector().captured(capture)
     return 0
 
 
 cdef void note_dropped(uint64_t capture) noexcept:
     if detects_races():
-        told().dropped(capture)
+        current_detector().dropped(capture)
 
 
 cdef int note_freed_after(uintptr_t address, uintptr_t event) except -1:
     if detects_races():
-        told().freed_after(address, event)
+        current_detector().freed_after(address, event)
     return 0
 
 
 cdef int note_emptied() except -1:
     if detects_races():
-        told().emptied()
+        current_detector().emptied()
     return 0
 
 
 cdef int note_forgotten(uintptr_t address, size_t size) except -1:
     if detects_races():
-        told().forget(address, address + size)
+        current_detector().forget(address, address + size)
     return 0
 
 
@@ -273,7 +273,7 @@ def finish() -> None:
     """The interpreter's exit: tells what was found and not told, and watches nothing any more."""
     if sanitizing:
         stop()
-        told().finish()
+        current_detector().finish()
 
 
 call_at_exit("runtime.access", "race detector", finish)
@@ -304,21 +304,21 @@ cdef int exports_lock = 0     # of that list, where there is no GIL; sleep.pyx's
 
 cdef Slot* begin_nogil_use_slow() noexcept nogil:
     # The thread's first use, or one within another.
-    cdef Slot* mine = my_slot
-    if mine == NULL:
-        mine = take_slot()
-    if mine != NULL and not enter_outermost(mine, 0):
-        enter_inner(mine)
+    cdef Slot* slot = my_slot
+    if slot == NULL:
+        slot = take_slot()
+    if slot != NULL and not enter_outermost(slot, 0):
+        enter_inner(slot)
     pass_barrier()
-    return mine
+    return slot
 
 
 cdef Slot* begin_nogil_use() noexcept nogil:
-    cdef Slot* mine = my_slot
-    if likely_true(mine != NULL) and likely_true(enter_outermost(mine, 0)):
+    cdef Slot* slot = my_slot
+    if likely_true(slot != NULL) and likely_true(enter_outermost(slot, 0)):
         if slots_fenced:
             pass_barrier()
-        return mine
+        return slot
     return begin_nogil_use_slow()
 
 
@@ -377,12 +377,12 @@ cdef Deferral look_closed(Deferral deferral, PyObject* owner):
     return deferral
 
 
-cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object thing) noexcept:
+cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept:
     global waiting
     deferral.release = release
     deferral.device = device
     deferral.address = address
-    deferral.thing = thing
+    deferral.keeper = keeper
     begin_turn(&door.lock)
     deferral.after = waiting
     waiting = deferral
@@ -423,7 +423,7 @@ cdef void give_deferred() noexcept:
     while deferral is not None:
         if deferral.release != NULL:
             deferral.release(deferral.device, deferral.address)
-        deferral.thing = None
+        deferral.keeper = None
         deferral = take_due()
 
 
@@ -432,14 +432,14 @@ cdef void give_deferred() noexcept:
 cdef bint is_under_way(uint64_t last) noexcept:
     # Whether a use that began no later than `last` has not reached the driver yet.
     cdef const Access* access
-    cdef bint found = False
+    cdef bint is_found = False
     begin_turn(&door.lock)
     access = door.oldest
-    while access != NULL and access.serial <= last and not found:
-        found = not access.enqueued
+    while access != NULL and access.serial <= last and not is_found:
+        is_found = not access.enqueued
         access = access.next
     end_turn(&door.lock)
-    return found
+    return is_found
 
 
 cdef int refuse_inside(str call) except -1:

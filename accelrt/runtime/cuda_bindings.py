@@ -37,22 +37,22 @@ def ask(
     bindings: Any,
     needs: str,
     name: str,
-    given: tuple[Any, ...],
-    told: Mapping[str, object],
+    arguments: tuple[Any, ...],
+    details: Mapping[str, object],
     meanings: Mapping[int, str] | None = None,
 ) -> Any:
     """Calls a function of the driver, and returns its answers beside the status.
 
     Arguments:
         needs: what an error says where the function is missing: "green contexts need a driver of ...".
-        given: the arguments.  told: what an error says it was asked for.
+        arguments: of the function.  details: what an error says it was asked for, by name.
         meanings: by status code, what it means here and what to do.
     Raises:
         NotSupportedError: the driver, or cuda.bindings, is too old.
         CudaError: the driver refused.
     """
     try:
-        status, *answers = getattr(bindings, name)(*given)
+        status, *answers = getattr(bindings, name)(*arguments)
     except (AttributeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "not found" not in str(error):
             raise
@@ -60,6 +60,6 @@ def ask(
             f"the driver, or the installed cuda-bindings, has no {name}; {needs}", name
         ) from error
     if int(status):
-        arguments = tuple(part for pair in told.items() for part in pair)
-        raise status_error(int(status), name, arguments, (meanings or {}).get(int(status), ""))
+        pairs = tuple(part for pair in details.items() for part in pair)
+        raise status_error(int(status), name, pairs, (meanings or {}).get(int(status), ""))
     return answers[0] if len(answers) == 1 else answers

@@ -47,8 +47,8 @@ def cudart() -> ModuleType:
         DriverNotFoundError: there is no NVIDIA driver or device.
     """
     init.init()
-    found: ModuleType = init.later("accelrt.runtime.cuda_runtime")
-    return found
+    module: ModuleType = init.later("accelrt.runtime.cuda_runtime")
+    return module
 
 
 def check_error(res: int) -> None:
@@ -107,9 +107,9 @@ def other(mode: str) -> str:
 
 def tell_of_others() -> None:
     """Warns, at initialisation, where the driver does not do as set_module_loading said."""
-    if registry.opened_name() == "cuda" and (found := get_module_loading()) != _asked:
+    if registry.opened_name() == "cuda" and (loading := get_module_loading()) != _asked:
         warnings.warn(
-            f"modules are loaded {ADVERBS[found]} although set_module_loading({_asked!r}) was called: "
+            f"modules are loaded {ADVERBS[loading]} although set_module_loading({_asked!r}) was called: "
             "another library had started CUDA before; call it earlier",
             RuntimeWarning,
             stacklevel=2,

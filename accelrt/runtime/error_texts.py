@@ -14,12 +14,12 @@ def bindings() -> ModuleType:
     return importlib.import_module("cuda.bindings.runtime")
 
 
-def error_text(code: int, asked: str) -> str:
+def error_text(code: int, function: str) -> str:
     """Returns what cudaGetErrorName or cudaGetErrorString, which asked names, says of a code."""
     runtime = bindings()
     try:
         error = runtime.cudaError_t(operator.index(code))
     except ValueError:
         return UNKNOWN_TEXT
-    text: bytes = getattr(runtime, asked)(error)[1]
+    text: bytes = getattr(runtime, function)(error)[1]
     return text.decode()

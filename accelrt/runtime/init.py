@@ -121,14 +121,14 @@ def init(driver: str | None = None) -> None:
     with _lock:
         if _initializing_thread == get_ident():
             return
-        wanted = driver_wanted(driver)
+        name = driver_wanted(driver)
         if is_initialized() and not _queued and not _seeds:
             process.check()
             return
         _initializing_thread = get_ident()
         try:
             if registry.driver_name() == "sentinel":
-                open_driver(wanted)
+                open_driver(name)
             run_queued()
             _initialized_pid = os.getpid()
         except BaseException:
@@ -142,12 +142,12 @@ def driver_wanted(driver: str | None) -> str:
     active = registry.opened_name()
     if active == "forked":
         raise ForkedError(FORK_TEXT)
-    wanted = chosen_driver() if driver in (None, "auto") else driver
-    if wanted not in registry.DRIVERS:
+    name = chosen_driver() if driver in (None, "auto") else driver
+    if name not in registry.DRIVERS:
         raise ValueError(f"driver {driver!r} is not known; it may be {', '.join(('auto', *env.DRIVERS))}")
-    if active != "sentinel" and driver not in (None, "auto") and wanted != active:
-        raise RuntimeError(f"driver {wanted!r} was asked for, but this process already runs on {active!r}")
-    return wanted
+    if active != "sentinel" and driver not in (None, "auto") and name != active:
+        raise RuntimeError(f"driver {name!r} was asked for, but this process already runs on {active!r}")
+    return name
 
 
 def open_driver(name: str) -> None:

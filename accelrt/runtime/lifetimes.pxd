@@ -12,7 +12,7 @@ cdef enum:
 
 cdef enum:          # what keep_where_captured answers
     UNCAPTURED = 0  # the stream is in no capture
-    KEPT = 1        # it captures for a graph of ours, which keeps the thing
+    KEPT = 1        # it captures for a graph of ours, which keeps the owner
     OTHERS = 2      # it captures for another library, which keeps nothing
 
 cdef class Record:            # of one capture, while it is under way
@@ -44,7 +44,7 @@ cdef int close_capture(Record record) except -1
 # The record of the graph that a stream captures for, or None.  The driver is asked, unless the capture began there.
 cdef Record record_on(int device, uintptr_t stream)
 # Asks the driver, once.
-cdef int keep_where_captured(int device, uintptr_t stream, object thing) except -1
+cdef int keep_where_captured(int device, uintptr_t stream, object owner) except -1
 # Keeps what uses memory of an object, with what record_on answered: once an object, and never for memory of the capture's
 # own pool.  ordinal is -1 for host memory; keeper is what has to be kept rather than source, which it holds, or None.
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1
@@ -95,8 +95,8 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil
 cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
 # The same for a capture that is not counted (guard.pxd) any more: NOT_READY where others are open.
 cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
-# Keeps a thing alive until the work that is in a stream now is complete.
-cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
+# Keeps an owner alive until the work that is in a stream now is complete.
+cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept
 cdef void drain() noexcept  # tries again what could not be given back
 cdef bint any_waits() noexcept  # whether there is something
 cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all

@@ -142,7 +142,7 @@ cdef Record find_record(int device, uintptr_t stream):
 
 
 cdef Record ask_driver(int device, uintptr_t stream, bint* out_captured):
-    # A thing that is not kept although the capture goes on would be a node's dangling pointer, so this may raise.
+    # An owner that is not kept although the capture goes on would be a node's dangling pointer, so this may raise.
     cdef Record record
     cdef uint64_t capture = 0
     cdef int status = 0
@@ -162,12 +162,12 @@ cdef Record ask_driver(int device, uintptr_t stream, bint* out_captured):
     return None
 
 
-cdef int keep_where_captured(int device, uintptr_t stream, object thing) except -1:
+cdef int keep_where_captured(int device, uintptr_t stream, object owner) except -1:
     cdef bint captured = False
     cdef Record record = ask_driver(device, stream, &captured)
     if record is None:
         return OTHERS if captured else UNCAPTURED
-    record.kept.append(thing)
+    record.kept.append(owner)
     return KEPT
 
 
@@ -508,7 +508,7 @@ cdef bint passed(Use* use) noexcept nogil:
     return code == 0 or meaning_of(code) == GONE or is_device_lost(code)
 
 
-cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept:
+cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept:
     cdef Use use = Use(stream, device, 0, 0, NULL, NULL)
     cdef Waiting* entry
     cdef bint over = False
@@ -517,11 +517,11 @@ cdef void keep_until_passed(int device, uintptr_t stream, object thing) noexcept
             over = passed(&use)
     if over:
         return
-    Py_INCREF(thing)  # for good, where there is no memory for the note
+    Py_INCREF(owner)  # for good, where there is no memory for the note
     entry = new_waiting(REPLAYS, device, stream)
     if entry != NULL:
         entry.use = use
-        entry.kept = <PyObject*>thing
+        entry.kept = <PyObject*>owner
         add_waiting(entry)
 
 
@@ -677,7 +677,7 @@ cdef bint functions_wait() noexcept:
 
 
 cdef list nodes_of(list kept):
-    return [thing for thing in kept if isinstance(thing, HostCall) and (<HostCall>thing).is_node]
+    return [each for each in kept if isinstance(each, HostCall) and (<HostCall>each).is_node]
 
 
 cdef int begin_runs(list nodes) except -1:
@@ -707,22 +707,22 @@ cdef int enqueue_callback(int device, uintptr_t stream, object function) except 
     if is_exiting:
         refuse_at_exit("stream_host_func", ("device", device, "stream", stream, "fn", function))
     drain()
-    cdef int taken = keep_where_captured(device, stream, host_call)
-    if taken == UNCAPTURED:
+    cdef int keeping = keep_where_captured(device, stream, host_call)
+    if keeping == UNCAPTURED:
         begin_run(host_call)
-    elif taken == OTHERS:
+    elif keeping == OTHERS:
         Py_INCREF(host_call)  # for good: their graph may launch it at any time, and nothing says when it is destroyed
     host_call.mark = watch.note_host_function(device, stream)
     cdef void* data = <void*>host_call
     with nogil:
         code = registry.active().stream_host_func(device, stream, run, data)
     if code:
-        if taken == UNCAPTURED:
+        if keeping == UNCAPTURED:
             take_back_run(host_call)
-        elif taken == OTHERS:
+        elif keeping == OTHERS:
             Py_DECREF(host_call)
         raise_status(code, "stream_host_func", ("device", device, "stream", stream, "fn", function))
-    host_call.is_node = taken == KEPT
+    host_call.is_node = keeping == KEPT
     return 0
 
 
@@ -737,9 +737,9 @@ cdef object node_call(object function, int device, host_fn* out_fn):
 
 
 cdef object find_call(list kept, const void* address):
-    for thing in kept:
-        if <const void*>thing == address and isinstance(thing, HostCall):
-            return thing
+    for each in kept:
+        if <const void*>each == address and isinstance(each, HostCall):
+            return each
     return None
 
 
@@ -1246,12 +1246,12 @@ cdef const char* plural(long long count) noexcept nogil:
 
 
 cdef void report_block(const LiveBlock* block) noexcept nogil:
-    cdef const char* known = <const char*>map_find(&notes, block.address)
+    cdef const char* note = <const char*>map_find(&notes, block.address)
     fprintf(stderr, "    ")
     print_size(block.size)
     fprintf(stderr, " at %#zx, stream %#zx", <size_t>block.address, <size_t>block.stream)
-    if known != NULL:
-        fprintf(stderr, ": %s", known)
+    if note != NULL:
+        fprintf(stderr, ": %s", note)
     fprintf(stderr, "\n")
 
 

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 from accelrt import env
 from accelrt.arrays.copy import use
-from accelrt.runtime.access import (
-    capture_of,
-    fingerprint,
-    is_blocking,
-    is_watching,
-    start,
-    stop,
-    watching,
-)
+from accelrt.runtime.access import capture_of, fingerprint, is_blocking, is_watching, start, stop, watching
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -58,15 +50,15 @@ def reports() -> list[Report]:
         list of Report: first and second, each with timeline, mode, call and line; address, nbytes,
         allocation and missing; str() of it is the text of the error.
     """
-    found = watching()
-    return list(found.reports) if found is not None else []
+    detector = watching()
+    return list(detector.reports) if detector is not None else []
 
 
 def clear() -> None:
     """Forgets the reports, and all that was done with any memory; what waited for what stays."""
-    found = watching()
-    if found is not None:
-        found.clear()
+    detector = watching()
+    if detector is not None:
+        detector.clear()
 
 
 def forget(address: int, nbytes: int) -> None:
@@ -75,16 +67,16 @@ def forget(address: int, nbytes: int) -> None:
     Arguments:
         address, nbytes: int.
     """
-    found = watching()
-    if found is not None:
-        found.forget(address, address + nbytes)
+    detector = watching()
+    if detector is not None:
+        detector.forget(address, address + nbytes)
 
 
 def read_environment() -> None:
     """Turns the race detector on as ACCELRT_SANITIZE says: 1 or raise, warn, or 0, which is the default."""
-    given = env.value("ACCELRT_SANITIZE")
-    if given:
-        enable(given == "raise")
+    mode = env.value("ACCELRT_SANITIZE")
+    if mode:
+        enable(mode == "raise")
 
 
 read_environment()

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from threading import Lock, get_ident, local
+from threading import get_ident, local
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from accelrt.core.process import ForkSafeLock
 from accelrt.errors import RaceError, RaceWarning
 from accelrt.sanitizer.memory import Fingerprints, LiveMemory
 from accelrt.sanitizer.order import Clock, Order, Timeline, join, reached
@@ -79,13 +80,13 @@ class Streams:
         is_legacy = handle in LEGACY
         handle = 0 if is_legacy else handle
         key = (device, handle, get_ident() if handle == PER_THREAD else 0)
-        found = self.by_handle.get(key)
-        if found is None:
+        timeline = self.by_handle.get(key)
+        if timeline is None:
             name = "the default stream" if is_legacy else f"stream {handle:#x}"
             blocking = is_legacy or handle == PER_THREAD or self.is_blocking(device, handle)
-            found = Timeline(f"{name} of device {device}", device, None, is_legacy, blocking)
-            self.by_handle[key] = found
-        return found
+            timeline = Timeline(f"{name} of device {device}", device, None, is_legacy, blocking)
+            self.by_handle[key] = timeline
+        return timeline
 
     def begin(self, device: int, handle: int, line: Line | None, order: Order) -> None:
         """A driver stream has a new holder, who can rely on no order with what the last one put in."""
@@ -134,16 +135,12 @@ def alone(method: Callable[Concatenate[Detector, P], R]) -> Callable[Concatenate
 
     @wraps(method)
     def call(self: Detector, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        if self.owner == get_ident():
+        if self.lock.held_here():
             self.late.append(partial(method, self, *args, **kwargs))
             return None
         with self.lock:
-            self.owner = get_ident()
-            try:
-                self.do_late()
-                return method(self, *args, **kwargs)
-            finally:
-                self.owner = 0
+            self.do_late()
+            return method(self, *args, **kwargs)
 
     return call
 
@@ -187,8 +184,7 @@ class Detector:
         self.host_calls: list[Access] = []  # host functions under way: they may write what they like
         self.running: local = local()  # .call: the HostCall of the host function that the thread runs
         self.late: deque[Callable[[], object]] = deque()
-        self.lock: Lock = Lock()
-        self.owner: int = 0  # the thread that holds the lock
+        self.lock: ForkSafeLock = ForkSafeLock()
 
     def do_late(self) -> None:
         while self.late:
@@ -259,7 +255,7 @@ class Detector:
         for old in self.fingerprints.changed(known):
             second = Access(self.host, 0, "w", "something", caller())
             clash = Clash(old.access, old.address, old.address + old.nbytes)
-            self.found(changed_report(clash, second, self.memory.at(old.address)))
+            self.add_report(changed_report(clash, second, self.memory.at(old.address)))
 
     # --- accesses ---
 
@@ -282,16 +278,16 @@ class Detector:
         else:
             epoch, known = scope.order.begin(stream)
         line = caller()
-        made = [
+        accesses = [
             (span, Access(stream, epoch, span.mode, call, line, at, None, known)) for span, call, at in used
         ]
         clean = True
-        for span, access in made:
+        for span, access in accesses:
             for clash in scope.clashes(span.address, span.address + span.nbytes, access):
                 self.clashed(clash, access)
                 clean = False
         if clean or not self.raises:
-            for span, access in made:
+            for span, access in accesses:
                 scope.add(span.address, span.address + span.nbytes, access)
                 if scope is self.now:
                     self.look_at_content(span, access)
@@ -300,7 +296,7 @@ class Detector:
         first = clash.first
         as_of = self.waits.get((second.timeline, first.timeline))
         epoch = second.known.get(first.timeline, 0)
-        self.found(race_report(clash, second, self.memory.at(clash.begin), epoch, as_of))
+        self.add_report(race_report(clash, second, self.memory.at(clash.begin), epoch, as_of))
 
     def look_at_content(self, span: Span, access: Access) -> None:
         end = span.address + span.nbytes
@@ -462,12 +458,10 @@ class Detector:
         Until the next call nothing happens that could change what is found.
         """
         self.late.append(partial(self.free_now, address, caller()))
-        if self.owner != get_ident() and self.lock.acquire(blocking=False):
-            self.owner = get_ident()
+        if not self.lock.held_here() and self.lock.acquire(blocking=False):
             try:
                 self.do_late()
             finally:
-                self.owner = 0
                 self.lock.release()
 
     def free_now(self, address: int, line: Line) -> None:
@@ -498,11 +492,11 @@ class Detector:
         for clash in scope.clashes(begin, end, second):
             first = clash.first
             if not any(reached(clock, first.timeline, first.epoch) for clock in clocks):
-                self.found(race_report(clash, second, allocation, 0, None))
+                self.add_report(race_report(clash, second, allocation, 0, None))
         self.fingerprints.drop(begin, end)
         if scope is self.now and scope.uses.parts(begin, end):
-            kept = order.position(home) if allocation.home is not None else {}
-            scope.give_back(begin, end, kept, known, line)
+            position = order.position(home) if allocation.home is not None else {}
+            scope.give_back(begin, end, position, known, line)
             self.memory.keep_home(allocation)
 
     @alone
@@ -518,7 +512,7 @@ class Detector:
 
     # --- reports ---
 
-    def found(self, report: Report) -> None:
+    def add_report(self, report: Report) -> None:
         key = (report.first.line, report.first.call, report.second.line, report.second.call)
         if self.raises or key not in self.told:
             self.told.add(key)

@@ -37,39 +37,39 @@ class IntervalMap(Generic[T]):
 
     def change(self, begin: int, end: int, change: Callable[[T | None], T | None]) -> None:
         """Gives every part of a range the value that change makes of its old one; None: there is no value."""
-        made: list[Part[T]] = []
+        parts: list[Part[T]] = []
         for low, high, old in self.cover(begin, end):
             value = change(old)
             if value is None:
                 continue
-            if made and made[-1][1] == low and made[-1][2] == value:
-                low = made.pop()[0]
-            made.append((low, high, value))
-        self.put(begin, end, made)
+            if parts and parts[-1][1] == low and parts[-1][2] == value:
+                low = parts.pop()[0]
+            parts.append((low, high, value))
+        self.put(begin, end, parts)
 
     def cover(self, begin: int, end: int) -> Iterator[tuple[int, int, T | None]]:
-        place = begin
+        start = begin
         for low, high, value in self.parts(begin, end):
-            if place < low:
-                yield place, low, None
+            if start < low:
+                yield start, low, None
             yield low, high, value
-            place = high
-        if place < end:
-            yield place, end, None
+            start = high
+        if start < end:
+            yield start, end, None
 
     def span(self, begin: int, end: int) -> tuple[int, int]:
         return bisect_right(self.ends, begin), bisect_left(self.begins, end)
 
     def put(self, begin: int, end: int, parts: list[Part[T]]) -> None:
         first, last = self.span(begin, end)
-        made = list(parts)
+        new_parts = list(parts)
         if first < last and self.begins[first] < begin:
-            made.insert(0, (self.begins[first], begin, self.values[first]))
+            new_parts.insert(0, (self.begins[first], begin, self.values[first]))
         if first < last and self.ends[last - 1] > end:
-            made.append((end, self.ends[last - 1], self.values[last - 1]))
-        self.begins[first:last] = [low for low, _, _ in made]
-        self.ends[first:last] = [high for _, high, _ in made]
-        self.values[first:last] = [value for _, _, value in made]
+            new_parts.append((end, self.ends[last - 1], self.values[last - 1]))
+        self.begins[first:last] = [low for low, _, _ in new_parts]
+        self.ends[first:last] = [high for _, high, _ in new_parts]
+        self.values[first:last] = [value for _, _, value in new_parts]
 
     def __len__(self) -> int:
         return len(self.values)

@@ -31,11 +31,11 @@ class LiveMemory:
 
     def remove(self, address: int) -> Allocation | None:
         """Ends an allocation, by its first address; None where it was not known."""
-        found = self.at(address)
-        if found is None or found.address != address:
+        allocation = self.at(address)
+        if allocation is None or allocation.address != address:
             return None
-        self.live.remove(address, address + found.nbytes)
-        return found
+        self.live.remove(address, address + allocation.nbytes)
+        return allocation
 
     def keep_home(self, allocation: Allocation) -> None:
         """Notes memory that was given back, which serves the same stream at once, and others later."""
@@ -76,9 +76,9 @@ class Fingerprints:
     taken: list[Fingerprint] = field(default_factory=list)
 
     def take(self, address: int, nbytes: int, access: Access) -> None:
-        found = self.summed(address, nbytes)
-        if found is not None:
-            self.taken.append(Fingerprint(address, nbytes, access, found))
+        checksum = self.summed(address, nbytes)
+        if checksum is not None:
+            self.taken.append(Fingerprint(address, nbytes, access, checksum))
 
     def drop(self, begin: int, end: int) -> None:
         """A range is written by others than the host, or is gone."""

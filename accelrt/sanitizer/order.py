@@ -15,7 +15,7 @@ class Timeline:
 
     Attributes:
         name: str, as reports call it.
-        made: where the stream was made, if that is known; for reports.
+        origin: where the stream was made, if that is known; for reports.
         device: int, an ordinal; -1 for the host.
         is_legacy: the device's legacy default stream.
         is_blocking: a stream that waits for the legacy default stream, and that one for it.
@@ -24,7 +24,7 @@ class Timeline:
 
     name: str
     device: int = -1
-    made: object = None
+    origin: object = None
     is_legacy: bool = False
     is_blocking: bool = False
     is_over: bool = False

@@ -25,10 +25,10 @@ class Branches:
     ends: Clock = field(default_factory=dict)  # of the last launch, by the capture's timelines
 
     def at(self, captured: Timeline, stream: Timeline) -> Timeline:
-        found = self.timelines.get(captured)
-        if found is None:
-            found = self.timelines[captured] = Timeline(f"{stream.name}, in a graph", stream.device)
-        return found
+        timeline = self.timelines.get(captured)
+        if timeline is None:
+            timeline = self.timelines[captured] = Timeline(f"{stream.name}, in a graph", stream.device)
+        return timeline
 
 
 class Step(NamedTuple):
@@ -74,14 +74,14 @@ class Launch:
         self.steps: list[Step] = [self.step(part) for part in parts]
 
     def step(self, part: Captured | Point) -> Step:
-        place = part if isinstance(part, Point) else part.access
+        point = part if isinstance(part, Point) else part.access
         if isinstance(part, Point) and part.waits:
             # It waits for the record that is the last at the launch, those of the nodes before it among them.
             mark = self.marks.get(part.event) or self.mark_of(part.event)
             if mark is not None:
                 self.waited.append((part, mark))
-        timeline, known = self.branches.at(place.timeline, self.stream), self.clock(place.known)
-        self.ends[place.timeline] = known[timeline]
+        timeline, known = self.branches.at(point.timeline, self.stream), self.clock(point.known)
+        self.ends[point.timeline] = known[timeline]
         if isinstance(part, Point) and not part.waits:
             self.marks[part.event] = known
         return Step(part, timeline, known[timeline], known, self.access(part, timeline, known))

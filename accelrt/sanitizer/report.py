@@ -68,8 +68,8 @@ class Access:
 
     def __str__(self) -> str:
         verb = {"r": "reads", "w": "writes", "free": "gives back"}[self.mode]
-        made = f" (made at {self.timeline.made})" if self.timeline.made is not None else ""
-        text = f"{self.call} {verb} on {self.timeline.name}{made}, at {self.line}"
+        origin = f" (made at {self.timeline.origin})" if self.timeline.origin is not None else ""
+        text = f"{self.call} {verb} on {self.timeline.name}{origin}, at {self.line}"
         if self.captured is not None:
             text += f", captured at {self.captured}"
         if self.freed is not None:

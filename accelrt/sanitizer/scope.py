@@ -50,10 +50,10 @@ class Uses:
             return self
         return Uses(access, tuple(read for read in self.reads if access.is_before(read)))
 
-    def keep(self, wanted: Callable[[Access], Access | None]) -> Uses | None:
+    def keep(self, choose: Callable[[Access], Access | None]) -> Uses | None:
         """Returns what remains of the accesses as wanted gives them back, or None where nothing does."""
-        write = wanted(self.write) if self.write is not None else None
-        reads = tuple(read for read in map(wanted, self.reads) if read is not None)
+        write = choose(self.write) if self.write is not None else None
+        reads = tuple(read for read in map(choose, self.reads) if read is not None)
         return Uses(write, reads) if write is not None or reads else None
 
 
@@ -123,14 +123,14 @@ class Scope:
 
     def clashes(self, begin: int, end: int, late: Access) -> list[Clash]:
         """The accesses seen so far that a new one has no order with, each once."""
-        found: dict[Access, Clash] = {}
+        by_access: dict[Access, Clash] = {}
         for low, high, uses in self.uses.parts(begin, end):
             for access in (uses.write, *(() if late.mode == "r" else uses.reads)):
                 if access is None or access.is_before(late) or late.is_before(access):
                     continue
-                before = found.get(access)
-                found[access] = Clash(access, before.begin if before else low, high)
-        return list(found.values())
+                before = by_access.get(access)
+                by_access[access] = Clash(access, before.begin if before else low, high)
+        return list(by_access.values())
 
     def add(self, begin: int, end: int, access: Access) -> None:
         """An access may be seen after those that wait for it: a host function tells when it runs."""
@@ -193,16 +193,16 @@ def exchanged(
         if isinstance(part, Captured) and part.access.call == old.call:
             places.setdefault((part.access.timeline, part.access.epoch), []).append(part)
     matching = [parts for parts in places.values() if all(part.holds_one_of(old.addresses) for part in parts)]
-    gone = matching[0] if len(matching) == 1 else []
-    accesses = [part.access for part in gone] or [part.access for part in log if isinstance(part, Captured)]
+    run = matching[0] if len(matching) == 1 else []
+    accesses = [part.access for part in run] or [part.access for part in log if isinstance(part, Captured)]
     base = accesses[-1] if accesses else Access(Timeline("a graph", 0), 0, "r", new.call, line, known={})
-    made: list[Captured | Point] = [
+    new_parts: list[Captured | Point] = [
         Captured(
             span.address, span.address + span.nbytes, replace(base, mode=span.mode, call=new.call, line=line)
         )
-        for span in (Span(*given) for given in new.spans)
+        for span in (Span(*each) for each in new.spans)
         if span.nbytes
     ]
-    made += [part for part in gone if part.holds_one_of(new.addresses)]
-    first = next((place for place, part in enumerate(log) if part in gone), len(log))
-    return [*log[:first], *made, *(part for part in log[first:] if part not in gone)]
+    new_parts += [part for part in run if part.holds_one_of(new.addresses)]
+    first = next((place for place, part in enumerate(log) if part in run), len(log))
+    return [*log[:first], *new_parts, *(part for part in log[first:] if part not in run)]

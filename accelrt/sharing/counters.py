@@ -101,9 +101,9 @@ def claim(file: str, offset: int) -> Counter | None:
         return _sent.pop((file, offset), None)
 
 
-def take_back(gone: Iterable[Counter]) -> int:
+def take_back(counters: Iterable[Counter]) -> int:
     """Takes back the parts of a process that ended; how many it had not let go of."""
-    count = sum([counter.take_back() for counter in gone])
+    count = sum([counter.take_back() for counter in counters])
     if count and collect is not None:
         collect()
     return count
@@ -117,9 +117,9 @@ def unopened() -> int:
 def cancel() -> int:
     """Takes back what was sent and no process has opened; how many."""
     with _lock:
-        gone = list(_sent.values())
+        counters = list(_sent.values())
         _sent.clear()
-    return take_back(gone)
+    return take_back(counters)
 
 
 def remove(file: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 
 from accelrt.arrays.array import Array, Buffer, PinnedBuffer
+from accelrt.core.process import ForkSafeLock
 from accelrt.sharing import consumer, mapping, producer
 from accelrt.sharing.mapping import Loan
 from accelrt.streams.stream import current_stream
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from accelrt.sharing.producer import PinnedFile
     from accelrt.streams.stream import Stream
 
-# One that is held at a fork is its thread's alone, and the child has that thread alone.
-_turns = threading.RLock()
+_turns = ForkSafeLock()
 
 Layout = tuple[int, tuple[int, ...], tuple[int, ...], "Any", bool]  # offset, shape, strides, dtype, readonly
 
@@ -88,9 +87,9 @@ class MemoryHandle:
         return (MemoryHandle, (self._place, self._layout))
 
     def __repr__(self) -> str:
-        what = "an Array" if self._layout is not None else "a Buffer"
+        kind = "an Array" if self._layout is not None else "a Buffer"
         return (
-            f"<accelrt.sharing.MemoryHandle of {what} of {self.nbytes} bytes, of process {self._place.pid}>"
+            f"<accelrt.sharing.MemoryHandle of {kind} of {self.nbytes} bytes, of process {self._place.pid}>"
         )
 
 

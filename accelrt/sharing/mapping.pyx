@@ -541,15 +541,15 @@ cdef class SharedBytes:
         """
         cdef uintptr_t handle
         cdef int file = -1, code
-        cdef bint kept = False
+        cdef bint is_kept = False
         if self.is_opened:
             return self.handles[index].fileno(), None
         handle = self.handles[index]
         with nogil:
-            code = export_page(handle, &file, &kept)
+            code = export_page(handle, &file, &is_kept)
         if code:
             raise_status(code, "physical_export", ("handle", handle, "device", self.device_index))
-        return file, None if kept else own(file)
+        return file, None if is_kept else own(file)
 
     def export_segment(self) -> bytes:
         """The 64 bytes by which another process opens a plain segment (cuIpcGetMemHandle)."""
@@ -820,7 +820,7 @@ cdef class Mapping:
         """Maps the next page, of a descriptor that stays the caller's."""
         cdef uintptr_t handle = 0, address = self.base + self.mapped
         cdef int device = self.device_index
-        cdef int code, kept
+        cdef int code, refusal
         if size > self.size - self.mapped:
             raise ValueError(f"a page of {size} bytes does not fit behind {self.mapped} of {self.size}")
         with nogil:
@@ -831,8 +831,8 @@ cdef class Mapping:
             code = registry.active().memory_map(address, size, handle)
             if code == 0:
                 self.mapped += size
-            kept = registry.active().physical_release(handle)  # the mapping alone keeps the memory
-        if kept:
+            refusal = registry.active().physical_release(handle)  # the mapping alone keeps the memory
+        if refusal:
             _unreleased.append(handle)
         if code:
             raise_status(code, "memory_map", ("address", address, "size", size, "handle", handle))
@@ -1311,9 +1311,9 @@ def forget_leases() -> object:
     """
     global _mapped, _unclaimed, turn
     turn = object()  # another thread may have been in the other's
-    kept = (_mapped, _unclaimed)
+    leases_and_pages = (_mapped, _unclaimed)
     _mapped, _unclaimed = {}, SimpleQueue()
-    return kept
+    return leases_and_pages
 
 
 # --- loans ------------------------------------------------------------------------------------------------------------
@@ -1419,9 +1419,9 @@ def drop_tickets() -> list[Loan]:
         list of Loans.
     """
     with cython.critical_section(turn):
-        gone = list(_tickets.values())
+        loans = list(_tickets.values())
         _tickets.clear()
-    return gone
+    return loans
 
 
 def live() -> list[Loan]:
@@ -1437,9 +1437,9 @@ def forget_loans() -> object:
         What has to be kept for ever, so that nothing of it ends here.
     """
     global _loans, _tickets, _spare_events, _event_count
-    kept = (live(), _spare_events)
+    loans_and_events = (live(), _spare_events)
     _loans, _tickets, _spare_events, _event_count = {}, {}, {}, 0
-    return kept
+    return loans_and_events
 
 
 # --- page-locked memory ----------------------------------------------------------------------------------------

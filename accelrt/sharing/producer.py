@@ -82,7 +82,7 @@ class Borrower:
     def forget(self) -> list[Loan | LentTensor]:
         """It has ended, or has nothing any more.  Under the lock; what it had is let go of without it."""
         self.over = True
-        had, self.lent, self.late = [*self.lent.values(), *self.late], {}, []
+        loans, self.lent, self.late = [*self.lent.values(), *self.late], {}, []
         if _borrowers.get(self.who) is self:
             del _borrowers[self.who]
         for lender in self.connections.values():
@@ -92,7 +92,7 @@ class Borrower:
                 _offer.forget_life(self.life)
             self.life.close()
             self.life = None
-        return had
+        return loans
 
 
 class LentTensor:
@@ -125,7 +125,7 @@ class Lender:
         threading.Thread(target=self.serve, name="accelrt-sharing-lender", daemon=True).start()
 
     def serve(self) -> None:
-        had: list[Loan | LentTensor] = []
+        loans: list[Loan | LentTensor] = []
         try:
             mapping.relax()  # for the thread's life
             self.introduce()
@@ -136,8 +136,8 @@ class Lender:
         except BaseException as error:
             report("a process that opens memory was not served", error)
         finally:
-            had = self.end()
-        let_go(had)
+            loans = self.end()
+        let_go(loans)
         while self.process is not None and not self.process.is_watched():
             time.sleep(LOOK_EVERY)
             let_go(self.end())
@@ -149,8 +149,8 @@ class Lender:
         who, self.number = str(message["who"]), int(message["connection"])
         life = None
         with _lock:
-            known = who in _borrowers
-        if not known:
+            is_known = who in _borrowers
+        if not is_known:
             life = open_life(self.connection, pid)
         with _lock:
             process = _borrowers.get(who)
@@ -200,8 +200,8 @@ class Lender:
     def hand_out(self, number: int, name: int, files: bool) -> None:
         with _lock:
             loan = mapping.find(number)
-            lent = self.lend(name, loan)
-        if loan is None or not lent:
+            is_lent = self.lend(name, loan)
+        if loan is None or not is_lent:
             self.send({"error": "gone"})
             return
         self.lend_memory(name, loan.memory, loan.event, files)
@@ -212,10 +212,10 @@ class Lender:
         if memory is not None:
             loan = LentTensor(memory.nbytes, None if claim is None else counters.claim(*claim))
             with _lock:
-                lent = self.lend(name, loan)
-                if not lent and self.process is not None:
+                is_lent = self.lend(name, loan)
+                if not is_lent and self.process is not None:
                     self.process.late.append(loan)
-        if memory is None or not lent:
+        if memory is None or not is_lent:
             self.send({"error": "gone"})
             return
         self.lend_memory(name, memory, None, files)
@@ -272,7 +272,7 @@ class Lender:
         will not be.
         """
         process = self.process
-        gone: list[Loan | LentTensor | None] = []
+        loans: list[Loan | LentTensor | None] = []
         if process is None:
             return
         with _lock:
@@ -281,12 +281,12 @@ class Lender:
                 lender = process.connections.get(connection)
                 if loan is None and lender is not None:
                     lender.cut.add(name)
-                gone.append(loan)
-            ended = [loan for loan in gone if isinstance(loan, LentTensor)]
+                loans.append(loan)
+            ended = [loan for loan in loans if isinstance(loan, LentTensor)]
             if ended or process.late:
                 process.late = [loan for loan in (*process.late, *ended) if loan.is_late()]
-            gone += [mapping.drop_ticket(number) for number in declined]
-        gone.clear()  # without the lock: memory goes back
+            loans += [mapping.drop_ticket(number) for number in declined]
+        loans.clear()  # without the lock: memory goes back
 
     def end(self) -> list[Loan | LentTensor]:
         """The connection is gone; what the process has comes back when it has ended."""
@@ -388,17 +388,17 @@ class Offer:
 def end_process(process: Borrower) -> None:
     """It has ended: all that it had comes back."""
     with _lock:
-        had = process.forget() if not process.over else []
-    let_go(had)
+        loans = process.forget() if not process.over else []
+    let_go(loans)
 
 
-def let_go(had: list[Loan | LentTensor]) -> None:
+def let_go(loans: list[Loan | LentTensor]) -> None:
     """Of what an ended process had.  Without the lock: memory goes back."""
-    gone = [loan.counter for loan in had if isinstance(loan, LentTensor) and loan.counter is not None]
-    had.clear()
-    if gone:
+    returned = [loan.counter for loan in loans if isinstance(loan, LentTensor) and loan.counter is not None]
+    loans.clear()
+    if returned:
         with mapping.Relaxed():
-            counters.take_back(gone)
+            counters.take_back(returned)
 
 
 def open_life(connection: wire.Connection, pid: int) -> Descriptor | None:
@@ -486,21 +486,21 @@ def own_pinned(name: str, number: int) -> tuple[bool, PinnedFile | None]:
 
 def cancel_tickets() -> int:
     with _lock:
-        gone = mapping.drop_tickets()
-    return len(gone) + counters.cancel()
+        loans = mapping.drop_tickets()
+    return len(loans) + counters.cancel()
 
 
 def statistics() -> dict[str, int]:
     with _lock:
         live = mapping.live()
-        lent = [loan for process in _borrowers.values() for loan in process.lent.values()]
+        loans = [loan for process in _borrowers.values() for loan in process.lent.values()]
         connected = sum(bool(process.connections) for process in _borrowers.values())
-    kept = {id(loan.memory): loan.memory.nbytes for loan in (*live, *lent)}
+    sizes = {id(loan.memory): loan.memory.nbytes for loan in (*live, *loans)}
     return {
         "handles": sum(not loan.ticket for loan in live),
         "unopened": sum(loan.ticket for loan in live) + counters.unopened(),
-        "lent": len(lent),
-        "lent_bytes": sum(kept.values()),
+        "lent": len(loans),
+        "lent_bytes": sum(sizes.values()),
         "borrowers": connected,
     }
 

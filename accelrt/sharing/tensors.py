@@ -115,10 +115,10 @@ def open_handle(handle: bytes, device: int, claim: tuple[str, int] | None = None
     place = TensorPlace(handle, claim)
     ordinal = mapping.find_device(place.uuid)
     if ordinal != device:
-        seen = "which it does not see" if ordinal < 0 else f"its device {ordinal}"
+        own_name = "which it does not see" if ordinal < 0 else f"its device {ordinal}"
         raise ValueError(
             f"a tensor of process {place.pid} is on the device with UUID {place.uuid.hex()}, in this process "
-            f"{seen}, and torch was told cuda:{device}; let CUDA_VISIBLE_DEVICES of both processes agree"
+            f"{own_name}, and torch was told cuda:{device}; let CUDA_VISIBLE_DEVICES of both processes agree"
         )
     buffer = consumer.open_memory(place, default_stream(ordinal))
     return buffer.ptr, buffer

@@ -211,8 +211,8 @@ def receive_files(connection: Connection, deadline: float) -> tuple[Message, lis
     """
     packet, files = connection.receive(deadline)
     message = read(packet)
-    wanted = message.get("files", 0)
-    if len(files) != wanted:
+    expected = message.get("files", 0)
+    if len(files) != expected:
         limit = "this process may have no more (ulimit -n)"
-        raise RuntimeError(f"{len(files)} of {wanted} file descriptors came: {limit}")
+        raise RuntimeError(f"{len(files)} of {expected} file descriptors came: {limit}")
     return message, files

@@ -49,18 +49,18 @@ def read(ordinal: int, stream: int) -> AccessPolicyWindow | None:
 
 def write(ordinal: int, stream: int, window: AccessPolicyWindow) -> None:
     """Sets the window of a stream, by its device and handle, after checking it; num_bytes of 0 is none."""
-    address, size = number(window.address, "address"), number(window.num_bytes, "num_bytes")
+    address, size = checked_uint64(window.address, "address"), checked_uint64(window.num_bytes, "num_bytes")
     ratio = window.hit_ratio
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
         raise ValueError(f"hit_ratio is {ratio!r}; it is a number from 0 to 1")
-    hit = known(window.hit, "hit", tuple(PROPERTIES))
-    miss = known(window.miss, "miss", ("normal", "streaming"))
+    hit = property_number(window.hit, "hit", tuple(PROPERTIES))
+    miss = property_number(window.miss, "miss", ("normal", "streaming"))
     if size:
         check_size(ordinal, size)
     code = Rows().stream_window_set(ordinal, stream, address, size, ratio, hit, miss)
     if code:
-        given = ("stream", stream, "address", address, "num_bytes", size)
-        raise status_error(code, "stream_window_set", given, NO_CACHE if code == NOT_SUPPORTED else "")
+        arguments = ("stream", stream, "address", address, "num_bytes", size)
+        raise status_error(code, "stream_window_set", arguments, NO_CACHE if code == NOT_SUPPORTED else "")
 
 
 def check_size(ordinal: int, size: int) -> None:
@@ -74,17 +74,17 @@ def check_size(ordinal: int, size: int) -> None:
         )
 
 
-def number(given: int, name: str) -> int:
+def checked_uint64(value: int, name: str) -> int:
     try:
-        found = operator.index(given)
+        size = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {given!r} of type {type(given).__name__}; pass an int") from None
-    if not 0 <= found < 1 << 64:
-        raise ValueError(f"{name} is {found}; it goes from 0 to 2**64 - 1")
-    return found
+        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
+    if not 0 <= size < 1 << 64:
+        raise ValueError(f"{name} is {size}; it goes from 0 to 2**64 - 1")
+    return size
 
 
-def known(given: str, name: str, allowed: tuple[str, ...]) -> int:
-    if given not in allowed:
-        raise ValueError(f"{name} is {given!r}; it may be {', '.join(allowed)}")
-    return PROPERTIES[given]
+def property_number(value: str, name: str, allowed: tuple[str, ...]) -> int:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it may be {', '.join(allowed)}")
+    return PROPERTIES[value]

@@ -58,22 +58,22 @@ def read(ordinal: int, stream: int) -> StreamAttributes:
     return StreamAttributes(window, numbers[PRIORITY][0], policy, domain, numbers[DOMAIN_MAP])
 
 
-def number_of(name: str, given: str, numbers: dict[str, int]) -> int:
-    if not isinstance(given, str):
+def number_of(name: str, name_given: str, numbers: dict[str, int]) -> int:
+    if not isinstance(name_given, str):
         raise ArgumentTypeError(
-            f"{name} is {given!r} of type {type(given).__name__}; pass one of {', '.join(numbers)}"
+            f"{name} is {name_given!r} of type {type(name_given).__name__}; pass one of {', '.join(numbers)}"
         )
-    if given not in numbers:
-        raise ArgumentError(f"{name} is {given!r}; it may be {', '.join(numbers)}")
-    return numbers[given]
+    if name_given not in numbers:
+        raise ArgumentError(f"{name} is {name_given!r}; it may be {', '.join(numbers)}")
+    return numbers[name_given]
 
 
-def checked_map(ordinal: int, given: tuple[int, int]) -> tuple[int, int]:
+def checked_map(ordinal: int, pair: tuple[int, int]) -> tuple[int, int]:
     try:
-        first, second = map(operator.index, given)
+        first, second = map(operator.index, pair)
     except (TypeError, ValueError):
         raise ArgumentTypeError(
-            f"memory_sync_domain_map is {given!r}; pass two ints, what default and remote stand for"
+            f"memory_sync_domain_map is {pair!r}; pass two ints, what default and remote stand for"
         ) from None
     count = get_device_properties(ordinal).attributes.get("mem_sync_domain_count", 1)
     if not (0 <= first < count and 0 <= second < count):
@@ -92,22 +92,22 @@ def checked(
     memory_sync_domain_map: tuple[int, int] | None,
 ) -> list[Setting]:
     """Checks what set_attributes was given; answers it as the driver takes it.  The priority is clamped."""
-    wanted: list[Setting] = []
+    settings: list[Setting] = []
     if priority is not None:
-        wanted.append((PRIORITY, priority, 0))
+        settings.append((PRIORITY, priority, 0))
     if synchronization_policy is not None:
         policy = number_of("synchronization_policy", synchronization_policy, POLICIES)
-        wanted.append((SYNC_POLICY, policy, 0))
+        settings.append((SYNC_POLICY, policy, 0))
     if memory_sync_domain is not None:
-        wanted.append((DOMAIN, number_of("memory_sync_domain", memory_sync_domain, DOMAINS), 0))
+        settings.append((DOMAIN, number_of("memory_sync_domain", memory_sync_domain, DOMAINS), 0))
     if memory_sync_domain_map is not None:
-        wanted.append((DOMAIN_MAP, *checked_map(ordinal, memory_sync_domain_map)))
-    return wanted
+        settings.append((DOMAIN_MAP, *checked_map(ordinal, memory_sync_domain_map)))
+    return settings
 
 
-def write(ordinal: int, stream: int, wanted: list[Setting], before: list[Setting]) -> None:
+def write(ordinal: int, stream: int, settings: list[Setting], before: list[Setting]) -> None:
     """Sets attributes of a stream, by its device and handle; where one is refused, all are as before."""
-    for done, setting in enumerate(wanted):
+    for done, setting in enumerate(settings):
         code = Rows().stream_attribute_set(ordinal, stream, *setting)
         if code:
             for earlier in before[:done]:

@@ -81,9 +81,9 @@ def follow(new_context: NewContext | None, steps: Any) -> Any:
         Generator: GeneratorSteps,
         AsyncGenerator: AsyncGeneratorSteps,
     }
-    for kind, made in kinds.items():
+    for kind, wrapper in kinds.items():
         if isinstance(steps, kind):
-            return steps if new_context is None else made(new_context, steps)
+            return steps if new_context is None else wrapper(new_context, steps)
     called = ", what calling it returns" if callable(steps) else ""
     raise TypeError(
         f"steps is {steps!r} of type {type(steps).__name__}; pass a coroutine, a generator or an async "

@@ -13,14 +13,7 @@ from accelrt.errors import InterleavingError, LeakError, StuckError
 from accelrt.testing.device import use_device
 from accelrt.testing.faults import calls_of, failing, failing_calls
 from accelrt.testing.interleavings import Interleaver, Outcome, interleave
-from accelrt.testing.leaks import (
-    LeakCheck,
-    audit,
-    check_leaks,
-    count_misuses,
-    live_objects,
-    settle,
-)
+from accelrt.testing.leaks import LeakCheck, audit, check_leaks, count_misuses, live_objects, settle
 from accelrt.testing.threads import Caller, Gate, go_on, on_a_thread, on_threads, park
 
 __all__ = [

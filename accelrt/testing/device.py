@@ -33,14 +33,14 @@ def use_device(driver: str | None = None) -> str:
     if is_initialized():
         init(driver)  # raises where it is the other one
         return chosen_driver()
-    wanted = driver or wanted_by_environment()
-    if wanted == "host":
+    name = driver or wanted_by_environment()
+    if name == "host":
         host.read_settings()  # names a malformed one
     elif not is_available():
-        init(wanted)  # raises, and says why
-    table().wrap(wanted, posing=True)
+        init(name)  # raises, and says why
+    table().wrap(name, posing=True)
     init("faults")
-    return wanted
+    return name
 
 
 def wanted_by_environment() -> str:

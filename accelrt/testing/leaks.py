@@ -39,6 +39,7 @@ MISUSES = {
     "calls_of_gone_streams": "named a stream that was destroyed",
     "calls_beside_ends": "was about a stream whose capture another thread was ending",
     "children_of_themselves": "had a graph be a child of itself",
+    "continuations_of_others": "had a capture go on after no node of it",
     "frees_under_work": "took memory away that queued work uses",
 }
 
@@ -88,6 +89,7 @@ def count_misuses() -> dict[str, int]:
     calls_of_gone_streams, calls that named a stream which had been destroyed; calls_beside_ends, those about
     a capture that another thread was ending (ACCELRT_HOST_END_DELAY_US=50 makes ends take their time);
     children_of_themselves, those that had a graph be a child of itself, or of a graph within it;
+    continuations_of_others, those that had a capture go on after what is no node of it;
     frees_under_work, memory taken away that queued work uses.
 
     Returns:
@@ -232,10 +234,10 @@ def refuse_growth(before: State, after: State) -> None:
     misuses = grown(before.misuses, after.misuses)
     if not blocks and not handles and not misuses:
         return
-    known = owners() if blocks else {}
+    holders = owners() if blocks else {}
     for block in blocks:
-        owner = known.get(block["address"])
-        block["holder"] = "" if owner is None else owner_text(owner, known)
+        owner = holders.get(block["address"])
+        block["holder"] = "" if owner is None else owner_text(owner, holders)
     lines = [
         *map(block_line, blocks),
         *handle_lines(handles, before.objects),
@@ -249,10 +251,10 @@ def new_blocks(before: Mark, after: Mark) -> list[dict[str, Any]]:
     is_more = (
         len(after.holding.blocks) > len(before.holding.blocks) or after.holding.live > before.holding.live
     )
-    found: list[dict[str, Any]] = (
+    blocks: list[dict[str, Any]] = (
         compared(before.holding, after.holding, sys.maxsize)["blocks"] if is_more else []
     )
-    return found
+    return blocks
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
@@ -263,9 +265,9 @@ def owner_text(owner: object, known: dict[int, Any]) -> str:
     return f"{type(owner).__name__}{holder_text(owner, known)}"
 
 
-def holder_text(thing: object, container: object) -> str:
+def holder_text(target: object, container: object) -> str:
     """Says who holds a thing, beside a container of ours, as text to append."""
-    holder = holder_of(thing, (container,))
+    holder = holder_of(target, (container,))
     return f", held by {holder}" if holder else ""
 
 
@@ -286,10 +288,10 @@ def handle_lines(handles: dict[str, int], known: set[int]) -> Iterator[str]:
                 yield f"    {each!r}{origin_text(each)}{holder_text(each, new)}"
 
 
-def origin_text(thing: object) -> str:
+def origin_text(target: object) -> str:
     """Says where an object was made, as text to append, if tracemalloc was told to trace that."""
     tracemalloc = sys.modules.get("tracemalloc")
-    trace = None if tracemalloc is None else tracemalloc.get_object_traceback(thing)
+    trace = None if tracemalloc is None else tracemalloc.get_object_traceback(target)
     return f", made at {trace[-1].filename}:{trace[-1].lineno}" if trace else ""
 
 

@@ -144,10 +144,10 @@ def await_all(functions: list[Callable[[], Any]], timeout: float, call: str) -> 
     waiting = [each for each in callers if not each.is_done(max(deadline - time.monotonic(), 0.0))]
     errors = [caller.error for caller in callers if caller.error is not None]
     if waiting:
-        places = "; ".join(map(place_of, waiting))
+        lines = "; ".join(map(place_of, waiting))
         raise AssertionError(
             f"{call}: {len(waiting)} of {len(callers)} threads have not ended within {timeout:g} s, and stand"
-            f" {places}; pass a longer timeout where they are to take longer"
+            f" {lines}; pass a longer timeout where they are to take longer"
         ) from next(iter(errors), None)
     return [caller.result() for caller in callers]
 

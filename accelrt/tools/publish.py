@@ -191,8 +191,8 @@ def published() -> list[Published]:
         directory = folder()
     except OSError:
         return []
-    mine = namespace()
-    return sorted((one for one in look_into(directory) if one.namespace == mine), key=lambda one: one.pid)
+    own = namespace()
+    return sorted((one for one in look_into(directory) if one.namespace == own), key=lambda one: one.pid)
 
 
 def reading() -> Published:
@@ -223,7 +223,7 @@ def write(path: Path, what: Published) -> None:
 def look_into(directory: Path) -> list[Published]:
     """Returns what the files of a folder say but for malformed ones.  Removes those of processes that are
     gone."""
-    entries, mine = [], namespace()
+    entries, own = [], namespace()
     for path in (*directory.glob("*.json"), *directory.glob("*.new")):
         if not path.stem.isdecimal():
             continue
@@ -241,7 +241,7 @@ def look_into(directory: Path) -> list[Published]:
                 text = f"{path} is left out: {error or type(error).__name__}"
                 warnings.warn(text, RuntimeWarning, stacklevel=1)
             continue
-        if now is None if one is None else one.namespace == mine and one.started != now:
+        if now is None if one is None else one.namespace == own and one.started != now:
             remove(path)
         elif one is not None and path.suffix == ".json":
             entries.append(one)

@@ -65,12 +65,12 @@ def ordinal_of_arrays(value: object) -> int | None:
     """The device of the first array that is in device memory; None where there is none."""
     for array in arrays_in(value):
         device = getattr(array, "device", None)
-        places = (
+        indices = (
             getattr(array, "device_index", None),
             getattr(device, "index", None),
             getattr(device, "id", None),
         )
-        for index in places:  # accelrt's, torch's and CuPy's
+        for index in indices:  # accelrt's, torch's and CuPy's
             if isinstance(index, int) and index >= 0:
                 return index
     return None
@@ -180,10 +180,10 @@ def dtype_of(kind: str) -> np.dtype[Any]:
 def differs(theirs: object, ours: object, tolerances: Tolerances) -> str:
     """Returns how what a candidate wrote differs from what the default wrote, as text; empty where it does
     not."""
-    expected, found = arrays_in(theirs), arrays_in(ours)
-    if len(expected) != len(found):
-        return f"{len(found)} arrays instead of {len(expected)}"
-    for index, (one, other) in enumerate(zip(expected, found, strict=True)):
+    expected, arrays = arrays_in(theirs), arrays_in(ours)
+    if len(expected) != len(arrays):
+        return f"{len(arrays)} arrays instead of {len(expected)}"
+    for index, (one, other) in enumerate(zip(expected, arrays, strict=True)):
         first, second = on_host(one), on_host(other)
         if first.shape != second.shape:
             return f"array {index} has the shape {second.shape} instead of {first.shape}"

@@ -49,8 +49,8 @@ def tune_each(lines: list[tuple[str, str]], tell: Callable[[str, str, str], None
     for name, params in lines:
         operation = registered.operations.get(name)
         if operation is None:
-            known = ", ".join(sorted(registered.operations)) or "none"
-            tell(name, params, f"no operation of that name is registered; there are: {known}")
+            names = ", ".join(sorted(registered.operations)) or "none"
+            tell(name, params, f"no operation of that name is registered; there are: {names}")
             continue
         if results.find(current_device(), name, params) is not None:
             continue

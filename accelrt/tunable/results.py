@@ -168,22 +168,22 @@ def take(path: str, ordinal: int) -> bool:
     validators, results = read(path)
     if not validators and not results:
         return False
-    wanted = validators_of(ordinal)
-    wrong = [name for name in wanted.keys() | validators.keys() if wanted.get(name) != validators.get(name)]
+    own = validators_of(ordinal)
+    wrong = [name for name in own.keys() | validators.keys() if own.get(name) != validators.get(name)]
     if wrong:
-        said = ", ".join(
-            f"{name} is {validators.get(name)} there and {wanted.get(name)} here" for name in sorted(wrong)
+        text = ", ".join(
+            f"{name} is {validators.get(name)} there and {own.get(name)} here" for name in sorted(wrong)
         )
         warnings.warn(
-            f"results of tuning in {path} are not used: {said}; "
+            f"results of tuning in {path} are not used: {text}; "
             f"they stay in {path}.rejected once there are new ones",
             RuntimeWarning,
             stacklevel=5,
         )
         return False
     with _lock:
-        known = _known.setdefault(model_of(ordinal), {})
-        _known[model_of(ordinal)] = results | known
+        results_here = _known.setdefault(model_of(ordinal), {})
+        _known[model_of(ordinal)] = results | results_here
     return True
 
 
@@ -210,12 +210,12 @@ def write_or_warn(ordinal: int) -> None:
 
 def write(ordinal: int, path: str) -> None:
     with _lock:
-        known = dict(_known.get(model_of(ordinal), {}))
+        results = dict(_known.get(model_of(ordinal), {}))
         fresh = dict(_unwritten.get(ordinal, {}))
-    merged = merge(path, validators_of(ordinal), known, fresh)
+    merged = merge(path, validators_of(ordinal), results, fresh)
     with _lock:
-        mine = _known.setdefault(model_of(ordinal), {})
-        _known[model_of(ordinal)] = merged | {key: mine[key] for key in mine.keys() - merged.keys()}
+        newest = _known.setdefault(model_of(ordinal), {})
+        _known[model_of(ordinal)] = merged | {key: newest[key] for key in newest.keys() - merged.keys()}
         left = _unwritten.get(ordinal, {})
         for key, result in fresh.items():
             if left.get(key) is result:

@@ -60,12 +60,12 @@ def change(name: str, value: object) -> None:
 
 def count(value: int, name: str) -> int:
     try:
-        found = operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
-    if not 0 <= found < 1 << 31:
-        raise ValueError(f"{name} is {found}; it goes from 0 to {(1 << 31) - 1}")
-    return found
+    if not 0 <= number < 1 << 31:
+        raise ValueError(f"{name} is {number}; it goes from 0 to {(1 << 31) - 1}")
+    return number
 
 
 def say(level: int, text: str) -> None:
@@ -232,5 +232,5 @@ def set_numerical_check_tolerances(enable: bool, atol: float = 1e-5, rtol: float
 
 def get_numerical_check_tolerances() -> Tolerances | None:
     """Returns the tolerances of the numerical check; None where it is off."""
-    found: Tolerances | None = values["NUMERICAL_CHECK"]
-    return found
+    tolerances: Tolerances | None = values["NUMERICAL_CHECK"]
+    return tolerances

@@ -119,16 +119,16 @@ def prepared(
     """Copies that fill the rotating buffer, or as many as there is room for, and what flushes the cache."""
     turns = [copies(call)]
     size = max(nbytes_of(list(call)), 1)
-    wanted = min(switches.get_rotating_buffer_size() // size + 1, MOST_COPIES)
+    most = min(switches.get_rotating_buffer_size() // size + 1, MOST_COPIES)
     flush = None
     try:
         cache = get_device_properties(stream.device_index).L2_cache_size
         if switches.l2_flush_is_enabled() and cache:
             flush = Buffer(2 * cache, stream.device_index, stream)
-        while len(turns) < wanted:
+        while len(turns) < most:
             turns.append(copies(call))
     except OutOfMemoryError:
-        say(2, f"there is room for {len(turns)} copies of the arguments, not for {wanted}")
+        say(2, f"there is room for {len(turns)} copies of the arguments, not for {most}")
     return turns, stream, flush
 
 

@@ -1,11 +1,10 @@
 """copy_many: many copies in one call, of objects and of addresses."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
-from beside import Gate
+from beside import Gate, on_threads
 from child import in_own_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -268,24 +267,15 @@ def test_addresses_are_read_before_the_call_returns():
 
 def test_batches_of_several_threads_are_each_whole():
     buffer, pinned = filled()
-    errors = []
 
     def work(place):
         stream = accelrt.Stream()
         mine = np.arange(place, COUNT, 4)
-        try:
-            for _ in range(20):
-                accelrt.copy_many(places(buffer, mine), places(pinned, mine), PIECE, stream=stream)
-            stream.synchronize()
-        except Exception as error:
-            errors.append(error)
+        for _ in range(20):
+            accelrt.copy_many(places(buffer, mine), places(pinned, mine), PIECE, stream=stream)
+        stream.synchronize()
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    on_threads(work, range(4))
     assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()
 
 

@@ -40,10 +40,7 @@ def test_no_bytes_are_no_memory():
         buffer.fill(1)
 
 
-@pytest.mark.parametrize(
-    ("size", "error"),
-    [(-1, ValueError), (1.5, TypeError), ("1", TypeError)],
-)
+@pytest.mark.parametrize(("size", "error"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
 def test_sizes_that_are_none_are_refused(size, error):
     with pytest.raises(error, match="nbytes is"):
         accelrt.Buffer(size)

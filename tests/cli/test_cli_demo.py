@@ -1,8 +1,6 @@
 """accelrt demo, and the pipeline that it checks."""
 
-import subprocess
-import sys
-
+from child import run_python
 from cli_command import RECORDED, ROOT, accelrt
 
 from accelrt.tools.cli.pipeline import BLOCKS, GUARD, GUARD_VALUE, Pipeline, pipeline_part
@@ -55,7 +53,7 @@ def test_the_demo_fails_when_memory_is_left_behind():
         "accelrt.init('host')\nkept = accelrt.Buffer(512)\n"
         "demo.show = lambda trace: demo.release_everything()\nsys.exit(demo.run('host'))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = run_python("-c", code, cwd=ROOT)
     assert done.returncode == 1
     assert "512 bytes are live" in done.stdout
     assert done.stdout.endswith("FAIL\n")

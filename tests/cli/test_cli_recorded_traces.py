@@ -143,10 +143,7 @@ def test_a_size_that_no_device_has_is_refused(tmp_path, kind):
     [
         (lambda found: found.pop("segments"), "segments and device_traces was expected"),
         (lambda found: found.update(segments={}), "a list was expected under 'segments', not dict"),
-        (
-            lambda found: found["device_traces"].append({}),
-            r"device_traces\[1\]: a list was expected",
-        ),
+        (lambda found: found["device_traces"].append({}), r"device_traces\[1\]: a list was expected"),
         (lambda found: found["device_traces"][0].append(7), "a dict was expected, not int"),
         (lambda found: found["device_traces"][0][0].pop("addr"), "under 'addr', and is missing"),
         (lambda found: found["device_traces"][0][2].update(size="1"), "under 'size', not str '1'"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from child import run_python
 from cli_command import ROOT, accelrt
 from terminal import Terminal
 
@@ -158,10 +159,7 @@ def test_a_terminal_without_such_characters_gets_plain_ones(holders):
 
 def test_json_for_scripts_needs_no_rich(holders):
     code = "import sys\nsys.modules['rich'] = None\nfrom accelrt.tools.cli.main import main\nsys.exit(main())"
-    command = [sys.executable, "-c", code, "top", "--once", "--json"]
-    done = subprocess.run(
-        command, env=os.environ | HOST, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code, "top", "--once", "--json", cwd=ROOT, **HOST)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert list(found) == ["time", "problem", "units", "devices", "processes"]
@@ -183,10 +181,7 @@ def test_a_missing_package_is_named_with_how_to_get_it(arguments):
         "import sys\nsys.modules['rich'] = sys.modules['prometheus_client'] = None\n"
         "from accelrt.tools.cli.main import main\nsys.exit(main())"
     )
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(
-        command, env=os.environ | HOST, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code, *arguments, cwd=ROOT, **HOST)
     assert (done.returncode, done.stdout) == (1, "")
     assert "which is not installed: python -m pip install 'accelrt[cli]'" in done.stderr
 

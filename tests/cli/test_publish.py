@@ -1,14 +1,12 @@
 """What a process tells of its pools, and who may read it; each test in processes of its own."""
 
 import os
-import subprocess
-import sys
 import threading
 import time
 import warnings
 
 import pytest
-from child import in_child, in_own_process
+from child import in_child, in_own_process, run_python
 from published_files import record
 
 import accelrt
@@ -142,7 +140,7 @@ def test_a_folder_that_others_may_write_is_not_trusted(tmp_path, make):
 
 def test_a_period_has_to_be_positive():
     code = "import accelrt\naccelrt.publish.start(0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert "ValueError: seconds is 0; it has to be positive" in done.stderr
 
 

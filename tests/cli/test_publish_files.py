@@ -4,11 +4,10 @@ import json
 import os
 import random
 import socket
-import subprocess
-import sys
 import warnings
 
 import pytest
+from child import run_code
 from cli_command import accelrt
 from published_files import pool, record
 
@@ -226,5 +225,4 @@ def test_a_process_may_be_named_by_any_bytes():
         "from accelrt.core import procfs\nfrom accelrt.tools.cli.sample import command_of\n"
         "print(procfs.started(os.getpid()) is not None, len(command_of(os.getpid())) > 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "True True\n", done.stderr
+    assert run_code(code) == "True True\n"

@@ -1,12 +1,11 @@
 """Communicators in captures, beside failures of other ranks, in forks and at the end of the process."""
 
 import gc
-import os
 import threading
 
 import pytest
 from beside import Caller
-from child import in_child, in_own_process
+from child import in_child, in_fork, in_own_process
 
 import accelrt
 from accelrt import nccl
@@ -24,10 +23,7 @@ def capture(graphs, streams, operate):
     for rank in range(2):
         accelrt.synchronize(rank)
     for rank, (each, stream) in enumerate(zip(graphs, streams, strict=True)):
-        with (
-            accelrt.device(rank),
-            accelrt.graph(each, stream=stream, capture_error_mode="thread_local"),
-        ):
+        with accelrt.device(rank), accelrt.graph(each, stream=stream, capture_error_mode="thread_local"):
             operate(rank)
 
 
@@ -164,18 +160,15 @@ def test_an_operation_that_others_never_call_times_out_and_is_aborted(comms):
 def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
     comms = nccl.init_all([0, 1])
     nccl.all_reduce(arrays(), comms=comms)
-    child = os.fork()
-    if child == 0:
-        try:
-            with pytest.raises(accelrt.ForkedError, match="of the process that this one was forked from"):
-                comms[0].check()
-            comms[0].close()
-            del comms
-            gc.collect()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child():
+        with pytest.raises(accelrt.ForkedError, match="of the process that this one was forked from"):
+            comms[0].check()
+        comms[0].close()
+        comms.clear()
+        gc.collect()
+
+    assert in_fork(child) == 0
     given = arrays()
     nccl.all_reduce(given, comms=comms)  # the child has closed nothing of its parent's
     assert given[1].numpy()[0] == 3

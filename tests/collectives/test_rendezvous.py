@@ -32,6 +32,11 @@ def place(rank, size, port, **changes):
     return Place(**(fields | changes))
 
 
+@pytest.fixture
+def port():
+    return launched.free_port()
+
+
 @pytest.fixture(autouse=True)
 def _first_exchange(monkeypatch):
     monkeypatch.setattr(rendezvous, "_exchanged", 0)
@@ -97,8 +102,7 @@ def ranks():
     return Ranks()
 
 
-def test_all_ranks_get_rank_zeros_bytes(ranks):
-    port = launched.free_port()
+def test_all_ranks_get_rank_zeros_bytes(ranks, port):
     for rank in (3, 1, 0, 2):
         ranks.start(place(rank, 4, port))
     assert ranks.join() == dict.fromkeys(range(4), ID)
@@ -108,8 +112,7 @@ def test_one_rank_alone_asks_nobody():
     assert nccl.exchange(lambda: ID, place(0, 1, 1)) == ID
 
 
-def test_strangers_are_cut_off_and_change_nothing(ranks):
-    port = launched.free_port()
+def test_strangers_are_cut_off_and_change_nothing(ranks, port):
     ranks.start(place(0, 2, port))
     strangers = []
     for said in (b"GET / HTTP/1.0\r\n\r\n", b"", rendezvous.HELLO, b"accelrt", bytes(200)):
@@ -145,8 +148,7 @@ def test_a_port_that_is_taken_is_passed_over(ranks, monkeypatch, told):
         assert ranks.join() == {0: ID, 1: ID}
 
 
-def test_ranks_that_do_not_come_are_named_to_all_that_came(ranks):
-    port = launched.free_port()
+def test_ranks_that_do_not_come_are_named_to_all_that_came(ranks, port):
     ranks.start(place(0, 4, port), timeout=0.7)
     ranks.start(place(2, 4, port), timeout=20)
     found = ranks.join()
@@ -157,16 +159,14 @@ def test_ranks_that_do_not_come_are_named_to_all_that_came(ranks):
         raise found[2]
 
 
-def test_a_rank_without_rank_zero_says_where_it_looked():
-    port = launched.free_port()
+def test_a_rank_without_rank_zero_says_where_it_looked(port):
     with pytest.raises(
         TimeoutError, match=r"rank 1 of 2 found no rank 0 at 127.0.0.1, ports \d+ to \d+, within 0.2"
     ):
         nccl.exchange(lambda: ID, place(1, 2, port), timeout=0.2)
 
 
-def test_ranks_that_disagree_on_their_number_are_told(ranks):
-    port = launched.free_port()
+def test_ranks_that_disagree_on_their_number_are_told(ranks, port):
     ranks.start(place(0, 2, port), timeout=1.0)
     ranks.start(place(1, 3, port), name="other")
     found = ranks.join()
@@ -200,8 +200,7 @@ def test_a_process_that_asks_again_takes_its_own_place(ranks):
         assert ranks.join() == {0: ID, 1: ID, 2: ID}
 
 
-def test_a_rank_whose_connection_broke_makes_room_for_another_process(ranks):
-    port = launched.free_port()
+def test_a_rank_whose_connection_broke_makes_room_for_another_process(ranks, port):
     ranks.start(place(0, 3, port))
     claim(place(1, 3, port), bytes(16)).close()
     ranks.start(place(1, 3, port))
@@ -209,8 +208,7 @@ def test_a_rank_whose_connection_broke_makes_room_for_another_process(ranks):
     assert ranks.join() == {0: ID, 1: ID, 2: ID}
 
 
-def test_rank_zero_does_not_go_on_without_a_rank_that_came_and_stopped(ranks):
-    port = launched.free_port()
+def test_rank_zero_does_not_go_on_without_a_rank_that_came_and_stopped(ranks, port):
     ranks.start(place(0, 3, port), timeout=1)
     with claim(place(1, 3, port), bytes(16)):
         ranks.start(place(2, 3, port))
@@ -222,8 +220,7 @@ def test_rank_zero_does_not_go_on_without_a_rank_that_came_and_stopped(ranks):
 
 
 @pytest.mark.parametrize("said", [0, 1, 2])
-def test_whoever_stops_halfway_without_a_proof_holds_up_nobody(ranks, said):
-    port = launched.free_port()
+def test_whoever_stops_halfway_without_a_proof_holds_up_nobody(ranks, said, port):
     ranks.start(place(0, 2, port))
     with connect(port) as stranger:
         asked = question(place(1, 2, port))
@@ -232,9 +229,8 @@ def test_whoever_stops_halfway_without_a_proof_holds_up_nobody(ranks, said):
         assert ranks.join() == {0: ID, 1: ID}
 
 
-def test_many_strangers_take_no_place_for_good(ranks, monkeypatch):
+def test_many_strangers_take_no_place_for_good(ranks, monkeypatch, port):
     monkeypatch.setattr(rendezvous, "MOST_STRANGERS", 8)
-    port = launched.free_port()
     ranks.start(place(0, 2, port))
     strangers = [connect(port) for _ in range(20)]
     ranks.start(place(1, 2, port))
@@ -260,8 +256,7 @@ def test_a_moment_without_descriptors_does_not_end_it(ranks, monkeypatch):
     assert len(refused) == 2
 
 
-def test_who_has_no_secret_takes_no_ranks_place(ranks, monkeypatch):
-    port = launched.free_port()
+def test_who_has_no_secret_takes_no_ranks_place(ranks, monkeypatch, port):
     monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "one")
     ranks.start(place(0, 2, port), timeout=1.5)
     connect(port).close()  # it has read its key
@@ -275,8 +270,7 @@ def test_who_has_no_secret_takes_no_ranks_place(ranks, monkeypatch):
         raise found[0]
 
 
-def test_ranks_with_one_secret_meet_beside_one_without(ranks, monkeypatch):
-    port = launched.free_port()
+def test_ranks_with_one_secret_meet_beside_one_without(ranks, monkeypatch, port):
     monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "one")
     ranks.start(place(0, 2, port))
     connect(port).close()
@@ -293,8 +287,7 @@ def exchange_in_process():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_stopped_and_continued_comes_all_the_same(rank):
-    port = launched.free_port()
+def test_a_rank_that_is_stopped_and_continued_comes_all_the_same(rank, port):
     processes = [launched.start(exchange_in_process, each, 3, port) for each in range(2)]
     processes[rank].send_signal(signal.SIGSTOP)
     processes.append(launched.start(exchange_in_process, 2, 3, port))
@@ -304,8 +297,7 @@ def test_a_rank_that_is_stopped_and_continued_comes_all_the_same(rank):
         assert launched.finish(each) == (0, "True\n")
 
 
-def test_an_early_rank_of_the_next_communicator_waits_for_it(ranks):
-    port = launched.free_port()
+def test_an_early_rank_of_the_next_communicator_waits_for_it(ranks, port):
     ranks.start(place(1, 2, port), name="next", number=1)
     ranks.start(place(0, 2, port))
     ranks.start(place(1, 2, port))

@@ -32,7 +32,7 @@ def test_ranks_of_one_colour_are_together_in_the_order_of_their_keys():
     comms = nccl.init_all(range(4))
     parts = nccl.split_all(comms, [0, 1, 0, 1], [5, 0, 4, 0])
     assert [(each.rank, each.size, each.device_index) for each in parts] == [
-        *((1, 2, 0), (0, 2, 1), (0, 2, 2), (1, 2, 3)),
+        *((1, 2, 0), (0, 2, 1), (0, 2, 2), (1, 2, 3))
     ]
     assert sums(parts) == [5, 10, 5, 10]
     assert sums(comms) == [15] * 4

@@ -37,11 +37,7 @@ extern "C" void accelrt_place(unsigned int grid, unsigned int block, unsigned in
 
 
 def text_of(x="float32", z="float32", body="z = x * 2 + a + (i == n)"):
-    operands = (
-        Operand("x", x, True, False),
-        Operand("a", x, False, False),
-        Operand("z", z, True, True),
-    )
+    operands = (Operand("x", x, True, False), Operand("a", x, False, False), Operand("z", z, True, True))
     return Text("doubled", operands, {}, body, "")
 
 

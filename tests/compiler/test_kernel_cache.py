@@ -76,7 +76,7 @@ def test_all_that_matters_is_in_the_key(arguments, compiled):
 
 def test_another_compiler_compiles_anew(compiled, monkeypatch):
     accelrt.compile_image(SOURCE, arch=90)
-    known = known_compiler.known()
+    known = known_compiler.current_compiler()
     newer = nvrtc.Compiler(known.version, known.path, b"another file", known.folders, known.numbers)
     monkeypatch.setattr(known_compiler, "_known", newer)
     monkeypatch.setattr(nvrtc, "_loaded", newer)

@@ -6,10 +6,10 @@ a GPU and the host device differ, the GPU is right.
 
 import ctypes
 import sys
-import threading
 import time
 
 from accelrt.driver.registry import Rows
+from accelrt.testing import on_a_thread
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 STATES = {0: "no capture", 1: "capture goes on", 2: "capture broken"}
@@ -34,6 +34,23 @@ class Asked:
         assert code == 0, (row, code)
         return handle
 
+    def begin(self, stream):
+        return self.rows.capture_begin(0, stream, GLOBAL)
+
+    def end(self, stream):
+        """The code; the graph is left alone."""
+        return self.rows.capture_end(0, stream)[0]
+
+    def state(self, stream, device=0):
+        return STATES[self.rows.capture_status(device, stream)[1]]
+
+    def captured_event(self):
+        """An event that was recorded in a capture, which is still under way."""
+        event = self.made("event_create", 0, 2)
+        self.begin(self.stream)
+        self.rows.event_record(0, event, self.stream)
+        return event
+
     def graph(self):
         assert self.rows.capture_begin(0, self.stream, GLOBAL) == 0
         assert self.rows.fill(0, self.stream, self.memory, 1, 1, 64) == 0
@@ -52,12 +69,10 @@ class Asked:
 
         assert rows.capture_begin(0, self.stream, mode) == 0
         if thread:
-            asking = threading.Thread(target=ask)
-            asking.start()
-            asking.join()
+            on_a_thread(ask)
         else:
             ask()
-        state = rows.capture_status(0, self.stream)[1]
+        state = self.state(self.stream)
         code, graph = rows.capture_end(0, self.stream)
         if graph:
             rows.graph_destroy(graph)
@@ -65,8 +80,7 @@ class Asked:
         where = ("global", "thread_local", "relaxed")[mode]
         own = "" if exchanged is None else ", caller " + ("global", "thread_local", "relaxed")[exchanged]
         who = ", another thread" if thread else ""
-        print(f"{name} [{where}{own}{who}]: {first}; {STATES[state]}; end {code}")
-        return answers[0]
+        print(f"{name} [{where}{own}{who}]: {first}; {state}; end {code}")
 
 
 def calls(asked):
@@ -136,123 +150,71 @@ def map_and_unmap(rows, room):
     return code
 
 
-def situations(asked):
+def captures(asked):
+    """Captures that are begun, ended, launched into and joined in odd ways."""
     rows, stream = asked.rows, asked.stream
-    print(
-        "begin twice:",
-        rows.capture_begin(0, stream, GLOBAL),
-        rows.capture_begin(0, stream, GLOBAL),
-        STATES[rows.capture_status(0, stream)[1]],
-        rows.capture_end(0, stream)[0],
-    )
-    print("end without begin:", rows.capture_end(0, stream)[0])
-    rows.capture_begin(0, stream, GLOBAL)
-    wrong = []
-    ender = threading.Thread(target=lambda: wrong.append(rows.capture_end(0, stream)))
-    ender.start()
-    ender.join()
-    print(
-        "end on the wrong thread:",
-        wrong[0],
-        STATES[rows.capture_status(0, stream)[1]],
-        rows.capture_end(0, stream)[0],
-    )
-    graph = asked.graph()
-    exec_ = asked.made("graph_instantiate", 0, graph, 0)
-    rows.capture_begin(0, stream, GLOBAL)
-    print(
-        "launch into a capture:",
-        rows.graph_launch(0, exec_, stream),
-        "nodes",
-        rows.graph_node_count(rows.capture_end(0, stream)[1]),
-    )
+    begin, end, state = asked.begin, asked.end, asked.state
+    print("begin twice:", begin(stream), begin(stream), state(stream), end(stream))
+    print("end without begin:", end(stream))
+    begin(stream)
+    wrong = on_a_thread(lambda: rows.capture_end(0, stream))
+    print("end on the wrong thread:", wrong, state(stream), end(stream))
+    exec_ = asked.made("graph_instantiate", 0, asked.graph(), 0)
+    begin(stream)
+    code, graph = rows.graph_launch(0, exec_, stream), rows.capture_end(0, stream)[1]
+    print("launch into a capture:", code, "nodes", rows.graph_node_count(graph))
     dying = asked.made("stream_create", 0, 1, 0)
-    rows.capture_begin(0, dying, GLOBAL)
+    begin(dying)
     print("destroy a capturing stream:", rows.stream_destroy(0, dying))
-    captured = asked.made("event_create", 0, 2)
-    rows.capture_begin(0, stream, GLOBAL)
-    rows.event_record(0, captured, stream)
+    captured = asked.captured_event()
     rows.graph_destroy(rows.capture_end(0, stream)[1])
-    print(
-        "captured event after the capture: query",
-        rows.event_query(0, captured),
-        "synchronize",
-        rows.event_synchronize(0, captured),
-        "wait",
-        rows.stream_wait_event(0, asked.other, captured),
-    )
-    print(
-        "odd sizes: reserve 1",
-        rows.address_reserve(1, 0)[0],
-        "reserve 2 MiB + 1",
-        rows.address_reserve((2 << 20) + 1, 0)[0],
-        "create 0",
-        rows.physical_create(0, 0)[0],
-        "create 1",
-        rows.physical_create(0, 1)[0],
-        "alloc 1",
-        rows.memory_alloc(0, 1)[0],
-    )
-    print(
-        "bad arguments: fill width 3",
-        rows.fill(0, stream, asked.memory, 0, 3, 4),
-        "fill misaligned",
-        rows.fill(0, stream, asked.memory + 1, 0, 4, 4),
-        "fill nothing",
-        rows.fill(0, stream, asked.memory, 0, 1, 0),
-        "host func NULL",
-        rows.stream_host_func(0, stream, 0, 0),
-        "free 0",
-        rows.memory_free(0, 0),
-    )
-    small = asked.made("memory_alloc", 0, 1000)
-    print("copy past a small allocation:", rows.copy(0, stream, asked.memory, small, 2000))
+    query, synchronize = rows.event_query(0, captured), rows.event_synchronize(0, captured)
+    wait = rows.stream_wait_event(0, asked.other, captured)
+    print("captured event after the capture: query", query, "synchronize", synchronize, "wait", wait)
     blocking = asked.made("stream_create", 0, 0, 0)
-    rows.capture_begin(0, blocking, GLOBAL)
-    print(
-        "status of the legacy stream beside a blocking capture:",
-        rows.capture_status(0, 0)[0],
-        STATES[rows.capture_status(0, blocking)[1]],
-        "wait",
-        rows.stream_wait_event(0, 0, captured),
-        STATES[rows.capture_status(0, blocking)[1]],
-        rows.capture_end(0, blocking)[0],
-    )
-    rows.capture_begin(0, stream, GLOBAL)
-    rows.event_record(0, captured, stream)
-    rows.stream_wait_event(0, asked.other, captured)
-    print(
-        "joined without work: end on it",
-        rows.capture_end(0, asked.other),
-        STATES[rows.capture_status(0, stream)[1]],
-        "then on the first",
-        rows.capture_end(0, stream)[0],
-    )
-    rows.capture_begin(0, stream, GLOBAL)
-    rows.event_record(0, captured, stream)
-    rows.stream_wait_event(0, asked.other, captured)
-    print("joined without work: end", rows.capture_end(0, stream)[0])
-    rows.capture_begin(0, stream, GLOBAL)
-    print(
-        "beside a broken capture: query",
-        rows.stream_query(0, stream),
-        "again",
-        rows.stream_query(0, stream),
-        "alloc",
-        rows.memory_alloc(0, 2 << 20)[0],
-        "fill",
-        rows.fill(0, stream, asked.memory, 1, 1, 4),
-        rows.capture_end(0, stream)[0],
-    )
-    rows.capture_begin(0, stream, GLOBAL)
+    begin(blocking)
+    code, before = rows.capture_status(0, 0)[0], state(blocking)
+    wait, after = rows.stream_wait_event(0, 0, captured), state(blocking)
+    text = "status of the legacy stream beside a blocking capture:"
+    print(text, code, before, "wait", wait, after, end(blocking))
+    rows.stream_wait_event(0, asked.other, asked.captured_event())
+    joined = rows.capture_end(0, asked.other)
+    print("joined without work: end on it", joined, state(stream), "then on the first", end(stream))
+    rows.stream_wait_event(0, asked.other, asked.captured_event())
+    print("joined without work: end", end(stream))
+    begin(stream)
+    queries = rows.stream_query(0, stream), "again", rows.stream_query(0, stream)
+    code, filled = rows.memory_alloc(0, 2 << 20)[0], rows.fill(0, stream, asked.memory, 1, 1, 4)
+    print("beside a broken capture: query", *queries, "alloc", code, "fill", filled, end(stream))
+    begin(stream)
     rows.copy(0, stream, asked.memory, asked.memory + 4096, 0)
     print("nodes of an empty copy:", rows.graph_node_count(rows.capture_end(0, stream)[1]))
+
+
+def arguments(asked):
+    """Sizes and addresses that are odd or bad."""
+    rows, stream = asked.rows, asked.stream
+    for name, size in (("1", 1), ("2 MiB + 1", (2 << 20) + 1)):
+        print(f"reserve {name}:", rows.address_reserve(size, 0)[0])
+    for size in (0, 1):
+        print(f"create {size}:", rows.physical_create(0, size)[0])
+    print("alloc 1:", rows.memory_alloc(0, 1)[0])
+    print("fill width 3:", rows.fill(0, stream, asked.memory, 0, 3, 4))
+    print("fill misaligned:", rows.fill(0, stream, asked.memory + 1, 0, 4, 4))
+    print("fill nothing:", rows.fill(0, stream, asked.memory, 0, 1, 0))
+    print("host func NULL:", rows.stream_host_func(0, stream, 0, 0))
+    print("free 0:", rows.memory_free(0, 0))
+    small = asked.made("memory_alloc", 0, 1000)
+    print("copy past a small allocation:", rows.copy(0, stream, asked.memory, small, 2000))
+
+
+def cost(asked):
     start = time.perf_counter_ns()
     for _ in range(100_000):
-        rows.current_device()
+        asked.rows.current_device()
     middle = time.perf_counter_ns()
     for _ in range(100_000):
-        rows.driver_version()
+        asked.rows.driver_version()
     print(f"current_device less driver_version: {(2 * middle - start - time.perf_counter_ns()) / 1e5:.1f} ns")
 
 
@@ -272,15 +234,9 @@ def between_devices(asked):
         for name, call in calls.items():
             for size in (4096, 0):
                 rows.capture_begin(on, stream, RELAXED)
-                print(
-                    f"{name} of {size} bytes between devices, captured on device {on}:",
-                    call(size),
-                    STATES[rows.capture_status(on, stream)[1]],
-                    "again",
-                    call(size),
-                    "end",
-                    rows.capture_end(on, stream)[0],
-                )
+                text = f"{name} of {size} bytes between devices, captured on device {on}:"
+                print(text, call(size), asked.state(stream, on), "again", call(size), end=" ")
+                print("end", rows.capture_end(on, stream)[0])
 
 
 def attributes(asked):
@@ -295,7 +251,7 @@ def attributes(asked):
         rows.stream_attribute_set(0, asked.stream, number, *before[1:])
         rows.capture_begin(0, asked.stream, RELAXED)
         code = rows.stream_attribute_set(0, asked.stream, number, *before[1:])
-        state = STATES[rows.capture_status(0, asked.stream)[1]]
+        state = asked.state(asked.stream)
         print(f"{names[number]} set while the stream captures:", code, state)
         rows.graph_destroy(rows.capture_end(0, asked.stream)[1])
     print("stream_priority after it was set by attribute:", rows.stream_priority(0, asked.stream))
@@ -311,7 +267,7 @@ def blocking(asked):
         "query of another blocking stream": lambda: rows.stream_query(0, other),
     }.items():
         rows.capture_begin(0, one, RELAXED)
-        code, state = call(), STATES[rows.capture_status(0, one)[1]]
+        code, state = call(), asked.state(one)
         print(f"{name}, while a blocking stream captures:", code, state)
         code, graph = rows.capture_end(0, one)
         if code == 0:
@@ -332,7 +288,9 @@ def main(driver):
         asked.during(name, call, mode=THREAD_LOCAL, thread=True)
         asked.during(name, call, mode=GLOBAL, thread=True)
         asked.during(name, call, mode=RELAXED)
-    situations(asked)
+    captures(asked)
+    arguments(asked)
+    cost(asked)
     between_devices(asked)
     attributes(asked)
     blocking(asked)

@@ -31,6 +31,7 @@ MADE_BY = {
     "managed_pool_alloc": "managed_pool_free",
     "module_load": "module_unload",
     "host_register": "host_unregister",
+    "pool_create": "pool_destroy",
 }
 ALSO_MADE_BY = {
     "managed_alloc": "memory_alloc",
@@ -39,6 +40,9 @@ ALSO_MADE_BY = {
     "ipc_event_open": "event_create",
     "graph_create": "capture_end",
     "graph_clone": "capture_end",
+    "pool_import": "pool_create",
+    "pool_alloc": "async_alloc",
+    "pool_pointer_import": "async_alloc",
 }
 ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload")  # take an ordinal first
 called = {}  # driver -> names of rows that a test called

@@ -25,6 +25,8 @@ from capturing import (
 )
 from made_graphs import array, filled
 
+from accelrt.driver.host import driver as host
+
 NOT_SUPPORTED = 801
 
 
@@ -288,9 +290,14 @@ def test_a_node_by_hand_in_a_capture(rows, device, stream):
 
 def test_a_stream_that_does_not_capture_has_no_site(rows, device, stream):
     assert rows.capture_site(0, stream, 0, 0)[0] in (ILLEGAL_STATE, NOT_SUPPORTED)
+
+
+@pytest.mark.host
+@pytest.mark.continuations_of_others
+def test_a_capture_goes_on_after_nodes_of_its_own_alone(rows, on_host, device, stream):
+    before = host.continuations_of_others()
     rows.ok("capture_begin", 0, stream, GLOBAL)
     rows.ok("fill", 0, stream, device, 1, 1, 4096)
-    assert rows.capture_continue(0, stream, 1 << 40) in (INVALID_VALUE, NOT_SUPPORTED)
-    code, graph = rows.capture_end(0, stream)
-    if code == 0:
-        rows.ok("graph_destroy", graph)
+    assert rows.capture_continue(0, stream, 1 << 40) == INVALID_VALUE  # a GPU's driver dies
+    assert host.continuations_of_others() == before + 1
+    rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))

@@ -23,6 +23,12 @@ def test_a_kernel_is_found_by_name_and_runs_in_order(rows, module, stream, devic
     assert (read(rows, device) == numbers(3)).all()
 
 
+def test_a_function_tells_its_name(rows, function):
+    assert rows.function_name(function) in [(0, "number"), (NOT_SUPPORTED, "")]
+    if rows.driver == "host":
+        assert rows.function_name(12345) == (INVALID_HANDLE, "")
+
+
 def test_a_kernel_is_captured_with_its_arguments(rows, function, stream, device):
     rows.ok("capture_begin", 0, stream, 0)
     assert launch(rows, function, stream, device, 9) == 0

@@ -3,16 +3,7 @@
 import os
 
 import pytest
-from cards import (
-    FIRST_MIG,
-    SECOND_MIG,
-    A,
-    B,
-    C,
-    beside_cards,
-    libraries,
-    without_proc,
-)
+from cards import FIRST_MIG, SECOND_MIG, A, B, C, beside_cards, libraries, without_proc
 
 import accelrt
 

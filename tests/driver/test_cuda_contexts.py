@@ -25,7 +25,8 @@ FREE = {
     "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
     "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "managed_pool_get", "managed_pool_set",
-    "managed_pool_trim",
+    "managed_pool_trim", "pool_access_get", "pool_access_set", "pool_create", "pool_destroy", "pool_get",
+    "pool_set", "pool_trim",
 }  # fmt: skip
 
 OF_THE_HOST = {"module_register"}  # which no GPU has

@@ -137,6 +137,23 @@ def test_a_driver_is_asked_for_the_attributes_of_its_own_version(library):
     assert ctypes.CDLL("libcuda.so.1").fake_refused() == 0
 
 
+@in_own_process(LD_LIBRARY_PATH="{library}", FAKE_POOL="8")
+def test_pools_that_leave_the_process_are_asked_for_as_cuda_has_them(library):
+    rows, _ = opened()
+    assert rows.pool_create(1, 5) == (0, 0xC0001 + 5 * 0x100000)
+    assert rows.pool_create(2, 0)[0] == INVALID_DEVICE
+    assert rows.pool_import(1, 7) == (0, 0xD0007)
+    assert rows.pool_access_get(0xD0007, 1) == (0, 3)  # the device that the caller names is let in
+    assert rows.pool_pointer_export(0, 0x1234) == (0, b"\x34" * 64)
+    assert rows.pool_pointer_import(0, 0xD0007, bytes(63) + b"\x05") == (0, 0xD000C)
+    assert rows.pool_access_set(0xC0001, 0, 1) == 0
+    assert rows.pool_access_get(0xC0001, 0) == (0, 1)
+    assert rows.pool_access_set(0xC0001, 2, 1) == rows.pool_access_get(0xC0001, 2)[0] == INVALID_DEVICE
+    assert rows.pool_get(0xC0001, 4) == (0, 0xC0001)
+    assert rows.pool_set(0xC0001, 4, 9) == rows.pool_trim(0xC0001, 0) == rows.pool_destroy(0xC0001) == 0
+    assert rows.function_name(0x10) == (0, "kernel of the stand-in")
+
+
 @in_own_process(LD_LIBRARY_PATH="{library}", FAKE_MISSING="cuStreamQuery")
 def test_a_missing_function_costs_its_own_row_alone(library):
     rows, _ = opened()

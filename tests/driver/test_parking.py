@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from beside import SECONDS, Caller
 from child import in_own_process, wrap_host
 
 import accelrt
@@ -12,28 +13,6 @@ from accelrt.driver import testing
 from accelrt.driver.registry import Rows
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
-SECONDS = 20  # until a test that fails stops waiting
-
-
-class Caller:
-    """A thread that calls a function, which begins when it is told to."""
-
-    def __init__(self, function):
-        self.function, self.answer, self.begun = function, None, threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-        self.ident = self.thread.ident
-
-    def run(self):
-        self.begun.wait()
-        self.answer = self.function()
-
-    def begin(self):
-        self.begun.set()
-
-    def is_done(self, timeout=0.0):
-        self.thread.join(timeout)
-        return not self.thread.is_alive()
 
 
 def rows_and_faults():

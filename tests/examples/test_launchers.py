@@ -76,9 +76,7 @@ def test_torchrun_starts_the_ranks():
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [("Open MPI", ["--oversubscribe"]), ("HYDRA", [])],
-    ids=["Open MPI", "MPICH"],
+    ("kind", "options"), [("Open MPI", ["--oversubscribe"]), ("HYDRA", [])], ids=["Open MPI", "MPICH"]
 )
 def test_mpirun_starts_the_ranks(kind, options):
     command = find_mpirun(kind)

@@ -17,6 +17,7 @@ host = __import__('sys').modules.get('accelrt.driver.host.driver')
 if host is not None:
     assert host.calls_beside_ends() == 0, 'a call about a capture that was being ended'
     assert host.children_of_themselves() == 0, 'a graph was a child of itself'
+    assert host.continuations_of_others() == 0, 'a capture went on after what is no node of it'
     assert host.frees_under_work() == 0, 'memory was taken away under queued work'
 """
 _servers = []  # in_child's one, once it is needed

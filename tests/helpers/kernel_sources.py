@@ -117,9 +117,7 @@ def image_for(driver, folder):
 def launch(rows, function, stream, at, value, grid=(BLOCKS, 1, 1), block=(THREADS, 1, 1), shared=0):
     """Launches the kernel; the arguments are read before the row returns."""
     return with_arguments(
-        at,
-        value,
-        lambda pointers: rows.kernel_launch(0, stream, function, *grid, *block, shared, pointers),
+        at, value, lambda pointers: rows.kernel_launch(0, stream, function, *grid, *block, shared, pointers)
     )
 
 

@@ -1,7 +1,6 @@
 """What torch does with memory and streams on accelrt; torch_scenarios.py runs it."""
 
 import threading
-import traceback
 
 from torch_setting import MIB, held, kernels, refused, scenario, within
 
@@ -283,26 +282,20 @@ def raw_allocations_are_accelrts(t):
 
 @scenario
 def threads_allocate_on_their_own_streams(t):
-    torch, failures = t.torch, []
+    from accelrt.testing.threads import on_threads
+
+    torch = t.torch
 
     def work(number):
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for step in range(60):
-                    size = 100 + 997 * (step * (number + 3) % 61)
-                    tensor = torch.empty(size, device="cuda")
-                    tensor.copy_(t.numbers(size, number))
-                    torch.cuda.current_stream().synchronize()
-                    assert t.holds(tensor, t.numbers(size, number))
-        except BaseException:
-            failures.append(traceback.format_exc())
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for step in range(60):
+                size = 100 + 997 * (step * (number + 3) % 61)
+                tensor = torch.empty(size, device="cuda")
+                tensor.copy_(t.numbers(size, number))
+                torch.cuda.current_stream().synchronize()
+                assert t.holds(tensor, t.numbers(size, number))
 
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == [], failures[0]
+    on_threads(work, range(4))
     t.figures()
 
 

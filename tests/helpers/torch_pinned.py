@@ -7,7 +7,6 @@ tests/interop/test_torch_pinned.py starts.
 import gc
 import os
 import sys
-import threading
 
 from torch_setting import Scenarios, numbers
 
@@ -196,34 +195,27 @@ def installed_late_and_taken_back(interop, torch):
 @scenario
 def threads_allocate_and_free_at_once(interop, torch):
     import accelrt
+    from accelrt.testing.threads import on_threads
 
     interop.install(pinned=True)
     torch.cuda.init()
-    shared, failures = [], []
+    shared = []
     streams = [torch.cuda.Stream() for _ in range(4)]  # here: on the stand-in torch makes them under a lock
 
     def work(number):
-        try:
-            stream = streams[number]
-            with torch.cuda.stream(stream):
-                for step in range(60):
-                    source = torch.full((1000 + 100 * step,), float(number)).pin_memory()
-                    shared.append(source.to("cuda", non_blocking=True))
-                    if step % 3 == 0:
-                        value = shared.pop(0)
-                        stream.synchronize()
-                        del value
-                    if step % 20 == 0:
-                        torch._C._host_emptyCache()
-        except BaseException as error:
-            failures.append(error)
+        stream = streams[number]
+        with torch.cuda.stream(stream):
+            for step in range(60):
+                source = torch.full((1000 + 100 * step,), float(number)).pin_memory()
+                shared.append(source.to("cuda", non_blocking=True))
+                if step % 3 == 0:
+                    value = shared.pop(0)
+                    stream.synchronize()
+                    del value
+                if step % 20 == 0:
+                    torch._C._host_emptyCache()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    on_threads(work, range(4))
     shared.clear()
     torch.cuda.synchronize()
     torch._C._host_emptyCache()

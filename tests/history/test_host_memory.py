@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 from accelrt import memory
@@ -139,15 +140,11 @@ def test_torchs_function_records_it():
 
 
 def test_threads_record_at_once(recorded):
-    def work():
+    def work(_):
         for _ in range(200):
             accelrt.PinnedBuffer(4096).free()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, range(4))
     actions = [event["action"] for event in traced()]
     assert [actions.count(each) for each in ("alloc", "free_requested", "free_completed")] == [800] * 3
 

@@ -1,13 +1,12 @@
 """record_history, tags and annotations: what is kept of what programs do, in torch's manner."""
 
 import gc
-import os
 import struct
 
 import numpy
 import pytest
 from beside import Crowd
-from child import in_fresh_interpreter, in_own_process
+from child import in_fork, in_fresh_interpreter, in_own_process
 
 import accelrt
 from accelrt import memory
@@ -242,17 +241,13 @@ def test_a_child_can_change_what_is_recorded():
     memory.record_history()
     tag = memory.tag("kept")
     tag.__enter__()
-    process = os.fork()
-    if process == 0:
-        status = 1
-        try:
-            with memory.tag("in the child"):
-                pass
-            memory.record_history(None)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(process, 0)[1] == 0
+
+    def child():
+        with memory.tag("in the child"):
+            pass
+        memory.record_history(None)
+
+    assert in_fork(child) == 0
 
 
 @pytest.mark.parametrize(

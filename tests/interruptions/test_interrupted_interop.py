@@ -51,12 +51,7 @@ def test_cupy(monkeypatch):
     streams, stream = library.cuda.stream._BaseStream, library.cuda.Stream
 
     def state():
-        return (
-            library.cuda.get_allocator(),
-            streams.begin_capture,
-            streams.end_capture,
-            stream.__del__,
-        )
+        return (library.cuda.get_allocator(), streams.begin_capture, streams.end_capture, stream.__del__)
 
     sweep(cupy, state)
 
@@ -106,9 +101,7 @@ class Torch(ModuleType):
             __file__="torch", _cuda_init=int, **dict.fromkeys(torch_interop.FUNCTIONS, int)
         )
         memory = SimpleNamespace(
-            MemPool=int,
-            change_current_allocator=self.change,
-            get_allocator_backend=lambda: self.backend,
+            MemPool=int, change_current_allocator=self.change, get_allocator_backend=lambda: self.backend
         )
         self.cuda = SimpleNamespace(memory=memory, MemPool=int, is_initialized=lambda: False)
 

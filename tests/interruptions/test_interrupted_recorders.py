@@ -14,29 +14,14 @@ import accelrt
 from accelrt.core import files
 from accelrt.core.process import open_descriptor
 from accelrt.memory import torch_names
-from accelrt.memory.history import (
-    compact_form,
-    drain,
-    memory_history,
-    snapshot_file,
-    snapshots,
-    torch_form,
-)
+from accelrt.memory.history import compact_form, drain, memory_history, snapshot_file, snapshots, torch_form
 from accelrt.tools import publish
 from accelrt.tools.cli import main
 from accelrt.tools.cli.commands import record
 from accelrt.tools.cli.commands.top import keys
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
-HISTORY = [
-    compact_form,
-    memory_history,
-    snapshot_file,
-    snapshots,
-    torch_form,
-    torch_names,
-    files,
-]
+HISTORY = [compact_form, memory_history, snapshot_file, snapshots, torch_form, torch_names, files]
 
 
 def record_into(path):

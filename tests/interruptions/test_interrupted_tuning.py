@@ -67,9 +67,7 @@ def test_the_tune_command_leaves_no_folder(tmp_path, monkeypatch, places):
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setattr(
-        tune,
-        "subprocess",
-        SimpleNamespace(run=lambda *a, **b: subprocess.CompletedProcess(a, 0, ANSWER, "")),
+        tune, "subprocess", SimpleNamespace(run=lambda *a, **b: subprocess.CompletedProcess(a, 0, ANSWER, ""))
     )
 
     def run(_):

@@ -128,8 +128,7 @@ def failing():
 
 
 @pytest.mark.parametrize(
-    ("scenario", "threads"),
-    [(shared, "4"), (alone, "1"), (small, "4"), (failing, "4"), (failing, "1")],
+    ("scenario", "threads"), [(shared, "4"), (alone, "1"), (small, "4"), (failing, "4"), (failing, "1")]
 )
 def test_each_block_runs_once_and_the_stream_waits_for_all(scenario, threads):
     in_child(scenario, ACCELRT_HOST_THREADS=threads)

@@ -194,6 +194,7 @@ def test_the_host_device_has_no_accelerator():
 
 def words(show, given, stream=None):
     out = accelrt.zeros(17, "uint64")
+    accelrt.synchronize()  # the stream may be another one
     show.launch(1, 1, (out, given, 5), stream=stream)
     accelrt.synchronize()
     return out.numpy().tolist()

@@ -18,6 +18,7 @@ DATA = {"accelrt.devices.device.device", "accelrt.kernels.elementwise.Elementwis
 # Classes whose objects say where memory of a process is, and pickle so that another one finds it.
 HANDLES = {
     "accelrt.interop.torch_sharing.Handle",
+    "accelrt.memory.ipc_handles.IPCAllocationHandle",
     "accelrt.sharing.consumer.PinnedPlace",
     "accelrt.sharing.consumer.Place",
     "accelrt.sharing.handles.MemoryHandle",
@@ -45,6 +46,8 @@ OWNERS_IN_PYTHON = {
     "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
+    "accelrt.resources.callback.CallbackResource",
+    "accelrt.resources.current.use_resource",
     "accelrt.resources.device_buffer.DeviceBuffer",
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.

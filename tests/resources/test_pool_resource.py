@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from beside import on_threads
 from child import in_own_process
 from counting_resource import Counting
 
@@ -262,20 +263,7 @@ def test_random_use_by_threads_keeps_the_figures(upstream, pool):
         for address, nbytes in held:
             pool.deallocate(address, nbytes, streams[0])
 
-    failures = []
-
-    def guarded(seed):
-        try:
-            work(seed)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    on_threads(work, range(4))
     assert pool.used_bytes == 0
     assert pool.total_bytes == sum(upstream.live.values())
     pool.release()

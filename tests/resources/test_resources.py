@@ -3,10 +3,10 @@
 import gc
 import io
 import itertools
-import threading
 
 import numpy as np
 import pytest
+from beside import on_a_thread
 from child import in_own_process
 from counting_resource import Counting
 
@@ -270,9 +270,15 @@ def test_two_functions_are_a_resource():
 
 
 @pytest.mark.host
-def test_the_host_device_has_no_pool_of_the_drivers():
-    with pytest.raises(accelrt.NotSupportedError):
-        resources.DriverPoolResource().allocate(16)
+def test_the_host_device_has_a_pool_of_its_own_alone():
+    resource, pool = resources.DriverPoolResource(), accelrt.memory.DriverPool()
+    used = pool.used_mem_current
+    address = resource.allocate(16)
+    assert pool.used_mem_current > used
+    resource.deallocate(address, 16)
+    accelrt.synchronize()
+    assert pool.used_mem_current == used
+    pool.trim_to(0)
     with pytest.raises(accelrt.NotSupportedError, match="pools of NVIDIA's driver"):
         resources.DriverPoolResource(pool=4096)
 
@@ -359,19 +365,16 @@ def test_the_current_resource_is_the_threads_else_the_processes():
     resources.set_current_resource(first)
     try:
         assert resources.current_resource() is first
-        elsewhere = []
         with resources.use_resource(second) as entered:
             assert entered is second
             assert resources.current_resource() is second
-            thread = threading.Thread(target=lambda: elsewhere.append(resources.current_resource()))
-            thread.start()
-            thread.join()
+            elsewhere = on_a_thread(resources.current_resource)
             with pytest.raises(ValueError, match="use_resource"):
                 resources.set_current_resource(second)
             with resources.use_resource(first):
                 assert resources.current_resource() is first
             assert resources.current_resource() is second
-        assert elsewhere == [first]
+        assert elsewhere is first
         assert resources.current_resource() is first
     finally:
         resources.set_current_resource(None)

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from beside import Crowd, on_a_thread
+from beside import Caller, Crowd, on_a_thread
 from child import in_child, in_fork, in_own_process, run_code, run_python
 from other_process import Other, keep, look, make
 
@@ -94,8 +94,83 @@ def test_what_a_python_function_raises_is_told_and_the_others_run():
     assert [line for line in around if "1" in line] == ["a 1", "told a 1 function_a 1", "b 1"]
     assert [line for line in around if "2" in line] == ["a 2", "told a 2 function_a 2", "b 2"]
     assert lines[-5:] == [
-        *("exit a", "told exit a function_exit a", "exit c", "exit b", "told exit b function_exit b"),
+        *("exit a", "told exit a function_exit a", "exit c", "exit b", "told exit b function_exit b")
     ]
+
+
+def held_elsewhere(lock, function):
+    """What the function answers while another thread holds the lock."""
+    taken, over = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            over.wait()
+
+    holder = Caller(hold).begin()
+    taken.wait()
+    try:
+        return function()
+    finally:
+        over.set()
+        holder.result()
+
+
+def test_a_lock_that_another_thread_holds_at_a_fork_is_free_in_the_child():
+    lock = process.ForkSafeLock()
+
+    def take():
+        with lock:
+            assert not on_a_thread(lambda: lock.acquire(blocking=False))
+        assert on_a_thread(lambda: lock.acquire(blocking=False))
+
+    def refused():
+        assert not lock.acquire(blocking=False)
+        assert not lock.held_here()
+        return in_fork(lambda: in_fork(take) or take())
+
+    assert held_elsewhere(lock, refused) == 0
+    take()
+
+
+def test_a_lock_that_the_forking_thread_holds_is_its_own_in_the_child_and_in_the_childs_child():
+    lock = process.ForkSafeLock()
+
+    def give_back():
+        assert lock.held_here()
+        assert lock.acquire()
+        lock.release()
+        assert not on_a_thread(lambda: lock.acquire(blocking=False))
+        lock.release()
+        assert on_a_thread(lambda: lock.acquire(blocking=False))
+
+    lock.acquire()
+    assert in_fork(lambda: in_fork(give_back) or give_back()) == 0
+    assert lock.held_here()
+    lock.release()
+    assert not lock.held_here()
+
+
+def test_a_thread_of_a_child_has_no_lock_of_a_thread_that_is_gone():
+    lock = process.ForkSafeLock()  # the system gives a new thread the number of the one that is gone
+
+    def take_on_threads():
+        seen = on_a_thread(lambda: (lock.held_here(), in_fork(lock.held_here)))
+        assert seen == (False, 0)
+        assert on_a_thread(lock.acquire)
+
+    assert held_elsewhere(lock, lambda: in_fork(take_on_threads)) == 0
+
+
+def test_a_lock_that_the_thread_does_not_have_is_not_given_back():
+    lock = process.ForkSafeLock()
+    text = "the calling thread gives back a lock that it does not have"
+    with pytest.raises(RuntimeError, match=text):
+        lock.release()
+    with pytest.raises(RuntimeError, match=text):
+        held_elsewhere(lock, lock.release)
+    assert lock.acquire(blocking=False)
+    lock.release()
 
 
 def test_an_exit_function_runs_once_and_one_that_is_registered_late_takes_its_place():
@@ -171,11 +246,7 @@ def use_and_fork_again():
 def test_import_and_fork_at_once():
     """Modules register in C, by import, while another thread forks."""
     names = [
-        *(
-            "accelrt.graphs.nodes",
-            "accelrt.driver.host.driver",
-            "accelrt.allocator.external.torch_table",
-        ),
+        *("accelrt.graphs.nodes", "accelrt.driver.host.driver", "accelrt.allocator.external.torch_table"),
         *("accelrt.nvml.library", "accelrt.readings.targets"),
     ]
     imported = threading.Event()
@@ -335,12 +406,7 @@ ENDS = [
         "ran",
         "tools.publish",
     ),
-    *(
-        "runtime.access",
-        "allocator.pinned.cache",
-        "driver.registry",
-        "allocator.external.external_pool",
-    ),
+    *("runtime.access", "allocator.pinned.cache", "driver.registry", "allocator.external.external_pool"),
     "memory.caching",
 ]
 

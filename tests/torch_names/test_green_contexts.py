@@ -11,14 +11,7 @@ from beside import on_a_thread
 
 import accelrt
 from accelrt import green_contexts
-from accelrt.green_contexts import (
-    GreenContext,
-    device_resources,
-    partition,
-    plan,
-    split,
-    stream_resources,
-)
+from accelrt.green_contexts import GreenContext, device_resources, partition, plan, split, stream_resources
 
 
 class Flag(enum.IntEnum):
@@ -41,12 +34,7 @@ class Scope(enum.IntEnum):
 
 def multiprocessors(first, count, flags=0, domain=0):
     sm = SimpleNamespace(
-        *(),
-        smCount=count,
-        minSmPartitionSize=8,
-        smCoscheduledAlignment=8,
-        flags=flags,
-        localityDomainId=domain,
+        smCount=count, minSmPartitionSize=8, smCoscheduledAlignment=8, flags=flags, localityDomainId=domain
     )
     return SimpleNamespace(first=first, sm=sm)
 

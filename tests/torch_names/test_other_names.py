@@ -13,8 +13,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")],
+    ("old", "new"), [("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")]
 )
 def test_a_renamed_figure_warns_and_answers(old, new):
     with accelrt.Buffer(3 * MIB):

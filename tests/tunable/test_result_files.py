@@ -196,11 +196,7 @@ def test_the_environment_decides_over_the_functions(tunable):
         ACCELRT_TUNABLE_NUMERICAL_CHECK="1e-3_0.5",
         ACCELRT_TUNABLE_FILENAME="r_%d.csv",
     )
-    assert out.splitlines() == [
-        "True 5 False",
-        "2097152 r_0.csv",
-        "Tolerances(atol=0.001, rtol=0.5)",
-    ]
+    assert out.splitlines() == ["True 5 False", "2097152 r_0.csv", "Tolerances(atol=0.001, rtol=0.5)"]
 
 
 @pytest.mark.parametrize(

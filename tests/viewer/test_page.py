@@ -360,8 +360,7 @@ CELLS = (
 
 
 @pytest.mark.parametrize(
-    ("tab", "columns"),
-    [("table", ["Size", "Tag", "Stack"]), ("events", ["Event", "Action", "Tag", "Stack"])],
+    ("tab", "columns"), [("table", ["Size", "Tag", "Stack"]), ("events", ["Event", "Action", "Tag", "Stack"])]
 )
 def test_a_phone_keeps_tag_and_stack_within_its_width(browser, page, tab, columns):
     browser.open(page, 390, 844)

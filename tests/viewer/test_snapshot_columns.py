@@ -120,12 +120,7 @@ def test_pages_are_cut_out_of_what_is_mapped():
 
 def test_accelrts_own_events_come_in_between():
     trace = [entry("alloc", BASE, 100, 10), entry("alloc", BASE + 512, 100, 30)]
-    own = {
-        "version": 1,
-        "events": [[entry("stitch", BASE, 4096, 20)]],
-        "dropped": [5],
-        "tags": [{}],
-    }
+    own = {"version": 1, "events": [[entry("stitch", BASE, 4096, 20)]], "dropped": [5], "tags": [{}]}
     device = recorded(trace, accelrt=own)
     assert [device.actions[action] for action in device.action] == ["alloc", "stitch", "alloc"]
     assert device.dropped == 5

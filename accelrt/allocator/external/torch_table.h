@@ -33,7 +33,7 @@ struct TorchPinnedStats {
 };
 struct TorchBlock {
     uint64_t address, size, requested, stream, pool[2];  /* pool: as torch names it */
-    int state, opens, large, expandable;                 /* opens: the first of its segment */
+    int state, opens, large, expandable;                 /* opens: the first of its segment: its serial, over 0 */
     uint32_t tag;
 };
 struct TorchEvent {

@@ -979,7 +979,8 @@ cdef int blocks_of(int device, TorchBlock** out_blocks, size_t* out_count) noexc
     for index in range(out_count[0]):
         block = &out_blocks[0][index]
         block.address, block.size, block.requested = views[index].address, views[index].size, views[index].requested
-        block.stream, block.tag, block.opens = views[index].stream, views[index].tag, views[index].opens
+        block.stream, block.tag = views[index].stream, views[index].tag
+        block.opens = 1 + <int>(views[index].serial & 0x3FFFFFFF) if views[index].opens else 0
         block.large, block.expandable = views[index].kind == LARGE, views[index].shape != PLAIN
         if views[index].state == LIVE:
             block.state = TORCH_LIVE

@@ -14,6 +14,7 @@ cuda-bindings of CUDA 12.9 and 13 and needs none itself.
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from posix.dlfcn cimport RTLD_LOCAL, RTLD_NOW, dlopen, dlsym
@@ -46,13 +47,11 @@ from accelrt.driver.guard cimport (
 )
 from accelrt.driver.managed cimport LOCATION_HOST
 from accelrt.driver.node_params cimport (
-    ALLOCATE_HOST, ALLOCATE_MANAGED, host_fn, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
-    NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
+    ALLOCATE_HOST, ALLOCATE_MANAGED, host_fn, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_ALLOCATE, NODE_CHILD,
+    NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
-from accelrt.driver.table cimport (
-    EVENT_DISABLE_TIMING, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, LOG_BYTES, Table,
-)
+from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LOG_BYTES, TEXT_BYTES, Table
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, keep_init_error,
     NO_DEVICE, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
@@ -314,6 +313,14 @@ cdef int kernel_launch_with_entered(
     if cluster_x:
         add_cluster(&config, cluster_x, cluster_y, cluster_z)
     return cuLaunchKernelEx(&config, <CUfunction>function, arguments, NULL)
+
+
+cdef int function_name_entered(uintptr_t function, char* out_text) noexcept nogil:
+    cdef const char* name = NULL
+    cdef int code = cuFuncGetName(&name, <CUfunction>function)
+    if code == SUCCESS and name != NULL:
+        snprintf(out_text, TEXT_BYTES, "%s", name)
+    return code
 
 
 cdef int occupancy_clusters_entered(

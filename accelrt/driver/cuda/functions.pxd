@@ -12,7 +12,7 @@ from accelrt.driver.cuda.types cimport (
     CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle, CUipcMemHandle,
     CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule,
+    CUmemLocation, CUmemPoolProps, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule,
     CUmoduleLoadingMode, CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUuuid, cuuint64_t, CUmemAccess_flags,
 )
@@ -76,14 +76,15 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access, memory_protect
     ctypedef int (*PFN_cuMemUnmap_v10020)(CUdeviceptr, size_t) noexcept nogil  # memory_unmap(address, size)
     ctypedef int (*PFN_cuMemAllocFromPoolAsync_v11020)(
-        CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc
+        CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc, pool_alloc
     ctypedef int (*PFN_cuMemFreeAsync_v11020)(
         CUdeviceptr, CUstream) noexcept nogil  # async_free(address, stream), managed_pool_free
-    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(CUmemoryPool, size_t) noexcept nogil  # async_trim, managed_pool_trim
+    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(
+        CUmemoryPool, size_t) noexcept nogil  # no context: async_trim, managed_pool_trim, pool_trim(pool, keep)
     ctypedef int (*PFN_cuMemPoolGetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_get, managed_pool_get
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_get, managed_pool_get, pool_get
     ctypedef int (*PFN_cuMemPoolSetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_set, managed_pool_set
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_set, managed_pool_set, pool_set
     ctypedef int (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool*, CUdevice) noexcept nogil  # async_alloc
     ctypedef int (*PFN_cuMemHostAlloc_v2020)(
         void**, size_t, unsigned int) noexcept nogil  # host_alloc(out_address, size, CU_MEMHOSTALLOC_PORTABLE)
@@ -289,9 +290,19 @@ ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
 
 # The driver's pools: who may use a device's, and those of managed memory; and how tools of profiling name graphs.
 ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(
-    CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # async_access_set
+    CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # async_access_set, pool_access_set
 ctypedef int (*PFN_cuMemPoolGetAccess_v11020)(
-    CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # async_access_get
+    CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # async_access_get, pool_access_get
+ctypedef int (*PFN_cuMemPoolCreate_v11020)(CUmemoryPool*, const CUmemPoolProps*) noexcept nogil  # pool_create
+ctypedef int (*PFN_cuMemPoolDestroy_v11020)(CUmemoryPool) noexcept nogil  # no context: pool_destroy(pool)
+ctypedef int (*PFN_cuMemPoolExportToShareableHandle_v11020)(
+    void*, CUmemoryPool, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # pool_export
+ctypedef int (*PFN_cuMemPoolImportFromShareableHandle_v11020)(
+    CUmemoryPool*, void*, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # pool_import
+ctypedef int (*PFN_cuMemPoolExportPointer_v11020)(void*, CUdeviceptr) noexcept nogil  # pool_pointer_export
+ctypedef int (*PFN_cuMemPoolImportPointer_v11020)(
+    CUdeviceptr*, CUmemoryPool, void*) noexcept nogil  # pool_pointer_import
+ctypedef int (*PFN_cuFuncGetName_v12030)(const char**, CUfunction) noexcept nogil  # function_name
 ctypedef int (*PFN_cuMemGetDefaultMemPool_v13000)(CUmemoryPool*, CUmemLocation*, int) noexcept nogil  # not needed
 ctypedef int (*PFN_cuGraphNodeGetToolsId_v13010)(
     CUgraphNode, cuuint64_t*) noexcept nogil  # graph_node_tools_id(node, out_id)

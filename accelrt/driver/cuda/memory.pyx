@@ -3,7 +3,7 @@ library's; and what the rows of driver.pyx stand on, primary contexts made curre
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport F_SETFD, fcntl, FD_CLOEXEC
 
 from accelrt.driver.cuda.types cimport (
@@ -15,15 +15,15 @@ from accelrt.driver.cuda.types cimport (
     CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2, CUdevice_attribute, CUdeviceptr,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchMemSyncDomain, CUmem_advise, CUmem_range_attribute,
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType, CUmemoryPool, CUmemPool_attribute, CUpointer_attribute, CUstream, CUstreamCaptureStatus,
-    CUsynchronizationPolicy,
+    CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute, CUpointer_attribute, CUstream,
+    CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
     ACCESSED_BY, LOCATION_DEVICE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE,
     THE_HOST,
 )
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy
-from accelrt.driver.table cimport (
+from accelrt.driver.node_params cimport (
     ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
 )
 from accelrt.status cimport (
@@ -194,13 +194,13 @@ cdef int enable_peer(int device, int peer) noexcept nogil:
 cdef int describe_pointer(uintptr_t address, unsigned int* out_kind, int* out_ordinal) noexcept nogil:
     # Of memory that the driver neither allocated nor was told of it has no kind, 0, and no error: to ask for a single
     # attribute of such memory is one, which tools report.
-    cdef CUpointer_attribute[2] wanted
+    cdef CUpointer_attribute[2] attributes
     cdef void* answers[2]
-    wanted[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    wanted[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    attributes[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    attributes[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     answers[0] = out_kind
     answers[1] = out_ordinal
-    return cuPointerGetAttributes(2, wanted, answers, address)
+    return cuPointerGetAttributes(2, attributes, answers, address)
 
 
 cdef int memory_kind(uintptr_t address) noexcept nogil:
@@ -229,7 +229,7 @@ cdef int pointer_range(
     uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size
 ) noexcept nogil:
     # What an attribute does not apply to is left 0.
-    cdef CUpointer_attribute[5] wanted
+    cdef CUpointer_attribute[5] attributes
     cdef void* answers[5]
     cdef unsigned int kind = 0
     cdef uint64_t managed = 0
@@ -240,14 +240,14 @@ cdef int pointer_range(
     cdef int code
     if cuPointerGetAttributes == NULL:
         return NOT_SUPPORTED
-    wanted[0], answers[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
-    wanted[1], answers[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal
-    wanted[2], answers[2] = CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
-    wanted[3], answers[3] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &begin
-    wanted[4], answers[4] = CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
+    attributes[0], answers[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
+    attributes[1], answers[1] = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal
+    attributes[2], answers[2] = CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
+    attributes[3], answers[3] = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &begin
+    attributes[4], answers[4] = CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
     code = enter_any(&pushed)
     if code == SUCCESS:
-        code = cuPointerGetAttributes(5, wanted, answers, address)
+        code = cuPointerGetAttributes(5, attributes, answers, address)
     out_kind[0], out_device[0], out_start[0], out_size[0] = KIND_NONE, -1, 0, 0
     if code == SUCCESS and kind:
         out_kind[0] = KIND_MANAGED if managed & 0xFF else KIND_HOST if kind == CU_MEMORYTYPE_HOST else KIND_DEVICE
@@ -259,29 +259,29 @@ cdef int pointer_range(
 # memory: virtual
 
 cdef CUmemAllocationProp pinned_on(int device) noexcept nogil:
-    cdef CUmemAllocationProp wanted
-    memset(&wanted, 0, sizeof(wanted))
-    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED
-    wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-    wanted.location.id = devices[device].handle
-    return wanted
+    cdef CUmemAllocationProp properties
+    memset(&properties, 0, sizeof(properties))
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = devices[device].handle
+    return properties
 
 
 cdef int granularity(int device, size_t* out_size) noexcept nogil:
-    cdef CUmemAllocationProp wanted
+    cdef CUmemAllocationProp properties
     if not 0 <= device < device_total:
         return INVALID_DEVICE
-    wanted = pinned_on(device)
-    return cuMemGetAllocationGranularity(out_size, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
+    properties = pinned_on(device)
+    return cuMemGetAllocationGranularity(out_size, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
 
 
 cdef int create_physical(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef CUmemGenericAllocationHandle handle = 0
-    cdef CUmemAllocationProp wanted = pinned_on(device)
+    cdef CUmemAllocationProp properties = pinned_on(device)
     cdef int code
     if shared:
-        wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    code = cuMemCreate(&handle, size, &wanted, 0)
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    code = cuMemCreate(&handle, size, &properties, 0)
     out_handle[0] = handle if code == SUCCESS else 0
     return code
 
@@ -307,12 +307,12 @@ cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
 
 
 cdef CUmemAccessDesc access_of(int device, int access) noexcept nogil:
-    cdef CUmemAccessDesc wanted
-    memset(&wanted, 0, sizeof(wanted))
-    wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE
-    wanted.location.id = devices[device].handle
-    wanted.flags = <CUmemAccess_flags>access
-    return wanted
+    cdef CUmemAccessDesc descriptor
+    memset(&descriptor, 0, sizeof(descriptor))
+    descriptor.location.type = CU_MEM_LOCATION_TYPE_DEVICE
+    descriptor.location.id = devices[device].handle
+    descriptor.flags = <CUmemAccess_flags>access
+    return descriptor
 
 
 cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexcept nogil:
@@ -320,8 +320,8 @@ cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexc
 
 
 cdef int memory_protect_entered(uintptr_t address, size_t size, int device, int access) noexcept nogil:
-    cdef CUmemAccessDesc wanted = access_of(device, access)
-    return cuMemSetAccess(address, size, &wanted, 1)
+    cdef CUmemAccessDesc descriptor = access_of(device, access)
+    return cuMemSetAccess(address, size, &descriptor, 1)
 
 
 # memory: stream-ordered, always the device's default pool, so that it is shared with other users of that
@@ -374,27 +374,112 @@ cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
 
 
 cdef int async_access_set(int device, int peer, int access) noexcept nogil:
-    cdef CUmemAccessDesc wanted
     cdef CUmemoryPool pool = NULL
     cdef int code = default_pool(device, &pool)
-    if code == SUCCESS and not 0 <= peer < device_total:
-        code = INVALID_DEVICE
-    if code == SUCCESS:
-        wanted = access_of(peer, access)
-        code = cuMemPoolSetAccess(pool, &wanted, 1)
-    return code
+    return code if code else pool_access_set(<uintptr_t>pool, peer, access)
 
 
 cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
-    cdef CUmemLocation location
-    cdef CUmemAccess_flags flags = <CUmemAccess_flags>0
     cdef CUmemoryPool pool = NULL
     cdef int code = default_pool(device, &pool)
-    if code == SUCCESS and not 0 <= peer < device_total:
-        code = INVALID_DEVICE
+    out_access[0] = 0
+    return code if code else pool_access_get(<uintptr_t>pool, peer, out_access)
+
+
+# memory: stream-ordered, of pools that the caller makes
+
+cdef enum:
+    MAX_SIZE = 24  # where CUmemPoolProps has maxSize, which headers name since 12.3; before, it is reserved
+
+cdef int pool_create(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+    cdef CUmemoryPool pool = NULL
+    cdef CUmemPoolProps wanted
+    cdef int code = SUCCESS if 0 <= device < device_total else INVALID_DEVICE
+    if code == SUCCESS:
+        memset(&wanted, 0, sizeof(wanted))
+        wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        wanted.location = access_of(device, 0).location
+        memcpy(<char*>&wanted + MAX_SIZE, &limit, sizeof(limit))
+        code = cuMemPoolCreate(&pool, &wanted)
+    out_pool[0] = <uintptr_t>pool if code == SUCCESS else 0
+    return code
+
+
+cdef int pool_export(uintptr_t pool, int* out_file) noexcept nogil:
+    cdef int file = -1
+    cdef bint pushed = False
+    cdef int code = enter_any(&pushed)
+    if code == SUCCESS:
+        code = cuMemPoolExportToShareableHandle(&file, <CUmemoryPool>pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+    if code == SUCCESS:
+        fcntl(file, F_SETFD, FD_CLOEXEC)
+    out_file[0] = file if code == SUCCESS else -1
+    return leave(pushed, code)
+
+
+cdef int pool_import_entered(int device, int file, uintptr_t* out_pool) noexcept nogil:
+    # The device that the caller names gets access, which an imported pool may have for none.
+    cdef CUmemoryPool pool = NULL
+    cdef int access = 0
+    cdef int code = cuMemPoolImportFromShareableHandle(
+        &pool, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+    if code:
+        return code
+    code = pool_access_get(<uintptr_t>pool, device, &access)
+    if code == SUCCESS and access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
+        code = pool_access_set(<uintptr_t>pool, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    if code:
+        cuMemPoolDestroy(pool)
+        return code
+    out_pool[0] = <uintptr_t>pool
+    return SUCCESS
+
+
+cdef int pool_alloc_entered(uintptr_t stream, uintptr_t pool, size_t size, uintptr_t* out_address) noexcept nogil:
+    # Graphs take no such memory: a capture would have an allocation of its own instead.
+    cdef int code = refuse_capturing(stream)
+    return code if code else alloc_from(<CUmemoryPool>pool, stream, size, out_address)
+
+
+cdef int pool_pointer_export_entered(uintptr_t address, char* out_ipc) noexcept nogil:
+    return cuMemPoolExportPointer(out_ipc, address)
+
+
+cdef int pool_pointer_import_entered(uintptr_t pool, const char* handle, uintptr_t* out_address) noexcept nogil:
+    cdef CUdeviceptr address = 0
+    cdef char[64] pointer
+    cdef int code
+    memcpy(pointer, handle, 64)
+    code = cuMemPoolImportPointer(&address, <CUmemoryPool>pool, pointer)
+    out_address[0] = address if code == SUCCESS else 0
+    return code
+
+
+cdef int pool_get(uintptr_t pool, int attribute, uint64_t* out_value) noexcept nogil:
+    out_value[0] = 0
+    return cuMemPoolGetAttribute(<CUmemoryPool>pool, <CUmemPool_attribute>attribute, out_value)
+
+
+cdef int pool_set(uintptr_t pool, int attribute, uint64_t value) noexcept nogil:
+    return cuMemPoolSetAttribute(<CUmemoryPool>pool, <CUmemPool_attribute>attribute, &value)
+
+
+cdef int pool_access_set(uintptr_t pool, int peer, int access) noexcept nogil:
+    cdef CUmemAccessDesc wanted
+    if not 0 <= peer < device_total:
+        return INVALID_DEVICE
+    wanted = access_of(peer, access)
+    return cuMemPoolSetAccess(<CUmemoryPool>pool, &wanted, 1)
+
+
+cdef int pool_access_get(uintptr_t pool, int peer, int* out_access) noexcept nogil:
+    cdef CUmemLocation location
+    cdef CUmemAccess_flags flags = <CUmemAccess_flags>0
+    cdef int code = SUCCESS if 0 <= peer < device_total else INVALID_DEVICE
     if code == SUCCESS:
         location = access_of(peer, 0).location
-        code = cuMemPoolGetAccess(&flags, pool, &location)
+        code = cuMemPoolGetAccess(&flags, <CUmemoryPool>pool, &location)
     out_access[0] = <int>flags if code == SUCCESS else 0
     return code
 
@@ -459,11 +544,11 @@ cdef int managed_pool_set(int device, int attribute, uint64_t value) noexcept no
 cdef enum:
     WITH_NODES = 12020  # the version from which a place may be a NUMA node
 
-cdef int find_location(int kind, int place, CUmemLocation* out_location) noexcept nogil:
-    if kind == LOCATION_DEVICE and not 0 <= place < device_total:
+cdef int find_location(int kind, int number, CUmemLocation* out_location) noexcept nogil:
+    if kind == LOCATION_DEVICE and not 0 <= number < device_total:
         return INVALID_DEVICE
     out_location.type = kind
-    out_location.id = devices[place].handle if kind == LOCATION_DEVICE else place
+    out_location.id = devices[number].handle if kind == LOCATION_DEVICE else number
     return SUCCESS
 
 
@@ -485,21 +570,21 @@ cdef int move_batch(CUstream stream, const ManagedRange* ranges, size_t count, b
     cdef size_t each = sizeof(CUdeviceptr) + 2 * sizeof(size_t) + sizeof(CUmemLocation), index
     cdef CUdeviceptr* addresses = <CUdeviceptr*>calloc(count, each)
     cdef size_t* sizes = <size_t*>(addresses + count)
-    cdef size_t* places = sizes + count
-    cdef CUmemLocation* locations = <CUmemLocation*>(places + count)
+    cdef size_t* range_indices = sizes + count
+    cdef CUmemLocation* locations = <CUmemLocation*>(range_indices + count)
     cdef int code = SUCCESS if addresses != NULL else NO_HOST_MEMORY
     for index in range(count):
         if code != SUCCESS:
             break
-        addresses[index], sizes[index], places[index] = ranges[index].address, ranges[index].size, index
+        addresses[index], sizes[index], range_indices[index] = ranges[index].address, ranges[index].size, index
         if moves:
             code = find_location(ranges[index].kind, ranges[index].place, &locations[index])
     if code == SUCCESS and not moves:
         code = cuMemDiscardBatchAsync(addresses, sizes, count, 0, stream)
     elif code == SUCCESS and discards:
-        code = cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, locations, places, count, 0, stream)
+        code = cuMemDiscardAndPrefetchBatchAsync(addresses, sizes, count, locations, range_indices, count, 0, stream)
     elif code == SUCCESS:
-        code = cuMemPrefetchBatchAsync(addresses, sizes, count, locations, places, count, 0, stream)
+        code = cuMemPrefetchBatchAsync(addresses, sizes, count, locations, range_indices, count, 0, stream)
     free(addresses)
     return code
 
@@ -858,7 +943,7 @@ cdef int copy_batch_3d_entered(
     uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags,
     size_t* out_done
 ) noexcept nogil:
-    cdef const PitchedCopy* wanted = <const PitchedCopy*>copies
+    cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef const PitchedCopy* one
     cdef Copy3D* operations = NULL
     cdef bint batches = False
@@ -869,7 +954,7 @@ cdef int copy_batch_3d_entered(
         if operations == NULL:
             return NO_HOST_MEMORY
         for index in range(count):
-            one = &wanted[index]
+            one = &pitched[index]
             set_operand(&operations[index].src, one.src, one.src_pitch, one.src_lines if one.depth > 1 else 0,
                         hint_of(src_location))
             set_operand(&operations[index].dst, one.dst, one.dst_pitch, one.dst_lines if one.depth > 1 else 0,
@@ -886,7 +971,7 @@ cdef int copy_batch_3d_entered(
             return code
         code = SUCCESS
     while code == SUCCESS and out_done[0] < count:
-        one = &wanted[out_done[0]]
+        one = &pitched[out_done[0]]
         code = copy_3d_entered(stream, one.dst, one.dst_pitch, one.dst_lines, one.src, one.src_pitch, one.src_lines,
                                one.width, one.height, one.depth)
         out_done[0] += code == SUCCESS

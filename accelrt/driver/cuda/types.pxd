@@ -131,6 +131,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUcontext ctx
     ctypedef struct CUmemPoolProps:
         CUmemAllocationType allocType
+        CUmemAllocationHandleType handleTypes
         CUmemLocation location
     ctypedef struct CUDA_MEM_ALLOC_NODE_PARAMS:
         CUmemPoolProps poolProps

@@ -31,14 +31,13 @@ from accelrt.driver.host.work cimport (
     begin_work, carries, clear_frontier, copy_frontier, edge_data,
 )
 from accelrt.driver.node_params cimport (
-    ALLOCATE_DEVICE, ALLOCATE_MANAGED, EDGE_DEFAULT, EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
+    ALLOCATE_DEVICE, ALLOCATE_MANAGED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, EDGE_DEFAULT,
+    EDGE_PROGRAMMATIC, EdgeData, INSTANTIATE_AUTO_FREE,
     INSTANTIATE_FOR_DEVICE, INSTANTIATE_PRIORITIES, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY,
     NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams, PORT_DEFAULT, PORT_LAUNCH_ORDER,
     PORT_PROGRAMMATIC,
 )
-from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, CONDITION_IF, CONDITION_SWITCH, CONDITION_WHILE, Table,
-)
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_INVALIDATED, CAPTURE_RELAXED, Table
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
     NO_HOST_MEMORY, OPERATING_SYSTEM,
@@ -74,6 +73,7 @@ cdef struct Exec:
 cdef AddressMap graphs
 cdef AddressMap execs
 cdef size_t own_children = 0
+cdef size_t foreign_ends = 0
 
 include "graphs_rows.pxi"
 
@@ -82,10 +82,10 @@ include "graphs_rows.pxi"
 
 cdef Graph* find_graph(uintptr_t graph) noexcept nogil:
     # Or a body, or what is being captured.
-    cdef Graph* known = <Graph*>map_find(&graphs, graph)
-    if known == NULL:
-        known = find_body(graph)
-    return known if known != NULL else find_captured(graph)
+    cdef Graph* entry = <Graph*>map_find(&graphs, graph)
+    if entry == NULL:
+        entry = find_body(graph)
+    return entry if entry != NULL else find_captured(graph)
 
 
 cdef Exec* find_exec(uintptr_t exec_) noexcept nogil:
@@ -161,18 +161,20 @@ cdef int capture_site_locked(
 
 
 cdef int capture_continue_locked(HostStream* stream, uintptr_t node) noexcept nogil:
-    cdef const Node* known
+    cdef const Node* entry
     cdef Frontier itself
-    cdef int place
+    cdef int index
     cdef int code = check_capturing(stream)
+    global foreign_ends
     if code:
         return code
-    known = find_node(stream.capture.graph.nodes, stream.capture.graph.count, node)
-    if known == NULL:
+    entry = find_node(stream.capture.graph.nodes, stream.capture.graph.count, node)
+    if entry == NULL:
+        foreign_ends += 1
         return INVALID_VALUE
-    place = <int>(known - stream.capture.graph.nodes)
+    index = <int>(entry - stream.capture.graph.nodes)
     memset(&itself, 0, sizeof(Frontier))
-    itself.nodes, itself.count = &place, 1
+    itself.nodes, itself.count = &index, 1
     return copy_frontier(&stream.frontier, &itself)
 
 
@@ -223,7 +225,7 @@ cdef int graph_find_in_clone_locked(Graph* graph, uintptr_t node, uintptr_t* out
 cdef int clone_graph(const Graph* graph, Graph* within, Graph** out_clone) noexcept nogil:
     # Its nodes name those that they were cloned from.  What an instance or a launch has for itself is not cloned.
     cdef Graph* clone = <Graph*>calloc(1, sizeof(Graph))
-    cdef Node* made
+    cdef Node* node
     cdef int index, code = map_reserve(&bodies)
     if clone == NULL:
         return NO_HOST_MEMORY
@@ -239,11 +241,11 @@ cdef int clone_graph(const Graph* graph, Graph* within, Graph** out_clone) noexc
             code = append_node(clone, &graph.nodes[index].work, &graph.nodes[index].after)
         if code:
             break
-        made = &clone.nodes[index]
-        made.origin = graph.nodes[index].handle
-        made.work.body = NULL
+        node = &clone.nodes[index]
+        node.origin = graph.nodes[index].handle
+        node.work.body = NULL
         if graph.nodes[index].work.body != NULL:
-            code = clone_graph(graph.nodes[index].work.body, clone, &made.work.body)
+            code = clone_graph(graph.nodes[index].work.body, clone, &node.work.body)
     if code:
         free_graph(clone)
         return code
@@ -297,10 +299,10 @@ cdef int graph_edges_with_locked(
 
 
 cdef int graph_node_type_locked(Graph* graph, uintptr_t node, int* out_type) noexcept nogil:
-    cdef const Node* known = find_node(graph.nodes, graph.count, node)
-    if known == NULL:
+    cdef const Node* entry = find_node(graph.nodes, graph.count, node)
+    if entry == NULL:
         return INVALID_VALUE
-    out_type[0] = type_of(known.work.kind)
+    out_type[0] = type_of(entry.work.kind)
     return 0
 
 
@@ -322,15 +324,15 @@ cdef int graph_exec_id_locked(Exec* exec_, unsigned int* out_id) noexcept nogil:
 
 cdef int find_places(const Graph* graph, size_t count, const uintptr_t* nodes, Frontier* out_places) noexcept nogil:
     # Of nodes that are each named once; the caller clears the answer.
-    cdef const Node* known
+    cdef const Node* entry
     cdef size_t index
     cdef int code
     memset(out_places, 0, sizeof(Frontier))
     for index in range(count):
-        known = find_node(graph.nodes, graph.count, nodes[index])
-        if known == NULL:
+        entry = find_node(graph.nodes, graph.count, nodes[index])
+        if entry == NULL:
             return INVALID_VALUE
-        code = add_to_frontier(out_places, <int>(known - graph.nodes))
+        code = add_to_frontier(out_places, <int>(entry - graph.nodes))
         if code or out_places.count != <int>index + 1:
             return code if code else INVALID_VALUE
     return 0
@@ -339,18 +341,18 @@ cdef int find_places(const Graph* graph, size_t count, const uintptr_t* nodes, F
 cdef int graph_node_add_locked(
     int device, Graph* graph, size_t count, void* after, NodeParams* params, uintptr_t* out_node
 ) noexcept nogil:
-    cdef Frontier places
+    cdef Frontier frontier
     cdef Work work
-    cdef int code = find_places(graph, count, <const uintptr_t*>after, &places)
+    cdef int code = find_places(graph, count, <const uintptr_t*>after, &frontier)
     begin_work(&work, NOTHING)
     if code == 0:
         code = prepare_node(device, graph, params, &work)
     if code == 0:
-        code = append_node(graph, &work, &places)
+        code = append_node(graph, &work, &frontier)
         if code:
             free_graph(work.body)
     drop_prepared(&work)
-    clear_frontier(&places)
+    clear_frontier(&frontier)
     if code:
         return code
     out_node[0] = graph.nodes[graph.count - 1].handle
@@ -376,10 +378,10 @@ cdef void drop_prepared(Work* work) noexcept nogil:
 
 
 cdef int graph_node_destroy_locked(Graph* graph, uintptr_t node) noexcept nogil:
-    cdef const Node* known = find_node(graph.nodes, graph.count, node)
-    if known == NULL:
+    cdef const Node* entry = find_node(graph.nodes, graph.count, node)
+    if entry == NULL:
         return INVALID_VALUE
-    return NOT_SUPPORTED if has_memory(graph) else remove_node(graph, <int>(known - graph.nodes))
+    return NOT_SUPPORTED if has_memory(graph) else remove_node(graph, <int>(entry - graph.nodes))
 
 
 cdef bint has_memory(const Graph* graph) noexcept nogil:
@@ -391,9 +393,9 @@ cdef bint has_memory(const Graph* graph) noexcept nogil:
     return False
 
 
-cdef int remove_node(Graph* graph, int place) noexcept nogil:
+cdef int remove_node(Graph* graph, int removed_index) noexcept nogil:
     # The places of those behind it, and what comes after them, move up.
-    cdef Node* removed = &graph.nodes[place]
+    cdef Node* removed = &graph.nodes[removed_index]
     cdef Frontier* after
     cdef int index, step, left
     if is_captured_into(graph):
@@ -401,14 +403,14 @@ cdef int remove_node(Graph* graph, int place) noexcept nogil:
     free_graph(removed.work.body)
     drop_work(&removed.work)
     clear_frontier(&removed.after)
-    memmove(removed, removed + 1, (graph.count - place - 1) * sizeof(Node))
+    memmove(removed, removed + 1, (graph.count - removed_index - 1) * sizeof(Node))
     graph.count -= 1
     for index in range(graph.count):
         after = &graph.nodes[index].after
         left = 0
         for step in range(after.count):
-            if after.nodes[step] != place:
-                after.nodes[left] = after.nodes[step] - (after.nodes[step] > place)
+            if after.nodes[step] != removed_index:
+                after.nodes[left] = after.nodes[step] - (after.nodes[step] > removed_index)
                 if after.data != NULL:
                     after.data[left] = after.data[step]
                 left += 1
@@ -652,12 +654,12 @@ cdef bint holds_points(const Graph* graph) noexcept nogil:
 
 
 cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* params) noexcept nogil:
-    cdef const Node* known = find_node(graph.nodes, graph.count, node)
+    cdef const Node* entry = find_node(graph.nodes, graph.count, node)
     cdef const Work* work
     memset(params, 0, sizeof(NodeParams))
-    if known == NULL or known.work.kind in (KERNEL, SET, BRANCH):
+    if entry == NULL or entry.work.kind in (KERNEL, SET, BRANCH):
         return INVALID_VALUE
-    work = &known.work
+    work = &entry.work
     params.type = type_of(work.kind)
     params.dst, params.src = work.dst, work.src
     params.event, params.fn, params.data = work.event, work.fn, work.data
@@ -679,12 +681,12 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
 cdef int graph_node_set_locked(
     int device, Graph* graph, uintptr_t exec_, uintptr_t node, NodeParams* params
 ) noexcept nogil:
-    cdef Node* known = find_node(graph.nodes, graph.count, node)
+    cdef Node* entry = find_node(graph.nodes, graph.count, node)
     cdef Work work
     cdef int code
-    if known == NULL or known.work.kind in (KERNEL, SET, BRANCH, ALLOCATE, RELEASE):
+    if entry == NULL or entry.work.kind in (KERNEL, SET, BRANCH, ALLOCATE, RELEASE):
         return INVALID_VALUE
-    if params.type != type_of(known.work.kind):
+    if params.type != type_of(entry.work.kind):
         return INVALID_VALUE
     begin_work(&work, NOTHING)
     code = prepare_node(device, graph, params, &work)
@@ -693,8 +695,8 @@ cdef int graph_node_set_locked(
     elif code == 0:
         code = INVALID_VALUE if is_captured_into(graph) else 0
         if code == 0:
-            free_graph(known.work.body)
-            known.work, work.body = work, NULL
+            free_graph(entry.work.body)
+            entry.work, work.body = work, NULL
     free_graph(work.body)
     return code
 
@@ -940,7 +942,7 @@ cdef int put_in_order(Plan* plan) noexcept nogil:
     # Most graphs are in an order already.  Else the nodes that wait for nothing, in their order, and then those that
     # waited for these alone.
     cdef int* waiting
-    cdef int index, step, done = 0, found = 0
+    cdef int index, step, done = 0, ready = 0
     cdef bint ordered = True
     for index in range(plan.count):
         for step in range(plan.nodes[index].after.count):
@@ -952,19 +954,19 @@ cdef int put_in_order(Plan* plan) noexcept nogil:
     for index in range(plan.count if plan.order != NULL and waiting != NULL else 0):
         waiting[index] = plan.nodes[index].after.count
         if waiting[index] == 0:
-            plan.order[found] = index
-            found += 1
-    while done < found:
+            plan.order[ready] = index
+            ready += 1
+    while done < ready:
         for index in range(plan.count):
             for step in range(plan.nodes[index].after.count):
                 if plan.nodes[index].after.nodes[step] == plan.order[done]:
                     waiting[index] -= 1
                     if waiting[index] == 0:
-                        plan.order[found] = index
-                        found += 1
+                        plan.order[ready] = index
+                        ready += 1
         done += 1
     free(waiting)
-    return 0 if found == plan.count else INVALID_VALUE
+    return 0 if ready == plan.count else INVALID_VALUE
 
 
 cdef int copy_node(Node* to, const Node* origin, uintptr_t node, const Work* changed) noexcept nogil:
@@ -987,20 +989,20 @@ cdef int copy_bodies(Work* work, uintptr_t node, const Work* changed) noexcept n
     # Of the node that it is a copy of, and whose bodies or plans it still names.
     cdef const Graph* body = work.body
     cdef const Plan* plan = work.plan
-    cdef Plan** place = &work.plan
+    cdef Plan** plan_link = &work.plan
     cdef int code
     work.body, work.plan = NULL, NULL
     while body != NULL or plan != NULL:
         if body != NULL:
-            code = copy_nodes(body.nodes, body.count, node, changed, place)
+            code = copy_nodes(body.nodes, body.count, node, changed, plan_link)
             body = body.sibling
         else:
-            code = copy_nodes(plan.nodes, plan.count, node, changed, place)
+            code = copy_nodes(plan.nodes, plan.count, node, changed, plan_link)
             plan = plan.sibling
         if code:
             drop_plan(work.plan)
             return code
-        place = &place[0].sibling
+        plan_link = &plan_link[0].sibling
     return 0
 
 
@@ -1241,8 +1243,8 @@ cdef int conditional_add_locked(
 # --- kernel nodes ------------------------------------------------------------------------------------------
 
 cdef Node* find_kernel_node(Graph* graph, uintptr_t node) noexcept nogil:
-    cdef Node* known = find_node(graph.nodes, graph.count, node)
-    return known if known != NULL and known.work.kind == KERNEL else NULL
+    cdef Node* kernel_node = find_node(graph.nodes, graph.count, node)
+    return kernel_node if kernel_node != NULL and kernel_node.work.kind == KERNEL else NULL
 
 
 cdef int kernel_node_locked(
@@ -1250,11 +1252,11 @@ cdef int kernel_node_locked(
     unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z,
     unsigned int* out_shared_bytes, uintptr_t* out_arguments
 ) noexcept nogil:
-    cdef const Node* known = find_kernel_node(graph, node)
+    cdef const Node* entry = find_kernel_node(graph, node)
     cdef const Launch* launch
-    if known == NULL:
+    if entry == NULL:
         return INVALID_VALUE
-    launch = known.work.launch
+    launch = entry.work.launch
     out_function[0] = launch.function.handle
     out_grid_x[0], out_grid_y[0], out_grid_z[0] = launch.grid[0], launch.grid[1], launch.grid[2]
     out_block_x[0], out_block_y[0], out_block_z[0] = launch.block[0], launch.block[1], launch.block[2]

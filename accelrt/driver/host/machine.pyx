@@ -38,7 +38,8 @@ from accelrt.driver.host.work cimport (
     Capture, Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work,
     begin_work, clear_frontier, CHILD, Allocation, place_of,
 )
-from accelrt.driver.table cimport CONDITION_IF, CONDITION_WHILE, STREAM_BLOCKING
+from accelrt.driver.node_params cimport CONDITION_IF, CONDITION_WHILE
+from accelrt.driver.table cimport STREAM_BLOCKING
 from accelrt.driver.guard cimport INTERRUPTED, is_interruptible, pause_on
 from accelrt.status cimport (
     ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED,
@@ -285,7 +286,7 @@ cdef bint is_reserved(uintptr_t address) noexcept nogil:
 cdef void memory_counts(size_t* counts) noexcept nogil:
     cdef int device
     lock_memory()
-    counts[0] = alive[PLAIN] + alive[IMPORTED] + alive[MANAGED]
+    counts[0] = alive[PLAIN] + alive[IMPORTED] + alive[MANAGED] + alive[POOLED]
     counts[1] = 0
     for device in range(device_total):
         counts[1] += devices[device].used + devices[device].lent
@@ -374,11 +375,11 @@ cdef void drop_room(void* address, size_t size) noexcept nogil:
 
 cdef void* take_pages(size_t size) noexcept nogil:
     global lacks_addresses
-    cdef void* taken = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if taken == MAP_FAILED:
+    cdef void* pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if pages == MAP_FAILED:
         lacks_addresses = True
         return NULL
-    return taken
+    return pages
 
 
 cdef void unlink_page(ManagedPage* page) noexcept nogil:
@@ -614,10 +615,10 @@ cdef bint is_record_done(SharedEvent* event, uint64_t number) noexcept nogil:
 
 
 cdef void sleep_on(SharedEvent* event, uint64_t number) noexcept nogil:
-    cdef uint32_t seen = load_word(&event.words.wakeups)
+    cdef uint32_t wakeups = load_word(&event.words.wakeups)
     while not is_record_done(event, number):
-        futex_sleep(&event.words.wakeups, seen)
-        seen = load_word(&event.words.wakeups)
+        futex_sleep(&event.words.wakeups, wakeups)
+        wakeups = load_word(&event.words.wakeups)
 
 
 # --- streams: the lock of all of them ---------------------------------------------------------------------------
@@ -814,9 +815,9 @@ cdef void drop_module(HostModule* module) noexcept nogil:
 
 cdef HostModule* take_unused_modules() noexcept nogil:
     global unused
-    cdef HostModule* taken = unused
+    cdef HostModule* modules = unused
     unused = NULL
-    return taken
+    return modules
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -854,13 +855,13 @@ cdef HostStream* per_thread_of(int device) noexcept nogil:
 
 cdef void drop_per_thread(void* streams_) noexcept nogil:
     # At a thread's end.
-    cdef HostStream** mine = <HostStream**>streams_
+    cdef HostStream** streams = <HostStream**>streams_
     cdef int device
     lock()
     for device in range(MAX_HOST_DEVICES):
-        if mine[device] != NULL and mine[device].capture == NULL:  # a capture that was never ended names it
-            drop_stream(mine[device])
-            mine[device] = NULL
+        if streams[device] != NULL and streams[device].capture == NULL:  # a capture that was never ended names it
+            drop_stream(streams[device])
+            streams[device] = NULL
     unlock()
 
 

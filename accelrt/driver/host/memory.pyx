@@ -7,23 +7,23 @@ handles of 64 bytes; like a GPU's driver, these rows open nothing of this proces
 
 rowgen.py puts the gate around a function ROW_gated, and the memory's lock too around a function ROW_locked.
 """
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, IMPORTED, MANAGED, MANAGED_PAGE, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED,
-    UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, device_of, drain_device,
+    POOLED, UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, drain_device,
     drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
     lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
     take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
-    drop_allocation, drop_ticket, link_allocation, mark,
+    drop_allocation, link_allocation,
 )
 from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, put_in
 from accelrt.driver.host.work cimport (
     COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, SET, HostStream, Launch, Operation, Plan, Work, begin_work,
-    ALLOCATE, CHILD, RELEASE, Allocation, Ticket, place_of,
+    ALLOCATE, CHILD, RELEASE, Allocation, place_of,
 )
 from accelrt.driver.managed cimport (
     ACCESSED_BY, IS_READ_MOSTLY, LOCATION_CURRENT_NODE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, LOCATION_NONE,
@@ -34,24 +34,11 @@ from accelrt.driver.managed cimport (
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.table cimport Table
 from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE,
-    NOT_SUPPORTED, NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
+    HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED,
+    NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
 )
 
-cdef extern from *:
-    """
-    #include <fcntl.h>
-    #include <sys/mman.h>
-    #include <sys/stat.h>
-    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
-    static long accelrt_file_size(int file) {  /* or -1 */
-        struct stat found;
-        return fstat(file, &found) ? -1 : (long)found.st_size;
-    }
-    """
-    int copy_file "accelrt_copy_file"(int file) noexcept nogil
-    long file_size "accelrt_file_size"(int file) noexcept nogil
-    int close_file "close" (int file) noexcept nogil
+cdef extern from "<sys/mman.h>" nogil:
     int mprotect(void* address, size_t size, int protection) noexcept nogil
     enum:
         PROT_NONE
@@ -250,10 +237,19 @@ cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexc
     return code
 
 
+cdef const Range* find_known(uintptr_t address) noexcept nogil:
+    # NULL too for what a graph allocates, while nothing is behind it: NVIDIA's driver does not know that before a launch.
+    cdef const Range* range_ = containing(memory, address)
+    return NULL if range_ != NULL and range_.kind == OF_GRAPHS and not range_.open else range_
+
+
 cdef int pointer_device_gated(uintptr_t address, int* out_device) noexcept nogil:
-    cdef int owner = device_of(address)
-    out_device[0] = owner if owner >= 0 else -1
-    return INVALID_VALUE if owner == UNKNOWN_MEMORY else 0
+    cdef const Range* range_
+    lock_memory()
+    range_ = find_known(address)
+    out_device[0] = range_.device if range_ != NULL and range_.device >= 0 else -1
+    unlock_memory()
+    return INVALID_VALUE if range_ == NULL else 0
 
 
 cdef int pointer_range_gated(
@@ -262,7 +258,7 @@ cdef int pointer_range_gated(
     cdef const Range* range_
     out_device[0] = -1
     lock_memory()
-    range_ = containing(memory, address)
+    range_ = find_known(address)
     if range_ != NULL:
         out_kind[0] = KIND_MANAGED if range_.kind == MANAGED else KIND_HOST if range_.device < 0 else KIND_DEVICE
         out_device[0] = range_.device if range_.device >= 0 else -1
@@ -274,14 +270,19 @@ cdef int pointer_range_gated(
 # --- plain memory ------------------------------------------------------------------------------------------
 
 cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef Range plain
-    cdef size_t unit = PAGE if size >= 1 << 20 else 4096
     cdef int code = permitted(device)
+    out_address[0] = 0
     if code:
         return code
     if size == 0 or size >> 60:
         return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
-    plain = range_of(PLAIN, device, 0, size)
+    return make_plain(device, size, out_address)
+
+
+cdef int make_plain(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef Range plain = range_of(PLAIN, device, 0, size)
+    cdef size_t unit = PAGE if size >= 1 << 20 else 4096
+    cdef int code
     plain.charged = rounded(size, unit)
     lock_memory()
     code = take_bytes(device, plain.charged, &plain.offset)
@@ -309,15 +310,16 @@ cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
     return code
 
 
-cdef int memory_free(int device, uintptr_t address) noexcept nogil:
-    cdef bint managed
+cdef int free_plain(int device, uintptr_t address) noexcept nogil:
+    cdef const Range* range_
+    cdef int kind = PLAIN
     cdef int code
     lock_memory()
-    managed = whole_range(address, MANAGED, device) != NULL
+    range_ = containing(memory, address)
+    if range_ != NULL and (range_.kind == MANAGED or range_.kind == POOLED):
+        kind = range_.kind
     unlock_memory()
-    code = free_when_quiet(device, address, MANAGED if managed else PLAIN, device)
-    if code == 0 and managed:
-        forget_pooled(device, address)
+    code = free_when_quiet(device, address, kind, device)
     return free_of_graph(device, address) if code == INVALID_VALUE else code
 
 
@@ -627,210 +629,6 @@ cdef int place_managed(Range* managed, uintptr_t* out_address) noexcept nogil:
     return place(&memory, managed, out_address)
 
 
-# The stream-ordered pool of it that each device has.  Memory that was freed serves its stream at once, and others when that
-# stream is past the free; what is idle then, above the threshold, is given up when the pool is next asked for anything.
-
-cdef enum:  # CUmemPool_attribute
-    FOLLOWS_EVENTS = 1
-    FOLLOWS_INTERNALLY = 3
-    THRESHOLD = 4
-    RESERVED_BYTES = 5
-    MOST_RESERVED = 6
-    USED_BYTES = 7
-    MOST_USED_BYTES = 8
-
-cdef struct Pooled:
-    uintptr_t address
-    size_t size        # bytes, of whole pages of managed memory
-    bint used
-    uintptr_t stream   # that freed it, and
-    Ticket* ticket     # where in its order; NULL: it was past it at once
-    Pooled* next
-
-cdef struct ManagedPool:
-    Pooled* blocks
-    uint64_t[9] values  # by attribute
-
-# Guarded by the queue's lock.
-cdef ManagedPool[MAX_HOST_DEVICES] managed_pools
-
-
-cdef bint is_past(const Pooled* block) noexcept nogil:
-    return block.ticket == NULL or block.ticket.done
-
-
-cdef void count_pooled(ManagedPool* pool, int attribute, int64_t change) noexcept nogil:
-    # The peak of a figure has the next number.
-    pool.values[attribute] += change
-    pool.values[attribute + 1] = max(pool.values[attribute + 1], pool.values[attribute])
-
-
-cdef void give_up_idle(int device, size_t keep) noexcept nogil:
-    cdef ManagedPool* pool = &managed_pools[device]
-    cdef Pooled** place = &pool.blocks
-    cdef Pooled* block
-    while place[0] != NULL:
-        block = place[0]
-        if block.used or not is_past(block) or pool.values[RESERVED_BYTES] <= keep:
-            place = &block.next
-            continue
-        place[0] = block.next
-        take_away(block.address, MANAGED, device)
-        count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
-        drop_ticket(block.ticket)
-        free(block)
-
-
-cdef Pooled* idle_pooled(int device, uintptr_t stream, size_t size) noexcept nogil:
-    # The smallest that fits and is less than twice as large.
-    cdef Pooled* block = managed_pools[device].blocks
-    cdef Pooled* best = NULL
-    while block != NULL:
-        if not block.used and size <= block.size < 2 * size and (block.stream == stream or is_past(block)):
-            if best == NULL or block.size < best.size:
-                best = block
-        block = block.next
-    return best
-
-
-cdef int check_pool_stream(int device, uintptr_t stream, HostStream** out_stream) noexcept nogil:
-    out_stream[0] = find_stream(device, stream)
-    if out_stream[0] == NULL:
-        return INVALID_HANDLE
-    return CAPTURE_UNSUPPORTED if out_stream[0].capture != NULL else 0
-
-
-cdef int managed_pool_alloc_gated(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef HostStream* on
-    cdef Pooled* block = NULL
-    cdef size_t whole = rounded(size, MANAGED_PAGE)
-    cdef int code
-    if size == 0 or size >> 60:
-        return INVALID_VALUE if size == 0 else OUT_OF_MEMORY
-    lock()
-    code = check_pool_stream(device, stream, &on)
-    if code == 0:
-        block = idle_pooled(device, stream, whole)
-    if code == 0 and block == NULL:
-        give_up_idle(device, managed_pools[device].values[THRESHOLD])
-        code = add_pooled(device, whole, &block)
-    if code == 0:
-        drop_ticket(block.ticket)
-        block.ticket, block.used = NULL, True
-        count_pooled(&managed_pools[device], USED_BYTES, block.size)
-        out_address[0] = block.address
-    unlock()
-    return code
-
-
-cdef int add_pooled(int device, size_t size, Pooled** out_block) noexcept nogil:
-    cdef Pooled* made = <Pooled*>calloc(1, sizeof(Pooled))
-    cdef int code
-    if made == NULL:
-        return NO_HOST_MEMORY
-    code = make_managed(device, size, &made.address)
-    if code:
-        free(made)
-        return code
-    prefer_device(made.address, device)
-    made.size, made.next = size, managed_pools[device].blocks
-    managed_pools[device].blocks = made
-    count_pooled(&managed_pools[device], RESERVED_BYTES, size)
-    out_block[0] = made
-    return 0
-
-
-cdef void prefer_device(uintptr_t address, int device) noexcept nogil:
-    cdef Range* range_
-    cdef size_t index
-    lock_memory()
-    range_ = containing(memory, address)
-    for index in range(count_pages(range_.size)):
-        advise_page(&range_.pages[index], SET_PREFERRED, LOCATION_DEVICE, device)
-    unlock_memory()
-
-
-cdef Pooled* find_pooled(int device, uintptr_t address) noexcept nogil:
-    cdef Pooled* block = managed_pools[device].blocks
-    while block != NULL and (block.address != address or not block.used):
-        block = block.next
-    return block
-
-
-cdef int managed_pool_free_gated(int device, uintptr_t stream, uintptr_t address) noexcept nogil:
-    cdef HostStream* on
-    cdef Pooled* block
-    cdef int code
-    lock()
-    code = check_pool_stream(device, stream, &on)
-    block = find_pooled(device, address) if code == 0 else NULL
-    if code == 0 and block == NULL:
-        code = INVALID_VALUE
-    if code == 0:
-        block.ticket = mark(on, &code)
-    if code == 0:
-        block.used, block.stream = False, stream
-        count_pooled(&managed_pools[device], USED_BYTES, -<int64_t>block.size)
-    unlock()
-    return code
-
-
-cdef void forget_pooled(int device, uintptr_t address) noexcept nogil:
-    # What memory_free took, which takes memory of pools too.
-    cdef ManagedPool* pool = &managed_pools[device]
-    cdef Pooled** place = &pool.blocks
-    cdef Pooled* block
-    lock()
-    while place[0] != NULL and place[0].address != address:
-        place = &place[0].next
-    block = place[0]
-    if block != NULL:
-        place[0] = block.next
-        count_pooled(pool, RESERVED_BYTES, -<int64_t>block.size)
-        if block.used:
-            count_pooled(pool, USED_BYTES, -<int64_t>block.size)
-        drop_ticket(block.ticket)
-        free(block)
-    unlock()
-
-
-cdef int managed_pool_trim_gated(int device, size_t keep) noexcept nogil:
-    lock()
-    give_up_idle(device, keep)
-    unlock()
-    return 0
-
-
-cdef int managed_pool_get_gated(int device, int attribute, uint64_t* out_value) noexcept nogil:
-    cdef ManagedPool* pool = &managed_pools[device]
-    if not FOLLOWS_EVENTS <= attribute <= MOST_USED_BYTES:
-        return INVALID_VALUE
-    lock()
-    give_up_idle(device, pool.values[THRESHOLD])
-    # How memory may be used again is kept as whether it may not, and is of no effect: it is past its stream's frees, or is
-    # the stream's own.
-    out_value[0] = not pool.values[attribute] if attribute <= FOLLOWS_INTERNALLY else pool.values[attribute]
-    unlock()
-    return 0
-
-
-cdef int managed_pool_set_gated(int device, int attribute, uint64_t value) noexcept nogil:
-    cdef ManagedPool* pool = &managed_pools[device]
-    if not FOLLOWS_EVENTS <= attribute <= MOST_USED_BYTES or attribute == RESERVED_BYTES or attribute == USED_BYTES:
-        return INVALID_VALUE
-    if value and (attribute == MOST_RESERVED or attribute == MOST_USED_BYTES):
-        return INVALID_VALUE
-    lock()
-    if attribute <= FOLLOWS_INTERNALLY:
-        pool.values[attribute] = value == 0
-    elif attribute == THRESHOLD:
-        pool.values[attribute] = value
-    else:
-        pool.values[attribute] = pool.values[attribute - 1]
-    unlock()
-    return 0
-
-
 cdef Range* managed_range(uintptr_t address, size_t size) noexcept nogil:
     # That holds all of [address, address + size); NULL where none does.
     cdef Range* range_ = containing(memory, address)
@@ -931,6 +729,16 @@ cdef void advise_page(ManagedPage* page, int advice, int kind, int place) noexce
     else:
         page.used_by &= ~user
         page.used_by_host = page.used_by_host and user != 0
+
+
+cdef void prefer_device(uintptr_t address, int device) noexcept nogil:
+    cdef Range* range_
+    cdef size_t index
+    lock_memory()
+    range_ = containing(memory, address)
+    for index in range(count_pages(range_.size)):
+        advise_page(&range_.pages[index], SET_PREFERRED, LOCATION_DEVICE, device)
+    unlock_memory()
 
 
 cdef int managed_advise_locked(

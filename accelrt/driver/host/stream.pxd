@@ -65,7 +65,7 @@ cdef AddressMap events  # handle -> HostEvent*; under the queue's lock
 # Under that lock too: what the nodes of a launch that record events, or wait for them, mark and wait for; an
 # array as long as the plan's nodes, or NULL where there are none.
 cdef int tickets_for(const Plan* plan, void** out_tickets) noexcept nogil
-cdef void abandon_tickets(const Plan* plan, void* given) noexcept nogil  # of a launch that was not enqueued
+cdef void abandon_tickets(const Plan* plan, void* argument) noexcept nogil  # of a launch that was not enqueued
 
 
 # Captures, and graphs as lists of nodes.  All under the queue's lock.

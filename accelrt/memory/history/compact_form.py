@@ -363,13 +363,13 @@ class Reader:
         events = self.take(EVENT, (len(self.content) - self.index) // EVENT_BYTES)
         if len(events):
             self.check_below("an event of action", events["action"], ACTIONS)
-            for what, used, known in zip(
+            for what, used, limit in zip(
                 ("stack", "tag", "annotation"),
                 numbers_in(events),
                 (self.history.frames, self.history.tags, self.history.names),
                 strict=True,
             ):
-                self.check_known(what, used, known)
+                self.check_known(what, used, limit)
         self.chunks.setdefault(device, []).append(events)
 
     def read_events_head(self, count: int) -> int:

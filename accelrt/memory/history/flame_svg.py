@@ -29,17 +29,17 @@ def frame_name(frame: dict[str, Any]) -> str:
     return f"{frame['name']} ({frame['filename'].rpartition('/')[2]}:{frame['line']})"
 
 
-def stack_of(place: dict[str, Any]) -> Path:
+def stack_of(record: dict[str, Any]) -> Path:
     """The names of a stack, the outermost first."""
-    return tuple(frame_name(frame) for frame in (place.get("frames") or [])[:DEEPEST][::-1])
+    return tuple(frame_name(frame) for frame in (record.get("frames") or [])[:DEEPEST][::-1])
 
 
 def of_segments(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:
     """All blocks of a snapshot by stream, by segment and by state, the live ones by stack too."""
     for segment in snapshot["segments"]:
-        place = f"stream {segment['stream']:#x}", f"segment {segment['address']:#x}"
+        parents = f"stream {segment['stream']:#x}", f"segment {segment['address']:#x}"
         for block in segment["blocks"]:
-            yield (*place, block["state"], *stack_of(block)), block["size"]
+            yield (*parents, block["state"], *stack_of(block)), block["size"]
 
 
 def of_memory(snapshot: dict[str, Any]) -> Iterator[tuple[Path, int]]:

@@ -172,12 +172,12 @@ class History:
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """Keeps the collector from looking again and again through millions of new objects."""
-    was = gc.isenabled()
+    was_enabled = gc.isenabled()
     try:
         gc.disable()
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 

@@ -127,8 +127,8 @@ class EventPickler:
         return np.hstack([as_rows(part, len(events)) for part in [*parts, SETITEMS]])
 
     def pools_of(self, pairs: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        used, which = distinct(pairs)
-        numbers: NDArray[np.uint32] = self.numbers_of(list(map(tuple, used.tolist())))[which]
+        used, group = distinct(pairs)
+        numbers: NDArray[np.uint32] = self.numbers_of(list(map(tuple, used.tolist())))[group]
         return numbers
 
     def key(self, word: str) -> list[bytes]:
@@ -173,8 +173,8 @@ def distinct(pairs: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any
         return pairs[:1], np.zeros(len(pairs), np.intp)
     _, first = np.unique(pairs[:, 0], return_inverse=True)
     seconds, second = np.unique(pairs[:, 1], return_inverse=True)
-    _, index, which = np.unique(first * len(seconds) + second, return_index=True, return_inverse=True)
-    return pairs[index], which
+    _, index, group = np.unique(first * len(seconds) + second, return_index=True, return_inverse=True)
+    return pairs[index], group
 
 
 def looked_up(table: tuple[NDArray[Any], NDArray[Any]], numbers: NDArray[Any]) -> NDArray[Any]:

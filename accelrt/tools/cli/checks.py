@@ -63,21 +63,21 @@ def first_line(path: Path) -> str | None:
 def cards_on_bus() -> list[Path]:
     """NVIDIA's graphics cards on the PCI bus."""
     try:
-        found = sorted(CARDS.iterdir())
+        paths = sorted(CARDS.iterdir())
     except OSError:
         return []
     return [
         path
-        for path in found
+        for path in paths
         if first_line(path / "vendor") == NVIDIA and (first_line(path / "class") or "").startswith("0x03")
     ]
 
 
 def card(driver: dict[str, Any]) -> Iterator[Finding]:
-    found = cards_on_bus()
-    if found:
-        places = ", ".join(path.name for path in found)
-        yield Finding("card", "ok", f"{len(found)} of NVIDIA's on the PCI bus: {places}")
+    cards = cards_on_bus()
+    if cards:
+        addresses = ", ".join(path.name for path in cards)
+        yield Finding("card", "ok", f"{len(cards)} of NVIDIA's on the PCI bus: {addresses}")
     elif MODULE.exists():
         yield Finding(
             "card", "note", "none on the PCI bus, as in a virtual machine, but the kernel module is loaded"
@@ -192,7 +192,7 @@ def contexts(driver: dict[str, Any]) -> Iterator[Finding]:
     if driver["name"] == "host":
         return
     look = Sampler().sample()
-    places = {each.uuid: each.ordinal if each.ordinal is not None else each.uuid for each in look.devices}
+    devices = {each.uuid: each.ordinal if each.ordinal is not None else each.uuid for each in look.devices}
     held: dict[int, list[Process]] = {}
     for each in look.processes:
         if each.kind == "compute" and each.memory is not None:
@@ -204,9 +204,9 @@ def contexts(driver: dict[str, Any]) -> Iterator[Finding]:
         if not small:
             continue
         strays += 1
-        where = ", ".join(f"{places[part.uuid]} ({size_text(part.memory or 0)})" for part in small)
-        name, much = small[0].command, size_text(most)
-        text = f"process {pid} ({name}) holds {much} of one device, and little of {where}"
+        where = ", ".join(f"{devices[part.uuid]} ({size_text(part.memory or 0)})" for part in small)
+        name, size = small[0].command, size_text(most)
+        text = f"process {pid} ({name}) holds {size} of one device, and little of {where}"
         advice = (
             "it may have a context there by mistake: set_device() before any other call, or hide the "
             "device by CUDA_VISIBLE_DEVICES; accelrt.stray_contexts() asks within a process"
@@ -259,12 +259,12 @@ def nodes(driver: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("NUMA", "ok", "one node")
         return
     near = {path.name: first_line(path / "numa_node") for path in cards_on_bus()}
-    places = ", ".join(f"{name} at node {node}" for name, node in near.items() if node not in (None, "-1"))
+    cards = ", ".join(f"{name} at node {node}" for name, node in near.items() if node not in (None, "-1"))
     advice = (
         "keep a process's threads at its device's node: numactl --cpunodebind=N --membind=N; page-locked "
         "memory of accelrt's lies there by itself"
     )
-    yield Finding("NUMA", "note", f"{count} nodes{'; ' + places if places else ''}", advice)
+    yield Finding("NUMA", "note", f"{count} nodes{'; ' + cards if cards else ''}", advice)
 
 
 def settings_of_torch(driver: dict[str, Any]) -> Iterator[Finding]:

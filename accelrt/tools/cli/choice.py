@@ -30,16 +30,16 @@ def open_driver(asked: str | None, memory: str | None = None, needed: int = 0) -
         DriverNotFoundError: "cuda" was asked for, and there is none.
         ValueError: ACCELRT_DRIVER or memory is malformed, or memory is given for a GPU.
     """
-    wanted = asked or env.value("ACCELRT_DRIVER")
+    driver = asked or env.value("ACCELRT_DRIVER")
     reason = None
-    if wanted == "auto":
+    if driver == "auto":
         try:
             accelrt.init("cuda")
         except (accelrt.DriverNotFoundError, ImportError) as error:
-            wanted, reason = "host", str(error)
-    elif wanted != "host":
+            driver, reason = "host", str(error)
+    elif driver != "host":
         accelrt.init(asked)
-    if wanted == "host":
+    if driver == "host":
         if memory is not None:
             os.environ[MEMORY] = str(env.read_size("--memory", memory))
         elif needed:

@@ -27,14 +27,14 @@ def collect() -> dict[str, Any]:
     # Every card with all its names, those too that this process does not see.  That the driver and NVML
     # disagree is worth a report.
     cards = listed("rows", lambda: [asdict(row) for row in identity.physical()])
-    places = {row["ordinal"]: row["pci_bus_id"] for row in cards["rows"]}
+    addresses = {row["ordinal"]: row["pci_bus_id"] for row in cards["rows"]}
     ordinals = range(accelrt.device_count()) if driver["open"] else ()
     return {
         "versions": packages(),
         "driver": driver,
         "kernels": kernel_facts() if driver["open"] else None,
         "nvidia": listed("uuids", nvml.physical_uuids),
-        "devices": [device_facts(ordinal, places.get(ordinal)) for ordinal in ordinals],
+        "devices": [device_facts(ordinal, addresses.get(ordinal)) for ordinal in ordinals],
         "identity": cards,
         "state": listed("devices", lambda: Sampler().sample().devices)["devices"],  # cards say why none
         "settings": settings(),
@@ -138,8 +138,8 @@ def state_of(device: Device) -> dict[str, Any]:
 
 def settings() -> dict[str, str]:
     """The variables that accelrt reads, and those that look as if it did."""
-    found = {name: os.environ.get(name, f"{default} (not set)") for name, default in DEFAULTS.items()}
-    found |= {name: "set (it is not shown)" for name in env.SECRETS if env.text(name)}
-    known = (*DEFAULTS, *env.BUILD_VARIABLES)
-    strange = sorted(name for name in os.environ if name.startswith("ACCELRT_") and name not in known)
-    return found | {name: f"{os.environ[name]} (accelrt has no such setting)" for name in strange}
+    texts = {name: os.environ.get(name, f"{default} (not set)") for name, default in DEFAULTS.items()}
+    texts |= {name: "set (it is not shown)" for name in env.SECRETS if env.text(name)}
+    names = (*DEFAULTS, *env.BUILD_VARIABLES)
+    strange = sorted(name for name in os.environ if name.startswith("ACCELRT_") and name not in names)
+    return texts | {name: f"{os.environ[name]} (accelrt has no such setting)" for name in strange}

@@ -37,13 +37,13 @@ class Parser(argparse.ArgumentParser):
 
     def words(self) -> set[str]:
         """Returns what may be written: options and choices, those of commands too."""
-        found = {option for action in self._actions for option in action.option_strings}
+        names = {option for action in self._actions for option in action.option_strings}
         for action in self._actions:
             for name in action.choices or ():
-                found.add(str(name))
+                names.add(str(name))
                 command = action.choices[name] if isinstance(action.choices, dict) else None
-                found |= command.words() if isinstance(command, Parser) else set()
-        return found
+                names |= command.words() if isinstance(command, Parser) else set()
+        return names
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is None or file is sys.stderr:
@@ -54,17 +54,17 @@ class Parser(argparse.ArgumentParser):
 
 def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of a command that is named, else of all, which takes longer."""
-    made: argparse.ArgumentParser = Parser(prog="accelrt", description="torch.cuda's runtime without torch.")
-    made.add_argument("--version", action="version", version=f"accelrt {__version__}")
-    subparsers = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    modules = {found.name.replace("_", "-"): found.name for found in pkgutil.iter_modules(commands.__path__)}
+    root: argparse.ArgumentParser = Parser(prog="accelrt", description="torch.cuda's runtime without torch.")
+    root.add_argument("--version", action="version", version=f"accelrt {__version__}")
+    subparsers = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    modules = {each.name.replace("_", "-"): each.name for each in pkgutil.iter_modules(commands.__path__)}
     for name in [words[0]] if words and words[0] in modules else modules:
         module = importlib.import_module(f"{commands.__name__}.{modules[name]}")
         text = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
         command = subparsers.add_parser(name, help=text.removesuffix("."))
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    return made
+    return root
 
 
 def joined(words: Sequence[str]) -> list[str]:
@@ -86,13 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = ""
     try:
         words = joined(sys.argv[1:] if arguments is None else list(arguments))
-        given = vars(parser(words).parse_args(words))
-        command, run = given.pop("command"), given.pop("run")
-        if not is_open and (command != "export" or given["once"]):
+        options = vars(parser(words).parse_args(words))
+        command, run = options.pop("command"), options.pop("run")
+        if not is_open and (command != "export" or options["once"]):
             raise OSError("standard output is closed, and the answer would be lost; send it somewhere")
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
-            status: int = run(**given)
+            status: int = run(**options)
         sys.stdout.flush()
         return status
     except BrokenPipeError:

@@ -96,12 +96,12 @@ class Pipeline:
 
     def turn(self, block: int, stream: Stream) -> None:
         size = self.nbytes // BLOCKS
-        place = GUARD + (BLOCKS - 1 - block) * size
+        offset = GUARD + (BLOCKS - 1 - block) * size
         copy(
             self.result,
             self.rotated,
             size,
-            dst_offset=place,
+            dst_offset=offset,
             src_offset=block * size,
             stream=stream,
             blocking=False,

@@ -141,8 +141,8 @@ class Sampler:
         self.list_devices()
         devices = [self.read(key, row) for key, row in self.rows]
         parents = {device.mig_parent for device in devices}  # their MIG devices say who uses them
-        asked = [device for device in devices if device.uuid not in parents]
-        processes = [process for device in asked for process in self.processes_of(device)]
+        readable = [device for device in devices if device.uuid not in parents]
+        processes = [process for device in readable for process in self.processes_of(device)]
         self.add_published(devices, processes)
         return Sample(time.time(), devices, processes, self.problem if not devices else None)
 
@@ -184,10 +184,10 @@ class Sampler:
         if device.host:
             return []  # each process has host devices of its own, and says so itself
         try:
-            found = readings.gpu_processes(device.uuid if device.nvml_index is not None else device.ordinal)
+            uses = readings.gpu_processes(device.uuid if device.nvml_index is not None else device.ordinal)
         except RuntimeError:
             return []
-        return [self.process(one.pid, device.uuid, one.kind, one.memory) for one in found]
+        return [self.process(one.pid, device.uuid, one.kind, one.memory) for one in uses]
 
     def process(self, pid: int, uuid: str, kind: str, memory: int | None) -> Process:
         key = pid, procfs.started(pid)
@@ -201,23 +201,23 @@ class Sampler:
         """Puts what processes publish beside what NVML says of them; adds processes that NVML does not list,
         and host devices, which are sums over all processes, for each has its own.
         """
-        known = {(one.pid, digits(one.uuid)): one for one in processes}
-        places = {digits(one.uuid): one for one in devices}
+        process_at = {(one.pid, digits(one.uuid)): one for one in processes}
+        device_of = {digits(one.uuid): one for one in devices}
         sums: dict[str, tuple[int, int]] = {}
         for one in publish.published():
             for pool in one.pools:
                 if pool.used is not None and pool.total is not None:
-                    if pool.uuid not in places:
+                    if pool.uuid not in device_of:
                         uuid = str(UUID(pool.uuid))
-                        places[pool.uuid] = host_device(uuid, pool.name, pool.ordinal)
-                        devices.append(places[pool.uuid])
+                        device_of[pool.uuid] = host_device(uuid, pool.name, pool.ordinal)
+                        devices.append(device_of[pool.uuid])
                     used, total = sums.get(pool.uuid, (0, 0))
                     sums[pool.uuid] = used + pool.used, total + pool.total
-                process = known.get((one.pid, pool.uuid))
+                process = process_at.get((one.pid, pool.uuid))
                 if process is None:
                     if not pool.peak_reserved and not pool.used:
                         continue  # it has never used that device
-                    uuid = places[pool.uuid].uuid if pool.uuid in places else pool.uuid
+                    uuid = device_of[pool.uuid].uuid if pool.uuid in device_of else pool.uuid
                     kind = "compute" if one.driver == "cuda" else "host"
                     process = self.process(one.pid, uuid, kind, pool.used)
                     processes.append(process)
@@ -225,7 +225,7 @@ class Sampler:
                 process.peak_reserved = pool.peak_reserved
         for uuid, (used, total) in sums.items():
             info = readings.MemoryInfo(total, 0, total - used, used)
-            places[uuid].readings["device_memory_info"] = info
+            device_of[uuid].readings["device_memory_info"] = info
 
 
 def host_device(uuid: str, name: str, ordinal: int) -> Device:
@@ -234,10 +234,10 @@ def host_device(uuid: str, name: str, ordinal: int) -> Device:
 
 def why_none() -> str:
     try:
-        found, _ = nvml.listing()
+        cards, _ = nvml.listing()
     except RuntimeError as error:
         return f"no NVIDIA device was found: {error}; {HOST_ADVICE}"
-    return "no NVIDIA device was found" if not found else f"none of {len(found)} cards can be read"
+    return "no NVIDIA device was found" if not cards else f"none of {len(cards)} cards can be read"
 
 
 def user_of(pid: int) -> str:
@@ -254,7 +254,7 @@ def user_of(pid: int) -> str:
 def command_of(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        given = b" ".join(word for word in words if word) or Path(f"/proc/{pid}/comm").read_bytes()
+        line = b" ".join(word for word in words if word) or Path(f"/proc/{pid}/comm").read_bytes()
     except OSError:
         return "?"
-    return printable(given.decode(errors="replace")).strip()
+    return printable(line.decode(errors="replace")).strip()

@@ -35,15 +35,15 @@ def load(path: str | Path, device: int | None = None) -> Trace:
         RecordError, SnapshotError: both ValueErrors; the file is none of these, or something in it is wrong.
         OSError: it cannot be read.
     """
-    place = Path(path)
-    if not place.is_dir() and not stat.S_ISREG(place.stat().st_mode):
+    file_path = Path(path)
+    if not file_path.is_dir() and not stat.S_ISREG(file_path.stat().st_mode):
         raise RecordError(f"{path} is no regular file; a trace is not read in order, so a pipe will not do")
-    with open(place, "rb") as file:
+    with open(file_path, "rb") as file:
         first = file.read(len(LOG))
     if first[:1] in EVENT_FILES:
         from accelrt.tools.traces import recorded_events
 
-        return recorded_events.load(place, device)
+        return recorded_events.load(file_path, device)
     if device is not None:
         raise RecordError(f"{path} is of one device; leave out --device")
-    return rmm_log.load(place) if first.startswith(LOG) else npz_archive.load(place)
+    return rmm_log.load(file_path) if first.startswith(LOG) else npz_archive.load(file_path)

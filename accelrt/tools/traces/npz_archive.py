@@ -156,9 +156,9 @@ def brief(error: BaseException) -> str:
 
 def check_lengths(lengths: list[int]) -> None:
     if len(set(lengths)) > 1:
-        given = ", ".join(f"{name} {length}" for name, length in zip(COLUMNS, lengths, strict=True))
+        text = ", ".join(f"{name} {length}" for name, length in zip(COLUMNS, lengths, strict=True))
         row = min(lengths)
-        raise RecordError(f"row {row} is incomplete: the arrays' lengths differ ({given})", row)
+        raise RecordError(f"row {row} is incomplete: the arrays' lengths differ ({text})", row)
 
 
 def refuse(wrong: Column, values: Column, what: str) -> None:
@@ -185,9 +185,9 @@ def check_pairs(op: Column, names: Column) -> None:
     first = np.ones(len(names), dtype=bool)
     first[1:] = ordered[1:] != ordered[:-1]
     starts = np.flatnonzero(first)
-    place = np.arange(len(names)) - np.repeat(starts, np.diff(starts, append=len(names)))
+    turn = np.arange(len(names)) - np.repeat(starts, np.diff(starts, append=len(names)))
     wrong = np.zeros(len(names), dtype=bool)
-    wrong[order] = op[order] == place % 2
+    wrong[order] = op[order] == turn % 2
     if wrong.any():
         # Only the first is sure to be one: what follows it on the same id is out of step.
         live = op[wrong.argmax()] == 1

@@ -25,15 +25,15 @@ def load(path: Path, device: int | None = None) -> Trace:
         SnapshotError: the file is damaged or holds something else.
         RecordError: the device is none of the file's, or there are too many events.
     """
-    found = load_history(path)
-    if isinstance(found, History):
-        events: list[Any] = [each[np.isin(each["action"], NUMBERS)] for each in found.events]
-        segments, dropped, complete = found.segments, found.dropped, found.complete
+    record = load_history(path)
+    if isinstance(record, History):
+        events: list[Any] = [each[np.isin(each["action"], NUMBERS)] for each in record.events]
+        segments, dropped, complete = record.segments, record.dropped, record.complete
     else:
-        traces = found["device_traces"]
+        traces = record["device_traces"]
         events = [[event for event in trace if event["action"] in WANTED] for trace in traces]
-        own = found.get("accelrt", {})
-        segments, dropped, complete = found["segments"], own.get("dropped", []), own.get("complete", True)
+        own = record.get("accelrt", {})
+        segments, dropped, complete = record["segments"], own.get("dropped", []), own.get("complete", True)
     counts = [len(each) for each in events]
     counts += [0] * (max((segment["device"] + 1 for segment in segments), default=0) - len(counts))
     chosen = choose(path, counts, device)
@@ -67,8 +67,8 @@ def choose(path: Path, counts: list[int], device: int | None) -> int:
     if device is None:
         return max(range(len(counts)), key=counts.__getitem__, default=0)
     if not 0 <= device < len(counts):
-        known = f"0 to {len(counts) - 1}" if counts else "none"
-        raise RecordError(f"{path}: device {device} is none of the trace's, which are {known}")
+        devices = f"0 to {len(counts) - 1}" if counts else "none"
+        raise RecordError(f"{path}: device {device} is none of the trace's, which are {devices}")
     return device
 
 

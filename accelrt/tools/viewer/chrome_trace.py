@@ -70,15 +70,15 @@ def instants(log: DeviceRecording) -> Iterator[dict[str, Any]]:
     quiet = log.events_of(*QUIET)
     for index in np.delete(np.arange(log.count), quiet).tolist():
         name, address = log.actions[log.action[index]], int(log.address[index])
-        said = described(log, *(each[index] for each in (log.size, log.stream, log.pool, log.stack)))
+        details = described(log, *(each[index] for each in (log.size, log.stream, log.pool, log.stack)))
         scope = "t"
         if name == "oom":
             name, scope = "out of memory", "p"
-            said["free_on_device"] = address
+            details["free_on_device"] = address
         else:
-            said["address"] = f"{address:#x}"
+            details["address"] = f"{address:#x}"
         at = log.times[index].item()
-        yield event(log, "i", name, at, tid=EVENTS_THREAD, s=scope, cat="memory", args=said)
+        yield event(log, "i", name, at, tid=EVENTS_THREAD, s=scope, cat="memory", args=details)
 
 
 def annotation_slices(log: DeviceRecording) -> Iterator[dict[str, Any]]:
@@ -104,14 +104,14 @@ def allocation_slices(log: DeviceRecording, largest: int) -> Iterator[dict[str, 
     times = np.append(log.times, log.times[-1:] if log.count else 0.0)  # and the time of what does not end
     columns = log.alloc_size, log.alloc_stream, log.alloc_pool, log.alloc_stack
     for each in np.sort(np.argsort(-log.alloc_size, kind="stable")[:largest]).tolist():
-        said = described(log, *(column[each] for column in columns))
+        details = described(log, *(column[each] for column in columns))
         tag = log.recording.strings[log.alloc_tag[each]]
-        stack = said["stack"]
+        stack = details["stack"]
         common = {"cat": "allocation", "id": f"{log.device}.{each}"}
         name = tag or (stack[0].partition(" (")[0] if stack else "allocation")
-        said |= {"address": f"{int(log.alloc_address[each]):#x}", "tag": tag}
+        details |= {"address": f"{int(log.alloc_address[each]):#x}", "tag": tag}
         begin = int(log.alloc_begin[each])
-        yield event(log, "b", name, times[begin].item() if begin >= 0 else 0.0, **common, args=said)
+        yield event(log, "b", name, times[begin].item() if begin >= 0 else 0.0, **common, args=details)
         yield event(log, "e", name, times[log.alloc_end[each]].item(), **common)
 
 

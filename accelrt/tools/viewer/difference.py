@@ -27,26 +27,26 @@ def difference_of(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[d
 
 
 def described(device: int, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    found = compared(of_snapshot(before, device), of_snapshot(after, device), MOST)
+    differences = compared(of_snapshot(before, device), of_snapshot(after, device), MOST)
     return {
         "device": device,
         "totals": [
-            ["Reserved", *found["reserved"], True],
-            ["Live", *found["live"], True],
-            ["Live blocks", *found["live_blocks"], False],
+            ["Reserved", *differences["reserved"], True],
+            ["Live", *differences["live"], True],
+            ["Live blocks", *differences["live_blocks"], False],
         ],
-        "tags": [[tag or "no tag", "", *change] for tag, *change in found["tags"][:MOST]],
-        "streams": [[stream_text(stream), "", *change] for stream, *change in found["streams"][:MOST]],
-        "stacks": [[*stack_texts(frames), *change] for frames, *change in found["stacks"][:MOST]],
+        "tags": [[tag or "no tag", "", *change] for tag, *change in differences["tags"][:MOST]],
+        "streams": [[stream_text(stream), "", *change] for stream, *change in differences["streams"][:MOST]],
+        "stacks": [[*stack_texts(frames), *change] for frames, *change in differences["stacks"][:MOST]],
         "blocks": [
             [
                 *(block["size"], f"{block['address']:#x}", stream_text(block["stream"]), block["tag"] or "-"),
                 *stack_texts(block["frames"]),
             ]
-            for block in found["blocks"]
+            for block in differences["blocks"]
         ],
-        "came": [found["new_blocks"], found["new_bytes"]],
-        "went": [found["gone_blocks"], found["gone_bytes"]],
+        "came": [differences["new_blocks"], differences["new_bytes"]],
+        "went": [differences["gone_blocks"], differences["gone_bytes"]],
     }
 
 

@@ -51,25 +51,25 @@ class ColumnWriter:
         return described
 
 
-def describe_device(made: DeviceRecording, writer: ColumnWriter) -> dict[str, Any]:
-    mapped = list(zip(*made.ranges, strict=True)) or [()] * len(Range._fields)
+def describe_device(recording: DeviceRecording, writer: ColumnWriter) -> dict[str, Any]:
+    mapped = list(zip(*recording.ranges, strict=True)) or [()] * len(Range._fields)
     kinds = {"address": np.uint64, "size": np.float64}
     return {
-        "device": made.device,
-        "dropped": made.dropped,
-        "count": made.count,
-        "first_us": made.first_us,
-        "streams": [f"{stream:#x}" if stream else "0" for stream in made.streams],
-        "pools": [f"{first}, {second}" for first, second in made.pools],
-        "actions": made.actions,
-        "reserved_before": made.reserved_before,
-        "events": {name: writer.add(getattr(made, name)) for name in EVENT_COLUMNS},
-        "allocations": {name: writer.add(getattr(made, f"alloc_{name}")) for name in ALLOCATION_COLUMNS},
+        "device": recording.device,
+        "dropped": recording.dropped,
+        "count": recording.count,
+        "first_us": recording.first_us,
+        "streams": [f"{stream:#x}" if stream else "0" for stream in recording.streams],
+        "pools": [f"{first}, {second}" for first, second in recording.pools],
+        "actions": recording.actions,
+        "reserved_before": recording.reserved_before,
+        "events": {name: writer.add(getattr(recording, name)) for name in EVENT_COLUMNS},
+        "allocations": {name: writer.add(getattr(recording, f"alloc_{name}")) for name in ALLOCATION_COLUMNS},
         "ranges": {
             name: writer.add(np.array(column, kinds.get(name, np.int32)))
             for name, column in zip(Range._fields, mapped, strict=True)
         },
-        "annotations": [[begin, end, name] for begin, end, name, _ in made.annotations],
+        "annotations": [[begin, end, name] for begin, end, name, _ in recording.annotations],
     }
 
 

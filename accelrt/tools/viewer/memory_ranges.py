@@ -59,39 +59,39 @@ def find_ranges(final: Iterable[Range], changes: Iterable[Range]) -> list[Range]
         changes: what events mapped, which are the begin, and unmapped, with begin -1; in order of time.
     """
     mapped = sorted(final, key=START)  # at the moment that is reached
-    known: list[Range] = []  # from begin to end
+    complete: list[Range] = []  # from begin to end
     for change in reversed([change for change in changes if change.size > 0]):
         # What it mapped was not there before; in a faultless recording nothing is mapped where it unmapped.
         first, last = change.address, end_of(change)
-        places = slice(bisect_right(mapped, first, key=end_of), bisect_left(mapped, last, key=START))
+        touched = slice(bisect_right(mapped, first, key=end_of), bisect_left(mapped, last, key=START))
         rest = []
-        for whole in mapped[places]:
+        for whole in mapped[touched]:
             inner = part(whole, max(whole.address, first), min(end_of(whole), last))
             event = change.end if change.begin < 0 else change.begin
-            known.append(inner._replace(begin=event, stack=change.stack or whole.stack))
+            complete.append(inner._replace(begin=event, stack=change.stack or whole.stack))
             rest += [part(whole, whole.address, inner.address), part(whole, end_of(inner), end_of(whole))]
         if change.begin < 0:
             rest.append(change)
-        mapped[places] = sorted((each for each in rest if each.size > 0), key=START)
-    return sorted(known + mapped, key=attrgetter("begin", "address"))
+        mapped[touched] = sorted((each for each in rest if each.size > 0), key=START)
+    return sorted(complete + mapped, key=attrgetter("begin", "address"))
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """The ranges by address; those of one moment that touch and belong to one segment are one.  A plain
     segment touches none that it belongs with."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for each in sorted(ranges, key=START):
-        before = found[-1] if found else None
+        before = merged[-1] if merged else None
         if (
             before is not None
             and each.kind != PLAIN
             and before.address + before.size == each.address
             and (before.kind, before.stream, before.pool) == (each.kind, each.stream, each.pool)
         ):
-            found[-1] = before._replace(size=before.size + each.size)
+            merged[-1] = before._replace(size=before.size + each.size)
         else:
-            found.append(each)
-    return found
+            merged.append(each)
+    return merged
 
 
 def mark_stitched(ranges: list[Range], stitched: Mapping[int, int]) -> list[Range]:
@@ -99,7 +99,7 @@ def mark_stitched(ranges: list[Range], stitched: Mapping[int, int]) -> list[Rang
     starts = sorted(stitched)
     marked = []
     for each in ranges:
-        place = bisect_right(starts, each.address) - 1
-        inside = place >= 0 and each.address < starts[place] + stitched[starts[place]]
+        index = bisect_right(starts, each.address) - 1
+        inside = index >= 0 and each.address < starts[index] + stitched[starts[index]]
         marked.append(each._replace(kind=STITCHED) if inside else each)
     return marked

@@ -127,8 +127,8 @@ def draw_timeline(log: DeviceRecording) -> Any:
     by_stack = bool(log.alloc_stack.any())
     keys = innermost(log) if by_stack else log.alloc_tag
     area = log.alloc_size * (log.alloc_end.astype(float) - log.alloc_begin)
-    distinct, which = np.unique(keys, return_inverse=True)
-    largest = distinct[np.argsort(-np.bincount(which, area), kind="stable")[:LAYERS]].tolist()
+    distinct, group = np.unique(keys, return_inverse=True)
+    largest = distinct[np.argsort(-np.bincount(group, area), kind="stable")[:LAYERS]].tolist()
     names = [label_of(log, key) if by_stack else log.recording.strings[key] or "no tag" for key in largest]
     chosen = [keys == key for key in largest] + [~np.isin(keys, largest)]
     layers = [log.live(each)[events + 1] for each in chosen if each.any()]
@@ -217,10 +217,8 @@ def draw_flame(log: DeviceRecording) -> Any:
     title = f"{amount(live.max())} live at the peak (event {peak}), by stack"
     drawn, axes = figure(log, title, 7.0, ("top", "right", "left"))
     stacks = [stack[::-1][: DEEPEST + 1] or (-1,) for stack in recording.stacks]
-    places = log.live_at(peak)
-    paths = zip(
-        map(stacks.__getitem__, log.alloc_stack[places]), log.alloc_size[places].tolist(), strict=True
-    )
+    rows = log.live_at(peak)
+    paths = zip(map(stacks.__getitem__, log.alloc_stack[rows]), log.alloc_size[rows].tolist(), strict=True)
     shown = [each for each in boxes(paths, None, LEAST, lambda inner: -inner[1].size) if each[2]]
     for frame, wide, depth, left in shown:
         name = recording.strings[recording.frames[frame][2]] if frame >= 0 else "no stack"
@@ -265,8 +263,8 @@ def write_plot(
     recording = Recording(snapshot)
     logs = [each for each in recording.devices if device is None or each.device == device]
     if not logs:
-        known = ", ".join(str(each.device) for each in recording.devices)
-        raise ValueError(f"device {device} is not in the snapshot, which has {known}")
+        devices = ", ".join(str(each.device) for each in recording.devices)
+        raise ValueError(f"device {device} is not in the snapshot, which has {devices}")
     picture = io.BytesIO()
     KINDS[kind](logs[0]).savefig(picture, dpi=110, format=Path(path).suffix[1:].lower())
     files.write(path, [picture.getvalue()])

@@ -49,8 +49,8 @@ class Places(dict[Any, int]):
     """The place of each value, in the order in which they are asked for."""
 
     def __missing__(self, value: Any) -> int:
-        place = self[value] = len(self)
-        return place
+        index = self[value] = len(self)
+        return index
 
     def column(self, values: Iterable[Any]) -> Column:
         return np.array([self[value] for value in values], np.int32)
@@ -64,9 +64,9 @@ def plain(value: Any) -> str:
 def bounded(values: list[int], bits: int, what: str, key: str) -> list[int]:
     """Integers as they are; ValueError says which one has too many bits."""
     if values and max(values) >= 1 << bits:
-        place = next(place for place, value in enumerate(values) if value >= 1 << bits)
+        index = next(index for index, value in enumerate(values) if value >= 1 << bits)
         raise ValueError(
-            f"{what} {place}: {key} is {brief(values[place])}; a number below 2**{bits} is needed"
+            f"{what} {index}: {key} is {brief(values[index])}; a number below 2**{bits} is needed"
         )
     return values
 
@@ -135,15 +135,15 @@ class Recording:
         """The place of a stack; a list that was seen before is known by its identity."""
         if not frames:
             return 0
-        place = self.known_stacks.get(id(frames))
-        if place is None:
-            places = []
+        index = self.known_stacks.get(id(frames))
+        if index is None:
+            frame_indices = []
             for frame in frames[:MOST_FRAMES]:
                 line = frame["line"] if frame["line"] < 1 << 31 else 0
                 key = self.string(frame["filename"]), line, self.string(frame["name"])
-                places.append(self.frame_places[key])
-            place = self.known_stacks[id(frames)] = self.stack_places[tuple(places)]
-        return place
+                frame_indices.append(self.frame_places[key])
+            index = self.known_stacks[id(frames)] = self.stack_places[tuple(frame_indices)]
+        return index
 
     def frame_texts(self, stack: int) -> list[tuple[str, int, str]]:
         """(filename, line, name) of a stack's frames, innermost first."""
@@ -216,10 +216,10 @@ class DeviceRecording:
         """Notes what is mapped at the end.  Returns the live blocks, by address."""
         recording = self.recording
         blocks: dict[int, Block] = {}
-        for place, segment in enumerate(segments):
-            what = f"device {self.device}: segment {place}"
+        for index, segment in enumerate(segments):
+            title = f"device {self.device}: segment {index}"
             at, total = segment["address"], segment["total_size"]
-            stream, pool = self.stream_places[segment["stream"]], self.pool_of(segment, what) or 0
+            stream, pool = self.stream_places[segment["stream"]], self.pool_of(segment, title) or 0
             kind = EXPANDABLE if segment.get("is_expandable") else PLAIN
             stack = recording.stack(segment.get("frames"))
             self.final.append(Range(at, total, -1, 0, stream, pool, stack, kind))
@@ -235,7 +235,7 @@ class DeviceRecording:
                 at += whole
             if max(last, at) >= 1 << ADDRESS_BITS:
                 end = brief(max(last, at))
-                raise ValueError(f"{what} ends at {end}; an address below 2**{ADDRESS_BITS} is needed")
+                raise ValueError(f"{title} ends at {end}; an address below 2**{ADDRESS_BITS} is needed")
         self.final.sort()
         return blocks
 
@@ -258,7 +258,7 @@ class DeviceRecording:
         times = column("time_us")
         self.first_us = times[0] if times else 0
         self.times: Column = np.maximum.accumulate(np.array(times, np.float64)) - self.first_us
-        names = Places({name: place for place, name in enumerate(FIRST_ACTIONS)})
+        names = Places({name: index for index, name in enumerate(FIRST_ACTIONS)})
         actions = names.column(plain(entry["action"]) for entry in entries)
         self.actions: list[str] = list(names)
         if len(self.actions) > ACTION_LIMIT:
@@ -274,11 +274,11 @@ class DeviceRecording:
         )
         self.tag: Column = np.array([recording.string(tag) for tag in tags], np.int32)
         self.thread: Column = np.array(column("thread"), np.float64)
-        pools = [self.pool_of(entry, f"{what} {place}") for place, entry in enumerate(entries)]
-        known = [
+        pools = [self.pool_of(entry, f"{what} {index}") for index, entry in enumerate(entries)]
+        pools_known = [
             self.pool_at(at) if pool is None else pool for at, pool in zip(addresses, pools, strict=True)
         ]
-        self.pool: Column = np.array(known, np.int32)
+        self.pool: Column = np.array(pools_known, np.int32)
         self.streams: list[int] = list(self.stream_places)
         self.pools: list[tuple[int, int]] = list(self.pool_places)
 
@@ -286,9 +286,9 @@ class DeviceRecording:
 
     def pool_at(self, address: int) -> int:
         """The pool of the segment that holds an address at the end, where the event does not say it."""
-        place = bisect_right(self.final, address, key=START) - 1
-        if place >= 0 and address < self.final[place].address + self.final[place].size:
-            return self.final[place].pool
+        index = bisect_right(self.final, address, key=START) - 1
+        if index >= 0 and address < self.final[index].address + self.final[index].size:
+            return self.final[index].pool
         return 0
 
     def find_lifetimes(self, blocks: dict[int, Block]) -> None:
@@ -297,29 +297,29 @@ class DeviceRecording:
         never = self.count
         rows: list[list[int]] = []  # of each allocation: its first event, begin, freed, end
         open_at: dict[int, int] = {}
-        ours = np.flatnonzero(self.action <= completed)
+        events = np.flatnonzero(self.action <= completed)
         owners = []
         for index, action, address in zip(
-            ours.tolist(), self.action[ours].tolist(), self.address[ours].tolist(), strict=True
+            events.tolist(), self.action[events].tolist(), self.address[events].tolist(), strict=True
         ):
-            place = open_at.get(address)
-            if place is None and action != alloc:  # allocated before the first event
-                place = open_at[address] = len(rows)
+            row = open_at.get(address)
+            if row is None and action != alloc:  # allocated before the first event
+                row = open_at[address] = len(rows)
                 rows.append([index, -1, never, never])
-            if place is not None:
-                rows[place][2] = index if action == requested else min(rows[place][2], index)
+            if row is not None:
+                rows[row][2] = index if action == requested else min(rows[row][2], index)
                 if action != requested:  # if it is allocated anew, its free was not recorded
-                    rows[place][3] = index
+                    rows[row][3] = index
                     del open_at[address]
             if action == alloc:
-                place = open_at[address] = len(rows)
+                row = open_at[address] = len(rows)
                 rows.append([index, index, never, never])
-            owners.append(place)
+            owners.append(row)
         first, begin, freed, end = np.array(rows, np.int32).reshape(-1, 4).T
         whole, stack = np.zeros(len(rows)), np.where(begin < 0, 0, self.stack[first])
         for at in blocks.keys() & open_at.keys():
-            place, block = open_at[at], blocks[at]
-            whole[place], stack[place] = block.whole, stack[place] or block.stack
+            row, block = open_at[at], blocks[at]
+            whole[row], stack[row] = block.whole, stack[row] or block.stack
         # Those that no event tells of were allocated before the first one.
         others = [block for at, block in blocks.items() if at not in open_at]
         order = np.argsort(np.append(begin, [-1] * len(others)), kind="stable")
@@ -337,10 +337,10 @@ class DeviceRecording:
         self.alloc_pool: Column = joined(self.pool[first], *(block.pool for block in others))
         self.alloc_stack: Column = joined(stack, *(block.stack for block in others))
         self.alloc_tag: Column = joined(self.tag[first], *(block.tag for block in others))
-        places = np.empty(len(order), np.int32)
-        places[order] = np.arange(len(order))
+        new_index = np.empty(len(order), np.int32)
+        new_index[order] = np.arange(len(order))
         self.allocation: Column = np.full(self.count, -1, np.int32)
-        self.allocation[ours] = places[np.array(owners, np.intp)]
+        self.allocation[events] = new_index[np.array(owners, np.intp)]
 
     def find_mapped(self) -> None:
         moved = self.size * np.array([RESERVES.get(name, 0) for name in self.actions])[self.action]
@@ -370,9 +370,9 @@ class DeviceRecording:
 
     def events_of(self, *names: str) -> list[int]:
         """The indices of the events with one of these actions."""
-        wanted = [place for place, name in enumerate(self.actions) if name in names]
-        found: list[int] = np.flatnonzero(np.isin(self.action, wanted)).tolist()
-        return found
+        numbers = [number for number, name in enumerate(self.actions) if name in names]
+        indices: list[int] = np.flatnonzero(np.isin(self.action, numbers)).tolist()
+        return indices
 
     def level_moves(self) -> None:
         """While pages move from one range to another they are reserved though they are mapped nowhere."""

@@ -150,6 +150,28 @@ static int pool_get_access(int *out, uintptr_t pool, const int *location) {
     *out = pool == 0xA000u + location[1] ? 3 : access_by_peer[location[1] & 0xF];
     return location[0] == 1 ? 0 : INVALID_VALUE;
 }
+/* Pools that the caller makes; a handle tells the device and the limit.  The props: what kind of memory, how it leaves the
+ * process (files), type and number of the location, and the limit behind 8 bytes more. */
+static int pool_create(uintptr_t *out, const int *props) {
+    *out = 0xC0000 + (unsigned)props[3] + *(const size_t *)(props + 6) * 0x100000;
+    return props[0] == 1 && props[1] == 1 && props[2] == 1 ? 0 : INVALID_VALUE;
+}
+static int pool_import(uintptr_t *out, uintptr_t file, int type, uint64_t flags) {
+    WANT_CONTEXT;
+    *out = 0xD0000 + file;
+    return type == 1 && flags == 0 ? 0 : INVALID_VALUE;
+}
+static int pointer_export(char *out, uintptr_t address) { WANT_CONTEXT; memset(out, (int)(address & 0xFF), 64); return 0; }
+static int pointer_import(uintptr_t *out, uintptr_t pool, const char *data) {
+    WANT_CONTEXT;
+    *out = pool + (unsigned char)data[63];
+    return 0;
+}
+static int function_name(const char **out, uintptr_t function) {
+    WANT_CONTEXT;
+    *out = "kernel of the stand-in";
+    return function ? 0 : INVALID_VALUE;
+}
 /* Batches of copies, in the forms of 12.8, 13.0 and 13.2; attributes: order, two locations of type and id, flags. */
 static int batch(const char *form, size_t count, const int *with, uintptr_t stream) {
     note("%s %zu on %#lx: order %d, src %d %d, dst %d %d, flags %d\n", form, count, (unsigned long)stream, with[0], with[1], with[2], with[3], with[4], with[5]);
@@ -359,6 +381,10 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuMemGetDefaultMemPool", 13000, pool_of}, {"cuGraphNodeGetToolsId", 13010, wants_context},
     {"cuGraphExecGetId", 13010, wants_context},
     {"cuMemPoolSetAccess", 11020, pool_set_access}, {"cuMemPoolGetAccess", 11020, pool_get_access},
+    {"cuMemPoolCreate", 11020, pool_create}, {"cuMemPoolDestroy", 11020, harmless},
+    {"cuMemPoolExportToShareableHandle", 11020, wants_context},
+    {"cuMemPoolImportFromShareableHandle", 11020, pool_import}, {"cuFuncGetName", 12030, function_name},
+    {"cuMemPoolExportPointer", 11020, pointer_export}, {"cuMemPoolImportPointer", 11020, pointer_import},
     {"cuIpcOpenMemHandle", 11000, wants_context}, {"cuIpcCloseMemHandle", 4010, wants_context},
 };
 

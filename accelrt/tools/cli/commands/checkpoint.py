@@ -19,9 +19,9 @@ from accelrt.tools.cli.text import put
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", metavar="PID", type=int, help="the process")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--restore", action="store_true", help="give its GPUs back and let it run on")
-    what.add_argument("--state", action="store_true", dest="asks", help="change nothing")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--restore", action="store_true", help="give its GPUs back and let it run on")
+    actions.add_argument("--state", action="store_true", dest="asks", help="change nothing")
     parser.add_argument(
         "--to",
         dest="devices",
@@ -44,10 +44,10 @@ def pair(text: str) -> tuple[int | str, int | str]:
     old, equals, new = text.partition("=")
     if not (old and equals and new):
         raise argparse.ArgumentTypeError(f"{text} is not OLD=NEW")
-    return named(old), named(new)
+    return device_of_text(old), device_of_text(new)
 
 
-def named(text: str) -> int | str:
+def device_of_text(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 

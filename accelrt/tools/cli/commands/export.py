@@ -62,6 +62,7 @@ ECC = "corrected_volatile uncorrected_volatile corrected_aggregate uncorrected_a
 WAYS = "sent received"
 IN_USE = "Part of the last period in which memory was in use."
 ECC_HELP = "Errors of memory; volatile: since the driver was loaded."
+REMAPPED_HELP = "Rows of memory replaced by spare ones."
 PCIE_HELP = "Over PCIe, in the last 20 ms."
 NVLINK_HELP = "Over all NVLinks since the driver was loaded."
 HELD_BACK = "1 for each reason that holds the clocks back."
@@ -81,10 +82,7 @@ METRICS = (
     Metric("performance_state", "0 (fastest) to 15.", "performance_state"),
     Metric("throttled", HELD_BACK, "throttle_reasons", labels=("reason",)),
     Metric("ecc_errors", ECC_HELP, "ecc_errors", ECC, labels=("kind", "since")),
-    Metric(
-        *("remapped_rows", "Rows of memory replaced by spare ones.", "remapped_rows"),
-        *("corrected uncorrected", 1, ("kind",)),
-    ),
+    Metric("remapped_rows", REMAPPED_HELP, "remapped_rows", "corrected uncorrected", labels=("kind",)),
     Metric("pcie_bytes_per_second", PCIE_HELP, "pcie_throughput", WAYS, labels=("way",)),
     Metric("nvlink_bytes", NVLINK_HELP, "nvlink_throughput", WAYS, labels=("way",), counts=True),
 )
@@ -130,11 +128,13 @@ class Collector:
             ]
             kind = counter if each.counts else gauge
             yield filled(kind, f"device_{each.name}", each.help, (*LABELS, *each.labels), rows)
-        places = {device.uuid: labels for device, labels in labelled}
+        by_uuid = {device.uuid: labels for device, labels in labelled}
         for name, text, attribute in PROCESS_METRICS:
             figures = [(process, getattr(process, attribute)) for process in sample.processes]
             rows = [
-                (process_labels(process, places), figure) for process, figure in figures if figure is not None
+                (process_labels(process, by_uuid), figure)
+                for process, figure in figures
+                if figure is not None
             ]
             yield filled(gauge, name, text, OF_PROCESS, rows)
 

@@ -140,12 +140,12 @@ def about(path: Path) -> str:
     """Returns what a trace file has, as a line; empty where it is not there."""
     try:
         with open(path, "rb") as file:
-            found = compact_form.outline(file, str(path))
+            outline = compact_form.outline(file, str(path))
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         return ""
     except (OSError, SnapshotError) as error:
         return str(error)
-    lost = f"; the ring lost {found.missing:,} events before they were written" if found.missing else ""
-    cut = "" if found.complete else "; the process was stopped before it could end the file"
-    return f"{found.events:,} events in {path} ({size_text(size)}){lost}{cut}"
+    lost = f"; the ring lost {outline.missing:,} events before they were written" if outline.missing else ""
+    cut = "" if outline.complete else "; the process was stopped before it could end the file"
+    return f"{outline.events:,} events in {path} ({size_text(size)}){lost}{cut}"

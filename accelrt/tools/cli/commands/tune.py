@@ -86,7 +86,7 @@ class Tuner:
 
     def run(self) -> Trial:
         """Rounds of trials, until one brings nothing better.  Returns the best."""
-        passes = [self.tried("") for _ in range(PASSES)]
+        passes = [self.run_trial("") for _ in range(PASSES)]
         self.trials[""] = passes[0]
         self.times = [each.ns_per_event for each in passes]
         self.try_all(candidates("", self.keys, self.capacity > 0))
@@ -109,11 +109,11 @@ class Tuner:
         try:
             for done, text in enumerate(new):
                 progress.update(done)
-                self.trials[text] = self.tried(text)
+                self.trials[text] = self.run_trial(text)
         finally:
             progress.finish()
 
-    def tried(self, text: str) -> Trial:
+    def run_trial(self, text: str) -> Trial:
         variables = {name: value for name, value in os.environ.items() if name not in UNSET}
         done = subprocess.run(
             [
@@ -128,11 +128,11 @@ class Tuner:
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
             raise RuntimeError(f"the trial of {text or 'the defaults'!r} failed: {last[0]}")
-        found = json.loads(done.stdout)
-        self.line = found["driver"]
-        peak, ooms = found["peak_reserved"], found["ooms"]
+        figures = json.loads(done.stdout)
+        self.line = figures["driver"]
+        peak, ooms = figures["peak_reserved"], figures["ooms"]
         lost = None if ooms or not peak else round(1 - self.trace.peak_live / peak, 6)
-        return Trial(text, peak, lost, found["driver_calls"], found["ns_per_event"], ooms)
+        return Trial(text, peak, lost, figures["driver_calls"], figures["ns_per_event"], ooms)
 
 
 def print_trial(path: str, driver: str, capacity: str) -> None:

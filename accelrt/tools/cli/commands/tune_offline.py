@@ -50,13 +50,13 @@ def run(files: Sequence[str], modules: Sequence[str], driver: str | None, output
     def tell(operation: str, params: str, reason: str) -> None:
         skipped.append(f"accelrt tune offline: {operation},{params} is not tuned: {reason}")
 
-    found = offline.tune_each(lines, tell)
-    if found:
-        rows = [[one.operation, one.params, one.candidate, f"{one.time:.4g}"] for one in found]
+    tuned = offline.tune_each(lines, tell)
+    if tuned:
+        rows = [[one.operation, one.params, one.candidate, f"{one.time:.4g}"] for one in tuned]
         put(table(["operation", "arguments", "fastest", "ms"], rows))
-    known = len(lines) - len(found) - len(skipped)
-    place = tunable.get_filename()
-    put(f"{len(found)} tuned, {known} known before, {len(skipped)} left out; results in {place}")
+    known = len(lines) - len(tuned) - len(skipped)
+    path = tunable.get_filename()
+    put(f"{len(tuned)} tuned, {known} known before, {len(skipped)} left out; results in {path}")
     for line in skipped:
         put(line, file=sys.stderr)
     return 1 if skipped else 0

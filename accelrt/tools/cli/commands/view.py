@@ -37,10 +37,10 @@ def run(snapshot: str, output: str | None, suffix: str, opens: bool, since: str 
         suffix = f".since.{Path(since).name}{suffix}"
     title = Path(snapshot).name if since is None else f"{Path(snapshot).name} since {Path(since).name}"
 
-    def write(found: dict[str, Any], path: Path) -> int:
+    def write(snapshot: dict[str, Any], path: Path) -> int:
         if output is None:
             refuse_another(path, title)
-        return write_page(found, path, title, before)
+        return write_page(snapshot, path, title, before)
 
     page = snapshots.convert(snapshot, output, suffix, write)
     if opens and not webbrowser.open(page.resolve().as_uri()):

@@ -71,9 +71,9 @@ class Keys:
 
 def parsed(typed: bytes) -> list[str]:
     """Keys of what a terminal sent at once."""
-    found = []
+    keys = []
     while typed:
         arrow = next((one for one in ARROWS if typed.startswith(one)), b"")
-        found.append(ARROWS[arrow] if arrow else chr(typed[0]))
+        keys.append(ARROWS[arrow] if arrow else chr(typed[0]))
         typed = typed[len(arrow) or 1 :]
-    return found
+    return keys

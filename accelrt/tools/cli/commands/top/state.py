@@ -49,8 +49,8 @@ class State:
             self.note(process, process.pid, 100 * (process.live or 0) / reserved if reserved else None)
         here: set[tuple[str, str | int]] = {(one.uuid, one.pid) for one in sample.processes}
         here |= {(one.uuid, name) for one in sample.devices for name in ("utilization", "memory")}
-        for gone in self.history.keys() - here:
-            del self.history[gone]
+        for uuid in self.history.keys() - here:
+            del self.history[uuid]
 
     def note(self, whose: Device | Process, name: str | int, value: float | None) -> None:
         self.history.setdefault((whose.uuid, name), deque(maxlen=LOOKS)).append(value)
@@ -88,7 +88,7 @@ class State:
         """All, sorted; those that do not have what it goes by come last."""
         order = {device.uuid: place for place, device in enumerate(self.sample.devices)}
         _, value, greatest = SORTS[self.sort]
-        found = sorted(self.sample.processes, key=lambda one: (one.pid, order.get(one.uuid, -1)))
-        known = [one for one in found if value(one, order) is not None]
-        known.sort(key=lambda one: value(one, order), reverse=greatest != self.reversed)
-        return known + [one for one in found if value(one, order) is None]
+        rows = sorted(self.sample.processes, key=lambda one: (one.pid, order.get(one.uuid, -1)))
+        sortable = [one for one in rows if value(one, order) is not None]
+        sortable.sort(key=lambda one: value(one, order), reverse=greatest != self.reversed)
+        return sortable + [one for one in rows if value(one, order) is None]

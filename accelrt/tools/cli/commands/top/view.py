@@ -57,17 +57,17 @@ class Page:
         """Returns the end of what is too long."""
         return "ellipsis" if self.has_bars else "crop"
 
-    def table(self, columns: Sequence[Column[T]], things: Iterable[T]) -> Table:
+    def table(self, columns: Sequence[Column[T]], rows: Iterable[T]) -> Table:
         """A row a thing; the texts are taken as they are."""
-        made = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
+        grid = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
         for name, width, side, _ in columns:
             room: dict[str, Any] = {"width": width} if width else {"ratio": 1, "min_width": 1}
             room |= {"justify": side, "overflow": self.overflow}
-            made.add_column(name, no_wrap=True, **room)
-        for thing in things:
-            cells = [cell(thing) for *_, cell in columns]
-            made.add_row(*(self.text(one) if isinstance(one, str) else self.text(*one) for one in cells))
-        return made
+            grid.add_column(name, no_wrap=True, **room)
+        for row in rows:
+            cells = [cell(row) for *_, cell in columns]
+            grid.add_row(*(self.text(one) if isinstance(one, str) else self.text(*one) for one in cells))
+        return grid
 
     def sparkline(self, looks: list[float | None], width: int) -> str:
         """Percentages as bars, the newest at the right; a blank where there was no reading."""
@@ -174,11 +174,11 @@ def process_columns(state: State, page: Page) -> list[Column[Process]]:
     arrow = ("▼" if down else "▲") if page.has_bars else ("v" if down else "^")
     names = {key: name for key, (name, _, _) in SORTS.items()} | {"d": "#"}
     names[state.sort] += arrow
-    places = {device.uuid: place_of(device) for device in state.sample.devices}
+    names_of = {device.uuid: place_of(device) for device in state.sample.devices}
     columns: list[Column[Process]] = [
         (names["p"], 8, "right", lambda one: str(one.pid)),
         (names["u"], 8, "left", lambda one: one.user),
-        (names["d"], 3, "right", lambda one: places.get(one.uuid, "-")),
+        (names["d"], 3, "right", lambda one: names_of.get(one.uuid, "-")),
         (names["m"], 9, "right", lambda one: short(one.memory)),
         (names["r"], 9, "right", lambda one: short(one.reserved)),
         (names["l"], 9, "right", lambda one: short(one.live)),

@@ -1,0 +1,127 @@
+"""The handle of a driver's pool, and descriptors of its memory, which processes send each other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from accelrt.core.process import Owned
+from accelrt.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Self
+
+PAYLOAD_BYTES = 64  # CUmemPoolPtrExportData
+
+
+def close_file(answer: tuple[int, int]) -> None:
+    """Closes a descriptor that a row gave: (code, number)."""
+    code, number = answer
+    if code == 0:
+        os.close(number)
+
+
+@dataclass(frozen=True)
+class IPCBufferDescriptor:
+    """Memory of a DriverPool as another process opens it, beside the pool's handle: a value that pickles.
+
+    Attributes:
+        payload: bytes, 64, the driver's.
+        nbytes: int.
+    Raises:
+        ValueError, TypeError: payload is no bytes of that length, or nbytes no int from 1 on.
+    """
+
+    payload: bytes
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.payload, bytes) or len(self.payload) != PAYLOAD_BYTES:
+            raise ArgumentError(f"payload is {self.payload!r:.60}; it has {PAYLOAD_BYTES} bytes")
+        if isinstance(self.nbytes, bool) or not isinstance(self.nbytes, int) or self.nbytes < 1:
+            raise ArgumentError(f"nbytes is {self.nbytes!r}; pass bytes as int, 1 or more")
+
+
+class IPCAllocationHandle:
+    """A pool as another process opens it: a file descriptor with an owner, of DriverPool.allocation_handle.
+
+    It pickles where multiprocessing sends it, to a process that is started, through a pipe or a queue, and is
+    a descriptor of that process's there.  Others send fileno() by their own means (SCM_RIGHTS).
+
+    Raises:
+        TypeError: it is made otherwise, or copied.
+    """
+
+    __slots__ = ("__weakref__", "_owned")
+
+    _owned: Owned[tuple[int, int]]
+
+    def __init__(self) -> None:
+        raise TypeError("an IPCAllocationHandle is made by DriverPool.allocation_handle")
+
+    @classmethod
+    def _of(cls, owned: Owned[tuple[int, int]]) -> Self:
+        handle = cls.__new__(cls)
+        handle._owned = owned
+        return handle
+
+    def fileno(self) -> int:
+        """Returns the number of the descriptor.
+
+        Raises:
+            ValueError: it was closed.
+        """
+        answer = self._owned.value
+        if answer is None:
+            raise ArgumentError("the handle was closed; ask the pool for another one")
+        return answer[1]
+
+    def close(self) -> None:
+        """Closes the descriptor; again, it does nothing.  Who has opened the pool keeps it."""
+        self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.reduction import DupFd
+
+        return receive, (DupFd(self.fileno()),)
+
+    def __copy__(self) -> Self:
+        raise TypeError(
+            "an IPCAllocationHandle cannot be copied: it owns a descriptor; ask the pool for another one"
+        )
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()
+
+    def __repr__(self) -> str:
+        answer = self._owned.value
+        return f"<accelrt.memory.IPCAllocationHandle {'closed' if answer is None else answer[1]}>"
+
+
+def receive(sent: Any) -> IPCAllocationHandle:
+    """Makes the handle of a process that multiprocessing sent one to."""
+    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_file))
+
+
+def file_number(handle: IPCAllocationHandle | int) -> int:
+    """The number of a file descriptor, of a handle or given as one."""
+    if isinstance(handle, IPCAllocationHandle):
+        return handle.fileno()
+    if isinstance(handle, bool) or not isinstance(handle, int):
+        raise ArgumentTypeError(
+            f"handle is of type {type(handle).__name__}; pass an IPCAllocationHandle, or a file descriptor "
+            "as int"
+        )
+    if not 0 <= handle < 1 << 31:
+        raise ArgumentError(f"handle is {handle}; a file descriptor is an int from 0 on")
+    return handle

@@ -1,0 +1,106 @@
+"""The current resource of a device, on one thread or on all."""
+
+from __future__ import annotations
+
+import threading
+
+from accelrt.errors import ArgumentError
+from accelrt.resources.resource import DeviceResource, Resource
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import NoReturn
+
+    from accelrt.annotations import DeviceArgument
+
+
+entered = threading.local()  # .stack: [Resource] of use_resource(), the outermost first
+of_devices: dict[int, Resource] = {}  # ordinal -> Resource of all threads
+
+
+def entered_here() -> list[Resource]:
+    stack: list[Resource] = entered.__dict__.setdefault("stack", [])
+    return stack
+
+
+def checked_resource(resource: object) -> Resource:
+    if not isinstance(resource, Resource):
+        raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource")
+    return resource
+
+
+def current_resource(device: DeviceArgument | None = None) -> Resource:
+    """Returns the resource that is current for a device: DeviceBuffers come from it unless told of another.
+
+    Arguments:
+        device: int, "cuda:1", ...; None is the current device.
+    Returns:
+        Resource: the innermost use_resource() of the thread, else that of set_current_resource(), else a
+            DeviceResource.
+    """
+    default = DeviceResource(device)
+    for resource in reversed(entered_here()):
+        if resource.device_index == default.device_index:
+            return resource
+    return of_devices.setdefault(default.device_index, default)
+
+
+def set_current_resource(resource: Resource | None, device: DeviceArgument | None = None) -> None:
+    """Makes a resource current for its device, on all threads.
+
+    Arguments:
+        resource: Resource; None is a DeviceResource again.
+        device: int, "cuda:1", ...: where resource is None the device that is meant; else it has to be the
+            resource's.  None is the resource's, or the current one.
+    Raises:
+        TypeError: resource is none.
+        ValueError: it is of another device, or the thread is in use_resource() for that device, whose end
+            would undo it.
+
+    What is allocated keeps the resource that it came from.
+    """
+    chosen = DeviceResource(device) if resource is None else checked_resource(resource)
+    ordinal = chosen.device_index
+    if device is not None and DeviceResource(device).device_index != ordinal:
+        raise ArgumentError(f"resource is {resource!r}; it is of device {ordinal}, not of {device!r}")
+    if any(inner.device_index == ordinal for inner in entered_here()):
+        raise ArgumentError(
+            f"the thread is in use_resource() for device {ordinal}; leave it, or enter another one inside"
+        )
+    of_devices[ordinal] = chosen
+
+
+class use_resource:
+    """The context in which a resource is current for its device on the calling thread.
+
+        with accelrt.resources.use_resource(resource):
+            buffer = accelrt.resources.DeviceBuffer(4096)
+
+    Arguments:
+        resource: Resource.
+    Raises:
+        TypeError: resource is none.
+        RuntimeError: it is left where it is not the innermost one.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = checked_resource(resource)
+
+    def __enter__(self) -> Resource:
+        entered_here().append(self._resource)
+        return self._resource
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack = entered_here()
+        if not stack or stack[-1] is not self._resource:
+            raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
+        stack.pop()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied: it is of one thread; make another one of "
+            "the same resource"
+        )

@@ -1,0 +1,252 @@
+"""Rows of the driver's stream-ordered pools: a device's own, and those that leave the process."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_process_rows import OPENED, child
+
+MIB = 1 << 20
+THRESHOLD, RESERVED, USED, MOST_USED = 4, 5, 7, 8  # CUmemPool_attribute
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, NOT_SUPPORTED, UNSUPPORTED = 1, 2, 101, 801, 900
+READ, WRITTEN = 1, 3
+
+OTHER_PROCESS = """
+pool = must(rows.pool_import(0, int(sys.argv[2])))
+assert rows.pool_export(pool)[0] == 1  # what is another process's is not handed on
+assert rows.pool_alloc(0, 0, pool, 4096)[0] != 0
+memory = must(rows.pool_pointer_import(0, pool, bytes.fromhex(sys.argv[3])))
+seen = np.zeros(4096, np.uint8)
+must(rows.copy(0, 0, seen.ctypes.data, memory, seen.nbytes))
+must(rows.fill(0, 0, memory, 8, 1, seen.nbytes))
+must(rows.device_synchronize(0))
+if sys.argv[1] == "host":
+    assert rows.pool_pointer_export(0, memory)[0] == 1
+must(rows.async_free(0, 0, memory))
+must(rows.device_synchronize(0))
+must(rows.pool_destroy(pool))
+print(set(seen.tolist()))
+"""
+
+KILLED = """
+import os, signal
+pool = must(rows.pool_create(0, 1 << 26))
+memory = must(rows.pool_alloc(0, 0, pool, 4096))
+must(rows.fill(0, 0, memory, 9, 1, 4096))
+must(rows.device_synchronize(0))
+file = must(rows.pool_export(pool))
+os.set_inheritable(file, True)
+pointer = must(rows.pool_pointer_export(0, memory))
+os.write(1, pointer)
+import socket
+with socket.socket(fileno=int(sys.argv[2])) as connection:
+    socket.send_fds(connection, [b"x"], [file])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def pool(rows):
+    """A pool that the test makes."""
+    code, made = rows.pool_create(0, 64 * MIB)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver makes no pools that leave the process")
+    assert code == 0
+    yield made
+    rows.ok("device_synchronize", 0)
+    rows.ok("pool_destroy", made)
+
+
+def allocated(rows, pool, size=MIB):
+    return rows.ok("pool_alloc", 0, 0, pool, size)
+
+
+def freed(rows, *addresses):
+    for address in addresses:
+        rows.ok("async_free", 0, 0, address)
+    rows.ok("device_synchronize", 0)
+
+
+def test_a_device_has_a_pool_of_its_memory(rows, stream):
+    code, address = rows.async_alloc(0, stream, MIB)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the device has no such pool")
+    assert rows.ok("async_get", 0, USED) >= MIB
+    assert rows.ok("pointer_range", address)[:2] == (2, 0)
+    rows.ok("fill", 0, stream, address, 5, 1, MIB)
+    rows.ok("stream_synchronize", 0, stream)
+    assert (rows.read(address, MIB) == 5).all()
+    rows.ok("async_free", 0, stream, address)
+    rows.ok("stream_synchronize", 0, stream)
+    rows.ok("async_trim", 0, 0, 0)
+    assert rows.ok("async_get", 0, RESERVED) >= rows.ok("async_get", 0, USED)
+
+
+def test_memory_that_was_freed_serves_its_stream_at_once_and_another_one_when_it_is_past(
+    rows, on_host, stream, other
+):
+    rows.ok("async_set", 0, THRESHOLD, 1 << 40)
+    address = rows.ok("async_alloc", 0, stream, MIB)
+    gate = rows.gate(stream)
+    rows.ok("async_free", 0, stream, address)
+    second = rows.ok("async_alloc", 0, other, MIB)
+    assert second != address
+    assert rows.ok("async_alloc", 0, stream, MIB) == address
+    rows.ok("async_free", 0, stream, address)
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    third = rows.ok("async_alloc", 0, other, MIB)
+    assert third == address
+    rows.ok("async_free", 0, other, second)
+    rows.ok("memory_free", 0, third)
+    rows.alive["memory_alloc"] += 1
+    rows.alive["async_alloc"] -= 1
+    rows.ok("async_set", 0, THRESHOLD, 0)
+    rows.ok("device_synchronize", 0)
+    rows.ok("async_trim", 0, 0, 0)
+    assert rows.ok("async_get", 0, RESERVED) == rows.ok("async_get", 0, USED) == 0
+
+
+def test_no_capture_takes_memory_of_a_pool(rows, pool, stream, on_host):
+    rows.ok("capture_begin", 0, stream, 2)
+    assert rows.async_alloc(0, stream, MIB)[0] == UNSUPPORTED
+    assert rows.pool_alloc(0, stream, pool, MIB)[0] == UNSUPPORTED
+    rows.ok("graph_destroy", rows.ok("capture_end", 0, stream))
+
+
+def test_a_pool_gives_memory_counts_it_and_keeps_what_is_idle(rows, pool):
+    first, second = allocated(rows, pool), allocated(rows, pool, 5000)
+    assert first != second
+    assert rows.ok("pool_get", pool, USED) >= MIB + 5000
+    rows.ok("fill", 0, 0, first, 3, 1, MIB)
+    rows.ok("fill", 0, 0, second, 4, 1, 5000)
+    assert (rows.read(first, MIB) == 3).all()
+    assert (rows.read(second, 5000) == 4).all()
+    rows.ok("pool_set", pool, THRESHOLD, 1 << 40)
+    freed(rows, first, second)
+    assert rows.ok("pool_get", pool, USED) == 0
+    assert rows.ok("pool_get", pool, RESERVED) >= MIB
+    assert rows.ok("pool_get", pool, MOST_USED) >= MIB + 5000
+    rows.ok("pool_trim", pool, 0)
+    assert rows.ok("pool_get", pool, RESERVED) == 0
+    again = allocated(rows, pool)
+    freed(rows, again)
+
+
+def test_a_pool_has_no_more_than_its_limit(rows, pool):
+    held = []
+    code = 0
+    while code == 0:
+        code, address = rows.pool_alloc(0, 0, pool, 16 * MIB)
+        held += [address] if code == 0 else []
+        assert len(held) <= 5
+    assert code == OUT_OF_MEMORY
+    assert held
+    freed(rows, *held)
+
+
+def test_other_devices_are_let_into_a_pool(rows, pool):
+    assert rows.ok("pool_access_get", pool, 0) == WRITTEN
+    assert rows.pool_access_get(pool, 64)[0] == INVALID_DEVICE
+    assert rows.pool_access_set(pool, 64, WRITTEN) == INVALID_DEVICE
+    if rows.ok("device_count") > 1 and rows.ok("can_access_peer", 0, 1):
+        rows.ok("pool_access_set", pool, 1, WRITTEN)
+        assert rows.ok("pool_access_get", pool, 1) == WRITTEN
+
+
+def test_a_pool_that_is_destroyed_lives_until_its_memory_is_freed(rows):
+    code, pool = rows.pool_create(0, 0)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver makes no pools that leave the process")
+    address = allocated(rows, pool)
+    rows.ok("pool_destroy", pool)
+    rows.ok("fill", 0, 0, address, 6, 1, MIB)
+    assert (rows.read(address, MIB) == 6).all()
+    freed(rows, address)
+
+
+def test_what_is_no_pool_is_refused(rows, on_host, pool):
+    for row, arguments in (
+        ("pool_destroy", ()), ("pool_export", ()), ("pool_trim", (0,)), ("pool_get", (USED,)),
+        ("pool_set", (THRESHOLD, 0)), ("pool_access_set", (0, WRITTEN)), ("pool_access_get", (0,)),
+    ):  # fmt: skip
+        answer = getattr(rows, row)(12345, *arguments)
+        assert (answer[0] if isinstance(answer, tuple) else answer) == INVALID_VALUE, row
+    assert rows.pool_alloc(0, 0, 12345, MIB)[0] == INVALID_VALUE
+    assert rows.pool_pointer_import(0, 12345, bytes(64))[0] == INVALID_VALUE
+    assert rows.pool_create(0, 1 << 61)[0] == INVALID_VALUE
+    assert rows.pool_set(pool, RESERVED, 1) == INVALID_VALUE
+    assert rows.pool_access_set(pool, 0, READ) == INVALID_VALUE
+    assert rows.pool_alloc(0, 0, pool, 0)[0] == INVALID_VALUE
+    with open("/dev/null") as file:
+        assert rows.pool_import(0, file.fileno())[0] == INVALID_VALUE
+    assert rows.pool_import(0, 12345)[0] == INVALID_VALUE
+    handle = rows.ok("physical_create_shared", 0, 2 * MIB)
+    file = rows.ok("physical_export", handle)
+    assert rows.pool_import(0, file)[0] == INVALID_VALUE
+    os.close(file)
+    rows.ok("physical_release", handle)
+
+
+def test_pointers_are_of_memory_that_is_live_and_of_one_pool(rows, on_host, pool, device):
+    other, address = rows.ok("pool_create", 0, 0), allocated(rows, pool)
+    told = rows.ok("pool_pointer_export", 0, address)
+    files = rows.ok("pool_export", pool), rows.ok("pool_export", other)
+    mine, wrong = rows.ok("pool_import", 0, files[0]), rows.ok("pool_import", 0, files[1])
+    assert rows.pool_pointer_export(0, device)[0] == INVALID_VALUE
+    assert rows.pool_pointer_export(0, address + 4096)[0] == INVALID_VALUE
+    for target, pointer in ((pool, told), (wrong, told), (mine, bytes(64)), (mine, told[:8] + bytes(56))):
+        assert rows.pool_pointer_import(0, target, pointer)[0] == INVALID_VALUE
+    for place, number in ((24, 1 << 62), (24, 0), (24, 4097), (32, 1 << 62), (32, 0)):
+        forged = told[:place] + number.to_bytes(8, "little") + told[place + 8 :]
+        assert rows.pool_pointer_import(0, mine, forged)[0] == INVALID_VALUE
+    opened = rows.ok("pool_pointer_import", 0, mine, told)
+    rows.ok("fill", 0, 0, address, 7, 1, MIB)
+    assert (rows.read(opened, MIB) == 7).all()
+    assert rows.pool_pointer_export(0, opened)[0] == INVALID_VALUE
+    freed(rows, opened, address)
+    assert rows.pool_pointer_export(0, address)[0] == INVALID_VALUE
+    for file in files:
+        os.close(file)
+    for each in (mine, wrong, other):
+        rows.ok("pool_destroy", each)
+
+
+def test_another_process_opens_a_pool_and_its_memory(rows, pool):
+    address = allocated(rows, pool)
+    rows.ok("fill", 0, 0, address, 7, 1, 4096)
+    rows.ok("device_synchronize", 0)
+    file, told = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
+    assert not os.get_inheritable(file)
+    assert child(OPENED + OTHER_PROCESS, rows.driver, file, told.hex(), keep=(file,)) == "{7}"
+    assert (rows.read(address, 4096) == 8).all()
+    os.close(file)
+    freed(rows, address)
+
+
+def test_memory_of_a_process_that_was_killed_stays_until_it_is_freed_here(rows, pool):
+    here, there = socket.socketpair()
+    with here, there:
+        other = subprocess.Popen(
+            [sys.executable, "-c", OPENED + KILLED, rows.driver, str(there.fileno())],
+            stdout=subprocess.PIPE,
+            pass_fds=[there.fileno()],
+        )
+        pointer = other.stdout.read()
+        assert other.wait(60) == -signal.SIGKILL
+        _, [file], _, _ = socket.recv_fds(here, 1, 1)
+    opened = rows.ok("pool_import", 0, file)
+    os.close(file)
+    code, address = rows.pool_pointer_import(0, opened, pointer)
+    if rows.driver == "host":
+        assert code == 0
+        assert (rows.read(address, 4096) == 9).all()
+        rows.ok("fill", 0, 0, address, 1, 1, 4096)
+        assert (rows.read(address, 4096) == np.full(4096, 1)).all()
+    if code == 0:
+        freed(rows, address)
+    rows.ok("pool_destroy", opened)

@@ -1,0 +1,295 @@
+"""Pools of the driver's whose memory other processes may have: DriverPool(ipc_enabled=True)."""
+
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+
+import numpy as np
+import pytest
+from child import in_fork
+from other_process import Other
+
+import accelrt
+from accelrt import memory
+from accelrt.memory.driver_pool import DriverMemory
+from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor
+
+NBYTES = 1 << 20
+
+
+@pytest.fixture
+def pool():
+    try:
+        made = memory.DriverPool(ipc_enabled=True, max_size=1 << 26)
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver makes no pools that leave the process")
+    yield made
+    gc.collect()
+    accelrt.synchronize()
+    assert made._owned.value is None or made.used_mem_current == 0
+    made.close()
+
+
+@pytest.fixture
+def other():
+    process = Other(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
+    yield process
+    process.stop()
+
+
+# --- what the other process runs ------------------------------------------------------------------
+
+
+def opened(kept, handle, descriptor):
+    kept["pool"] = memory.DriverPool.from_allocation_handle(handle)
+    kept["memory"] = DriverMemory.from_ipc_descriptor(kept["pool"], descriptor)
+    return seen(kept["memory"])
+
+
+def seen(held):
+    out = np.zeros(held.nbytes, np.uint8)
+    accelrt.copy(out, held)
+    return sorted(set(out.tolist()))
+
+
+def seen_there(kept):
+    return seen(kept["memory"])
+
+
+def filled_there(kept, value):
+    accelrt.copy(kept["memory"], np.full(NBYTES, value, np.uint8))
+    accelrt.synchronize()
+
+
+def closed_there(kept):
+    kept.pop("memory").free()
+    kept.pop("pool").close()
+    accelrt.synchronize()
+
+
+def refused_there(kept):
+    """What the process that opened them says of handing them on."""
+    answers = []
+    for attribute, held in (("allocation_handle", kept["pool"]), ("ipc_descriptor", kept["memory"])):
+        try:
+            getattr(held, attribute)
+        except ValueError as error:
+            answers.append(str(error))
+    try:
+        kept["pool"].allocate(64)
+    except ValueError as error:
+        answers.append(str(error))
+    return answers
+
+
+def made_there(kept):
+    kept["pool"] = memory.DriverPool(ipc_enabled=True)
+    kept["memory"] = kept["pool"].allocate(NBYTES)
+    filled_there(kept, 9)
+    return kept["pool"].allocation_handle, kept["memory"].ipc_descriptor
+
+
+def opened_of_a_third(kept, handle, descriptor):
+    try:
+        pool = memory.DriverPool.from_allocation_handle(handle)
+        DriverMemory.from_ipc_descriptor(pool, descriptor)
+    except accelrt.CudaError as error:
+        return error.name
+    return "opened"
+
+
+# --- memory of such a pool ------------------------------------------------------------------------
+
+
+def test_a_pool_gives_device_memory_and_counts_it(pool):
+    assert pool.is_ipc_enabled
+    assert not pool.is_mapped
+    assert not memory.DriverPool().is_ipc_enabled
+    assert pool.handle != 0
+    assert pool != memory.DriverPool()
+    held = pool.allocate(NBYTES)
+    assert not held.managed
+    assert memory.address_info(held.ptr).kind == "device"
+    assert pool.used_mem_current >= NBYTES
+    accelrt.copy(held, np.full(NBYTES, 3, np.uint8))
+    assert seen(held) == [3]
+    assert repr(held) == f"<accelrt.memory.DriverMemory {NBYTES} bytes, device 0>"
+    array = accelrt.asarray(held)
+    assert int(array.numpy()[5]) == 3
+    del array
+    held.free()
+    accelrt.synchronize()
+    pool.trim_to(0)
+    assert pool.used_mem_current == pool.reserved_mem_current == 0
+    pool.release_threshold = 1 << 20
+    assert pool.release_threshold == 1 << 20
+    assert pool.access(0) == "rw"
+
+
+def test_a_pool_that_is_closed_refuses_and_its_memory_stays(pool):
+    held = pool.allocate(NBYTES)
+    accelrt.copy(held, np.full(NBYTES, 4, np.uint8))
+    pool.close()
+    pool.close()
+    for use in (lambda: pool.allocate(8), lambda: pool.used_mem_current, lambda: pool.allocation_handle):
+        with pytest.raises(ValueError, match="the pool was closed; make another one"):
+            use()
+    assert seen(held) == [4]
+    held.free()
+
+
+def test_a_pool_lives_as_long_as_its_memory(pool):
+    held = memory.DriverPool(ipc_enabled=True).allocate(NBYTES)
+    gc.collect()
+    accelrt.copy(held, np.full(NBYTES, 5, np.uint8))
+    assert isinstance(held.ipc_descriptor, IPCBufferDescriptor)
+    assert seen(held) == [5]
+
+
+def test_what_is_no_pool_for_others_is_refused(pool):
+    for wrong in (-1, True, "8", 1 << 60):
+        with pytest.raises(ValueError, match="max_size is"):
+            memory.DriverPool(ipc_enabled=True, max_size=wrong)
+    with pytest.raises(ValueError, match="pass ipc_enabled=True too"):
+        memory.DriverPool(max_size=4096)
+    with pytest.raises(ValueError, match="pass managed or ipc_enabled"):
+        memory.DriverPool(managed=True, ipc_enabled=True)
+    with pytest.raises(ValueError, match="not ipc_enabled; make one with"):
+        memory.DriverPool().allocation_handle  # noqa: B018
+    with pytest.raises(accelrt.OutOfMemoryError):
+        pool.allocate(1 << 40)
+    with pytest.raises(TypeError, match="pass an IPCAllocationHandle"):
+        memory.DriverPool.from_allocation_handle("7")
+    with pytest.raises(ValueError, match="a file descriptor is an int"):
+        memory.DriverPool.from_allocation_handle(-1)
+    with open(os.devnull) as file, pytest.raises(accelrt.CudaError, match="pool_import"):
+        memory.DriverPool.from_allocation_handle(file.fileno())
+    descriptor = pool.allocate(64).ipc_descriptor
+    with pytest.raises(ValueError, match="pool is this process's own"):
+        DriverMemory.from_ipc_descriptor(pool, descriptor)
+    with pytest.raises(TypeError, match="pass what ipc_descriptor gave"):
+        DriverMemory.from_ipc_descriptor(pool, b"")
+    with pytest.raises(TypeError, match="pass a DriverPool"):
+        DriverMemory.from_ipc_descriptor(7, descriptor)
+    for payload, nbytes, text in (
+        (b"", 8, "payload is"),
+        (bytes(64), 0, "nbytes is"),
+        (bytes(64), True, "nbytes"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            IPCBufferDescriptor(payload, nbytes)
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_memory_of_other_pools_has_no_descriptor(managed):
+    try:
+        held = memory.DriverPool(managed=managed, ipc_enabled=not managed).allocate(64)
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver has no such pool")
+    if managed:
+        with pytest.raises(ValueError, match="not ipc_enabled"):
+            held.ipc_descriptor  # noqa: B018
+    held.free()
+    with pytest.raises(ValueError, match="given back" if not managed else "not ipc_enabled"):
+        held.ipc_descriptor  # noqa: B018
+
+
+def test_handles_are_closed_once_and_are_not_copied(pool):
+    with pool.allocation_handle as handle:
+        assert not os.get_inheritable(handle.fileno())
+        assert repr(handle) == f"<accelrt.memory.IPCAllocationHandle {handle.fileno()}>"
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copy.copy(handle)
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copy.deepcopy(handle)
+        number = handle.fileno()
+    with pytest.raises(ValueError, match="the handle was closed"):
+        handle.fileno()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(number)
+    handle.close()
+    with pytest.raises(TypeError, match="made by DriverPool"):
+        IPCAllocationHandle()
+    with pytest.raises(TypeError):
+        pickle.dumps(pool)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        pool.allocation_handle  # noqa: B018
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+# --- between processes ----------------------------------------------------------------------------
+
+
+def test_another_process_opens_memory_and_both_write_it(pool, other):
+    held = pool.allocate(NBYTES)
+    accelrt.copy(held, np.full(NBYTES, 7, np.uint8))
+    accelrt.synchronize()
+    assert other.call(opened, pool.allocation_handle, held.ipc_descriptor) == [7]
+    other.call(filled_there, 8)
+    assert seen(held) == [8]
+    answers = other.call(refused_there)
+    assert len(answers) == 3
+    assert all("another process's, which alone" in answer for answer in answers)
+    other.call(closed_there)
+
+
+def test_a_third_process_needs_the_owners_handle(pool, other):
+    held, wrong = pool.allocate(NBYTES), memory.DriverPool(ipc_enabled=True)
+    assert other.call(opened_of_a_third, wrong.allocation_handle, held.ipc_descriptor) == "INVALID_VALUE"
+    assert other.call(opened_of_a_third, pool.allocation_handle, held.ipc_descriptor) == "opened"
+
+
+def test_an_owner_survives_the_death_of_who_opened_its_memory(pool, other):
+    held = pool.allocate(NBYTES)
+    accelrt.copy(held, np.full(NBYTES, 7, np.uint8))
+    accelrt.synchronize()
+    assert other.call(opened, pool.allocation_handle, held.ipc_descriptor) == [7]
+    other.kill()
+    accelrt.copy(held, np.full(NBYTES, 6, np.uint8))
+    assert seen(held) == [6]
+
+
+@pytest.mark.host
+def test_memory_stays_when_its_owner_is_killed_until_it_is_freed_here(other):
+    handle, descriptor = other.call(made_there)
+    kept = {}
+    assert opened(kept, handle, descriptor) == [9]
+    other.kill()
+    assert seen_there(kept) == [9]
+    filled_there(kept, 1)
+    assert seen_there(kept) == [1]
+    assert repr(kept["memory"]).startswith(f"<accelrt.memory.DriverMemory {NBYTES} bytes, mapped")
+    closed_there(kept)
+
+
+def test_a_queue_carries_handles(pool):
+    queue = multiprocessing.get_context("spawn").Queue()
+    queue.put(pool.allocation_handle)
+    with queue.get(timeout=60) as handle:
+        assert memory.DriverPool.from_allocation_handle(handle).is_mapped
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_child_of_a_fork_can_use_none_and_takes_nothing_from_its_parent(pool):
+    held = pool.allocate(NBYTES)
+    accelrt.copy(held, np.full(NBYTES, 2, np.uint8))
+
+    def refused():
+        for use in (
+            held.free,
+            lambda: pool.allocate(8),
+            lambda: pool.allocation_handle,
+            lambda: held.ipc_descriptor,
+        ):
+            with pytest.raises(accelrt.ForkedError):
+                use()
+        pool.close()
+        gc.collect()
+
+    assert in_fork(refused) == 0
+    assert seen(held) == [2]
