@@ -4,6 +4,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close
 
+from accelrt.allocator.backing.guarded cimport unguard_page
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
     append_hole, call_unlocked, claim_addresses, count_oversize, count_pool, ensure_blocks, lock_all, put_free,
@@ -593,6 +594,8 @@ cdef void evict(Pool* pool, Page* page) noexcept nogil:
     # block before that one.
     cdef Slot* slot = page.resident
     cdef Block* block = page.cover
+    if page.guard != NULL:
+        unguard_page(pool, page)
     while block.address + block.size <= slot.address:
         block = block.after
     take_free(pool, block)

@@ -2,6 +2,7 @@
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
+from accelrt.allocator.backing.guarded cimport guard_page, unguard_page
 from accelrt.allocator.backing.pages cimport (
     STUCK_PARTS, add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
     reserve_addresses, slot_index, unmap_slot,
@@ -46,25 +47,27 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
         heap.epoch += 1
 
 
-cdef void query_progress(Pool* pool, Heap* heap) noexcept nogil:
-    # Queries the heap's progress event.  An event that was captured cannot be queried; it is dropped, so that another
-    # can be recorded.
+cdef bint query_progress(Pool* pool, Heap* heap) noexcept nogil:
+    # Queries the heap's progress event; whether it says that the stream is busy.  An event that was captured cannot be
+    # queried; it is dropped, so that another can be recorded.
     cdef int code
     if heap.progress_event == NULL:
-        return
+        return False
     code = pool.table.event_query(pool.device, heap.progress_event.handle)
     if code == NOT_READY:
-        return
+        return True
     if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # else the device was waited for since
         heap.quiescent_epoch = heap.progress_epoch
     unmark(&heap.progress_event)
+    return False
 
 
 cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
     # Queries the stream itself; a busy one gets a progress event.  Only between enter_wait and leave_wait, so that no
     # capture of accelrt's begins between the check for one and the query.
     cdef int code
-    query_progress(pool, heap)
+    if query_progress(pool, heap):
+        return
     if is_heap_quiescent(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
@@ -155,10 +158,12 @@ cdef void poll_busy(Pool* pool, bint in_use, Polls* polls) noexcept nogil:
 
 
 cdef void poll_all(Pool* pool) noexcept nogil:
-    # Graphs keep the pages of their private pools, so those are not polled.
+    # Graphs keep the pages of their private pools, so those are not polled.  A stream that may use guarded pages gets its
+    # progress event here, for once it captures, none can be recorded; without host memory they stay guarded.
     cdef Heap* heap = pool.awake if pool.settings.virtual_memory else NULL
     cdef PrivatePool* owner = first_ending(pool)
     cdef Polls polls
+    confirm_pages(pool, NULL)
     begin_polls(&polls)
     while heap != NULL:
         if has_pages(pool, heap) and (heap.owner == NULL or not has_graphs(heap.owner)):
@@ -475,12 +480,15 @@ cdef size_t search_pages(Pool* pool, Heap* heap, Found* found) noexcept nogil:
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # Without a list of their blocks, for which every heap has to be walked: most requests reuse a segment, or grow.
+    # 0 where the host has no memory for what that takes.
     cdef size_t bytes_
     found.across = across
     found.lists = False
+    if confirm_pages(pool, heap):
+        return 0
     if across:
-        poll_others(pool, heap)
         wake(pool, heap)
+        poll_others(pool, heap)
     bytes_ = search_pages(pool, heap, found)
     pool.stuck = found.stuck + (pool.ranked_stuck if pool.finds_ranked else 0)
     pool.fits_closely = may_fit_closely(pool)
@@ -500,11 +508,14 @@ cdef inline bint is_down(const PrivatePool* owner) noexcept nogil:
     return owner.suspension != NULL and not owner.suspension.closing
 
 
-cdef void mark_leaving(Pool* pool) noexcept nogil:
+cdef int mark_leaving(Pool* pool) noexcept nogil:
     # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied
-    # and of suspended pools.
+    # and of suspended pools.  Guarded pages are confirmed here, not by the caller: what other threads free in any call of
+    # the driver between the two would leave although work uses it.
     cdef Heap* heap = pool.awake
     cdef PrivatePool* owner = pool.privates
+    if confirm_pages(pool, NULL):
+        return NO_HOST_MEMORY
     pool.search += 1
     while pool.ranked != NULL:
         file_heap(pool, pool.ranked)
@@ -521,6 +532,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
                 mark_heap(pool, heap, False, NULL)
             heap = heap.sibling
         owner = owner.next
+    return 0
 
 
 cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
@@ -637,16 +649,74 @@ cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     return False
 
 
-cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
-    # Of a free block; no growth lock.
+cdef inline bint may_guard(const Pool* pool, const Heap* heap, const Heap* home) noexcept nogil:
+    # Whether a page that the heap freed may go home before its stream was asked: that was idle when it was asked last.
+    return heap.trusted and heap.progress_event == NULL and pool.captures == 0 and heap.owner == NULL and home.owner == NULL
+
+
+cdef inline Block* block_before(const Slot* slot, Block* near) noexcept nogil:
+    # A block at or before the slot, from one that is near, if that is in the same segment.
+    if near == NULL or near.segment != slot.segment:
+        return slot.segment.first
+    while near.address > slot.address:
+        near = near.before
+    return near
+
+
+cdef int take_back(Pool* pool, Page* page, Block* near) noexcept nogil:
+    # A guarded page whose stream is busy becomes free where it was freed, and the heap keeps it.
+    cdef Slot* slot = page.guard_slot
+    cdef Heap* heap = page.guard
+    cdef uint32_t epoch = page.guard_epoch
+    cdef int code = ensure_blocks(page.resident.segment.heap, 2)
+    if code:
+        return code
+    page.cover = block_before(page.resident, near)
+    evict(pool, page)
+    slot.hole.epoch = epoch
+    make_resident(pool, slot)
+    pool.heaps_keeping_pages += not heap.keeps_pages
+    heap.keeps_pages = True
+    return 0
+
+
+cdef int confirm_pages(Pool* pool, const Heap* requester) noexcept nogil:
+    cdef Page* page = pool.guarded
+    cdef Page* after
+    cdef Heap* asked = NULL
+    cdef Block* near = NULL  # the hole of the page taken back last: those of one block follow each other
+    cdef Polls polls
+    cdef int code = 0
+    if pool.guarding == (requester.guarding if requester != NULL else 0):
+        return code
+    begin_polls(&polls)
+    while page != NULL and code == 0:
+        after = page.guard_after
+        if page.guard != requester:
+            if page.guard != asked:  # pages of one heap mostly follow each other
+                asked = page.guard
+                poll_heap(pool, asked, &polls)
+            if <int>(asked.quiescent_epoch - page.guard_epoch) >= 0:
+                unguard_page(pool, page)
+            else:
+                code = take_back(pool, page, near)
+                near = page.primary.hole
+        page = after
+    end_polls(pool, &polls)
+    return code
+
+
+cdef void return_pages(Pool* pool, Block* block, bint freed) noexcept nogil:
     # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
-    # is quiescent, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
+    # is quiescent, or guarded, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
+    # freed: right after a free.  What a heap keeps is not guarded: where its stream cannot be asked, a request would find
+    # the pages and lose them, again and again.
     cdef Segment* stitched = block.segment
     cdef Heap* heap = stitched.heap
-    cdef size_t first = slot_index(stitched, block.address)
-    cdef size_t index = first
+    cdef size_t index = slot_index(stitched, block.address)
     cdef Slot* slot
     cdef Slot* primary
+    cdef bint guards
     cdef uint32_t epoch = block.epoch
     if <int>(epoch - stitched.used) > 0:
         stitched.used = epoch
@@ -656,7 +726,9 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
             break
         index += 1
         primary = slot.page.primary
-        if primary.segment.heap != heap and not is_quiescent(block):
+        guards = primary.segment.heap != heap and not is_quiescent(block)
+        if guards and not (freed and may_guard(pool, heap, primary.segment.heap)):
+            guards = False
             poll_progress(pool, heap)
             if not is_quiescent(block):
                 pool.heaps_keeping_pages += not heap.keeps_pages
@@ -668,6 +740,8 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
         evict(pool, slot.page)
         primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
         make_resident(pool, primary)
+        if guards:
+            guard_page(pool, slot.page, slot, epoch)
         block = slot.hole.after
         if block == NULL or block.state != FREE:
             break
@@ -678,7 +752,7 @@ cdef void free_block(Pool* pool, Block* block) noexcept nogil:
     cdef Heap* heap = block.heap
     block = set_free(pool, block)
     if block.segment.shape == STITCHED:
-        return_pages(pool, block)
+        return_pages(pool, block, True)
     elif block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
     count_splits(pool, heap)
@@ -705,7 +779,7 @@ cdef void return_all_pages(Pool* pool) noexcept nogil:
                     while after != NULL and after.state == HOLE:
                         after = after.after
                     if block.state == FREE:
-                        return_pages(pool, block)
+                        return_pages(pool, block, False)
                     block = after
                 stitched = stitched.after
         heap = heap.next
@@ -922,10 +996,15 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogi
     # OUT_OF_MEMORY if the marked pages do not suffice any more.
     cdef Page** pages = <Page**>malloc((size // pool.granule + 1) * sizeof(Page*))
     cdef size_t count
-    cdef int code = OUT_OF_MEMORY
+    cdef int code
     if pages == NULL:
         return NO_HOST_MEMORY
     found.lists = True
+    code = confirm_pages(pool, NULL)  # a page that goes back after a failure would be guarded no more
+    if code:
+        free(pages)
+        return code
+    code = OUT_OF_MEMORY
     search_pages(pool, heap, found)
     count = choose(pool, found, size, pages)
     if count:

@@ -35,6 +35,7 @@ class PagedModel(PhysicalPages):
         self.stitch_budget, self.budget_allocations = MAX_BUDGET, 0  # budget; the allocations that earned it
         self.credit_from = (0, 0)  # allocations and calls since which the credit for calls is counted
         self.progress = {}  # heap -> Progress
+        self.guarded = {}  # page that went home before its stream was asked -> slot where it was freed, when
 
     def all_segments(self):
         return self.segments + self.stitched
@@ -62,8 +63,10 @@ class PagedModel(PhysicalPages):
         return not self.has_much_budget() or self.is_within_slack(heap, size, SMALL_SLACK)
 
     def find_or_grow(self, heap, size, across=True):
+        self.before_use(heap)
         block = self.fit(heap, size)
         while not block and self.grow_or_stitch(heap, size, across):
+            self.before_use(heap)
             block = self.fit(heap, size)
         return block
 
@@ -71,6 +74,7 @@ class PagedModel(PhysicalPages):
         return None
 
     def borrow(self, heap, size):
+        self.confirm_pages()
         found = []
         for other in self.progress:
             if other.pool == heap.pool and other != heap and self.fit(other, size):
@@ -109,6 +113,10 @@ class PagedModel(PhysicalPages):
             return self.grow_pages(heap, size - available, fills=True)
         if not segment:
             self.happened["stitched"] += 1
+            self.confirm_pages()
+            found = {
+                block: slots for block in self.free_blocks(heap, across) if (slots := whole_slots(block))
+            }
             segment = self.make_stitched(heap, size, found)
             self.change_budget(-STITCH_PRICE - len(segment.slots))
         self.move_pages_in(segment)
@@ -150,6 +158,11 @@ class PagedModel(PhysicalPages):
     # stitched segments
 
     def find_pages(self, heap, across):
+        self.confirm_pages(heap)
+        with_pages = self.heaps_with_pages() if across else ()
+        for other in self.progress if with_pages else ():
+            if other.pool == heap.pool and other != heap and other in with_pages:
+                self.poll_progress(other)
         blocks = self.free_blocks(heap, across)
         found = {block: slots for block in blocks if (slots := whole_slots(block))}
         self.stuck = sum(block.size for block in blocks) - sum(
@@ -165,10 +178,6 @@ class PagedModel(PhysicalPages):
 
     def free_blocks(self, heap, across):
         """As large as a page may be, of which a heap may have the pages; those of others only if across."""
-        with_pages = self.heaps_with_pages() if across else ()
-        for other in self.progress if with_pages else ():
-            if other.pool == heap.pool and other != heap and other in with_pages:
-                self.poll_progress(other)
         return [
             block
             for segment in self.all_segments()
@@ -241,14 +250,17 @@ class PagedModel(PhysicalPages):
     def after_free(self, block):
         self.progress[block.segment.heap].last_freed = self.clock
         if block.segment.shape is STITCHED:
-            self.return_pages(block)
+            self.return_pages(block, True)
 
-    def return_pages(self, block):
+    def return_pages(self, block, now):
+        """now: right after the block was freed; what a heap keeps is not guarded."""
         heap, freed = block.segment.heap, block.freed
         for slot in whole_slots(block):
             primary = slot.page.slots[0]
             own = primary.segment.heap == heap
-            if not own and freed > self.progress[heap].quiescent_until:
+            guards = not own and freed > self.progress[heap].quiescent_until
+            if guards and not (now and self.may_guard(heap, primary.segment.heap)):
+                guards = False
                 self.poll_progress(heap)
                 if freed > self.progress[heap].quiescent_until:
                     self.progress[heap].keeps_pages = True
@@ -256,6 +268,35 @@ class PagedModel(PhysicalPages):
                     continue
             self.evict(slot.page)
             self.make_resident(primary, freed if own else 0)
+            if guards:
+                self.guarded[slot.page] = (slot, freed)
+                self.happened["guarded"] += 1
+
+    def may_guard(self, heap, home):
+        return not (self.progress[heap].progress_event or heap.pool or home.pool)
+
+    def evict(self, page):
+        self.guarded.pop(page, None)
+        super().evict(page)
+
+    def before_use(self, heap):
+        if any(page.resident.segment.heap == heap for page in self.guarded):
+            self.confirm_pages(heap)
+
+    def confirm_pages(self, requester=None):
+        """Asks the streams that may still use guarded pages, but for the requester's own."""
+        for page, (slot, freed) in reversed(list(self.guarded.items())):
+            heap = slot.segment.heap
+            if heap == requester:
+                continue
+            self.poll_progress(heap)
+            if freed <= self.progress[heap].quiescent_until:
+                del self.guarded[page]
+                continue
+            self.evict(page)
+            self.make_resident(slot, freed)
+            self.progress[heap].keeps_pages = True
+            self.happened["taken back"] += 1
 
     def return_all_pages(self):
         for heap, progress in self.progress.items():
@@ -265,7 +306,7 @@ class PagedModel(PhysicalPages):
                 for segment in self.stitched:
                     if segment.heap == heap:
                         for block in [block for block in segment.blocks if block.state is FREE]:
-                            self.return_pages(block)
+                            self.return_pages(block, False)
 
     # streams
 
@@ -347,6 +388,7 @@ class PagedModel(PhysicalPages):
 
     def give_back(self):
         self.wait_for_device()
+        self.confirm_pages()
         for segment in list(self.stitched):
             if segment.heap.pool not in self.retained and not any(
                 slot.is_resident() for slot in segment.slots

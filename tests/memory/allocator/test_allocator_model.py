@@ -177,6 +177,7 @@ def test_bulk_of_random_operations(settings, debug, operations):
     required = ["num_ooms", "waited", "handed over"]
     if settings == "":
         required += ["raised", "absorbed", "stitched", "reused", "from other heaps", "kept pages", "filled"]
+        required += ["guarded", "taken back"]
         required += ["slept", "woken", "slept on"]
     environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
