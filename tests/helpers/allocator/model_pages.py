@@ -32,6 +32,7 @@ class PagedModel(PhysicalPages):
         super().__init__(capacity, first_serial, page_size)
         self.stitching, self.slack = stitching, slack
         self.stitched = []  # stitched segments, oldest first
+        self.fits = []  # their parts that were used, oldest first: (segment, number of the first slot, count)
         self.stitch_budget, self.budget_allocations = MAX_BUDGET, 0  # budget; the allocations that earned it
         self.credit_from = (0, 0)  # allocations and calls since which the credit for calls is counted
         self.progress = {}  # heap -> Progress
@@ -94,10 +95,9 @@ class PagedModel(PhysicalPages):
             return True
         found = self.find_pages(heap, across)
         available = sum(slot.size for slots in found.values() for slot in slots)
-        segment = self.reusable_stitched(heap, size, found) if available >= size else None
-        if segment:
+        part = self.reusable_part(heap, size, found) if available >= size else None
+        if part:
             self.happened["reused"] += 1
-            self.change_budget(STITCH_PRICE + len(segment.slots))
         elif self.slack == AUTO and self.is_over_budget():
             refused = self.refused
             if self.grow_within(heap, size, THRIFTY_SLACK):
@@ -107,11 +107,13 @@ class PagedModel(PhysicalPages):
                 return True
         if available < size:
             return self.grow_pages(heap, size - available, fills=True)
-        if not segment:
+        if not part:
             self.happened["stitched"] += 1
             segment = self.make_stitched(heap, size, found)
             self.change_budget(-STITCH_PRICE - len(segment.slots))
-        self.move_pages_in(segment)
+            part = segment, 0, len(segment.slots)
+            self.fits.append(part)
+        self.move_pages_in(*part)
         return True
 
     def is_within_slack(self, heap, size, slack):
@@ -178,18 +180,39 @@ class PagedModel(PhysicalPages):
             if segment.heap == heap or (across and self.is_quiescent(block))
         ]
 
-    def reusable_stitched(self, heap, size, found):
-        """The heap's oldest stitched segment that suits the size and whose pages are all found, or None."""
+    def reusable_part(self, heap, size, found):
+        """What was used before, the oldest first, or a new part of the oldest segment with one; or None."""
         free = set(itertools.chain(*found.values()))
+        for segment, first, count in self.fits:
+            slots = segment.slots[first : first + count]
+            held = sum(slot.size for slot in slots)
+            if segment.heap != heap or segment.incomplete or held < size:
+                continue
+            if held - slots[-1].size >= size and held > size + size // 6:
+                continue
+            if all(slot.page.resident in free for slot in slots):
+                self.change_budget(STITCH_PRICE + count)
+                return segment, first, count
+        return self.new_part(heap, size, free)
+
+    def new_part(self, heap, size, free):
+        """Of the oldest segment that has one: the fewest bytes in a row, the first among equals."""
+        looks, most = 0, size + max(GRANULE, size // 6 + 1)
         for segment in self.stitched:
-            if segment.heap != heap or segment.incomplete or segment.size < size:
+            if segment.heap != heap or segment.incomplete or segment.size < size or looks >= 16384:
                 continue
-            if segment.size - segment.slots[-1].size >= size and segment.size > size + size // 6:
-                continue
-            if not any(slot.is_resident() for slot in segment.slots) and all(
-                slot.page.resident in free for slot in segment.slots
-            ):
-                return segment
+            slots = segment.slots
+            looks += len(slots)
+            rows = []
+            for after in range(1, len(slots) + 1):
+                firsts = [n for n in range(after) if slots[after - 1].end - slots[n].offset >= size]
+                row = slots[firsts[-1] : after] if firsts else ()
+                if row and all(slot.page.resident in free for slot in row):
+                    rows.append((row[-1].end - row[0].offset, firsts[-1], len(row)))
+            if rows and min(rows)[0] < most:
+                self.happened["reused in part"] += 1
+                self.fits.append((segment, *min(rows)[1:]))
+                return self.fits[-1]
         return None
 
     def make_stitched(self, heap, size, found):
@@ -226,13 +249,18 @@ class PagedModel(PhysicalPages):
                 spare -= slot.size
         return [*chosen, last]
 
-    def move_pages_in(self, stitched):
-        for slot in stitched.slots:
+    def move_pages_in(self, stitched, first, count):
+        slots = stitched.slots[first : first + count]
+        for slot in slots:
             self.happened["from other heaps"] += slot.page.resident.segment.heap != stitched.heap
             self.evict(slot.page)
+        for slot in slots:
             slot.page.resident = slot
         self.clock += 1
-        stitched.blocks = [Block(stitched, 0, stitched.size, freed=self.clock)]
+        block = Block(stitched, slots[0].offset, slots[-1].end - slots[0].offset, freed=self.clock)
+        low = slots[0].index()
+        stitched.blocks[low : slots[-1].index() + 1] = [block]
+        self.merge(block)
         self.progress[stitched.heap].last_freed = self.clock
         self.touched[stitched] = True
 
@@ -374,5 +402,6 @@ class PagedModel(PhysicalPages):
         for slot in held:
             slot.page.slots.remove(slot)
         self.stitched.remove(stitched)
+        self.fits = [fit for fit in self.fits if fit[0] is not stitched]
         self.touched[stitched] = True
         stitched.blocks = []

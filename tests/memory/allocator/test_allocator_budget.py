@@ -58,7 +58,7 @@ on_a_device = functools.partial(
 @on_a_device
 def test_sizes_that_never_come_again_stop_being_stitched():
     mirror = Mirror()
-    first, second = walk(mirror)
+    first, second = walk(mirror, 2 * ALLOCATIONS)
     happened = mirror.models[0].happened
     assert happened["stitched"] > 100
     assert happened["grown over budget"] > 0
