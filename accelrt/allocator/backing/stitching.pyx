@@ -321,8 +321,8 @@ cdef void cancel_device_wait(Pool* pool) noexcept nogil:
 #
 # A stitched segment maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
 # wholly free pages return at once to their expandable segments, so the position of free memory depends only on what is
-# live; and what was reused before is reused first, the oldest part that fits.  So work that repeats finds at every step the stitched
-# segments of the round before, and calls the driver no more.
+# live; and what was reused before is reused first, the oldest part that fits.  So work that repeats finds at every step the
+# parts of the round before, and calls the driver no more.
 #
 # Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 
@@ -334,6 +334,7 @@ cdef enum:
     CALL_PRICE = 12            # pages fit closely as long as the driver was called once in so many allocations at the most
     CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
+    MOST_FITS = 4096           # of a heap, which then keeps no new part: every search reads them
     MOST_LOOKS = 16384         # slots that a search for a part looks at; a segment more is looked at only below
 
 
@@ -684,7 +685,7 @@ cdef bint reuse_part(Pool* pool, Heap* heap, size_t size) noexcept nogil:
             looks += stitched.slot_count
             find_part(pool, stitched, size, &part)
         stitched = stitched.after
-    if part.stitched == NULL or add_fit(&part):
+    if part.stitched == NULL or (heap.fit_count < MOST_FITS and add_fit(&part)):
         return False
     return move_pages_in(pool, part.stitched, part.first, part.count)
 

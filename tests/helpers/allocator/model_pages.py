@@ -11,6 +11,7 @@ from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 AUTO = -1.0  # growth slack: by the stitching budget
 MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 16384, 64, 0.25
 SMALL_SLACK = 1 / 1024
+MOST_FITS = 4096
 
 
 @dataclass(slots=True)
@@ -44,9 +45,6 @@ class PagedModel(PhysicalPages):
         heap = Heap(pool, stream, "large")
         self.progress.setdefault(heap, Progress())
         return heap
-
-    def has_several_heaps(self):
-        return len(self.progress) > 1
 
     def splits(self, block, rest):
         return rest > 0
@@ -211,8 +209,10 @@ class PagedModel(PhysicalPages):
                     rows.append((row[-1].end - row[0].offset, firsts[-1], len(row)))
             if rows and min(rows)[0] < most:
                 self.happened["reused in part"] += 1
-                self.fits.append((segment, *min(rows)[1:]))
-                return self.fits[-1]
+                part = segment, *min(rows)[1:]
+                if sum(fit[0].heap == heap for fit in self.fits) < MOST_FITS:
+                    self.fits.append(part)
+                return part
         return None
 
     def make_stitched(self, heap, size, found):
