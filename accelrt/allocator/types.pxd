@@ -127,12 +127,15 @@ cdef struct Reservation:
     Reservation* after   # in the order of their making
     uint64_t[1] used     # a bit for each granule, in as many words as it takes
 
-# A stitched segment as reuse_stitched searches for it, for sizes from least to most; in an array, to read few cache lines.
+# Slots of a stitched segment in a row as reuse_stitched searches for them, for sizes from least to most; in an array, to
+# read few cache lines.
 cdef struct Fit:
     size_t least
     size_t most
     Segment* stitched
-    Page* missing  # one of its pages that the last check found not free; NULL: none
+    size_t first   # the number of the first slot
+    size_t count   # of slots
+    Page* missing  # one of their pages that the last check found not free; NULL: none
 
 # The free blocks of one stream in one pool or private pool.  Its record is never freed, but a later heap may reuse it.
 cdef struct Heap:
@@ -177,7 +180,7 @@ cdef struct Heap:
     Block* trees[CLASSES]
     Segment* first_stitched
     Segment* last_stitched
-    Fit* fits                     # of its stitched segments, oldest first
+    Fit* fits                     # of its stitched segments, in the order in which they were first used
     size_t fit_count
     size_t fit_capacity
     Segment* expandable           # the last one, which grows

@@ -326,8 +326,8 @@ cdef void cancel_device_wait(Pool* pool) noexcept nogil:
 #
 # A stitched segment maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
 # wholly free pages return at once to their expandable segments, so the position of free memory depends only on what is
-# live; and the oldest stitched segment that fits is reused first.  So work that repeats finds at every step the stitched
-# segments of the round before, and calls the driver no more.
+# live; and what was reused before is reused first, the oldest part that fits.  So work that repeats finds at every step the
+# parts of the round before, and calls the driver no more.
 #
 # Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 
@@ -339,6 +339,16 @@ cdef enum:
     CALL_PRICE = 12            # pages fit closely as long as the driver was called once in so many allocations at the most
     CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
+    MOST_FITS = 4096           # of a heap, which then keeps no new part: every search reads them
+    MOST_LOOKS = 16384         # slots that a search for a part looks at; a segment more is looked at only below
+
+
+# Slots of a stitched segment in a row.
+cdef struct Part:
+    Segment* stitched  # NULL: none
+    size_t first       # the number of the first slot
+    size_t count
+    size_t size
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
@@ -552,9 +562,9 @@ cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
 
 # --- reuse ---------------------------------------------------------------------------------------------------
 
-cdef int add_fit(Segment* stitched) noexcept nogil:
-    # Records the sizes that the segment serves: those for which it would be made, and those it exceeds by at most a sixth.
-    cdef Heap* heap = stitched.heap
+cdef int add_fit(const Part* part) noexcept nogil:
+    # Records the sizes that the part serves: those for which it would be made, and those it exceeds by at most a sixth.
+    cdef Heap* heap = part.stitched.heap
     cdef Fit* larger
     if heap.fit_count == heap.fit_capacity:
         larger = <Fit*>realloc(heap.fits, (2 * heap.fit_capacity + 32) * sizeof(Fit))
@@ -563,18 +573,20 @@ cdef int add_fit(Segment* stitched) noexcept nogil:
         heap.fits = larger
         heap.fit_capacity = 2 * heap.fit_capacity + 32
     larger = &heap.fits[heap.fit_count]
-    larger.most = stitched.size
+    larger.most = part.size
     larger.least = min(
-        stitched.size - stitched.slots[stitched.slot_count - 1].size + 1, stitched.size - stitched.size // (WASTE + 1),
+        part.size - part.stitched.slots[part.first + part.count - 1].size + 1, part.size - part.size // (WASTE + 1),
     )
-    larger.stitched = stitched
+    larger.stitched = part.stitched
+    larger.first = part.first
+    larger.count = part.count
     larger.missing = NULL
     heap.fit_count += 1
     return 0
 
 
 cdef void drop_fit(Segment* stitched) noexcept nogil:
-    # The segment is not reused any more.
+    # No part of the segment is reused any more.
     cdef Heap* heap = stitched.heap
     cdef size_t index, kept = 0
     for index in range(heap.fit_count):
@@ -585,15 +597,15 @@ cdef void drop_fit(Segment* stitched) noexcept nogil:
 
 
 cdef bint is_ready(const Pool* pool, Fit* fit) noexcept nogil:
-    # Whether all of its pages are marked.  The page that was missing last time is tested first: that refuses most stitched
-    # segments without reading them.
+    # Whether all of its pages are marked.  The page that was missing last time is tested first: that refuses most fits
+    # without reading their slots.
     cdef const Segment* stitched = fit.stitched
     cdef size_t index
     if fit.missing != NULL and not is_found(pool, fit.missing):
         return False
-    if stitched.incomplete or stitched.evicted != stitched.slot_count:
+    if stitched.incomplete:
         return False
-    for index in range(stitched.slot_count):
+    for index in range(fit.first, fit.first + fit.count):
         if not is_found(pool, stitched.slots[index].page):
             fit.missing = stitched.slots[index].page
             return False
@@ -609,44 +621,85 @@ cdef void forget_missing(Pool* pool) noexcept nogil:
         heap = heap.next
 
 
-cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
-    # All of its pages become resident in it, and all of its holes one free block, freed now.
-    cdef Block* block = stitched.first
+cdef void open_part(Pool* pool, Segment* stitched, size_t first, size_t count) noexcept nogil:
+    # The pages of these slots become resident in them, and their holes one free block, freed now.
+    cdef Slot** slots = stitched.slots + first
+    cdef Block* block = slots[0].hole
     cdef size_t index
-    for index in range(stitched.slot_count):
-        stitched.slots[index].page.resident = stitched.slots[index]
-        stitched.slots[index].hole = NULL
-    record_event(pool, SEGMENT_MAPPED, stitched.address, stitched.size, stitched.heap.stream, stitched.heap.owner)
-    stitched.evicted = 0
-    while block.after != NULL:
-        absorb(stitched.heap, block, block.after)
+    for index in range(count):
+        slots[index].page.resident = slots[index]
+        if index:
+            absorb(stitched.heap, block, slots[index].hole)
+        slots[index].hole = NULL
+    record_event(pool, SEGMENT_MAPPED, block.address, block.size, stitched.heap.stream, stitched.heap.owner)
+    stitched.evicted -= count
     block.epoch = stitched.heap.last_freed = stitched.heap.epoch
     put_free(pool, block)
 
 
-cdef bint move_pages_in(Pool* pool, Segment* stitched) noexcept nogil:
-    # Evicts the pages from where they are resident; False if the host has no memory for the records.
+cdef bint move_pages_in(Pool* pool, Segment* stitched, size_t first, size_t count) noexcept nogil:
+    # Evicts the pages of these slots from where they are resident; False if the host has no memory for the records.
     cdef size_t index
-    for index in range(stitched.slot_count):
+    for index in range(first, first + count):
         if ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2):
             return False
-    for index in range(stitched.slot_count):
+    for index in range(first, first + count):
         ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2)
         evict(pool, stitched.slots[index].page)
-    open_stitched(pool, stitched)
+    open_part(pool, stitched, first, count)
     return True
 
 
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
-    # Tests the heap's stitched segments, oldest first, by their Fits, which are contiguous in memory.
+    # Tests what was reused before, oldest first, by its Fits, which are contiguous in memory; then any other slots in a row.
     cdef Fit* found = heap.fits
     cdef const Fit* end = found + heap.fit_count
     while found != end:
         if found.least <= size <= found.most and is_ready(pool, found):
-            refund_budget(pool, found.stitched.slot_count)
-            return move_pages_in(pool, found.stitched)
+            refund_budget(pool, found.count)
+            return move_pages_in(pool, found.stitched, found.first, found.count)
         found += 1
-    return False
+    return reuse_part(pool, heap, size)
+
+
+cdef void find_part(const Pool* pool, Segment* stitched, size_t size, Part* part) noexcept nogil:
+    # The fewest bytes of slots in a row that have size and less than part.size, the first among equals, whose pages are all
+    # marked.
+    cdef size_t index, first = 0, total = 0
+    cdef const Slot* slot
+    for index in range(stitched.slot_count):
+        slot = stitched.slots[index]
+        if not is_found(pool, slot.page):
+            first = index + 1
+            total = 0
+            continue
+        total += slot.size
+        while total - stitched.slots[first].size >= size:
+            total -= stitched.slots[first].size
+            first += 1
+        if size <= total < part.size:
+            part.stitched = stitched
+            part.first = first
+            part.count = index + 1 - first
+            part.size = total
+
+
+cdef bint reuse_part(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # A part of the oldest stitched segment that has one.  It is a fit of its own from then on: the same request finds it
+    # again, whatever parts come later.  The first use of a part proves no repetition, so it refunds nothing.
+    cdef Segment* stitched = heap.first_stitched
+    cdef size_t looks = 0
+    cdef Part part
+    part.stitched = NULL
+    part.size = size + max(pool.granule, size // WASTE + 1)
+    while stitched != NULL and part.stitched == NULL and looks < MOST_LOOKS:
+        if stitched.size >= size and not stitched.incomplete:
+            looks += stitched.slot_count
+            find_part(pool, stitched, size, &part)
+        stitched = stitched.after
+    if part.stitched == NULL or (heap.fit_count < MOST_FITS and add_fit(&part)):
+        return False
+    return move_pages_in(pool, part.stitched, part.first, part.count)
 
 
 cdef inline bint may_guard(const Pool* pool, const Heap* heap, const Heap* home) noexcept nogil:
@@ -947,6 +1000,7 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
     # The pages are resident nowhere during the driver calls, so that no hit takes them; after a failure they become
     # resident where they were.
     cdef Segment* stitched = new_segment(pool, heap, STITCHED)
+    cdef Part whole
     cdef Slot** old_slots = <Slot**>malloc(count * sizeof(Slot*))
     cdef size_t index, size = 0
     cdef int code = ensure_moves(pool, pages, count)
@@ -969,7 +1023,8 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
             code = add_slot(stitched, pages[index])
     stitched.evicted = stitched.slot_count
     if code == 0:
-        code = add_fit(stitched)
+        whole.stitched, whole.first, whole.count, whole.size = stitched, 0, count, size
+        code = add_fit(&whole)
     if code == 0:
         code = map_run(pool, stitched, 0, count)
     for index in range(stitched.slot_count):
@@ -979,7 +1034,7 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
         charge_budget(pool, count)
         stitched.stack = stack_of_block(pool)
         record_event(pool, STITCHED_TOGETHER, stitched.address, size, heap.stream, heap.owner)
-        open_stitched(pool, stitched)
+        open_part(pool, stitched, 0, count)
     else:
         for index in range(count):
             make_resident(pool, old_slots[index])
@@ -1071,6 +1126,6 @@ cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
 
 
 cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
-    # For a stitched segment that is reused.
+    # For so many pages of a stitched segment that are reused as before.
     earn_budget(pool)
     pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))
