@@ -90,15 +90,20 @@ KINDS = {
     "debug": (["-O0", "-g3"], {"boundscheck": True, "wraparound": True, "cdivision": False}),
     "profile": (["-O3", "-g", "-DCYTHON_TRACE_NOGIL=1"], {"linetrace": True}),
 }
-# No hot path runs through these: a release compiles them for size, a quarter less, and without the names of
-# their functions and the tables by which profilers and debuggers walk through them.  What allocates, copies,
-# launches and replays keeps all three.
+# No hot path runs through these: a release compiles them for size, a quarter to a third less, and without the
+# names of their functions and the tables by which profilers and debuggers walk through them.  What allocates,
+# copies, launches and replays keeps all three.
 COLD = """
-allocator.audit allocator.private.sleep arrays.managed core.process driver.registry driver.testing
-graphs.edits memory.history.recording memory.mempool memory.reservation nccl.host_for_tests nccl.operands
-nvml.library resources.resource sharing.mapping status
+allocator.audit allocator.backing.pages allocator.private.routes allocator.private.sleep allocator.readers
+arrays.managed core.process driver.cuda.memory driver.host.memory driver.registry driver.testing graphs.edits
+memory.history.recording memory.mempool memory.reservation nccl.ranks nvml.library resources.resource
+sharing.mapping status
 """
-FOR_SIZE = ["-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
+FOR_SIZE = [
+    *("-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"),
+    # Without Cython's short cuts to modules' globals and to bound methods' functions.
+    *("-DCYTHON_USE_DICT_VERSIONS=0", "-DCYTHON_UNPACK_METHODS=0"),
+]
 DIRECTIVES = {
     "language_level": "3",
     "boundscheck": False,

@@ -5,7 +5,7 @@ changed.  Between two operations the block in a heap's last-freed cache (Heap.ca
 but live in lists, map and counters.  It is checked as it is: an audit that flushed the cache first would hide the state
 that the next hit finds.
 """
-from libc.stdint cimport SIZE_MAX, int64_t, uintptr_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, heap_at, serves_others, total_of
@@ -156,6 +156,7 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
     cdef const Page* page = pool.first_page
     cdef const char* failure
     cdef int64_t resident_bytes = 0, pages = 0, sleeping = 0, managed = 0
+    cdef uint64_t guarded = 0, guards = 0, guarding = 0
     while segment != NULL:
         failure = walk_segment(segment, count, &resident_bytes)
         if failure != NULL:
@@ -175,6 +176,8 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
             if failure != NULL:
                 return failure
             segment = segment.after
+        guards += heap.guards
+        guarding += heap.guarding
         heap = heap.next
     while page != NULL:
         if page.suspended:
@@ -185,11 +188,17 @@ cdef const char* walk_segments(const Pool* pool, Count* count) noexcept nogil:
             count.counters[RESERVED_BYTES][1] += page.size
         if page.resident != NULL:
             pages += page.size
+        if page.guard != NULL:
+            guarded += 1
+            if page.resident != page.primary or page.guard == page.primary.segment.heap:
+                return "a guarded page is resident in another heap's expandable segment"
         if not keeps_slots(page):
             return "the slots of a page name the page and each other"
         page = page.after
     if pool.first_page == NULL and pool.peers and not pool.stays_open:
         return "a pool without pages is open to no other device"
+    if guarded != pool.guarding or guards != guarded or guarding != guarded:
+        return "the heaps and the pool count the guarded pages"
     if resident_bytes != pages:
         return "a page is resident in exactly one slot"
     if sleeping != pool.stats.sleeping_bytes:

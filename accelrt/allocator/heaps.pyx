@@ -1035,9 +1035,9 @@ cdef void raise_shown(Pool* pool, int stat) noexcept nogil:
 
 cdef inline bint suffices(const Pool* pool, const Heap* heap) noexcept nogil:
     # Whether the fast path may use the heap: no capture is under way, no block of the pool is deferred, and none is pending
-    # in the heap or offered to its stream.  An external pool has no fast path.
+    # in the heap or offered to its stream, and none of its pages is guarded.  An external pool has no fast path.
     return (pool.captures == 0 and pool.deferred == NULL and pool.external == NULL
-            and heap.pending == 0 and heap.offered == 0)
+            and heap.pending == 0 and heap.offered == 0 and heap.guards == 0)
 
 
 cdef void update_fast_path(Pool* pool) noexcept nogil:

@@ -8,7 +8,7 @@ from accelrt.allocator.backing.pages cimport (
     release_plain, takes_plain, trim_all_expandable, unlock_growth, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport (
-    cancel_device_wait, close_epochs, drop_idle_stitched, drop_progress_events, drop_waited, find_pages,
+    cancel_device_wait, close_epochs, confirm_pages, drop_idle_stitched, drop_progress_events, drop_waited, find_pages,
     forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget, mark_all_quiescent,
     mark_leaving, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )
@@ -364,7 +364,10 @@ cdef bint refused(int code) noexcept nogil:
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil:
     # The best fit of the request's heap, handed out; OUT_OF_MEMORY if there is none.
-    cdef Block* block = best_fit(request.heap, request.size)
+    cdef Block* block
+    if request.heap.guards and confirm_pages(pool, request.heap):
+        return NO_HOST_MEMORY
+    block = best_fit(request.heap, request.size)
     if block == NULL or not suits(block, request.size, &pool.settings):
         return OUT_OF_MEMORY
     return give(pool, request, block, out_address)
@@ -432,6 +435,8 @@ cdef int borrow(Pool* pool, Request* request, int refusal, bint last, uintptr_t*
     cdef Heap* other = pool.heaps if pool.settings.virtual_memory else NULL
     cdef Block* best = NULL
     cdef Block* block
+    if confirm_pages(pool, NULL):
+        return NO_HOST_MEMORY
     while other != NULL:
         if other != request.heap and may_serve(other, request.heap.owner, last) and other.summary:
             block = borrowable_in(pool, other, request.size)
@@ -704,7 +709,8 @@ cdef int release_pages(Pool* pool) noexcept nogil:
     cdef Page* page
     cdef Page* after
     cdef int code = drop_idle_stitched(pool)
-    mark_leaving(pool)
+    if code == 0:
+        code = mark_leaving(pool)
     if code == 0:
         code = evict_leaving(pool)
     page = pool.first_page

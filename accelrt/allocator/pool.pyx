@@ -8,7 +8,7 @@ from accelrt.allocator.backing.pages cimport (
     connect_peers, is_in_use, join_device, join_peers, keep_file, kept_file, make_pages_shareable, open_foreign,
     open_if_connected, slot_index, unlock_growth,
 )
-from accelrt.allocator.backing.stitching cimport free_block, reset_budget
+from accelrt.allocator.backing.stitching cimport confirm_pages, free_block, reset_budget
 from accelrt.allocator.event_ring cimport (
     describe, drop_stack, ensure_history, Follower, Freed, new_ring, record_allocation, record_free, replace_ring,
     set_follower, take_first_stack, take_stack,
@@ -960,6 +960,8 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
         code = NOT_ALLOCATED
     else:
         heap = block.heap
+        if heap.guards:
+            confirm_pages(pool, heap)
         count_freed(pool, block)
         if block.uses == NULL:
             free_block(pool, block)
@@ -967,6 +969,7 @@ cdef int release_slow(int device, uintptr_t address) noexcept nogil:
             # If recording fails, the block stays pending, and the next poll tries again.
             defer(pool, block)
             record_events(pool)
+            count_splits(pool, heap)
         code = inspected(pool, code)
     unlock_all(pool, heap)
     drop_stack()

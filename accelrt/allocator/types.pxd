@@ -76,6 +76,11 @@ cdef struct Page:
     bint suspended   # its memory was given back, and it is mapped nowhere, until its pool is resumed
     Block* cover     # the covering block: at or before resident, in its segment's list; valid while mark is current
     uint64_t mark    # the search that last found it wholly free
+    Heap* guard      # while it is guarded: the heap whose stream may still use it, from which it went home unasked; or NULL
+    Slot* guard_slot       # where it was free in that heap
+    uint32_t guard_epoch   # that heap's when it was freed
+    Page* guard_before     # the pool's guarded pages, the latest first
+    Page* guard_after
     Page* before     # the pool's pages, in the order in which they were created
     Page* after
 
@@ -122,12 +127,15 @@ cdef struct Reservation:
     Reservation* after   # in the order of their making
     uint64_t[1] used     # a bit for each granule, in as many words as it takes
 
-# A stitched segment as reuse_stitched searches for it, for sizes from least to most; in an array, to read few cache lines.
+# Slots of a stitched segment in a row as reuse_stitched searches for them, for sizes from least to most; in an array, to
+# read few cache lines.
 cdef struct Fit:
     size_t least
     size_t most
     Segment* stitched
-    Page* missing  # one of its pages that the last check found not free; NULL: none
+    size_t first   # the number of the first slot
+    size_t count   # of slots
+    Page* missing  # one of their pages that the last check found not free; NULL: none
 
 # The free blocks of one stream in one pool or private pool.  Its record is never freed, but a later heap may reuse it.
 cdef struct Heap:
@@ -159,6 +167,8 @@ cdef struct Heap:
     int filed                     # while asleep: which of the pool's collections has it (heaps.pxd)
     Heap* filed_after             # next in that list, or a child in that tree
     size_t gaps                   # slots of its expandable segments whose pages were released
+    uint64_t guards               # its free pages that other heaps guard: no hit until their streams were asked
+    uint64_t guarding             # pages of other heaps that it guards
     bint keeps_pages              # pages of other heaps are free in its stitched segments until its stream's work is done
     Block* spare                  # records to reuse, chained by left
     const Block* freed_last       # freed by the last hit, if it did not merge downwards; NULL: none
@@ -170,7 +180,7 @@ cdef struct Heap:
     Block* trees[CLASSES]
     Segment* first_stitched
     Segment* last_stitched
-    Fit* fits                     # of its stitched segments, oldest first
+    Fit* fits                     # of its stitched segments, in the order in which they were first used
     size_t fit_count
     size_t fit_capacity
     Segment* expandable           # the last one, which grows
@@ -249,6 +259,8 @@ cdef struct Pool:
     size_t ranked_pages              # bytes of the marked pages of all ranked heaps
     size_t ranked_stuck              # sum of their Heap.stuck
     int64_t heaps_keeping_pages      # heaps with keeps_pages
+    Page* guarded                    # pages that went home before the stream that freed them was asked
+    uint64_t guarding                # their count
     bint risen                       # a statistic of a sleeping heap rose: the limits have to be distributed again
     bint peaked                      # a peak changed since the limits were last set
     int64_t[2][PER_HEAP] asleep      # sums over the sleeping heaps

@@ -598,7 +598,7 @@ def record_host_stream(memory: Memory, stream: Stream | int) -> None:
         ValueError: the memory is not the cache's, or was given back, or the stream is none.
         TypeError: memory is none.
     """
-    cdef Stream worker = stream_of(stream, ordinal_of(None))
+    cdef Stream worker = stream_of(stream, 0 if isinstance(stream, Stream) else ordinal_of(None))
     cdef uintptr_t address = address_of(memory, "memory")
     cdef int code
     if isinstance(memory, PinnedBuffer) and not (<PinnedBuffer>memory).live:

@@ -1035,20 +1035,26 @@ cdef tuple objects_of(object memory, str name):
     return tuple(memory)
 
 
+cdef tuple owners_of(object memory):
+    if isinstance(memory, (Buffer, PinnedBuffer, Array)) or not hasattr(memory, "__iter__"):
+        raise TypeError(f"memory is {memory!r:.60} of type {type(memory).__name__}; pass a sequence of what owns the memory")
+    return tuple(memory)
+
+
 cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -1:
     # Of pairs of objects with elements that lie apart the size stays 0, and so of those that copy nothing.
     cdef size_t count = batch.count, given = 0, each, index
     if sizes is None and dsts is None and srcs is None:
         raise TypeError("sizes is None, and dsts and srcs are addresses, which have none; pass an int or an array of ints")
-    if sizes is None or (isinstance(sizes, int) and not isinstance(sizes, bool)):
+    if sizes is None or hasattr(type(sizes), "__index__") and not getattr(sizes, "shape", ()):
         batch.sizes = <size_t*>room_for(count, sizeof(size_t))
-        each = 0 if sizes is None else checked_address_int(sizes, "sizes")
+        each = 0 if sizes is None else checked_int(sizes, "sizes", 0, 0xFFFFFFFFFFFFFFFF, "bytes as int")
         for index in range(count):
             batch.sizes[index] = each
         return 0
     batch.sizes = numbers_of(sizes, "sizes", &given)
     if batch.sizes == NULL:
-        if len(tuple(sizes)):
+        if not hasattr(sizes, "__iter__") or len(tuple(sizes)):
             raise TypeError(f"sizes is of type {type(sizes).__name__}; pass an int, or an array of ints, in bytes")
         batch.sizes = <size_t*>room_for(0, sizeof(size_t))
     if given != count:
@@ -1324,7 +1330,7 @@ def copy_many(
     cdef size_t index
     memset(&batch, 0, sizeof(Batch))
     try:
-        read_batch(&batch, dsts, srcs, sizes, tuple(memory), owners, views)
+        read_batch(&batch, dsts, srcs, sizes, owners_of(memory), owners, views)
         if batch.device < 0 and batch.count:  # addresses alone
             batch.device = max(device_at(batch.dsts[0]), device_at(batch.srcs[0]))
         worker = stream_of(stream, batch.device if batch.device >= 0 else ordinal_of(None))

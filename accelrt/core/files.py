@@ -95,6 +95,12 @@ def write(
         os.replace(beside, path)
     except FileExistsError:  # not ours
         raise
+    except OSError as error:
+        remove(beside)
+        if error.errno is None or error.filename not in (None, beside):
+            raise
+        # A full disk names no file, and others name the unfinished one, of which nobody else knows.
+        raise OSError(error.errno, error.strerror, path) from None
     except BaseException:
         remove(beside)
         raise

@@ -549,7 +549,8 @@ class GraphDefinition(DefinitionParts):
         """
         self._require_whole()
         run_hooks(self._hooks, self, True)
-        flags = AUTO_FREE * auto_free | DEVICE_LAUNCH * device_launch | NODE_PRIORITIES * node_priorities
+        wanted = ((AUTO_FREE, auto_free), (DEVICE_LAUNCH, device_launch), (NODE_PRIORITIES, node_priorities))
+        flags = sum(flag for flag, is_wanted in wanted if is_wanted)
         instance = edits.instance_of(self._graph, self, flags)
         if upload is not None:
             instance.upload(upload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn, Self, cast
 from weakref import WeakValueDictionary
 
@@ -83,6 +84,9 @@ class DefinitionParts:
         self, work: edits.NodeWork, kind: str, after: Any, name: str,
         condition: tuple[str, Condition] | None = None,
     ) -> DefinitionNode:  # fmt: skip
+        if not isinstance(after, (DefinitionNode, Iterable)):
+            kind_given = type(after).__name__
+            raise TypeError(f"after is {after!r:.60} of type {kind_given}; pass a DefinitionNode, or several")
         nodes = [after] if isinstance(after, DefinitionNode) else list(after)
         for node in nodes:
             if not isinstance(node, DefinitionNode) or not self._is_same_part(node.definition):

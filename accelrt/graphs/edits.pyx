@@ -405,6 +405,8 @@ def allocate_work(
     work.params.type, work.params.device = NODE_ALLOCATE, ordinal if device is None else ordinal_of(device)
     work.params.kind = ALLOCATIONS.index(kind)
     work.params.size = checked_int(nbytes, "nbytes", 1, ANY_BYTES, "bytes")
+    if not hasattr(peers, "__iter__"):
+        raise TypeError(f"peers is {peers!r:.60} of type {type(peers).__name__}; pass ordinals of devices, as a sequence")
     for peer in peers:
         work.params.peers |= <uint64_t>1 << <int>checked_int(peer, "peer", 0, 63, "a device")
     return work
@@ -999,8 +1001,9 @@ def change_node(
         drain()
 
 
-def switch_node(CUDAGraph graph not None, switched: object, enable: bool | None) -> bool:
+def switch_node(CUDAGraph instance not None, switched: object, enable: bool | None) -> bool:
     """Has an instance do a node, or leave it out; None asks."""
+    cdef CUDAGraph graph = instance
     cdef unsigned int enabled = enable is True
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, exec_, node

@@ -401,6 +401,8 @@ def write_dot(uintptr_t graph, path: str | os.PathLike[str], bint verbose, names
     cdef const char* to = encoded
     cdef unsigned int flags = DOT_VERBOSE if verbose else 0
     cdef int code
+    if not hasattr(names, "__iter__"):
+        raise TypeError(f"flags is {names!r:.60} of type {type(names).__name__}; pass some of {', '.join(DOT_FLAGS)}")
     for name in [names] if isinstance(names, str) else names:
         if name not in DOT_FLAGS:
             raise ValueError(f"flags has {name!r}; it may have {', '.join(DOT_FLAGS)}")

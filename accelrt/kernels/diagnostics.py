@@ -75,7 +75,7 @@ def refusal_text(meaning: str, log: str) -> str:
         meaning: str, of the status.
         log: str; where it is empty, so is the answer, for the status says all there is.
     """
-    said = log.strip()
-    if not said:
+    text = log.strip()
+    if not text:
         return ""
-    return f"{meaning}; the driver said:\n" + "\n".join(f"    {line}" for line in said.splitlines())
+    return f"{meaning}; the driver said:\n" + "\n".join(f"    {line}" for line in text.splitlines())

@@ -780,11 +780,11 @@ cdef class Kernel:
         """
         cdef Loaded loaded
         cdef int ordinal = ordinal_of(device)
-        function, told = init.later("accelrt.kernels.foreign").find_function(handle, ordinal)
+        function, known_name = init.later("accelrt.kernels.foreign").find_function(handle, ordinal)
         loaded = loaded_by_function.get(function) or Loaded.__new__(Loaded)
         if not loaded.handle:
             loaded.device_index, loaded.owner = ordinal, handle if owner is None else owner
-        return make_kernel(loaded, function, loaded.device_index, name or told, signature)
+        return make_kernel(loaded, function, loaded.device_index, name or known_name, signature)
 
     def __getitem__(
         self, sizes: tuple[_Size, _Size] | tuple[_Size, _Size, _Stream] | tuple[_Size, _Size, _Stream, int],

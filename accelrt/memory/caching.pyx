@@ -1341,6 +1341,8 @@ def memory_snapshot(
     for ordinal, _, _ in states:
         record_snapshot(ordinal)
     snapshot = [segment for _, held, _ in states for segment in held]
+    if mempool_id is not None and not hasattr(mempool_id, "__iter__"):
+        raise TypeError(f"mempool_id is {mempool_id!r:.60} of type {type(mempool_id).__name__}; pass two ints, MemPool.id")
     if mempool_id is None or tuple(mempool_id) == (0, 0):
         return snapshot
     return [segment for segment in snapshot if segment["segment_pool_id"] == tuple(mempool_id)]

@@ -61,6 +61,9 @@ def attribute(name: str, doc: str) -> property:
 
 # What could not be given back while its stream was captured: (device, stream that is kept alive, address).
 left_over: list[tuple[int, Stream, int]] = []
+# What the driver refused to take when its owner died, and how often.
+refused: list[tuple[int, Stream, int, int]] = []
+MOST_TRIES = 8
 
 
 def give_back(device: int, stream: Stream, address: int) -> int:
@@ -73,8 +76,21 @@ def give_back(device: int, stream: Stream, address: int) -> int:
     return int(code)
 
 
+def give_back_at_last(device: int, stream: Stream, address: int, tries: int = 0) -> None:
+    """Gives memory back whose owner died: what the driver refuses is tried again, some times."""
+    code = give_back(device, stream, address)
+    if code and tries < MOST_TRIES:
+        refused.append((device, stream, address, tries + 1))
+
+
 def give_left_over_back() -> None:
     """Tries again with what was left over, once each."""
+    for _ in range(len(refused)):
+        try:
+            gone = refused.pop(0)
+        except IndexError:  # another thread was as quick
+            break
+        give_back_at_last(*gone)
     for _ in range(len(left_over)):
         try:
             waiting = left_over.pop(0)
@@ -164,7 +180,8 @@ class DriverMemory:
         return IPCBufferDescriptor(payload, self.nbytes)
 
     def _arm(self) -> None:
-        self._finalizer = weakref.finalize(self, give_back, self.device_index, self.stream, self._address)
+        place = self.device_index, self.stream, self._address
+        self._finalizer = weakref.finalize(self, give_back_at_last, *place)
         self._finalizer.atexit = False
 
     @property
@@ -320,14 +337,14 @@ class DriverPool:
         pool.is_mapped = True
         return pool
 
-    def _own(self, row: str, device: int, given: int) -> None:
+    def _own(self, row: str, device: int, argument: int) -> None:
         """Takes a handle from a row, which goes back with the last that names it."""
-        owned = Owned(getattr(Rows(), row), (device, given), destroy)
+        owned = Owned(getattr(Rows(), row), (device, argument), destroy)
         assert owned.value is not None
         code, self.handle = owned.value
         if code:
             raise status_error(
-                code, row, ("device", device, "max_size" if row == "pool_create" else "file", given)
+                code, row, ("device", device, "max_size" if row == "pool_create" else "file", argument)
             )
         self._owned = owned
 
@@ -345,9 +362,9 @@ class DriverPool:
         """The row of the driver table that does something to this pool."""
         return f"pool_{name}" if self.handle else f"managed_pool_{name}" if self.managed else f"async_{name}"
 
-    def _call(self, name: str, *given: int) -> Any:
+    def _call(self, name: str, *arguments: int) -> Any:
         return getattr(Rows(), self._row(name))(
-            self.open_handle() if self.handle else self.device_index, *given
+            self.open_handle() if self.handle else self.device_index, *arguments
         )
 
     def _stream(self, stream: Stream | None) -> Stream:

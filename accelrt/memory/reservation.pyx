@@ -18,7 +18,7 @@ from libc.string cimport memset
 from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
     add_gap, drop_slot, evict, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
-    reserve_addresses, slot_index, unlock_growth, unmap_slot, within_limits,
+    release_page, reserve_addresses, slot_index, unlock_growth, unmap_slot, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport free_block, poll_progress
 from accelrt.allocator.event_ring cimport drop_stack, take_stack
@@ -231,12 +231,14 @@ cdef int fill_run(Pool* pool, Segment* segment, size_t first, size_t end, size_t
 
 cdef int fill_gaps(Pool* pool, Segment* segment, size_t page, size_t first, size_t end, size_t keep) noexcept nogil:
     # Where the driver or a limit refuses, idle memory goes back first: the common one's, then this pool's own.  That may
-    # make gaps again, and cut off those at the end.
+    # make gaps again, and cut off those at the end.  A page that the driver did not take back is resident nowhere.
     cdef size_t index = first
     cdef int attempt = 0, code = ensure_gaps(segment, end, page)
     poll_progress(pool, segment.heap)
     while code == 0 and index < end:
-        if segment.slots[index].page == NULL:
+        if segment.slots[index].page != NULL and segment.slots[index].page.resident == NULL:
+            code = release_page(pool, segment.slots[index].page)
+        if code == 0 and segment.slots[index].page == NULL:
             code = fill_run(pool, segment, first, end, keep, index)
         if is_lack(code) and attempt < 2:
             code = release_own(pool, segment.heap.owner) if attempt or code == POOL_CAP_REACHED else release_free(pool)
@@ -306,7 +308,7 @@ cdef int commit_pages(int device, uint64_t number, uintptr_t address, size_t pag
             pthread_mutex_lock(&pool.growth)
         lock_all(pool)
         segment = segment_of(pool, number, address)
-        code = commit_in(pool, segment, page, first, end, keep, stream_on, stream, grows, out_index)
+        code = commit_in(pool, segment, number, page, first, end, keep, stream_on, stream, grows, out_index)
         if code != NOT_READY or grows:
             code = inspected(pool, code)
         unlock_all(pool, NULL if segment == NULL else segment.heap)
@@ -319,15 +321,20 @@ cdef int commit_pages(int device, uint64_t number, uintptr_t address, size_t pag
     return IN_CAPTURE if code == NOT_READY else code
 
 
-cdef int commit_in(Pool* pool, Segment* segment, size_t page, size_t first, size_t end, size_t keep, int stream_on,
-                   uintptr_t stream, bint grows, size_t* out_index) noexcept nogil:
-    # NOT_READY where it takes the growth lock; and with it, where a capture has to end first.
-    cdef int code
-    if segment == NULL:
+cdef int check_open_in(Pool* pool, const Segment* segment, uint64_t number) noexcept nogil:
+    # The segment itself stays while a thread has the growth lock.
+    if segment == NULL or segment_of(pool, number, segment.address) != segment:
         return NOT_ALLOCATED
-    if segment.heap.owner.suspension != NULL:
-        return SLEEPING
-    # Driver calls leave the exclusive section, in which others may commit and decommit: so all is looked at again.
+    return SLEEPING if segment.heap.owner.suspension != NULL else 0
+
+
+cdef int commit_in(Pool* pool, Segment* segment, uint64_t number, size_t page, size_t first, size_t end, size_t keep,
+                   int stream_on, uintptr_t stream, bint grows, size_t* out_index) noexcept nogil:
+    # NOT_READY where it takes the growth lock; and with it, where a capture has to end first.
+    cdef int code = check_open_in(pool, segment, number)
+    if code:
+        return code
+    # Driver calls leave the exclusive section, in which others may commit, decommit and close: so all is looked at again.
     while True:
         code = check_free(pool, segment, first, end, out_index)
         if code == NOT_READY and pool.captures == 0:
@@ -338,6 +345,8 @@ cdef int commit_in(Pool* pool, Segment* segment, size_t page, size_t first, size
             code = wait_all(pool)
             if code == 0:
                 code = check_free(pool, segment, first, end, out_index)
+        if code == 0:
+            code = check_open_in(pool, segment, number)
         if code or are_ready(segment, first, end):
             break
         if not grows:
@@ -627,6 +636,13 @@ cdef class Reservation:
             raise ValueError("the Reservation is closed")
         return 0
 
+    cdef MemPool opened(self):
+        # With a reference: another thread may close it meanwhile, and what an attribute has is asked without one.
+        cdef MemPool pool
+        self.check_open()
+        pool = self.pool
+        return pool
+
     cdef int check_range(self, object offset, object nbytes, size_t* out_first, size_t* out_end) except -1:
         cdef object start = exact_int(offset, "offset", "bytes as int")
         cdef object size
@@ -739,8 +755,9 @@ cdef class Reservation:
         cdef Stream worker = self.order(stream)
         self.check_range(offset, nbytes, &first, &end)
         with self.turn("decommit"):
+            pool = self.opened()
             protected = [page for page in self.accesses if first <= page < end]
-            awake = not self.pool.is_asleep()  # else there are no pages, and those of wake() are protected then
+            awake = not pool.is_asleep()  # else there are no pages, and those of wake() are protected then
             try:
                 for page in protected if awake else ():
                     self.set_access(page, page + 1, MEMORY_WRITTEN)
@@ -909,8 +926,7 @@ cdef class Reservation:
         Raises:
             ValueError: the Reservation is closed.
         """
-        self.check_open()
-        return self.pool.stats()
+        return self.opened().stats()
 
     @property
     def peer_access(self) -> dict[int, Literal["r", "rw"]]:
@@ -919,8 +935,7 @@ cdef class Reservation:
         Raises:
             ValueError: the Reservation is closed.
         """
-        self.check_open()
-        return self.pool.peer_access
+        return self.opened().peer_access
 
     def grant_access(self, peer: DeviceArgument, access: Literal["r", "rw"] = "rw") -> None:
         """Lets another device use the memory, what is committed and what will be; see MemPool.grant_access.
@@ -932,8 +947,7 @@ cdef class Reservation:
             ValueError: the Reservation is closed, or as of MemPool.grant_access.
             CudaError: as of MemPool.grant_access.
         """
-        self.check_open()
-        self.pool.grant_access(peer, access)
+        self.opened().grant_access(peer, access)
 
     def revoke_access(self, peer: DeviceArgument) -> None:
         """Takes away what grant_access() gave; see MemPool.revoke_access.
@@ -944,8 +958,7 @@ cdef class Reservation:
             ValueError: the Reservation is closed, or as of MemPool.revoke_access.
             CudaError: the driver refused.
         """
-        self.check_open()
-        self.pool.revoke_access(peer)
+        self.opened().revoke_access(peer)
 
     def empty_cache(self) -> None:
         """Gives the pages that are not committed back to the device, after waiting for what still uses them.
@@ -953,8 +966,7 @@ cdef class Reservation:
         Raises:
             ValueError: the Reservation is closed.
         """
-        self.check_open()
-        self.pool.empty_cache()
+        self.opened().empty_cache()
 
     def buffer(self, offset: int = 0, nbytes: int | None = None) -> Buffer:
         """Makes a Buffer on some of the addresses, committed or not; it keeps the Reservation open, and frees nothing.
@@ -1003,13 +1015,14 @@ cdef class Reservation:
         cdef size_t page
         self.check_open()
         with self.turn("sleep"):
+            pool = self.opened()
             try:
                 for page, access in self.accesses.items():  # the contents of what may not be read are kept too
                     if access == "none":
                         self.set_access(page, page + 1, MEMORY_READ)
-                return self.pool.sleep(keep, exports=exports)
+                return pool.sleep(keep, exports=exports)
             except BaseException:
-                if not self.pool.is_asleep():  # it may be, where Ctrl-C came behind the last step
+                if not pool.is_asleep():  # it may be, where Ctrl-C came behind the last step
                     self.protect_again(list(self.accesses))
                 raise
 
@@ -1024,10 +1037,11 @@ cdef class Reservation:
         """
         self.check_open()
         with self.turn("wake"):
+            pool = self.opened()
             try:
-                return self.pool.wake()
+                return pool.wake()
             finally:
-                if not self.pool.is_asleep():
+                if not pool.is_asleep():
                     self.protect_again(list(self.accesses))
 
     cdef int protect_again(self, list pages) except -1:
@@ -1038,7 +1052,8 @@ cdef class Reservation:
 
     def is_asleep(self) -> bool:
         """Tells whether it sleeps."""
-        return self.pool is not None and self.pool.is_asleep()
+        cdef MemPool pool = self.pool
+        return pool is not None and pool.is_asleep()
 
     def close(self) -> None:
         """Decommits everything, and gives the addresses back once no work uses the memory.  Doing it again does nothing.
@@ -1411,6 +1426,9 @@ def check_pool_live_allocations(
     cdef bint exists
     if not isinstance(pool_id, (MemPool, tuple)) and isinstance(expected_addresses, (MemPool, tuple)):
         pool_id, expected_addresses, device = expected_addresses, device, pool_id
+    if not hasattr(expected_addresses, "__iter__"):
+        kind = type(expected_addresses).__name__
+        raise TypeError(f"expected_addresses is {expected_addresses!r:.60} of type {kind}; pass a sequence or a set of ints")
     ordinal = ordinal_of(device)
     require_native("check_pool_live_allocations")
     read_pool_id(pool_id, name)

@@ -39,7 +39,7 @@ from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
 from accelrt.core import dtypes
 from accelrt.core.integers cimport checked_int
 from accelrt.core.locks cimport load_count, store_count
-from accelrt.core.process import call_at_fork
+from accelrt.core.process import ForkSafeLock, call_at_fork
 from accelrt.core.procfs import status_of
 from accelrt.core.threads cimport pause
 from accelrt.devices.device cimport switch_back, switch_to
@@ -216,23 +216,23 @@ cdef class Hold:
     Attributes:
         why: str, why there is no handle, where there is none.
     """
-    # stub: order: RLock
-    # stub: calling: RLock
+    # stub: order: ForkSafeLock
+    # stub: calling: ForkSafeLock
 
     cdef object handle    # None where it was not made, or was taken
     cdef readonly str why
     cdef dict inside      # by thread: in how many calls with the handle it is
     cdef bint owes_free   # whether the handle was taken and not yet freed
     cdef object late      # function that frees the handle once nobody is inside
-    cdef readonly object order    # RLock: one thread at a time puts operations into streams
-    cdef readonly object calling  # RLock: one thread at a time is in a call of the backend; after `order`
+    cdef readonly object order    # ForkSafeLock: one thread at a time puts operations into streams
+    cdef readonly object calling  # ForkSafeLock: one thread at a time is in a call of the backend; after `order`
     cdef object __weakref__
 
     def __cinit__(self):
         self.why = "it was never made"
         self.inside = {}
-        self.order = threading.RLock()
-        self.calling = threading.RLock()
+        self.order = ForkSafeLock()
+        self.calling = ForkSafeLock()
 
     def __init__(self, str why not None) -> None:
         self.why = why
@@ -319,7 +319,7 @@ cdef class Turn:
 
     Arguments:
         holds: list of Hold, each once.
-        locks: list of RLock, in the order in which all threads take them.
+        locks: list of ForkSafeLock, in the order in which all threads take them.
     Raises:
         NcclError: one has no handle.
     """
@@ -330,7 +330,7 @@ cdef class Turn:
     cdef int entered  # holds
     cdef object __weakref__
 
-    # stub: def __init__(self, holds: list[Hold], locks: list[RLock]) -> None: ...
+    # stub: def __init__(self, holds: list[Hold], locks: list[ForkSafeLock]) -> None: ...
     def __init__(self, list holds not None, list locks not None) -> None:
         self.holds = holds
         self.locks = locks
@@ -857,17 +857,7 @@ def shrink(Rank rank not None, tuple left_out not None, bint aborts, child) -> R
     return init_rank(child.size, child._name, child.rank, child.device_index, child.timeout)
 
 
-<<<<<<< HEAD:accelrt/nccl/host_for_tests.pyx
-def name_of_split(bytes name not None, int number, color):
-    """The 128 bytes that name what is split off: all ranks know them without a word."""
-    content = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
-    return (MARK + hashlib.sha256(content).digest()).ljust(ID_BYTES, b"\0")
-
-
-def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None):
-=======
 def init_rank(int size, bytes name not None, int number, int device, double timeout, config=None) -> Rank:
->>>>>>> 14e5c3e7f401fcc322162caa11ee0f314581f72b:accelrt/nccl/ranks.pyx
     """One rank; it is in progress until the others have come.  config: settings of NCCL's, which change nothing here."""
     cdef Rank rank = Rank()
     if size > MOST_RANKS:

@@ -415,8 +415,8 @@ def _plain(value: Any) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _uniform_limits(dtype: Any, low: float, high: float) -> tuple[float, float, float]:
-    """Where numbers of the type begin, how far they go and where they end, rounded as torch rounds: to
-    float32 first for small floats."""
+    """Rounds the limits of a type's numbers as torch rounds them, to float32 first for small floats: their
+    begin, how far they go, and their end."""
     small = name_of(dtype) in IN_FLOAT
     with numpy.errstate(over="ignore"):
         begin, end = (

@@ -7,8 +7,10 @@
     accelrt.resources.set_current_resource(resource)  # what DeviceBuffers come from
     growing = accelrt.resources.DeviceBuffer(4096)
 
-resource        Resource and its kinds: memory of the device, managed, page-locked, of a MemPool, of two
-                functions; adaptors on them; pools, blocks of one size, resources by size
+resource        Resource and its kinds: memory of the device, managed, page-locked, of a MemPool; adaptors on
+                them; pools, blocks of one size, resources by size
+callback        CallbackResource: memory of two functions
+figures         what adaptors tell: AllocationCounts, OutstandingAllocation
 current         which resource is current
 device_buffer   DeviceBuffer: bytes that can be resized
 profiles        AllocationProfile, by parts of a program; LineProfile, by the lines that allocate
@@ -16,14 +18,14 @@ profiles        AllocationProfile, by parts of a program; LineProfile, by the li
 accelrt's own allocator needs none of it; MemPools, limits, figures, hooks and recordings are there without.
 """
 
+from accelrt.resources.callback import CallbackResource
 from accelrt.resources.current import current_resource, set_current_resource, use_resource
 from accelrt.resources.device_buffer import DeviceBuffer
+from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
 from accelrt.resources.profiles import AllocationProfile, LineProfile, ProfileEntry
 from accelrt.resources.resource import (
     Adaptor,
-    AllocationCounts,
     BinningResource,
-    CallbackResource,
     DeviceResource,
     DriverPoolResource,
     FailureCallbackAdaptor,
@@ -33,7 +35,6 @@ from accelrt.resources.resource import (
     LoggingAdaptor,
     ManagedResource,
     MemPoolResource,
-    OutstandingAllocation,
     PinnedResource,
     PoolResource,
     PrefetchAdaptor,

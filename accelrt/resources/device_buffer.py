@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 
 from accelrt.arrays.array import Buffer
@@ -118,9 +120,9 @@ class DeviceBuffer:
             MemoryError: the resource has no room; the buffer is as it was.
             ValueError, TypeError: nbytes is negative or no int, or the stream is none of the device's.
         """
-        if nbytes <= self.capacity:
-            return
-        self._move(nbytes, stream)
+        nbytes = whole_bytes(nbytes, "nbytes")
+        if nbytes > self.capacity:
+            self._move(nbytes, stream)
 
     def resize(self, nbytes: int, stream: Stream | int | None = None) -> None:
         """Sets the size.  Bytes that are there before and after stay; others are undefined.
@@ -131,8 +133,7 @@ class DeviceBuffer:
         Raises:
             as reserve.
         """
-        if nbytes < 0:
-            raise ArgumentError(f"nbytes is {nbytes}; a number of bytes is 0 or more")
+        nbytes = whole_bytes(nbytes, "nbytes")
         self.reserve(nbytes, stream)
         self._size = nbytes
 
@@ -165,12 +166,13 @@ class DeviceBuffer:
             stream: Stream, handle as int, or None for the buffer's.
             offset: int, bytes to skip here.
         Raises:
-            ValueError: there is no room for all of source.
-            TypeError: source is no memory.
+            ValueError: there is no room for all of source, or offset is negative.
+            TypeError: source is no memory, or offset no int.
         """
         given = source._memory if isinstance(source, DeviceBuffer) else source
         count = source._size if isinstance(source, DeviceBuffer) else nbytes_of(source)
-        if offset < 0 or count > self._size - offset:
+        offset = whole_bytes(offset, "offset")
+        if count > self._size - offset:
             room = max(0, self._size - offset)
             raise ArgumentError(f"source has {count} bytes; there is room for {room} from offset {offset}")
         if count:
@@ -230,7 +232,11 @@ class DeviceBuffer:
         Raises:
             MemoryError: the resource has no room.
         """
-        made = DeviceBuffer(self._size, self.stream if stream is None else stream, resource or self.resource)
+        made = DeviceBuffer(
+            self._size,
+            self.stream if stream is None else stream,
+            self.resource if resource is None else resource,
+        )
         if made.stream != self.stream:
             made.stream.wait_stream(self.stream)
         made.copy_from(self)
@@ -258,6 +264,22 @@ class DeviceBuffer:
 
     def __repr__(self) -> str:
         return f"<accelrt.resources.DeviceBuffer {self._size} of {self.capacity} bytes at {self.ptr:#x}>"
+
+
+def whole_bytes(given: int, name: str) -> int:
+    """A number of bytes that a caller gave, as int; TypeError or ValueError where it is none.
+
+    Arguments:
+        given: an int, or another object with __index__.
+        name: what it is, for the error.
+    """
+    if isinstance(given, bool) or not hasattr(type(given), "__index__"):
+        kind = type(given).__name__
+        raise ArgumentTypeError(f"{name} is {given!r} of type {kind}; pass bytes as int")
+    number = operator.index(given)
+    if number < 0:
+        raise ArgumentError(f"{name} is {number}; a number of bytes is 0 or more")
+    return number
 
 
 def flat_bytes(source: Memory) -> memoryview:

@@ -3,13 +3,13 @@ import os
 import traceback
 from _thread import allocate_lock, get_ident
 from bisect import bisect_left, insort
-from collections import namedtuple
 from datetime import datetime
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
-from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport strcmp
 
+from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.pool cimport add_lent, drop_lent
 from accelrt.arrays.array import record_host_stream
 from accelrt.arrays.managed import is_managed, prefetch
@@ -24,18 +24,22 @@ cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport Table
-from accelrt.errors import ArgumentError, OutOfMemoryError
+from accelrt.errors import ArgumentError, CudaError, OutOfMemoryError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
 from accelrt.memory.driver_pool import DriverPool, give_back as give_driver_memory_back
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
+from accelrt.resources.checks import check_callable, is_back, mark_back
+from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
+from accelrt.runtime.cuda_bindings import open_bindings
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
-from accelrt.streams.stream cimport PER_THREAD, Stream, mark_used, stream_for
+from accelrt.status cimport FORKED, INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
+cdef int MOST_TRIES = 8  # to give back what the driver refuses to take
 
 
 # --- what every resource is ------------------------------------------------------------------------------------------
@@ -49,10 +53,9 @@ cdef int refuse(Resource resource, object nbytes, str why) except -1:
     raise error
 
 
-cdef int tell_unraisable(object error, object where) noexcept:
+cdef void tell_unraisable(object error, object where) noexcept:
     PyErr_SetObject(type(error), error)
     PyErr_WriteUnraisable(where)
-    return 0
 
 
 cdef bint is_inherited() noexcept:
@@ -60,15 +63,25 @@ cdef bint is_inherited() noexcept:
     return strcmp(registry.active().name, b"forked") == 0
 
 
-cdef list put_off = []  # Allocations whose end has to wait for the end of a capture
+cdef object take_from(Resource resource, object nbytes, Stream stream):
+    # An address that a class's take() really returned: memory at 0 would be written to.
+    cdef object address = resource.take(nbytes, stream)
+    if address is None or not address and isinstance(address, int):
+        refuse(resource, nbytes, f"its take() returned {address!r}")
+    return checked_address_int(address, "the address that take() returned")
+
+
+cdef list put_off = []  # Allocations and pools whose end has to wait for the end of a capture, or was refused
 
 
 cdef class Allocation:
     # Bytes that a resource gave, which go back to it with the object: the keeper of a Buffer.
     cdef Resource resource
     cdef Stream stream
+    cdef uint64_t thread    # whose default stream it is, where it is that
     cdef uintptr_t address
     cdef size_t nbytes
+    cdef int tries          # to give it back, which the driver refused
     cdef bint lent          # their uses are recorded by address, for no block stands for them
     cdef UseStore store
     cdef Use* uses
@@ -84,11 +97,11 @@ cdef class Allocation:
             self.lent = True
         return 0
 
-    cdef bint end_uses(self) noexcept:
+    cdef bint end_uses(self, Stream order) noexcept:
         # Has the memory's stream wait for the others that used it; False where a capture forbids that now.
         cdef Table* table = registry.active()
-        cdef uintptr_t stream = self.stream.handle
-        cdef int device = self.stream.device_index, code = 0
+        cdef uintptr_t stream = order.handle
+        cdef int device = order.device_index, code = 0
         with nogil:
             if self.lent and drop_lent(self.address, &self.store, &self.uses) == 0:
                 self.lent = False
@@ -104,23 +117,36 @@ cdef class Allocation:
                 drop_use(&self.store, &self.uses)
         return self.uses == NULL and not self.lent
 
+    cdef Stream order(self):
+        # The handle of a thread's default stream is another stream here; the legacy one is behind it.
+        if self.stream.handle == PER_THREAD and self.thread != thread_number():
+            return default_stream(self.resource.device_index)
+        return self.stream
+
+    cdef object put_off_end(self, int tries):
+        cdef Allocation again = Allocation()  # a destructor runs once
+        again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
+        again.thread, again.tries, again.lent = self.thread, tries, self.lent
+        again.store, again.uses = self.store, self.uses
+        self.uses = self.store.spare = NULL
+        self.address = 0
+        put_off.append(again)
+
     def __del__(self):
-        cdef Allocation again
         if not self.address or is_inherited():
             return
-        if not self.end_uses():  # a destructor runs once
-            again = Allocation()
-            again.resource, again.stream, again.address, again.nbytes = self.resource, self.stream, self.address, self.nbytes
-            again.lent, again.store, again.uses = self.lent, self.store, self.uses
-            self.uses = self.store.spare = NULL
-            self.address = 0
-            put_off.append(again)
+        order = self.order()
+        if not self.end_uses(order):
+            self.put_off_end(self.tries)
             return
         try:
             if not self.resource.is_cached:
                 watch.note_forgotten(self.address, self.nbytes)  # the cache tells of its own
-            self.resource.give_back(self.address, self.nbytes, self.stream)
+            self.resource.give_back(self.address, self.nbytes, order)
         except BaseException as error:
+            if isinstance(error, CudaError) and not is_back(error, self.address) and self.tries < MOST_TRIES:
+                self.put_off_end(self.tries + 1)
+                return
             tell_unraisable(error, self.resource)
         self.address = 0
 
@@ -182,7 +208,7 @@ cdef class Resource:
         """
         cdef size_t size = checked_size(nbytes, "nbytes")
         cdef Stream order = stream_for(stream, self.device_index, "the memory")
-        return self.take(size, order) if size else 0
+        return take_from(self, size, order) if size else 0
 
     def deallocate(self, address: int, nbytes: int, stream: Stream | int | None = None) -> None:
         """Gives memory back that allocate() returned.
@@ -208,7 +234,7 @@ cdef class Resource:
             nbytes: int, bytes, 1 or more.
             stream: Stream of the device.
         Returns:
-            int, the address.
+            int, the address.  0 and None are refused as if there were no room.
         Raises:
             MemoryError: there is no room.
             NotImplementedError: the class does not say how.
@@ -242,9 +268,9 @@ cdef class Resource:
         end_put_off()
         keeper.nbytes = checked_size(nbytes, "nbytes")
         keeper.stream = stream_for(stream, self.device_index, "the buffer")
-        keeper.resource = self
+        keeper.resource, keeper.thread = self, thread_number()
         if keeper.nbytes:
-            keeper.address = checked_address_int(self.take(keeper.nbytes, keeper.stream), "the address that take() returned")
+            keeper.address = take_from(self, keeper.nbytes, keeper.stream)
             keeper.begin()
         return views_of_memory()[0](keeper, self.device_index, keeper.stream, keeper.address, keeper.nbytes)
 
@@ -427,55 +453,6 @@ cdef class DriverPoolResource(Resource):
             raise_status(code, "async_free", ("device", device, "address", address))
 
 
-cdef class CallbackResource(Resource):
-    """CallbackResource(allocate, deallocate, device=None)\n--\n\n\
-    Memory of two functions of yours.
-
-    Arguments:
-        allocate: callable(nbytes, stream), with bytes as int and a Stream.  It returns an address as int, and raises
-            MemoryError, or returns 0 or None, where it has no memory.
-        deallocate: callable(address, nbytes, stream).
-        device: int, "cuda:1", ...; None is the current device.
-    Raises:
-        TypeError: one of them cannot be called.
-
-    What allocate raises is raised: a MemoryError, a RuntimeError and what ends a program as they are, others as the cause of
-    a RuntimeError.
-    """
-    cdef object allocate_function
-    cdef object deallocate_function
-
-    def __init__(
-        self, allocate: Callable[[int, Stream], int | None], deallocate: Callable[[int, int, Stream], object],
-        device: DeviceArgument | None = None,
-    ) -> None:
-        Resource.__init__(self, device)
-        for name, function in (("allocate", allocate), ("deallocate", deallocate)):
-            check_callable(name, function)
-        self.allocate_function, self.deallocate_function = allocate, deallocate
-
-    def take(self, nbytes: int, stream: Stream) -> int:
-        try:
-            address = self.allocate_function(nbytes, stream)
-        except (MemoryError, RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        except BaseException as error:
-            raise RuntimeError(f"the function of {self!r} raised {type(error).__name__}: {error}") from error
-        if not address:
-            refuse(self, nbytes, f"its function returned {address!r}")
-        return checked_address_int(address, "the address that the function returned")
-
-    def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
-        self.deallocate_function(address, nbytes, stream)
-
-
-cdef int check_callable(str name, object function, bint optional=False) except -1:
-    if not callable(function) and not (optional and function is None):
-        wanted = "a callable, or None" if optional else "a callable"
-        raise TypeError(f"{name} is {function!r} of type {type(function).__name__}; pass {wanted}")
-    return 0
-
-
 # --- resources that stand on another one -----------------------------------------------------------------------------
 
 cdef class Adaptor(Resource):
@@ -497,7 +474,7 @@ cdef class Adaptor(Resource):
         self.is_cached = (<Resource>upstream).is_cached and type(self) in PASSING
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        return self.upstream.take(nbytes, stream)
+        return take_from(self.upstream, nbytes, stream)
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         self.upstream.give_back(address, nbytes, stream)
@@ -545,35 +522,19 @@ cdef class LimitingAdaptor(Adaptor):
         if not self.count(size):
             refuse(self, nbytes, f"{self.taken} of {self.limit} bytes are allocated; free some first")
         try:
-            return self.upstream.take(nbytes, stream)
+            return take_from(self.upstream, nbytes, stream)
         except BaseException:
             self.count(-size)
             raise
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
-        self.upstream.give_back(address, nbytes, stream)
-        self.count(-<int64_t>nbytes)
-
-
-cdef str COUNTERS = "current_bytes current_count peak_bytes peak_count total_bytes total_count"
-
-
-class AllocationCounts(namedtuple("AllocationCounts", COUNTERS)):
-    """Figures of a StatisticsAdaptor since its counters began.
-
-    Attributes:
-        current_bytes, current_count: int, bytes and allocations that are live now, less what was live before and freed.
-        peak_bytes, peak_count: int, the most of them at once.
-        total_bytes, total_count: int, of all that was allocated.
-    """
-    # stub: current_bytes: int
-    # stub: current_count: int
-    # stub: peak_bytes: int
-    # stub: peak_count: int
-    # stub: total_bytes: int
-    # stub: total_count: int
-
-    __slots__ = ()
+        cdef int64_t size = nbytes
+        try:
+            self.upstream.give_back(address, nbytes, stream)
+        except BaseException as error:
+            self.count(-size if is_back(error, address) else 0)
+            raise
+        self.count(-size)
 
 
 cdef struct Counter:
@@ -672,28 +633,18 @@ cdef class StatisticsAdaptor(Adaptor):
         return counts_of(top)
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         self.count(nbytes, 1)
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
-        self.upstream.give_back(address, nbytes, stream)
+        try:
+            self.upstream.give_back(address, nbytes, stream)
+        except BaseException as error:
+            if is_back(error, address):
+                self.count(nbytes, -1)
+            raise
         self.count(nbytes, -1)
-
-
-class OutstandingAllocation(namedtuple("OutstandingAllocation", ("address", "nbytes", "stack"))):
-    """Memory of a TrackingAdaptor that is allocated.
-
-    Attributes:
-        address: int.
-        nbytes: int, bytes.
-        stack: str, where it was allocated, as traceback has it; "" without capture_stacks.
-    """
-    # stub: address: int
-    # stub: nbytes: int
-    # stub: stack: str
-
-    __slots__ = ()
 
 
 cdef class TrackingAdaptor(Adaptor):
@@ -748,7 +699,7 @@ cdef class TrackingAdaptor(Adaptor):
             stack = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
             stack.reverse()
         entry = (nbytes, stack)
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         self.live[address] = entry
         return address
 
@@ -756,8 +707,8 @@ cdef class TrackingAdaptor(Adaptor):
         entry = self.live.pop(address, None)  # first: another thread may be given the address at once
         try:
             self.upstream.give_back(address, nbytes, stream)
-        except BaseException:
-            if entry is not None:
+        except BaseException as error:
+            if entry is not None and not is_back(error, address):
                 self.live[address] = entry
             raise
 
@@ -796,12 +747,11 @@ cdef class LoggingAdaptor(Adaptor):
         return 0
 
     cdef str line(self, str action, object address, object nbytes, Stream stream):
-        cdef str when = f"{datetime.now():%H:%M:%S:%f}"
-        return f"{get_ident()},{when},{action},{address:#x},{nbytes},{mark_used(stream):#x}\n"
+        return f"{get_ident()},{datetime.now():%H:%M:%S:%f},{action},{address:#x},{nbytes},{mark_used(stream):#x}\n"
 
     def take(self, nbytes: int, stream: Stream) -> int:
         try:
-            address = self.upstream.take(nbytes, stream)
+            address = take_from(self.upstream, nbytes, stream)
         except MemoryError:
             self.log(self.line("allocate failure", 0, nbytes, stream))
             raise
@@ -815,8 +765,11 @@ cdef class LoggingAdaptor(Adaptor):
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         try:  # first: another thread may be given the address at once
             self.log(self.line("free", address, nbytes, stream))
-        finally:
+        except BaseException as error:
             self.upstream.give_back(address, nbytes, stream)
+            mark_back(error, address)
+            raise
+        self.upstream.give_back(address, nbytes, stream)
 
 
 cdef class FailureCallbackAdaptor(Adaptor):
@@ -842,7 +795,7 @@ cdef class FailureCallbackAdaptor(Adaptor):
     def take(self, nbytes: int, stream: Stream) -> int:
         while True:
             try:
-                return self.upstream.take(nbytes, stream)
+                return take_from(self.upstream, nbytes, stream)
             except MemoryError:
                 if not self.callback(nbytes):
                     raise
@@ -862,7 +815,7 @@ cdef class PrefetchAdaptor(Adaptor):
         Adaptor.__init__(self, upstream)
 
     def take(self, nbytes: int, stream: Stream) -> int:
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         try:
             view = views_of_memory()[0](self, self.device_index, stream, address, nbytes)
             if is_managed(view):
@@ -909,7 +862,7 @@ cdef class HooksAdaptor(Adaptor):
     def take(self, nbytes: int, stream: Stream) -> int:
         if self.before_allocate is not None:
             self.before_allocate(nbytes, stream)
-        address = self.upstream.take(nbytes, stream)
+        address = take_from(self.upstream, nbytes, stream)
         try:
             if self.after_allocate is not None:
                 self.after_allocate(address, nbytes, stream)
@@ -922,27 +875,35 @@ cdef class HooksAdaptor(Adaptor):
         try:
             if self.before_deallocate is not None:
                 self.before_deallocate(address, nbytes, stream)
-        finally:
+        except BaseException as error:
             self.upstream.give_back(address, nbytes, stream)
-        if self.after_deallocate is not None:
-            self.after_deallocate(address, nbytes, stream)
+            mark_back(error, address)
+            raise
+        self.upstream.give_back(address, nbytes, stream)
+        try:
+            if self.after_deallocate is not None:
+                self.after_deallocate(address, nbytes, stream)
+        except BaseException as error:
+            mark_back(error, address)
+            raise
 
 
 # --- pools ------------------------------------------------------------------------------------------------------------
 
-cdef class Chunk:
-    """Memory that a pool took from upstream in one call."""
+cdef class Chunk:  # memory that a pool took from upstream in one call
     cdef object address
     cdef object size
     cdef object live   # bytes that are allocated of it
     cdef Block first
 
+    def __cinit__(self, address=0, size=0):
+        self.address, self.size, self.live, self.first = address, size, 0, Block(self, address, size)
+
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it is a part of a PoolResource")
 
 
-cdef class Block:
-    """A run of a chunk: allocated, or free in one arena."""
+cdef class Block:  # a run of a chunk: allocated, or free in one arena
     cdef object address
     cdef object size
     cdef Chunk chunk
@@ -950,15 +911,21 @@ cdef class Block:
     cdef Block behind
     cdef Arena arena   # None while it is allocated
 
+    def __cinit__(self, Chunk chunk=None, address=0, size=0):
+        self.chunk, self.address, self.size = chunk, address, size
+
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it is a part of a PoolResource")
 
 
-cdef class Arena:
-    """The free blocks in the order of one stream; stream None is memory that no work uses."""
+cdef class Arena:  # the free blocks in the order of one stream; stream None is memory that no work uses
     cdef Stream stream
+    cdef object event  # behind what was freed there, of a stream that may be gone by the time when that matters; or None
     cdef list free     # (size, address), ascending
     cdef dict blocks   # address -> Block
+
+    def __cinit__(self, Stream stream=None):
+        self.stream, self.free, self.blocks = stream, [], {}
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it is a part of a PoolResource")
@@ -980,28 +947,13 @@ cdef class Arena:
         return self.blocks[self.free[index][1]] if index < len(self.free) else None
 
 
-cdef Arena new_arena(Stream stream):
-    cdef Arena arena = Arena()
-    arena.stream, arena.free, arena.blocks = stream, [], {}
-    return arena
-
-
-cdef Block new_block(Chunk chunk, object address, object size):
-    cdef Block block = Block()
-    block.chunk, block.address, block.size = chunk, address, size
-    return block
-
-
-cdef Chunk new_chunk(object address, object size):
-    cdef Chunk chunk = Chunk()
-    chunk.address, chunk.size, chunk.live = address, size, 0
-    chunk.first = new_block(chunk, address, size)
-    return chunk
+cdef bint is_lasting(Stream stream):  # others destroy theirs, and a thread's default stream ends with it
+    return stream.pooled != NULL or stream.handle == LEGACY
 
 
 cdef int split(Block block, object size) except -1:
     # Cuts what is more than size off a block that is in no arena, into one that its caller places.
-    cdef Block rest = new_block(block.chunk, block.address + size, block.size - size)
+    cdef Block rest = Block(block.chunk, block.address + size, block.size - size)
     rest.before, rest.behind = block, block.behind
     if rest.behind is not None:
         rest.behind.before = rest
@@ -1019,6 +971,11 @@ cdef int join(Block block) except -1:
         block.behind.before = block
     gone.before = gone.behind = None
     return 0
+
+
+cdef bint has_to_wait(list arenas):
+    # Whether a chunk goes back behind other streams than one that lasts.
+    return len(arenas) > 1 or len(arenas) == 1 and not is_lasting((<Arena>arenas[0]).stream)
 
 
 cdef class PoolResource(Adaptor):
@@ -1052,7 +1009,9 @@ cdef class PoolResource(Adaptor):
     cdef dict chunks        # address -> Chunk
     cdef dict live          # address -> Block
     cdef dict arenas        # key of a stream -> Arena
-    cdef list arrivals      # what comes while the turn is another's: (None, address, Stream) or (Chunk, size, Stream)
+    # What comes while the turn is another's: (None, address, Stream, thread, Event or None), or a Chunk, its size and so on.
+    cdef list arrivals
+    cdef int tries          # to give chunks back at the end
     cdef object turn        # a lock, held while the tables change, and around nothing that runs Python code
     cdef object holder      # the thread that has the turn
 
@@ -1065,8 +1024,10 @@ cdef class PoolResource(Adaptor):
         self.chunks, self.live, self.arenas, self.arrivals, self.turn = {}, {}, {}, [], allocate_lock()
         self.limit = maximum
         size = self.rounded(checked_int(initial, "initial", 0, LARGEST, "bytes as int"))
-        if maximum is not None and initial > maximum:
-            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial} is more than {maximum} bytes")
+        if maximum is not None and size > maximum:
+            rounded = "" if size == initial else f", rounded to {size} by a unit of {unit} bytes,"
+            raise ArgumentError(f"Initial pool size exceeds the maximum pool size: {initial}{rounded} is more than {maximum}"
+                                " bytes")
         if initial:
             self.reserve(size)
 
@@ -1075,13 +1036,13 @@ cdef class PoolResource(Adaptor):
         cdef Chunk chunk
         self.claim(size)
         try:
-            chunk = new_chunk(0, size)
-            chunk.address = chunk.first.address = self.upstream.take(size, stream)
+            chunk = Chunk(0, size)
+            chunk.address = chunk.first.address = take_from(self.upstream, size, stream)
         except BaseException:
             self.claim(-size)
             raise
         self.chunks[chunk.address] = chunk
-        self.arena_of(None).add(chunk.first)
+        self.arena_of(None, 0).add(chunk.first)
         stream.synchronize()
         return 0
 
@@ -1144,21 +1105,26 @@ cdef class PoolResource(Adaptor):
         Returns:
             int, bytes.
         Raises:
-            Exception: what upstream raises; the chunk is then gone from the pool.
+            Exception: what upstream raises first, once it was given all of them; such a chunk is gone from the pool.
         """
         cdef Stream only = None if stream is None else stream_for(stream, self.device_index, "the memory")
         cdef Chunk chunk
-        cdef object nbytes = 0
+        cdef object nbytes = 0, refusal = None
         end_put_off()
         for chunk, order in self.idle_chunks(only):
             nbytes += chunk.size
-            self.upstream.give_back(chunk.address, chunk.size, order)
+            try:
+                self.upstream.give_back(chunk.address, chunk.size, order)
+            except BaseException as error:
+                refusal = error if refusal is None else refusal
+        if refusal is not None:
+            raise refusal
         return nbytes
 
     def take(self, nbytes: int, stream: Stream) -> int:
         cdef object size = self.rounded(nbytes), address
         cdef Block block
-        cdef Chunk chunk = new_chunk(0, 0)
+        cdef Chunk chunk = Chunk(0, 0)
         if self.enter():
             try:
                 self.absorb()
@@ -1184,20 +1150,38 @@ cdef class PoolResource(Adaptor):
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         if address not in self.live and not self.arrivals:
             raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
-        self.arrivals.append((None, address, stream))
+        event = None
+        if not is_lasting(stream) and not any_capture():
+            try:
+                event = stream.record_event()
+            except CudaError:
+                pass  # the legacy default stream, or this one, is asked when somebody has to wait
+        self.arrivals.append((None, address, stream, thread_number(), event))
         self.settle()
 
     def __del__(self):
         # Chunks of which something is still allocated by address go too, for nobody could give that back.
+        cdef PoolResource again
+        cdef Chunk chunk
         if self.turn is None or is_inherited():
             return
         self.settle()
-        for address, chunk in list(self.chunks.items()):
-            del self.chunks[address]
+        for chunk in list(self.chunks.values()):
+            if has_to_wait(self.arenas_of(chunk)) and any_capture():
+                continue
             try:
-                self.upstream.give_back(address, (<Chunk>chunk).size, self.order_of(<Chunk>chunk))
+                self.upstream.give_back(chunk.address, chunk.size, self.order_of(chunk))
             except BaseException as error:
+                if isinstance(error, CudaError) and not is_back(error, chunk.address) and self.tries < MOST_TRIES:
+                    continue
                 tell_unraisable(error, self)
+            del self.chunks[chunk.address]
+        if self.chunks:
+            again = PoolResource.__new__(PoolResource)  # a destructor runs once
+            again.upstream, again.device_index, again.turn = self.upstream, self.device_index, self.turn
+            again.chunks, again.arrivals, again.tries = self.chunks, [], self.tries + (not any_capture())
+            self.chunks = {}
+            put_off.append(again)
 
     # The turn.  A destructor that runs in the midst of it finds it taken, and leaves what it brings in arrivals, which the
     # holder looks through at the end; an allocation there takes a chunk of its own.
@@ -1232,35 +1216,40 @@ cdef class PoolResource(Adaptor):
 
     cdef int absorb(self) except -1:
         cdef Block block
+        cdef Arena arena
         while self.arrivals:
-            chunk, second, stream = self.arrivals.pop(0)
+            chunk, second, stream, thread, event = self.arrivals.pop(0)
+            arena = self.arena_of(<Stream>stream, thread)
             if chunk is not None:
-                self.add_chunk(<Chunk>chunk, second, <Stream>stream)
+                self.add_chunk(<Chunk>chunk, second, arena)
                 continue
             block = self.live.pop(second, None)
             if block is not None:  # else it was given back twice
-                self.put(block, <Stream>stream)
+                arena.event = event
+                self.put(block, arena)
         return 0
 
     # With the turn.
 
-    cdef Arena arena_of(self, Stream stream):
+    cdef Arena arena_of(self, Stream stream, object thread):
         cdef object key = None
         if stream is not None:
-            key = (stream.handle, get_ident() if stream.handle == PER_THREAD else 0)
+            key = (stream.handle, thread if stream.handle == PER_THREAD else 0)
         if key not in self.arenas:
-            self.arenas[key] = new_arena(stream)
+            self.arenas[key] = Arena(stream)
         return self.arenas[key]
 
-    cdef int add_chunk(self, Chunk chunk, object size, Stream stream) except -1:
+    cdef int add_chunk(self, Chunk chunk, object size, Arena arena) except -1:
         # The first size bytes of it are allocated.
         self.chunks[chunk.address] = chunk
-        self.hand_out_of(chunk.first, size, self.arena_of(stream))
+        self.hand_out_of(chunk.first, size, arena)
         return 0
 
     cdef Block find(self, object size, Stream stream):
-        cdef Block block = self.arena_of(stream).fit(size)
-        return self.arena_of(None).fit(size) if block is None else block
+        cdef Block block = self.arena_of(stream, thread_number()).fit(size)
+        if block is None and stream.handle == PER_THREAD:  # what comes there is behind the legacy default stream
+            block = self.arena_of(default_stream(self.device_index), 0).fit(size)
+        return self.arena_of(None, 0).fit(size) if block is None else block
 
     cdef object hand_out(self, Block block, object size):
         cdef Arena arena = block.arena
@@ -1276,8 +1265,7 @@ cdef class PoolResource(Adaptor):
         self.live_bytes += size
         return block.address
 
-    cdef int put(self, Block block, Stream stream) except -1:
-        cdef Arena arena = self.arena_of(stream)
+    cdef int put(self, Block block, Arena arena) except -1:
         block.chunk.live -= block.size
         self.live_bytes -= block.size
         if block.behind is not None and block.behind.arena is arena:
@@ -1290,30 +1278,39 @@ cdef class PoolResource(Adaptor):
         arena.add(block)
         return 0
 
-    cdef list streams_of(self, Chunk chunk):
-        # Behind whose work the free blocks of a chunk are.
+    cdef list arenas_of(self, Chunk chunk):
+        # Behind whose streams' work the free blocks of a chunk are.
         cdef Block block = chunk.first
-        cdef list streams = []
+        cdef list arenas = []
         while block is not None:
-            if block.arena is not None and block.arena.stream is not None and block.arena.stream not in streams:
-                streams.append(block.arena.stream)
+            if block.arena is not None and block.arena.stream is not None and block.arena not in arenas:
+                arenas.append(block.arena)
             block = block.behind
-        return streams
+        return arenas
 
     cdef Stream order_of(self, Chunk chunk):
         # A stream behind whose work all of an idle chunk is.
-        cdef list streams = self.streams_of(chunk)
-        if len(streams) != 1 or (<Stream>streams[0]).handle == PER_THREAD:
-            return self.after(streams, default_stream(self.device_index))
-        return streams[0]
+        cdef list arenas = self.arenas_of(chunk)
+        if arenas and not has_to_wait(arenas):
+            return (<Arena>arenas[0]).stream
+        return self.after(arenas, default_stream(self.device_index))
 
-    cdef Stream after(self, list streams, Stream later):
-        # The per-thread default streams of other threads have no handle here; the legacy one comes behind them all.
-        for stream in streams:
-            if (<Stream>stream).handle == PER_THREAD:
+    cdef Stream after(self, list arenas, Stream later):
+        cdef Arena arena
+        cdef Stream stream
+        for arena in arenas:
+            event, stream = arena.event, arena.stream
+            if event is None and stream.handle == PER_THREAD:  # it may be another thread's; the legacy one is behind it
                 stream = default_stream(self.device_index)
-            if (<Stream>stream).handle != later.handle:
-                later.wait_event(stream.record_event())
+            if event is None and stream.handle == later.handle:
+                continue
+            try:
+                event = stream.record_event() if event is None else event
+            except CudaError as error:
+                if meaning_of(error.code) != GONE:  # a stream that its owner destroyed uses nothing
+                    raise
+                continue
+            later.wait_event(event)
         return later
 
     cdef Block whole(self, Chunk chunk):
@@ -1335,10 +1332,13 @@ cdef class PoolResource(Adaptor):
         try:
             self.absorb()
             for chunk in list(self.chunks.values()):
-                streams = self.streams_of(chunk)
-                if chunk.live or only is not None and streams != [only] or len(streams) > 1 and any_capture():
+                arenas = self.arenas_of(chunk)
+                if chunk.live or has_to_wait(arenas) and any_capture():
+                    continue
+                if only is not None and (len(arenas) != 1 or (<Arena>arenas[0]).stream != only):
                     continue
                 found.append((chunk, self.order_of(chunk)))
+            for chunk, _ in found:  # behind the last step that may be refused
                 self.whole(chunk)
                 del self.chunks[chunk.address]
                 self.claim(-chunk.size)
@@ -1348,7 +1348,7 @@ cdef class PoolResource(Adaptor):
 
     cdef Block take_over(self, object size, Stream stream):
         # A block that another stream freed, behind whose work this one waits; in the stream's own arena.
-        cdef Arena arena, mine = self.arena_of(stream)
+        cdef Arena arena, mine = self.arena_of(stream, thread_number())
         cdef Chunk chunk
         cdef Block block
         if any_capture():
@@ -1356,13 +1356,13 @@ cdef class PoolResource(Adaptor):
         for arena in list(self.arenas.values()):
             block = arena.fit(size)
             if block is not None:
-                self.after([arena.stream] if arena is not mine and arena.stream is not None else [], stream)
+                self.after([arena] if arena is not mine and arena.stream is not None else [], stream)
                 arena.remove(block)
                 mine.add(block)
                 return block
         for chunk in list(self.chunks.values()):
             if not chunk.live and chunk.size >= size:
-                self.after(self.streams_of(chunk), stream)
+                self.after(self.arenas_of(chunk), stream)
                 mine.add(self.whole(chunk))
                 return chunk.first
         return None
@@ -1375,7 +1375,7 @@ cdef class PoolResource(Adaptor):
         while True:
             if self.claim(wanted):
                 try:
-                    chunk.address = self.upstream.take(wanted, stream)
+                    chunk.address = take_from(self.upstream, wanted, stream)
                 except BaseException as error:
                     self.claim(-wanted)
                     if not isinstance(error, MemoryError):
@@ -1383,7 +1383,7 @@ cdef class PoolResource(Adaptor):
                 else:
                     chunk.size = chunk.first.size = wanted
                     chunk.first.address = chunk.address
-                    self.arrivals.append((chunk, size, stream))
+                    self.arrivals.append((chunk, size, stream, thread_number(), None))
                     self.settle()
                     return chunk.address
             if not self.release():
@@ -1476,7 +1476,7 @@ cdef class BinningResource(Adaptor):
 
     def take(self, nbytes: int, stream: Stream) -> int:
         source = self.resource_for(nbytes)
-        address = source.take(nbytes, stream)
+        address = take_from(source, nbytes, stream)
         self.sources[address] = source
         return address
 
@@ -1486,8 +1486,9 @@ cdef class BinningResource(Adaptor):
             raise ArgumentError(f"{address:#x} is not allocated from {self!r}")
         try:
             source.give_back(address, nbytes, stream)
-        except BaseException:
-            self.sources[address] = source
+        except BaseException as error:
+            if not is_back(error, address):
+                self.sources[address] = source
             raise
 
 

@@ -92,7 +92,12 @@ def read(path: str) -> tuple[dict[str, str], dict[Key, Result]]:
 
 def rows_of(path: str) -> Iterator[tuple[int, str, list[str]]]:
     """Number, text and fields of each line of a file that has any."""
-    for number, line in enumerate(files.read(path, MOST_BYTES).decode().splitlines(), 1):
+    content = files.read(path, MOST_BYTES)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+    for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             yield number, line, [field.strip() for field in line.split(",")]
 

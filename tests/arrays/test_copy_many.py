@@ -322,3 +322,17 @@ def test_addresses_in_another_order_of_bytes_are_refused():
     for kind in (">u8", "f8", "u4"):
         with pytest.raises(TypeError, match="8-byte ints"):
             accelrt.copy_many(np.array([5], kind), [pinned.ptr], PIECE)
+
+
+def test_sizes_are_bytes_and_owners_a_sequence():
+    buffer, pinned = filled(2)
+    accelrt.copy_many([buffer], [pinned], np.int64(PIECE))
+    assert contents(buffer)[0] == 0
+    for wrong in (1.5, True, object(), "4"):
+        with pytest.raises(TypeError, match=r"sizes is .*pass"):
+            accelrt.copy_many([buffer], [pinned], wrong)
+    with pytest.raises(ValueError, match="sizes is -1; it goes from 0"):
+        accelrt.copy_many([buffer], [pinned], -1)
+    for owner in (buffer, 5, None):
+        with pytest.raises(TypeError, match="pass a sequence of what owns the memory"):
+            accelrt.copy_many([buffer.ptr], [pinned.ptr], PIECE, memory=owner)

@@ -103,6 +103,9 @@ def test_what_is_no_snapshot_is_an_error(tmp_path, command):
     assert done.returncode == 2
     assert done.stderr.startswith(f"accelrt {command}: ")
     assert "foreign.json" in done.stderr
+    folder = accelrt(command, ".")
+    assert folder.returncode == 2
+    assert "not a regular file: '.'" in folder.stderr
     missing = accelrt(command, tmp_path / "missing.json")
     assert missing.returncode == 2
     assert "No such file" in missing.stderr

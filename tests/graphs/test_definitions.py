@@ -879,6 +879,30 @@ def test_what_is_no_node_or_condition_is_refused():
             register(print)
 
 
+@pytest.mark.parametrize("wrong", [None, 5, 1.5, object()], ids=type)
+def test_what_is_no_sequence_is_refused_with_what_to_pass(wrong, tmp_path):
+    definition = defined()
+    with pytest.raises(TypeError, match=r"after is .*pass a DefinitionNode, or several"):
+        definition.empty(after=wrong)
+    with pytest.raises(TypeError, match=r"peers is .*pass ordinals of devices"):
+        definition.allocate(64, peers=wrong)
+    with pytest.raises(TypeError, match=r"flags is .*pass some of"):
+        definition.debug_dump(tmp_path / "drawing.dot", flags=wrong)
+    assert not definition.nodes()
+
+
+def test_what_an_instance_is_asked_to_do_is_true_or_false():
+    """A number above 1 would be other flags of the driver's."""
+    definition = defined()
+    node = definition.allocate(64)
+    graph = definition.instantiate(auto_free=2, device_launch=0, node_priorities=None)
+    for _ in range(2):
+        graph.replay()
+    accelrt.synchronize()
+    accelrt.free_graph_memory(node)
+    accelrt.synchronize()
+
+
 def test_a_graph_is_a_child_of_itself_as_it_was():
     definition, x = defined(), buffer()
     definition.fill(x, 1)

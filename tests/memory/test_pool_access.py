@@ -8,7 +8,7 @@ import pytest
 from child import in_own_process
 
 import accelrt
-from accelrt import memory
+from accelrt import memory, testing
 
 
 def open_to(address):
@@ -264,3 +264,19 @@ def test_the_managed_pool_refuses_what_is_none(managed):
     if accelrt.device_count() > 1:
         with pytest.raises(ValueError, match="stream is of device 1"):
             managed.allocate(8, accelrt.Stream(1))
+
+
+@pytest.mark.host
+@in_own_process
+def test_managed_memory_that_dies_while_the_driver_refuses_goes_back_later():
+    testing.use_device()
+    pool = memory.DriverPool(managed=True)
+    held = pool.allocate(1 << 20)
+    with testing.failing(rows=["managed_pool_free"]) as fired:
+        del held
+        gc.collect()
+        assert fired() == 1
+    assert pool.used_mem_current >= 1 << 20
+    pool.trim_to(0)
+    accelrt.synchronize()
+    assert pool.used_mem_current == 0

@@ -1,10 +1,12 @@
 """Reservations: addresses that are given memory page by page, in a stream's order."""
 
+import functools
 import gc
 import itertools
 import os
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -675,3 +677,97 @@ def test_what_is_protected_is_decommitted_while_it_sleeps():
         cache.commit(0, cache.page_bytes)
         cache.buffer(0, cache.page_bytes).fill(1)
         accelrt.synchronize()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("row", ["physical_release", "memory_unmap"])
+@in_own_process
+def test_a_page_that_the_driver_did_not_take_back_is_committed_again(row):
+    """It is nowhere then: neither mapped, nor a gap."""
+    testing.use_device()
+    cache = accelrt.reserve(8 * page_bytes())
+    cache.commit(0, 2 * cache.page_bytes)
+    cache.decommit(0, 2 * cache.page_bytes)
+    accelrt.synchronize()
+    with testing.failing(rows=[row]), pytest.raises(accelrt.CudaError):
+        cache.empty_cache()
+    cache.prepare(0, 3 * cache.page_bytes)
+    cache.commit(0, 2 * cache.page_bytes)
+    assert cache.committed() == [(0, 2 * cache.page_bytes)]
+    fill(cache, 0, 7)
+    fill(cache, 1, 8)
+    assert (value_at(cache, 0), value_at(cache, 1)) == (7, 8)
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_commit_beside_close_commits_nothing_that_nobody_can_give_back():
+    testing.use_device()
+    cache = accelrt.reserve(8 * page_bytes())
+    commit = testing.park("physical_create", lambda: cache.commit(0, 2 * cache.page_bytes))
+    cache.close()
+    testing.go_on()
+    with pytest.raises(ValueError, match="the Reservation is closed"):
+        commit.result()
+    assert accelrt.memory_allocated() == 0
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved() == 0
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_is_asked_of_a_reservation_outlives_its_close():
+    """The thread that asks waits without the GIL for the one that makes pages of another reservation."""
+    testing.use_device()
+    cache, other = accelrt.reserve(page_bytes()), accelrt.reserve(page_bytes())
+    commit = testing.park("physical_create", lambda: other.commit(0, other.page_bytes))
+    asked = threading.Event()
+
+    def ask():
+        asked.set()
+        return cache.peer_access
+
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(ask()))
+    thread.start()
+    asked.wait()
+    time.sleep(0.2)  # until it waits
+    pools = [each for each in gc.get_objects() if isinstance(each, accelrt.MemPool)]
+    number = len(pools)
+    del pools
+    cache.close()
+    assert len([each for each in gc.get_objects() if isinstance(each, accelrt.MemPool)]) == number
+    testing.go_on()
+    thread.join()
+    commit.result()
+    assert answers == [{}]
+
+
+def outcome(cache, call):
+    try:
+        getattr(cache, call)(*((0, cache.page_bytes) if call == "decommit" else ()))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_call_that_waited_for_close_says_that_it_is_closed():
+    testing.use_device()
+    for call in ("decommit", "sleep", "wake"):
+        cache, outcomes = accelrt.reserve(4 * page_bytes()), []
+        cache.commit(0, cache.page_bytes)
+        protect = testing.park("memory_protect", functools.partial(cache.protect, 0, cache.page_bytes, "r"))
+        calls = [cache.close, lambda each=(cache, call), to=outcomes: to.append(outcome(*each))]
+        threads = [threading.Thread(target=function) for function in calls]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)  # until it waits for the turn
+        testing.go_on()
+        protect.result()
+        for thread in threads:
+            thread.join()
+        assert outcomes[0] in ("ValueError: the Reservation is closed", "done") or (
+            call == "wake" and "does not sleep" in outcomes[0]
+        )

@@ -48,6 +48,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.kernels.tensor_map.TensorMap",
     "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
+    "accelrt.resources.callback.CallbackResource",
     "accelrt.resources.current.use_resource",
     "accelrt.resources.device_buffer.DeviceBuffer",
 }

@@ -23,6 +23,32 @@ ALLOWED = {
     "runtime/lifetimes.pyx": {"Py_AtExit"},  # reports what the interpreter's end did not free
 }
 
+LOCK = re.compile(r"(?<![\w.])(?:threading\.)?(?:RLock|Lock|allocate_lock)\(\)")
+# Locks of objects that are not ForkSafeLocks, each with why no child of a fork waits for it.
+OF_OBJECTS = {
+    "checkpoint_listener.py": "a child forgets the listener",
+    "core/process.pyx": "ForkSafeLock's own",
+    "kernels/apart.py": "of one call, on whose thread the caller waits",
+    "memory/reservation.pyx": "asked for once the pool was found, which a child does not have",
+    "resources/resource.pyx": "a pool is refused in a child",
+    "tools/cli/commands/export.py": "a command, which forks nothing",
+}
+
+
+def test_no_child_finds_a_lock_of_pythons_held():
+    """Each is a ForkSafeLock, or a module's that a function of the list makes anew, or says why not."""
+    wrong = {}
+    for path in [*ROOT.rglob("*.py"), *ROOT.rglob("*.pyx")]:
+        name = str(path.relative_to(ROOT))
+        lines = [line for line in path.read_text().splitlines() if LOCK.search(line) and "=" in line]
+        of_objects = [line for line in lines if "." in line.split("=")[0].split(":")[0]]
+        of_modules = [line for line in lines if line not in of_objects]
+        at_import = sum(len(LOCK.findall(line)) for line in of_modules if not line.startswith(" "))
+        renewed = sum(len(LOCK.findall(line)) for line in of_modules if line.startswith(" "))
+        if renewed < at_import or (of_objects and name not in OF_OBJECTS and "testing/" not in name):
+            wrong[name] = lines
+    assert wrong == {}
+
 
 def test_nothing_is_registered_elsewhere():
     found = {}

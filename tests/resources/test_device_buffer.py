@@ -123,3 +123,19 @@ def test_memory_is_the_current_resources():
         assert (made.nbytes, made.capacity, statistics.counts.current_bytes) == (0, 0, 0)
     with pytest.raises(TypeError, match="resource is 7"):
         resources.DeviceBuffer(1, resource=7)
+
+
+def test_sizes_and_offsets_are_whole_numbers():
+    made = resources.DeviceBuffer.from_host(b"abcdef")
+    for wrong in (1.5, "4", None, True):
+        for call in (made.reserve, made.resize, lambda offset: made.copy_from(b"x", offset=offset)):
+            with pytest.raises(TypeError, match="pass bytes as int"):
+                call(wrong)
+    for call in (made.reserve, made.resize, lambda offset: made.copy_from(b"x", offset=offset)):
+        with pytest.raises(ValueError, match="is -5; a number of bytes is 0 or more"):
+            call(-5)
+    with pytest.raises(TypeError, match="pass a Resource"):
+        made.clone(resource=0)
+    assert (made.nbytes, made.to_bytes()) == (6, b"abcdef")
+    made.resize(np.int64(4))
+    assert type(made.nbytes) is int

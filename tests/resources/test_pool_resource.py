@@ -1,17 +1,20 @@
 """PoolResource: blocks of chunks, per stream; figures, limits, and what goes back."""
 
+import ctypes
 import gc
 import itertools
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
 from beside import on_threads
+from child import in_own_process
 from counting_resource import Counting
 
 import accelrt
-from accelrt import resources
+from accelrt import resources, testing
 
 UNIT = 512
 
@@ -282,3 +285,153 @@ def test_the_per_thread_default_stream_is_another_one_on_each_thread(pool, per_t
     thread.start()
     thread.join()
     assert (addresses[0] == addresses[1]) is not per_thread
+
+
+def test_an_initial_size_that_is_rounded_over_the_maximum_is_refused(upstream):
+    with pytest.raises(ValueError, match="1000, rounded to 1024 by a unit of 512 bytes, is more than 1000"):
+        resources.PoolResource(upstream, 1000, 1000)
+    assert not upstream.live
+    whole = resources.PoolResource(upstream, 1000, 1000, unit=8)
+    assert (whole.total_bytes, whole.free_bytes) == (1000, 1000)
+
+
+def three_idle_chunks(pool):
+    addresses = [pool.allocate(UNIT) for _ in range(3)]
+    for address in addresses:
+        pool.deallocate(address, UNIT)
+
+
+def test_a_chunk_that_upstream_does_not_take_keeps_none_of_the_others(upstream):
+    class Refusing(resources.Adaptor):
+        left = 2
+
+        def give_back(self, address, nbytes, stream):
+            self.left -= 1
+            super().give_back(address, nbytes, stream)
+            if self.left >= 0:
+                raise LookupError(f"refused, {self.left} left")
+
+    pool = resources.PoolResource(Refusing(upstream))
+    three_idle_chunks(pool)
+    with pytest.raises(LookupError, match="1 left"):
+        pool.release()
+    assert not upstream.live
+    assert pool.total_bytes == 0
+
+
+def idle_chunks_of_two_streams(pool, number):
+    first, second = accelrt.Stream(), accelrt.Stream()
+    wholes = [pool.allocate(UNIT, first) for _ in range(number)]
+    pool.limit = pool.total_bytes
+    for whole in wholes:
+        pool.deallocate(whole, UNIT, first)
+    halves = [pool.allocate(UNIT // 2, first) for _ in range(2 * number)]
+    for index, half in enumerate(halves):
+        pool.deallocate(half, UNIT // 2, (first, second)[index % 2])
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_release_whose_waits_the_driver_refuses_loses_no_chunk():
+    """The second chunk's too, when the first one was looked at."""
+    testing.use_device()
+    upstream = Counting()
+    pool = resources.PoolResource(upstream, unit=UNIT // 2)
+    idle_chunks_of_two_streams(pool, 3)
+    held = pool.total_bytes
+    refused = 0
+    for _, error in testing.failing_calls(
+        pool.release, rows=["event_create", "event_record", "stream_wait_event"]
+    ):
+        refused += error is not None
+        if error is not None:
+            assert pool.total_bytes == pool.free_bytes == held == sum(upstream.live.values())
+    assert refused >= 6
+    assert not upstream.live
+    assert pool.total_bytes == 0
+
+
+@pytest.fixture
+def foreign():
+    """Handles of streams that accelrt did not make, and what destroys one."""
+    accelrt.init()
+    runtime, handles = accelrt.cudart(), []
+
+    def destroy(handle):
+        handles.remove(handle)
+        assert runtime.cudaStreamDestroy(handle) == 0
+
+    for _ in range(2):
+        place = ctypes.c_uint64()
+        assert runtime.cudaStreamCreate(ctypes.addressof(place)) == 0
+        handles.append(place.value)
+    yield list(handles), destroy
+    for handle in list(handles):
+        destroy(handle)
+
+
+@pytest.mark.skipif(
+    accelrt.testing.device.wanted_by_environment() == "cuda",
+    reason="NVIDIA's driver may die of a destroyed stream's handle",
+)
+@pytest.mark.parametrize("how", ["taken", "released", "dropped"])
+def test_a_stream_that_its_owner_destroyed_uses_nothing_more(how, upstream, foreign):
+    (gone, other), destroy = foreign
+    pool = resources.PoolResource(upstream, 2 * UNIT, 2 * UNIT)
+    for handle in (gone, other):
+        stream = accelrt.ExternalStream(handle)
+        half = pool.allocate(UNIT, stream)
+        pool.deallocate(half, UNIT, stream)
+    destroy(gone)
+    if how == "taken":
+        assert len({pool.allocate(UNIT) for _ in range(2)}) == 2
+        return
+    if how == "released":
+        assert pool.release() == 2 * UNIT
+    del pool
+    gc.collect()
+    assert not upstream.live
+
+
+def test_a_thread_waits_for_one_that_ended_and_had_its_memory():
+    """Its number may be the one of the thread that ended; its per-thread default stream is not."""
+    pool = resources.PoolResource(resources.DeviceResource(), 2 * UNIT, 2 * UNIT)
+    held, go, addresses, order = pool.allocate(UNIT), threading.Event(), [], []
+
+    def use(*work):
+        stream = accelrt.per_thread_stream()
+        addresses.append(pool.allocate(UNIT, stream))
+        for function in work:
+            stream.launch_host_func(function)
+        pool.deallocate(addresses[-1], UNIT, stream)
+
+    def on_a_thread(*work):
+        thread = threading.Thread(target=use, args=work)
+        thread.start()
+        thread.join()
+
+    try:
+        on_a_thread(go.wait, lambda: order.append("first"))
+        on_a_thread(lambda: order.append("second"))
+        time.sleep(0.1)  # for what does not wait
+    finally:
+        go.set()
+    accelrt.synchronize()
+    assert addresses[0] == addresses[1]
+    assert order == ["first", "second"]
+    pool.deallocate(held, UNIT)
+
+
+@pytest.mark.host
+def test_a_pool_that_dies_in_a_capture_gives_back_after_it(upstream):
+    pool = resources.PoolResource(upstream, unit=UNIT // 2)
+    idle_chunks_of_two_streams(pool, 1)
+    captured, memory = accelrt.CUDAGraph(), accelrt.zeros(1, "i4")
+    with accelrt.graph(captured):
+        memory.fill_(1)
+        del pool
+        gc.collect()
+        assert upstream.live
+    captured.replay()
+    resources.DeviceResource().buffer(8)
+    assert not upstream.live

@@ -2,16 +2,17 @@
 
 import gc
 import io
+import itertools
 import os
-import threading
 
 import numpy as np
 import pytest
 from beside import on_a_thread
+from child import in_own_process
 from counting_resource import Counting
 
 import accelrt
-from accelrt import resources
+from accelrt import resources, testing
 from accelrt.tools import traces
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -509,3 +510,112 @@ def test_a_buffer_that_is_freed_gives_its_memory_back_once():
     buffer.free()
     del buffer
     assert statistics.counts == (0, 0, 100, 1, 100, 1)
+
+
+ADAPTORS = {
+    "limit": lambda upstream: resources.LimitingAdaptor(upstream, 1 << 20),
+    "statistics": resources.StatisticsAdaptor,
+    "tracking": resources.TrackingAdaptor,
+    "bins": resources.BinningResource,
+    "log": lambda upstream: resources.LoggingAdaptor(upstream, io.StringIO()),
+    "hooks": resources.HooksAdaptor,
+    "prefetch": resources.PrefetchAdaptor,
+    "failure": lambda upstream: resources.FailureCallbackAdaptor(upstream, lambda nbytes: False),
+    "adaptor": resources.Adaptor,
+}
+
+
+def live_bytes(adaptor):
+    if isinstance(adaptor, resources.StatisticsAdaptor):
+        return adaptor.counts.current_bytes
+    return adaptor.allocated_bytes
+
+
+@pytest.mark.parametrize("when", ["before_deallocate", "after_deallocate"])
+@pytest.mark.parametrize("name", ["limit", "statistics", "tracking", "bins"])
+def test_what_a_hook_raises_behind_a_free_counts_as_a_free(name, when):
+    """On several levels: each has to learn that the memory is back."""
+
+    def refuse(*arguments):
+        raise LookupError("no")
+
+    upstream = Counting()
+    outer = resources.StatisticsAdaptor(ADAPTORS[name](resources.HooksAdaptor(upstream, **{when: refuse})))
+    address = outer.allocate(100)
+    with pytest.raises(LookupError):
+        outer.deallocate(address, 100)
+    assert not upstream.live
+    assert outer.counts.current_bytes == 0
+    if name == "bins":
+        with pytest.raises(ValueError, match="is not allocated"):
+            outer.deallocate(address, 100)
+    else:
+        assert live_bytes(outer.upstream) == 0
+
+
+@pytest.mark.parametrize("name", ["limit", "statistics", "tracking"])
+def test_what_upstream_refuses_to_take_back_counts_on(name):
+    class Refusing(Counting):
+        def give_back(self, address, nbytes, stream):
+            raise LookupError("no")
+
+    adaptor = ADAPTORS[name](Refusing())
+    address = adaptor.allocate(100)
+    with pytest.raises(LookupError):
+        adaptor.deallocate(address, 100)
+    assert live_bytes(adaptor) == 100
+
+
+@pytest.mark.parametrize("given", [0, None, -8, "4096", 1.5], ids=repr)
+@pytest.mark.parametrize("name", [*ADAPTORS, "pool", "none"])
+def test_an_address_that_is_none_is_refused(name, given):
+    """Memory at 0 would be written to; what no int is would stay in the adaptors' figures."""
+
+    class Odd(resources.Resource):
+        def take(self, nbytes, stream):
+            return given
+
+    kinds = {**ADAPTORS, "pool": resources.PoolResource, "none": lambda upstream: upstream}
+    resource = kinds[name](Odd())
+    for ask in (resource.allocate, resource.buffer):
+        with pytest.raises((MemoryError, TypeError, ValueError), match=r"take\(\) returned|limit"):
+            ask(100)
+    if name in ("limit", "statistics", "tracking"):
+        assert live_bytes(resource) == 0
+    if name == "pool":
+        assert (resource.total_bytes, resource.used_bytes) == (0, 0)
+
+
+def memory_in_use():
+    gc.collect()
+    accelrt.synchronize()
+    resources.DeviceResource().buffer(1)  # ends what was put off
+    gc.collect()
+    accelrt.synchronize()
+    accelrt.host_empty_cache()
+    return accelrt.memory_allocated(), accelrt.host_memory_stats()["allocated_bytes.current"]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", ["device", "pinned", "pool", "pool of pinned", "bins", "limit", "hooks"])
+@in_own_process
+def test_what_dies_while_the_driver_refuses_a_call_goes_back_later(name):
+    """Buffers that another stream used, and the pools that they are of."""
+    testing.use_device()
+    own, other = accelrt.Stream(), accelrt.Stream()
+    for stream in (own, accelrt.per_thread_stream()):
+        for call in itertools.count(1):
+            resource = SOURCES[name]()
+            buffers = [resource.buffer(4000, each) for each in (stream, other)]
+            for buffer in buffers:
+                buffer.record_stream(own)
+                buffer.record_stream(other)
+            del buffer
+            with testing.failing(call) as fired:
+                del buffers, resource
+                gc.collect()
+                reached = fired() >= call
+            assert memory_in_use() == (0, 0), f"call {call}"
+            if not reached:
+                break
+        assert call > 1

@@ -75,6 +75,27 @@ def test_writing_that_ends_early_leaves_what_was_there(tmp_path, error):
     assert path.read_bytes() == b"before"
 
 
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
+    """The unfinished one's name, which is random, says nothing to anybody."""
+    with pytest.raises(FileNotFoundError) as raised:
+        files.write(tmp_path / "missing" / "file", [b"x"])
+    assert str(raised.value) == f"[Errno 2] No such file or directory: '{tmp_path}/missing/file'"
+
+    def full():
+        yield b"begin"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def elsewhere():
+        yield b"begin"
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "other")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
+        files.write(tmp_path / "file", full())
+    with pytest.raises(FileNotFoundError, match="'other'"):
+        files.write(tmp_path / "file", elsewhere())
+    assert names(tmp_path) == []
+
+
 def test_an_interruption_at_any_line_leaves_no_other_file_and_no_descriptor(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"before")

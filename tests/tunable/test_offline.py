@@ -93,6 +93,9 @@ def test_an_operation_makes_its_own_arguments(tunable):
         assert accelrt.tunable.tune_in_file("file.csv") == []
     assert wrong.name == "mine"
     (tunable / "file.csv").write_text("mine\n")
+    (tunable / "bytes.csv").write_bytes(b"mine,\xff")
+    with pytest.raises(ValueError, match=r"bytes.csv is no text in UTF-8"):
+        accelrt.tunable.tune_in_file("bytes.csv")
     with pytest.raises(ValueError, match=r"file.csv, line 1: 'mine' is no line OPERATION,PARAMETERS"):
         accelrt.tunable.tune_in_file("file.csv")
 

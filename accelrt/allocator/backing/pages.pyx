@@ -4,6 +4,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close
 
+from accelrt.allocator.backing.guarded cimport unguard_page
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
     append_hole, call_unlocked, claim_addresses, count_oversize, count_pool, ensure_blocks, lock_all, put_free,
@@ -593,6 +594,8 @@ cdef void evict(Pool* pool, Page* page) noexcept nogil:
     # block before that one.
     cdef Slot* slot = page.resident
     cdef Block* block = page.cover
+    if page.guard != NULL:
+        unguard_page(pool, page)
     while block.address + block.size <= slot.address:
         block = block.after
     take_free(pool, block)
@@ -1207,6 +1210,8 @@ cdef enum:
     ROOMY = 1 << 30
     GROWTH_PARTS = 4     # and of several streams at most this part of the whole growth: a block's end wastes up to a page,
     MOST_PAGES = 4096    # unless that made more pages than this
+    SOLE_PARTS = 16      # and of one stream, of blocks with a mean size below MEDIUM_MOST, at most this part of it,
+    SOLE_PAGES = 1024    # unless that made more pages than this
     SMALL_MEAN = 1 << 20    # mean size of blocks below which a page may be larger than what is needed,
     AHEAD = 256             # up to this part of its expandable segment
     HUGE = 256 << 20     # mean size of blocks from which on
@@ -1307,6 +1312,23 @@ cdef size_t size_ahead(Pool* pool, const Segment* expandable) noexcept nogil:
     return size
 
 
+cdef bint has_other_segments(const Pool* pool, const Heap* heap) noexcept nogil:
+    # Whether other heaps have memory: the first segments tell, unless all are of one heap, which has few.
+    cdef const Segment* segment = pool.first
+    while segment != NULL and segment.heap == heap:
+        segment = segment.after
+    return segment != NULL
+
+
+cdef size_t largest_part(const Pool* pool, const Heap* heap, size_t mean, size_t whole, size_t total) noexcept nogil:
+    # How large a page of a growth by whole may be, as a part of that.
+    if mean < SMALL_MEAN or mean >= HUGE:
+        return SIZE_MAX
+    if has_other_segments(pool, heap):
+        return max(whole // GROWTH_PARTS, total // MOST_PAGES)
+    return max(whole // SOLE_PARTS, total // SOLE_PAGES) if mean < MEDIUM_MOST else SIZE_MAX
+
+
 cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t whole) noexcept nogil:
     # The size of the next page, of a growth by whole that still needs need; backing/DESIGN.md (Growing) gives the rule.
     cdef size_t size = pool.granule
@@ -1317,9 +1339,8 @@ cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t
     cdef size_t target = min(total // PAGES_WANTED, max(largest, total // MAX_PAGES))
     if pool.fits_closely:  # the more is stuck, the smaller
         target = min(target, total // STUCK_PARTS * largest // pool.stuck)
-    if SMALL_MEAN <= mean < HUGE and pool.heap_count > 1:
-        target = min(target, max(whole // GROWTH_PARTS, total // MOST_PAGES))
-    elif mean >= HUGE:
+    target = min(target, largest_part(pool, expandable.heap, mean, whole, total))
+    if mean >= HUGE:
         target = max(target, min(max(total, whole), mean) // HUGE_PARTS)
     if pool.settings.page_size:
         size = round_up(pool.settings.page_size, pool.granule)

@@ -30,11 +30,16 @@ cdef struct Found:  # of one search at a time; the caller frees runs.  Ranked he
     size_t stuck
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil  # marks pages it may take; bytes
-cdef void mark_leaving(Pool* pool) noexcept nogil  # marks wholly free, quiescent pages that may go back
+# Marks wholly free, quiescent pages that may go back: those to evict before the exclusive section is released.  0 or
+# NO_HOST_MEMORY, and none is marked.
+cdef int mark_leaving(Pool* pool) noexcept nogil
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil  # of marked pages; no driver call
 cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil  # of marked pages, newly mapped
 cdef void free_block(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; no growth lock
 cdef void return_all_pages(Pool* pool) noexcept nogil  # pages that heaps keep (Heap.keeps_pages)
+# Asks the streams that may still use guarded pages, but for the requester's own; NULL: all of them.  A page whose stream is
+# busy goes back to where it was freed.  0 or NO_HOST_MEMORY, and some are guarded still.
+cdef int confirm_pages(Pool* pool, const Heap* requester) noexcept nogil
 cdef bint has_too_many_stitched(const Pool* pool) noexcept nogil  # then drop those that are idle
 cdef int drop_idle_stitched(Pool* pool) noexcept nogil  # those that hold no page and that no work uses
 cdef void forget_missing(Pool* pool) noexcept nogil  # after pages were released: clears Fit.missing

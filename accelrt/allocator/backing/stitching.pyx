@@ -2,6 +2,7 @@
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
+from accelrt.allocator.backing.guarded cimport guard_page, unguard_page
 from accelrt.allocator.backing.pages cimport (
     STUCK_PARTS, add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
     reserve_addresses, slot_index, unmap_slot,
@@ -46,25 +47,27 @@ cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
         heap.epoch += 1
 
 
-cdef void query_progress(Pool* pool, Heap* heap) noexcept nogil:
-    # Queries the heap's progress event.  An event that was captured cannot be queried; it is dropped, so that another
-    # can be recorded.
+cdef bint query_progress(Pool* pool, Heap* heap) noexcept nogil:
+    # Queries the heap's progress event; whether it says that the stream is busy.  An event that was captured cannot be
+    # queried; it is dropped, so that another can be recorded.
     cdef int code
     if heap.progress_event == NULL:
-        return
+        return False
     code = pool.table.event_query(pool.device, heap.progress_event.handle)
     if code == NOT_READY:
-        return
+        return True
     if code == 0 and <int>(heap.progress_epoch - heap.quiescent_epoch) > 0:  # else the device was waited for since
         heap.quiescent_epoch = heap.progress_epoch
     unmark(&heap.progress_event)
+    return False
 
 
 cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
     # Queries the stream itself; a busy one gets a progress event.  Only between enter_wait and leave_wait, so that no
     # capture of accelrt's begins between the check for one and the query.
     cdef int code
-    query_progress(pool, heap)
+    if query_progress(pool, heap):
+        return
     if is_heap_quiescent(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
@@ -155,10 +158,12 @@ cdef void poll_busy(Pool* pool, bint in_use, Polls* polls) noexcept nogil:
 
 
 cdef void poll_all(Pool* pool) noexcept nogil:
-    # Graphs keep the pages of their private pools, so those are not polled.
+    # Graphs keep the pages of their private pools, so those are not polled.  A stream that may use guarded pages gets its
+    # progress event here, for once it captures, none can be recorded; without host memory they stay guarded.
     cdef Heap* heap = pool.awake if pool.settings.virtual_memory else NULL
     cdef PrivatePool* owner = first_ending(pool)
     cdef Polls polls
+    confirm_pages(pool, NULL)
     begin_polls(&polls)
     while heap != NULL:
         if has_pages(pool, heap) and (heap.owner == NULL or not has_graphs(heap.owner)):
@@ -321,8 +326,8 @@ cdef void cancel_device_wait(Pool* pool) noexcept nogil:
 #
 # A stitched segment maps whole free pages a second time, one after the other, and is kept.  When bytes in it are freed,
 # wholly free pages return at once to their expandable segments, so the position of free memory depends only on what is
-# live; and the oldest stitched segment that fits is reused first.  So work that repeats finds at every step the stitched
-# segments of the round before, and calls the driver no more.
+# live; and what was reused before is reused first, the oldest part that fits.  So work that repeats finds at every step the
+# parts of the round before, and calls the driver no more.
 #
 # Every function here runs under the growth lock and in the exclusive section, unless it says otherwise.
 
@@ -334,6 +339,16 @@ cdef enum:
     CALL_PRICE = 12            # pages fit closely as long as the driver was called once in so many allocations at the most
     CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
+    MOST_FITS = 4096           # of a heap, which then keeps no new part: every search reads them
+    MOST_LOOKS = 16384         # slots that a search for a part looks at; a segment more is looked at only below
+
+
+# Slots of a stitched segment in a row.
+cdef struct Part:
+    Segment* stitched  # NULL: none
+    size_t first       # the number of the first slot
+    size_t count
+    size_t size
 
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
@@ -475,12 +490,15 @@ cdef size_t search_pages(Pool* pool, Heap* heap, Found* found) noexcept nogil:
 
 cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexcept nogil:
     # Without a list of their blocks, for which every heap has to be walked: most requests reuse a segment, or grow.
+    # 0 where the host has no memory for what that takes.
     cdef size_t bytes_
     found.across = across
     found.lists = False
+    if confirm_pages(pool, heap):
+        return 0
     if across:
-        poll_others(pool, heap)
         wake(pool, heap)
+        poll_others(pool, heap)
     bytes_ = search_pages(pool, heap, found)
     pool.stuck = found.stuck + (pool.ranked_stuck if pool.finds_ranked else 0)
     pool.fits_closely = may_fit_closely(pool)
@@ -500,11 +518,14 @@ cdef inline bint is_down(const PrivatePool* owner) noexcept nogil:
     return owner.suspension != NULL and not owner.suspension.closing
 
 
-cdef void mark_leaving(Pool* pool) noexcept nogil:
+cdef int mark_leaving(Pool* pool) noexcept nogil:
     # Heaps that are awake, BUSY or UNSEARCHED; ranked ones, filed anew first; and sleeping heaps of MemPools being emptied
-    # and of suspended pools.
+    # and of suspended pools.  Guarded pages are confirmed here, not by the caller: what other threads free in any call of
+    # the driver between the two would leave although work uses it.
     cdef Heap* heap = pool.awake
     cdef PrivatePool* owner = pool.privates
+    if confirm_pages(pool, NULL):
+        return NO_HOST_MEMORY
     pool.search += 1
     while pool.ranked != NULL:
         file_heap(pool, pool.ranked)
@@ -521,6 +542,7 @@ cdef void mark_leaving(Pool* pool) noexcept nogil:
                 mark_heap(pool, heap, False, NULL)
             heap = heap.sibling
         owner = owner.next
+    return 0
 
 
 cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
@@ -540,9 +562,9 @@ cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
 
 # --- reuse ---------------------------------------------------------------------------------------------------
 
-cdef int add_fit(Segment* stitched) noexcept nogil:
-    # Records the sizes that the segment serves: those for which it would be made, and those it exceeds by at most a sixth.
-    cdef Heap* heap = stitched.heap
+cdef int add_fit(const Part* part) noexcept nogil:
+    # Records the sizes that the part serves: those for which it would be made, and those it exceeds by at most a sixth.
+    cdef Heap* heap = part.stitched.heap
     cdef Fit* larger
     if heap.fit_count == heap.fit_capacity:
         larger = <Fit*>realloc(heap.fits, (2 * heap.fit_capacity + 32) * sizeof(Fit))
@@ -551,18 +573,20 @@ cdef int add_fit(Segment* stitched) noexcept nogil:
         heap.fits = larger
         heap.fit_capacity = 2 * heap.fit_capacity + 32
     larger = &heap.fits[heap.fit_count]
-    larger.most = stitched.size
+    larger.most = part.size
     larger.least = min(
-        stitched.size - stitched.slots[stitched.slot_count - 1].size + 1, stitched.size - stitched.size // (WASTE + 1),
+        part.size - part.stitched.slots[part.first + part.count - 1].size + 1, part.size - part.size // (WASTE + 1),
     )
-    larger.stitched = stitched
+    larger.stitched = part.stitched
+    larger.first = part.first
+    larger.count = part.count
     larger.missing = NULL
     heap.fit_count += 1
     return 0
 
 
 cdef void drop_fit(Segment* stitched) noexcept nogil:
-    # The segment is not reused any more.
+    # No part of the segment is reused any more.
     cdef Heap* heap = stitched.heap
     cdef size_t index, kept = 0
     for index in range(heap.fit_count):
@@ -573,15 +597,15 @@ cdef void drop_fit(Segment* stitched) noexcept nogil:
 
 
 cdef bint is_ready(const Pool* pool, Fit* fit) noexcept nogil:
-    # Whether all of its pages are marked.  The page that was missing last time is tested first: that refuses most stitched
-    # segments without reading them.
+    # Whether all of its pages are marked.  The page that was missing last time is tested first: that refuses most fits
+    # without reading their slots.
     cdef const Segment* stitched = fit.stitched
     cdef size_t index
     if fit.missing != NULL and not is_found(pool, fit.missing):
         return False
-    if stitched.incomplete or stitched.evicted != stitched.slot_count:
+    if stitched.incomplete:
         return False
-    for index in range(stitched.slot_count):
+    for index in range(fit.first, fit.first + fit.count):
         if not is_found(pool, stitched.slots[index].page):
             fit.missing = stitched.slots[index].page
             return False
@@ -597,56 +621,155 @@ cdef void forget_missing(Pool* pool) noexcept nogil:
         heap = heap.next
 
 
-cdef void open_stitched(Pool* pool, Segment* stitched) noexcept nogil:
-    # All of its pages become resident in it, and all of its holes one free block, freed now.
-    cdef Block* block = stitched.first
+cdef void open_part(Pool* pool, Segment* stitched, size_t first, size_t count) noexcept nogil:
+    # The pages of these slots become resident in them, and their holes one free block, freed now.
+    cdef Slot** slots = stitched.slots + first
+    cdef Block* block = slots[0].hole
     cdef size_t index
-    for index in range(stitched.slot_count):
-        stitched.slots[index].page.resident = stitched.slots[index]
-        stitched.slots[index].hole = NULL
-    record_event(pool, SEGMENT_MAPPED, stitched.address, stitched.size, stitched.heap.stream, stitched.heap.owner)
-    stitched.evicted = 0
-    while block.after != NULL:
-        absorb(stitched.heap, block, block.after)
+    for index in range(count):
+        slots[index].page.resident = slots[index]
+        if index:
+            absorb(stitched.heap, block, slots[index].hole)
+        slots[index].hole = NULL
+    record_event(pool, SEGMENT_MAPPED, block.address, block.size, stitched.heap.stream, stitched.heap.owner)
+    stitched.evicted -= count
     block.epoch = stitched.heap.last_freed = stitched.heap.epoch
     put_free(pool, block)
 
 
-cdef bint move_pages_in(Pool* pool, Segment* stitched) noexcept nogil:
-    # Evicts the pages from where they are resident; False if the host has no memory for the records.
+cdef bint move_pages_in(Pool* pool, Segment* stitched, size_t first, size_t count) noexcept nogil:
+    # Evicts the pages of these slots from where they are resident; False if the host has no memory for the records.
     cdef size_t index
-    for index in range(stitched.slot_count):
+    for index in range(first, first + count):
         if ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2):
             return False
-    for index in range(stitched.slot_count):
+    for index in range(first, first + count):
         ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2)
         evict(pool, stitched.slots[index].page)
-    open_stitched(pool, stitched)
+    open_part(pool, stitched, first, count)
     return True
 
 
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
-    # Tests the heap's stitched segments, oldest first, by their Fits, which are contiguous in memory.
+    # Tests what was reused before, oldest first, by its Fits, which are contiguous in memory; then any other slots in a row.
     cdef Fit* found = heap.fits
     cdef const Fit* end = found + heap.fit_count
     while found != end:
         if found.least <= size <= found.most and is_ready(pool, found):
-            refund_budget(pool, found.stitched.slot_count)
-            return move_pages_in(pool, found.stitched)
+            refund_budget(pool, found.count)
+            return move_pages_in(pool, found.stitched, found.first, found.count)
         found += 1
-    return False
+    return reuse_part(pool, heap, size)
 
 
-cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
-    # Of a free block; no growth lock.
+cdef void find_part(const Pool* pool, Segment* stitched, size_t size, Part* part) noexcept nogil:
+    # The fewest bytes of slots in a row that have size and less than part.size, the first among equals, whose pages are all
+    # marked.
+    cdef size_t index, first = 0, total = 0
+    cdef const Slot* slot
+    for index in range(stitched.slot_count):
+        slot = stitched.slots[index]
+        if not is_found(pool, slot.page):
+            first = index + 1
+            total = 0
+            continue
+        total += slot.size
+        while total - stitched.slots[first].size >= size:
+            total -= stitched.slots[first].size
+            first += 1
+        if size <= total < part.size:
+            part.stitched = stitched
+            part.first = first
+            part.count = index + 1 - first
+            part.size = total
+
+
+cdef bint reuse_part(Pool* pool, Heap* heap, size_t size) noexcept nogil:
+    # A part of the oldest stitched segment that has one.  It is a fit of its own from then on: the same request finds it
+    # again, whatever parts come later.  The first use of a part proves no repetition, so it refunds nothing.
+    cdef Segment* stitched = heap.first_stitched
+    cdef size_t looks = 0
+    cdef Part part
+    part.stitched = NULL
+    part.size = size + max(pool.granule, size // WASTE + 1)
+    while stitched != NULL and part.stitched == NULL and looks < MOST_LOOKS:
+        if stitched.size >= size and not stitched.incomplete:
+            looks += stitched.slot_count
+            find_part(pool, stitched, size, &part)
+        stitched = stitched.after
+    if part.stitched == NULL or (heap.fit_count < MOST_FITS and add_fit(&part)):
+        return False
+    return move_pages_in(pool, part.stitched, part.first, part.count)
+
+
+cdef inline bint may_guard(const Pool* pool, const Heap* heap, const Heap* home) noexcept nogil:
+    # Whether a page that the heap freed may go home before its stream was asked: that was idle when it was asked last.
+    return heap.trusted and heap.progress_event == NULL and pool.captures == 0 and heap.owner == NULL and home.owner == NULL
+
+
+cdef inline Block* block_before(const Slot* slot, Block* near) noexcept nogil:
+    # A block at or before the slot, from one that is near, if that is in the same segment.
+    if near == NULL or near.segment != slot.segment:
+        return slot.segment.first
+    while near.address > slot.address:
+        near = near.before
+    return near
+
+
+cdef int take_back(Pool* pool, Page* page, Block* near) noexcept nogil:
+    # A guarded page whose stream is busy becomes free where it was freed, and the heap keeps it.
+    cdef Slot* slot = page.guard_slot
+    cdef Heap* heap = page.guard
+    cdef uint32_t epoch = page.guard_epoch
+    cdef int code = ensure_blocks(page.resident.segment.heap, 2)
+    if code:
+        return code
+    page.cover = block_before(page.resident, near)
+    evict(pool, page)
+    slot.hole.epoch = epoch
+    make_resident(pool, slot)
+    pool.heaps_keeping_pages += not heap.keeps_pages
+    heap.keeps_pages = True
+    return 0
+
+
+cdef int confirm_pages(Pool* pool, const Heap* requester) noexcept nogil:
+    cdef Page* page = pool.guarded
+    cdef Page* after
+    cdef Heap* asked = NULL
+    cdef Block* near = NULL  # the hole of the page taken back last: those of one block follow each other
+    cdef Polls polls
+    cdef int code = 0
+    if pool.guarding == (requester.guarding if requester != NULL else 0):
+        return code
+    begin_polls(&polls)
+    while page != NULL and code == 0:
+        after = page.guard_after
+        if page.guard != requester:
+            if page.guard != asked:  # pages of one heap mostly follow each other
+                asked = page.guard
+                poll_heap(pool, asked, &polls)
+            if <int>(asked.quiescent_epoch - page.guard_epoch) >= 0:
+                unguard_page(pool, page)
+            else:
+                code = take_back(pool, page, near)
+                near = page.primary.hole
+        page = after
+    end_polls(pool, &polls)
+    return code
+
+
+cdef void return_pages(Pool* pool, Block* block, bint freed) noexcept nogil:
     # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
-    # is quiescent, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
+    # is quiescent, or guarded, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
+    # freed: right after a free.  What a heap keeps is not guarded: where its stream cannot be asked, a request would find
+    # the pages and lose them, again and again.
     cdef Segment* stitched = block.segment
     cdef Heap* heap = stitched.heap
-    cdef size_t first = slot_index(stitched, block.address)
-    cdef size_t index = first
+    cdef size_t index = slot_index(stitched, block.address)
     cdef Slot* slot
     cdef Slot* primary
+    cdef bint guards
     cdef uint32_t epoch = block.epoch
     if <int>(epoch - stitched.used) > 0:
         stitched.used = epoch
@@ -656,7 +779,9 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
             break
         index += 1
         primary = slot.page.primary
-        if primary.segment.heap != heap and not is_quiescent(block):
+        guards = primary.segment.heap != heap and not is_quiescent(block)
+        if guards and not (freed and may_guard(pool, heap, primary.segment.heap)):
+            guards = False
             poll_progress(pool, heap)
             if not is_quiescent(block):
                 pool.heaps_keeping_pages += not heap.keeps_pages
@@ -668,6 +793,8 @@ cdef void return_pages(Pool* pool, Block* block) noexcept nogil:
         evict(pool, slot.page)
         primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
         make_resident(pool, primary)
+        if guards:
+            guard_page(pool, slot.page, slot, epoch)
         block = slot.hole.after
         if block == NULL or block.state != FREE:
             break
@@ -678,7 +805,7 @@ cdef void free_block(Pool* pool, Block* block) noexcept nogil:
     cdef Heap* heap = block.heap
     block = set_free(pool, block)
     if block.segment.shape == STITCHED:
-        return_pages(pool, block)
+        return_pages(pool, block, True)
     elif block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
     count_splits(pool, heap)
@@ -705,7 +832,7 @@ cdef void return_all_pages(Pool* pool) noexcept nogil:
                     while after != NULL and after.state == HOLE:
                         after = after.after
                     if block.state == FREE:
-                        return_pages(pool, block)
+                        return_pages(pool, block, False)
                     block = after
                 stitched = stitched.after
         heap = heap.next
@@ -873,6 +1000,7 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
     # The pages are resident nowhere during the driver calls, so that no hit takes them; after a failure they become
     # resident where they were.
     cdef Segment* stitched = new_segment(pool, heap, STITCHED)
+    cdef Part whole
     cdef Slot** old_slots = <Slot**>malloc(count * sizeof(Slot*))
     cdef size_t index, size = 0
     cdef int code = ensure_moves(pool, pages, count)
@@ -895,7 +1023,8 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
             code = add_slot(stitched, pages[index])
     stitched.evicted = stitched.slot_count
     if code == 0:
-        code = add_fit(stitched)
+        whole.stitched, whole.first, whole.count, whole.size = stitched, 0, count, size
+        code = add_fit(&whole)
     if code == 0:
         code = map_run(pool, stitched, 0, count)
     for index in range(stitched.slot_count):
@@ -905,7 +1034,7 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
         charge_budget(pool, count)
         stitched.stack = stack_of_block(pool)
         record_event(pool, STITCHED_TOGETHER, stitched.address, size, heap.stream, heap.owner)
-        open_stitched(pool, stitched)
+        open_part(pool, stitched, 0, count)
     else:
         for index in range(count):
             make_resident(pool, old_slots[index])
@@ -922,10 +1051,15 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogi
     # OUT_OF_MEMORY if the marked pages do not suffice any more.
     cdef Page** pages = <Page**>malloc((size // pool.granule + 1) * sizeof(Page*))
     cdef size_t count
-    cdef int code = OUT_OF_MEMORY
+    cdef int code
     if pages == NULL:
         return NO_HOST_MEMORY
     found.lists = True
+    code = confirm_pages(pool, NULL)  # a page that goes back after a failure would be guarded no more
+    if code:
+        free(pages)
+        return code
+    code = OUT_OF_MEMORY
     search_pages(pool, heap, found)
     count = choose(pool, found, size, pages)
     if count:
@@ -992,6 +1126,6 @@ cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
 
 
 cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
-    # For a stitched segment that is reused.
+    # For so many pages of a stitched segment that are reused as before.
     earn_budget(pool)
     pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))

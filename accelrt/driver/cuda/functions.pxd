@@ -19,7 +19,6 @@ from accelrt.driver.cuda.types cimport (
 
 cdef extern from "cudaTypedefs.h" nogil:
     # the library, devices and contexts
-
     ctypedef int (*PFN_cuDriverGetVersion_v2020)(int*) noexcept nogil  # no context: driver_version(out_version)
     ctypedef int (*PFN_cuDeviceGet_v2000)(CUdevice*, int) noexcept nogil  # needed
     ctypedef int (*PFN_cuDeviceGetCount_v2000)(int*) noexcept nogil  # needed
@@ -48,7 +47,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuCtxResetPersistingL2Cache_v11000)() noexcept nogil  # l2_reset()
 
     # memory
-
     ctypedef int (*PFN_cuMemAlloc_v3020)(CUdeviceptr*, size_t) noexcept nogil  # memory_alloc(out_address, size)
     ctypedef int (*PFN_cuMemFree_v3020)(CUdeviceptr) noexcept nogil  # memory_free(address)
     ctypedef int (*PFN_cuPointerGetAttributes_v7000)(
@@ -104,7 +102,6 @@ cdef extern from "cudaTypedefs.h" nogil:
         void*, size_t, CUmem_range_attribute, CUdeviceptr, size_t) noexcept nogil  # managed_attribute
 
     # streams, events, copies and fills
-
     ctypedef int (*PFN_cuCtxGetStreamPriorityRange_v5050)(
         int*, int*) noexcept nogil  # stream_priority_range(out_least, out_greatest)
     ctypedef int (*PFN_cuStreamCreateWithPriority_v5050)(
@@ -144,7 +141,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemsetD32Async_v3020)(CUdeviceptr, unsigned int, size_t, CUstream) noexcept nogil  # fill
 
     # captures, graphs, conditional nodes and sharing between processes
-
     ctypedef int (*PFN_cuStreamBeginCapture_v10010)(
         CUstream, CUstreamCaptureMode) noexcept nogil  # capture_begin(stream, mode)
     ctypedef int (*PFN_cuStreamEndCapture_v10000)(CUstream, CUgraph*) noexcept nogil  # capture_end(stream, out_graph)
@@ -193,7 +189,6 @@ cdef extern from "cudaTypedefs.h" nogil:
         unsigned int) noexcept nogil  # conditional_create, conditional_set, graph_condition
 
     # modules, launches and kernel nodes
-
     ctypedef int (*PFN_cuModuleLoadData_v2000)(CUmodule*, const void*) noexcept nogil  # module_load(out_module, image)
     ctypedef int (*PFN_cuModuleLoadDataEx_v2010)(
         CUmodule*, const void*, unsigned int, CUjit_option*, void**) noexcept nogil  # module_log
@@ -229,7 +224,6 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
 
     # graphs made by hand
-
     ctypedef int (*PFN_cuGraphCreate_v10000)(CUgraph*, unsigned int) noexcept nogil  # graph_create(out_graph, 0)
     ctypedef int (*PFN_cuGraphClone_v10000)(CUgraph*, CUgraph) noexcept nogil  # graph_clone(out_graph, graph)
     ctypedef int (*PFN_cuGraphNodeFindInClone_v10000)(
@@ -264,7 +258,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuDeviceSetGraphMemAttribute_v11040)(
         CUdevice, CUgraphMem_attribute, void*) noexcept nogil  # graph_memory_reset
     ctypedef int (*PFN_cuDeviceGraphMemTrim_v11040)(CUdevice) noexcept nogil  # graph_memory_trim(device)
-
 # Typed by hand, for headers have had them only since 13.0, 12.5 and 12.4.
 ctypedef int (*PFN_cuMemPrefetchBatchAsync_v13000)(
     CUdeviceptr*, size_t*, size_t, CUmemLocation*, size_t*, size_t, unsigned long long,
@@ -287,7 +280,6 @@ ctypedef int (*PFN_cuMemcpy3DBatchAsync_v12080)(
 ctypedef int (*PFN_cuMemcpy3DBatchAsync_v13000)(size_t, void*, unsigned long long, CUstream) noexcept nogil  # not needed
 ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
     CUdeviceptr, CUdeviceptr, size_t, void*, CUstream) noexcept nogil  # not needed
-
 # The driver's pools: who may use a device's, and those of managed memory; and how tools of profiling name graphs.
 ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(
     CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # async_access_set, pool_access_set
@@ -300,8 +292,7 @@ ctypedef int (*PFN_cuMemPoolExportToShareableHandle_v11020)(
 ctypedef int (*PFN_cuMemPoolImportFromShareableHandle_v11020)(
     CUmemoryPool*, void*, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # pool_import
 ctypedef int (*PFN_cuMemPoolExportPointer_v11020)(void*, CUdeviceptr) noexcept nogil  # pool_pointer_export
-ctypedef int (*PFN_cuMemPoolImportPointer_v11020)(
-    CUdeviceptr*, CUmemoryPool, void*) noexcept nogil  # pool_pointer_import
+ctypedef int (*PFN_cuMemPoolImportPointer_v11020)(CUdeviceptr*, CUmemoryPool, void*) noexcept nogil  # pool_pointer_import
 ctypedef int (*PFN_cuFuncGetName_v12030)(const char**, CUfunction) noexcept nogil  # function_name
 ctypedef int (*PFN_cuMemGetDefaultMemPool_v13000)(CUmemoryPool*, CUmemLocation*, int) noexcept nogil  # not needed
 ctypedef int (*PFN_cuGraphNodeGetToolsId_v13010)(

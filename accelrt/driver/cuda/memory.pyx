@@ -5,14 +5,15 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport F_SETFD, fcntl, FD_CLOEXEC
+from posix.unistd cimport close
 
 from accelrt.driver.cuda.types cimport (
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
     CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-    CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2, CUdevice_attribute, CUdeviceptr,
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2, CUdevice_attribute, CUdeviceptr,
     CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchMemSyncDomain, CUmem_advise, CUmem_range_attribute,
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
     CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute, CUpointer_attribute, CUstream,
@@ -441,6 +442,17 @@ cdef int pool_alloc_entered(uintptr_t stream, uintptr_t pool, size_t size, uintp
 
 
 cdef int pool_pointer_export_entered(uintptr_t address, char* out_ipc) noexcept nogil:
+    # The driver refuses memory of a pool that it has not exported yet, and then of one that cannot be.
+    cdef CUpointer_attribute attribute = <CUpointer_attribute>CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+    cdef uintptr_t pool = 0
+    cdef void* answer = &pool
+    cdef int file = -1
+    cdef int code = cuMemPoolExportPointer(out_ipc, address)
+    if code != INVALID_VALUE or cuPointerGetAttributes(1, &attribute, &answer, address) != SUCCESS:
+        return code
+    if pool == 0 or pool_export(pool, &file) != SUCCESS:
+        return code
+    close(file)
     return cuMemPoolExportPointer(out_ipc, address)
 
 

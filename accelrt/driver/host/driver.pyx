@@ -939,23 +939,23 @@ cdef int take_pooled(HostPool* pool, uintptr_t stream, size_t size, uintptr_t* o
 
 
 cdef int add_pooled(HostPool* pool, size_t size, Pooled** out_block) noexcept nogil:
-    cdef Pooled* made = <Pooled*>calloc(1, sizeof(Pooled))
+    cdef Pooled* block = <Pooled*>calloc(1, sizeof(Pooled))
     cdef int code
-    if made == NULL:
+    if block == NULL:
         return NO_HOST_MEMORY
     if pool.kind == MANAGED:
-        code = make_managed(pool.device, size, &made.address)
+        code = make_managed(pool.device, size, &block.address)
     elif pool.kind == PLAIN:
-        code = make_plain(pool.device, size, &made.address)
+        code = make_plain(pool.device, size, &block.address)
     else:
-        code = make_part(pool, size, &made.offset, &made.address)
+        code = make_part(pool, size, &block.offset, &block.address)
     if code:
-        free(made)
+        free(block)
         return code
     if pool.kind == MANAGED:
-        prefer_device(made.address, pool.device)
-    keep_block(pool, made, size)
-    out_block[0] = made
+        prefer_device(block.address, pool.device)
+    keep_block(pool, block, size)
+    out_block[0] = block
     return 0
 
 
@@ -1233,44 +1233,44 @@ cdef int pool_alloc_locked(
 cdef int pool_pointer_export_locked(int device, uintptr_t address, char* out_ipc) noexcept nogil:
     cdef HostPool* pool = NULL
     cdef Pooled** slot = find_pooled(device, address, &pool)
-    cdef Pointer told
+    cdef Pointer pointer
     memset(out_ipc, 0, 64)
     if slot == NULL or not slot[0].used or pool.kind != POOLED or pool.imported:
         return INVALID_VALUE
-    told.mark, told.file, told.offset, told.size = POINTER_MARK, id_of(pool.file), slot[0].offset, slot[0].size
-    memcpy(out_ipc, &told, sizeof(Pointer))
+    pointer.mark, pointer.file, pointer.offset, pointer.size = POINTER_MARK, id_of(pool.file), slot[0].offset, slot[0].size
+    memcpy(out_ipc, &pointer, sizeof(Pointer))
     return 0
 
 
-cdef bint is_part_of(const Pointer* told, const HostPool* pool) noexcept nogil:
+cdef bint is_part_of(const Pointer* pointer, const HostPool* pool) noexcept nogil:
     cdef FileId file = id_of(pool.file)
-    if told.mark != POINTER_MARK or told.file.place != file.place or told.file.number != file.number:
+    if pointer.mark != POINTER_MARK or pointer.file.place != file.place or pointer.file.number != file.number:
         return False
-    if told.offset % 4096 or told.size % 4096 or told.size == 0:
+    if pointer.offset % 4096 or pointer.size % 4096 or pointer.size == 0:
         return False
-    return HEADER <= told.offset < pool.limit and told.size <= pool.limit - told.offset
+    return HEADER <= pointer.offset < pool.limit and pointer.size <= pool.limit - pointer.offset
 
 
 cdef int pool_pointer_import_locked(
     int device, HostPool* pool, const char* handle, uintptr_t* out_address
 ) noexcept nogil:
-    cdef Pointer told
-    cdef Pooled* made
+    cdef Pointer pointer
+    cdef Pooled* block
     cdef int code
-    memcpy(&told, handle, sizeof(Pointer))
-    if not pool.imported or pool.device != device or not is_part_of(&told, pool):
+    memcpy(&pointer, handle, sizeof(Pointer))
+    if not pool.imported or pool.device != device or not is_part_of(&pointer, pool):
         return INVALID_VALUE
-    made = <Pooled*>calloc(1, sizeof(Pooled))
-    if made == NULL:
+    block = <Pooled*>calloc(1, sizeof(Pooled))
+    if block == NULL:
         return NO_HOST_MEMORY
-    code = map_part(pool, told.offset, told.size, &made.address)
+    code = map_part(pool, pointer.offset, pointer.size, &block.address)
     if code:
-        free(made)
+        free(block)
         return code
-    made.offset, made.used, made.taken = told.offset, True, told.size
-    keep_block(pool, made, told.size)
-    count_pooled(pool, USED_BYTES, told.size)
-    out_address[0] = made.address
+    block.offset, block.used, block.taken = pointer.offset, True, pointer.size
+    keep_block(pool, block, pointer.size)
+    count_pooled(pool, USED_BYTES, pointer.size)
+    out_address[0] = block.address
     return 0
 
 

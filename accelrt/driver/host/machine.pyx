@@ -30,13 +30,13 @@ from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
 from accelrt.core.threads cimport (
-    now, pthread_cond_broadcast, pthread_cond_init, pthread_cond_signal, pthread_cond_t, pthread_cond_wait, sleep_ns, start,
-    wait_on,
+    now, pthread_cond_broadcast, pthread_cond_init, pthread_cond_signal, pthread_cond_t, pthread_cond_wait, sleep_ns,
+    start, wait_on,
 )
 from accelrt.driver.host.work cimport (
-    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block,
-    Capture, Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work,
-    begin_work, clear_frontier, CHILD, Allocation, place_of,
+    BRANCH, CALL, COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, RECORD, REPLAY, SET, SRC_KNOWN, WAIT, Block, Capture,
+    Condition, EventWords, HostModule, HostStream, Launch, Operation, Plan, SharedEvent, Ticket, Work, begin_work,
+    clear_frontier, CHILD, Allocation, place_of,
 )
 from accelrt.driver.node_params cimport CONDITION_IF, CONDITION_WHILE
 from accelrt.driver.table cimport STREAM_BLOCKING
@@ -45,7 +45,6 @@ from accelrt.status cimport (
     ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, LAUNCH_FAILED, NOT_PERMITTED, NOT_SUPPORTED,
     NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
 )
-
 
 # --- memory: files, and what is mapped of them ------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ def record_history(
         enabled = "all" if enabled else None
     if enabled not in (None, "state", "all"):
         raise ArgumentError(f"enabled is {enabled!r}; pass None, 'state' or 'all'")
-    if context not in CONTEXTS:
+    if context is not None and not isinstance(context, str) or context not in CONTEXTS:
         raise ArgumentError(f"context is {context!r}; pass None, 'state', 'alloc' or 'all'")
     if stacks not in ("python", "all"):
         raise ArgumentError(f"stacks is {stacks!r}; pass 'python' or 'all'")
@@ -214,7 +214,7 @@ cdef uint32_t bits_of(object actions) except? 0:
         return 0
     from accelrt.memory.history.memory_history import ACTIONS  # NumPy's, which takes long to import
 
-    if isinstance(actions, str):
+    if isinstance(actions, str) or not hasattr(actions, "__iter__"):
         raise ArgumentError(f"skip_actions is {actions!r}; pass a list of actions, such as [{actions!r}]")
     for action in actions:
         if action not in ACTIONS:

@@ -32,6 +32,7 @@ def convert(
         ImportError: a package that write needs is not installed.
     """
     source = Path(snapshot)
+    files.check_regular(source)
     path = Path(output or source.with_name(source.name + suffix))
     if path.exists() and path.samefile(source):
         raise ValueError(f"the output {path} is the snapshot itself; name another with -o")

@@ -63,6 +63,7 @@ class Model(Audited, Offers):
             self.poll()
         block = self.take_offer(heap, n, size)
         if not block:
+            self.before_use(heap)
             block = self.fit(heap, size) or self.retry(heap, size)
             self.hand_out(block, n, size)
             if block.segment.heap != heap:
@@ -79,6 +80,7 @@ class Model(Audited, Offers):
 
     def free(self, place):
         block = self.live.pop(place)
+        self.before_use(block.segment.heap)
         if not block.uses:
             self.release(block)
             return
@@ -146,6 +148,9 @@ class Model(Audited, Offers):
                     ):
                         best = block
         return best
+
+    def before_use(self, heap):
+        """Called before a heap's free memory serves a request, or grows."""
 
     def grows_first(self, heap, size):
         """Whether growth is tried before pages that other streams freed."""

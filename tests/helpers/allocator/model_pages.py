@@ -11,6 +11,7 @@ from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 AUTO = -1.0  # growth slack: by the stitching budget
 MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 16384, 64, 0.25
 SMALL_SLACK = 1 / 1024
+MOST_FITS = 4096
 
 
 @dataclass(slots=True)
@@ -32,9 +33,11 @@ class PagedModel(PhysicalPages):
         super().__init__(capacity, first_serial, page_size)
         self.stitching, self.slack = stitching, slack
         self.stitched = []  # stitched segments, oldest first
+        self.fits = []  # their parts that were used, oldest first: (segment, number of the first slot, count)
         self.stitch_budget, self.budget_allocations = MAX_BUDGET, 0  # budget; the allocations that earned it
         self.credit_from = (0, 0)  # allocations and calls since which the credit for calls is counted
         self.progress = {}  # heap -> Progress
+        self.guarded = {}  # page that went home before its stream was asked -> slot where it was freed, when
 
     def all_segments(self):
         return self.segments + self.stitched
@@ -43,9 +46,6 @@ class PagedModel(PhysicalPages):
         heap = Heap(pool, stream, "large")
         self.progress.setdefault(heap, Progress())
         return heap
-
-    def has_several_heaps(self):
-        return len(self.progress) > 1
 
     def splits(self, block, rest):
         return rest > 0
@@ -62,8 +62,10 @@ class PagedModel(PhysicalPages):
         return not self.has_much_budget() or self.is_within_slack(heap, size, SMALL_SLACK)
 
     def find_or_grow(self, heap, size, across=True):
+        self.before_use(heap)
         block = self.fit(heap, size)
         while not block and self.grow_or_stitch(heap, size, across):
+            self.before_use(heap)
             block = self.fit(heap, size)
         return block
 
@@ -71,6 +73,7 @@ class PagedModel(PhysicalPages):
         return None
 
     def borrow(self, heap, size):
+        self.confirm_pages()
         found = []
         for other in self.progress:
             if other.pool == heap.pool and other != heap and self.fit(other, size):
@@ -94,10 +97,9 @@ class PagedModel(PhysicalPages):
             return True
         found = self.find_pages(heap, across)
         available = sum(slot.size for slots in found.values() for slot in slots)
-        segment = self.reusable_stitched(heap, size, found) if available >= size else None
-        if segment:
+        part = self.reusable_part(heap, size, found) if available >= size else None
+        if part:
             self.happened["reused"] += 1
-            self.change_budget(STITCH_PRICE + len(segment.slots))
         elif self.slack == AUTO and self.is_over_budget():
             refused = self.refused
             if self.grow_within(heap, size, THRIFTY_SLACK):
@@ -107,11 +109,17 @@ class PagedModel(PhysicalPages):
                 return True
         if available < size:
             return self.grow_pages(heap, size - available, fills=True)
-        if not segment:
+        if not part:
             self.happened["stitched"] += 1
+            self.confirm_pages()
+            found = {
+                block: slots for block in self.free_blocks(heap, across) if (slots := whole_slots(block))
+            }
             segment = self.make_stitched(heap, size, found)
             self.change_budget(-STITCH_PRICE - len(segment.slots))
-        self.move_pages_in(segment)
+            part = segment, 0, len(segment.slots)
+            self.fits.append(part)
+        self.move_pages_in(*part)
         return True
 
     def is_within_slack(self, heap, size, slack):
@@ -150,6 +158,11 @@ class PagedModel(PhysicalPages):
     # stitched segments
 
     def find_pages(self, heap, across):
+        self.confirm_pages(heap)
+        with_pages = self.heaps_with_pages() if across else ()
+        for other in self.progress if with_pages else ():
+            if other.pool == heap.pool and other != heap and other in with_pages:
+                self.poll_progress(other)
         blocks = self.free_blocks(heap, across)
         found = {block: slots for block in blocks if (slots := whole_slots(block))}
         self.stuck = sum(block.size for block in blocks) - sum(
@@ -165,10 +178,6 @@ class PagedModel(PhysicalPages):
 
     def free_blocks(self, heap, across):
         """As large as a page may be, of which a heap may have the pages; those of others only if across."""
-        with_pages = self.heaps_with_pages() if across else ()
-        for other in self.progress if with_pages else ():
-            if other.pool == heap.pool and other != heap and other in with_pages:
-                self.poll_progress(other)
         return [
             block
             for segment in self.all_segments()
@@ -178,18 +187,41 @@ class PagedModel(PhysicalPages):
             if segment.heap == heap or (across and self.is_quiescent(block))
         ]
 
-    def reusable_stitched(self, heap, size, found):
-        """The heap's oldest stitched segment that suits the size and whose pages are all found, or None."""
+    def reusable_part(self, heap, size, found):
+        """What was used before, the oldest first, or a new part of the oldest segment with one; or None."""
         free = set(itertools.chain(*found.values()))
+        for segment, first, count in self.fits:
+            slots = segment.slots[first : first + count]
+            held = sum(slot.size for slot in slots)
+            if segment.heap != heap or segment.incomplete or held < size:
+                continue
+            if held - slots[-1].size >= size and held > size + size // 6:
+                continue
+            if all(slot.page.resident in free for slot in slots):
+                self.change_budget(STITCH_PRICE + count)
+                return segment, first, count
+        return self.new_part(heap, size, free)
+
+    def new_part(self, heap, size, free):
+        """Of the oldest segment that has one: the fewest bytes in a row, the first among equals."""
+        looks, most = 0, size + max(GRANULE, size // 6 + 1)
         for segment in self.stitched:
-            if segment.heap != heap or segment.incomplete or segment.size < size:
+            if segment.heap != heap or segment.incomplete or segment.size < size or looks >= 16384:
                 continue
-            if segment.size - segment.slots[-1].size >= size and segment.size > size + size // 6:
-                continue
-            if not any(slot.is_resident() for slot in segment.slots) and all(
-                slot.page.resident in free for slot in segment.slots
-            ):
-                return segment
+            slots = segment.slots
+            looks += len(slots)
+            rows = []
+            for after in range(1, len(slots) + 1):
+                firsts = [n for n in range(after) if slots[after - 1].end - slots[n].offset >= size]
+                row = slots[firsts[-1] : after] if firsts else ()
+                if row and all(slot.page.resident in free for slot in row):
+                    rows.append((row[-1].end - row[0].offset, firsts[-1], len(row)))
+            if rows and min(rows)[0] < most:
+                self.happened["reused in part"] += 1
+                part = segment, *min(rows)[1:]
+                if sum(fit[0].heap == heap for fit in self.fits) < MOST_FITS:
+                    self.fits.append(part)
+                return part
         return None
 
     def make_stitched(self, heap, size, found):
@@ -226,13 +258,18 @@ class PagedModel(PhysicalPages):
                 spare -= slot.size
         return [*chosen, last]
 
-    def move_pages_in(self, stitched):
-        for slot in stitched.slots:
+    def move_pages_in(self, stitched, first, count):
+        slots = stitched.slots[first : first + count]
+        for slot in slots:
             self.happened["from other heaps"] += slot.page.resident.segment.heap != stitched.heap
             self.evict(slot.page)
+        for slot in slots:
             slot.page.resident = slot
         self.clock += 1
-        stitched.blocks = [Block(stitched, 0, stitched.size, freed=self.clock)]
+        block = Block(stitched, slots[0].offset, slots[-1].end - slots[0].offset, freed=self.clock)
+        low = slots[0].index()
+        stitched.blocks[low : slots[-1].index() + 1] = [block]
+        self.merge(block)
         self.progress[stitched.heap].last_freed = self.clock
         self.touched[stitched] = True
 
@@ -241,14 +278,17 @@ class PagedModel(PhysicalPages):
     def after_free(self, block):
         self.progress[block.segment.heap].last_freed = self.clock
         if block.segment.shape is STITCHED:
-            self.return_pages(block)
+            self.return_pages(block, True)
 
-    def return_pages(self, block):
+    def return_pages(self, block, now):
+        """now: right after the block was freed; what a heap keeps is not guarded."""
         heap, freed = block.segment.heap, block.freed
         for slot in whole_slots(block):
             primary = slot.page.slots[0]
             own = primary.segment.heap == heap
-            if not own and freed > self.progress[heap].quiescent_until:
+            guards = not own and freed > self.progress[heap].quiescent_until
+            if guards and not (now and self.may_guard(heap, primary.segment.heap)):
+                guards = False
                 self.poll_progress(heap)
                 if freed > self.progress[heap].quiescent_until:
                     self.progress[heap].keeps_pages = True
@@ -256,6 +296,35 @@ class PagedModel(PhysicalPages):
                     continue
             self.evict(slot.page)
             self.make_resident(primary, freed if own else 0)
+            if guards:
+                self.guarded[slot.page] = (slot, freed)
+                self.happened["guarded"] += 1
+
+    def may_guard(self, heap, home):
+        return not (self.progress[heap].progress_event or heap.pool or home.pool)
+
+    def evict(self, page):
+        self.guarded.pop(page, None)
+        super().evict(page)
+
+    def before_use(self, heap):
+        if any(page.resident.segment.heap == heap for page in self.guarded):
+            self.confirm_pages(heap)
+
+    def confirm_pages(self, requester=None):
+        """Asks the streams that may still use guarded pages, but for the requester's own."""
+        for page, (slot, freed) in reversed(list(self.guarded.items())):
+            heap = slot.segment.heap
+            if heap == requester:
+                continue
+            self.poll_progress(heap)
+            if freed <= self.progress[heap].quiescent_until:
+                del self.guarded[page]
+                continue
+            self.evict(page)
+            self.make_resident(slot, freed)
+            self.progress[heap].keeps_pages = True
+            self.happened["taken back"] += 1
 
     def return_all_pages(self):
         for heap, progress in self.progress.items():
@@ -265,7 +334,7 @@ class PagedModel(PhysicalPages):
                 for segment in self.stitched:
                     if segment.heap == heap:
                         for block in [block for block in segment.blocks if block.state is FREE]:
-                            self.return_pages(block)
+                            self.return_pages(block, False)
 
     # streams
 
@@ -347,6 +416,7 @@ class PagedModel(PhysicalPages):
 
     def give_back(self):
         self.wait_for_device()
+        self.confirm_pages()
         for segment in list(self.stitched):
             if segment.heap.pool not in self.retained and not any(
                 slot.is_resident() for slot in segment.slots
@@ -374,5 +444,6 @@ class PagedModel(PhysicalPages):
         for slot in held:
             slot.page.slots.remove(slot)
         self.stitched.remove(stitched)
+        self.fits = [fit for fit in self.fits if fit[0] is not stitched]
         self.touched[stitched] = True
         stitched.blocks = []

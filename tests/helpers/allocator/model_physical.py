@@ -195,8 +195,10 @@ class PhysicalPages(Model):
         target = min(total // 64, max(largest, total // 512))
         if self.fits_closely:
             target = min(target, total // 100 * largest // self.stuck)
-        if MIB <= mean < 256 * MIB and self.has_several_heaps():
+        if MIB <= mean < 256 * MIB and any(each.heap != expandable.heap for each in self.segments):
             target = min(target, max(whole // 4, total // 4096))
+        elif MIB <= mean < 20 * MIB:
+            target = min(target, max(whole // 16, total // 1024))
         elif mean >= 256 * MIB:
             target = max(target, min(max(total, whole), mean) // 3)
         size = self.wanted_page_size or GRANULE

@@ -58,7 +58,7 @@ on_a_device = functools.partial(
 @on_a_device
 def test_sizes_that_never_come_again_stop_being_stitched():
     mirror = Mirror()
-    first, second = walk(mirror)
+    first, second = walk(mirror, 2 * ALLOCATIONS)
     happened = mirror.models[0].happened
     assert happened["stitched"] > 100
     assert happened["grown over budget"] > 0
@@ -164,12 +164,21 @@ def test_a_page_of_several_streams_has_at_most_a_quarter_of_the_growth(size, cou
     mirror.close()
 
 
-@pytest.mark.parametrize(("size", "count"), [(2, 4), (8, 11), (24, 4)])  # of 16 and of 6 MiB
+@pytest.mark.parametrize(("size", "growth", "count"), [(2, 64, 16), (8, 64, 16), (8, 24, 12), (24, 64, 4)])
+@on_a_device(ACCELRT_HOST_MEMORY=str(2 << 30))
+def test_a_page_of_one_stream_has_at_most_a_16th_of_the_growth(size, growth, count):
+    """Here 4 MiB, or 2 where that is more; 16 where the blocks have more than 20 MiB in the mean."""
+    mirror = Mirror()
+    assert pages_of(mirror, size, growth) == count
+    mirror.close()
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 16), (8, 43), (24, 16)])  # of 16 and of 6 MiB
 @on_a_device(ACCELRT_HOST_MEMORY=str(2 << 30))
 def test_blocks_of_a_medium_size_are_made_of_smaller_pages(size, count):
     """Above 1 GiB a page has up to 16 MiB, but 6 where the blocks have 4 to 20 MiB in the mean."""
     mirror = Mirror()
-    assert pages_of(mirror, size, 64) == count
+    assert pages_of(mirror, size, 256) == count
     mirror.close()
 
 

@@ -176,8 +176,8 @@ def test_bulk_of_random_operations(settings, debug, operations):
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
     required = ["num_ooms", "waited", "handed over"]
     if settings == "":
-        required += ["raised", "absorbed", "stitched", "reused", "from other heaps", "kept pages", "filled"]
-        required += ["slept", "woken", "slept on"]
+        required += ["raised", "absorbed", "stitched", "reused", "reused in part", "from other heaps"]
+        required += ["kept pages", "filled", "guarded", "taken back", "slept", "woken", "slept on"]
     environment = {"HOST_MEMORY": "128MiB", "DEBUG": debug, "ALLOC_CONF": settings}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))
@@ -196,7 +196,7 @@ def test_bulk_of_random_operations_on_more_streams_than_stay_awake(settings, deb
     seed = int(os.environ.get("ACCELRT_TEST_SEED", SEED))
     required = ["num_ooms"]
     if settings == "":
-        required = ["stitched", "reused", "from other heaps", "kept pages", "borrowed"]
+        required = ["stitched", "reused", "reused in part", "from other heaps", "kept pages", "borrowed"]
     environment = {"HOST_MEMORY": "384MiB", "DEBUG": debug, "ALLOC_CONF": settings, "TEST_STREAMS": "40"}
     environment = {f"ACCELRT_{name}": value for name, value in environment.items()}
     print(in_child(allocator_bulk.run, seed, operations, required, **environment))

@@ -74,6 +74,23 @@ def test_work_that_repeats_calls_the_driver_no_more():
 
 
 @on_a_small_device
+def test_parts_of_a_stitched_segment_are_reused_without_the_driver():
+    mirror = Mirror()
+    every_other_page(mirror)
+    mirror.free(mirror.allocate(0, 8 * MIB))
+    before = stats("virtual_memory_calls", "stitched_bytes")
+    for sizes in [(2, 6), (4, 4), (6, 2), (2, 4, 2), (8,)] * 2:  # each fills what the segment maps
+        keys = [mirror.allocate(0, size * MIB) for size in sizes]
+        mirror.compare(0)
+        for key in keys:
+            mirror.free(key)
+        mirror.compare(0)
+    assert stats("virtual_memory_calls", "stitched_bytes") == before
+    assert mirror.models[0].happened["reused in part"] >= 3
+    mirror.close()
+
+
+@on_a_small_device
 def test_pages_of_a_stream_that_is_busy_serve_no_other():
     wrap_host()
     mirror = Mirror(waits=waits)

@@ -1,5 +1,7 @@
 """Which rows of the driver an allocation and its free call."""
 
+import threading
+
 import pytest
 from child import in_own_process, wrap_host
 
@@ -36,12 +38,69 @@ def test_a_search_asks_each_stream_once():
     faults.reset_call_counts()
     FREE(ALLOC(64 << 20, 0, streams[0]))
     counts = faults.call_counts()
-    assert counts["stream_query"] == counts["stream_is_capturing"] == 5, (
-        "the four others', and its own when it is freed"
-    )
+    assert counts["stream_query"] == counts["stream_is_capturing"] == 4, "the others', and not its own"
     faults.reset_call_counts()
     FREE(ALLOC(60 << 20, 0, streams[0]))
-    assert faults.call_counts()["stream_query"] == 1, "what is quiescent is asked for no more"
+    assert faults.call_counts()["stream_query"] == 0, "what is quiescent is asked for no more"
+    FREE(ALLOC(16 << 20, 0, streams[1]))
+    assert faults.call_counts()["stream_query"] == 1, "the one whose freed pages are needed by another"
+
+
+@in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="2", ACCELRT_HOST_MEMORY="256MiB")
+def test_a_stream_is_asked_when_another_wants_the_pages_that_it_freed():
+    faults = wrap_host()
+    owner, taker = (accelrt.Stream(device=0) for _ in range(2))
+    for address in [ALLOC(16 << 20, 0, owner) for _ in range(2)]:
+        FREE(address)
+    FREE(ALLOC(24 << 20, 0, taker))
+    faults.reset_call_counts()
+    for _ in range(10):  # the same pages, in the order of one stream
+        FREE(ALLOC(24 << 20, 0, taker))
+    assert calls_of(lambda: FREE(ALLOC(24 << 20, 0, taker))) == {}
+    assert faults.call_counts()["stream_query"] == 0
+    FREE(ALLOC(8 << 20, 0, owner))
+    assert faults.call_counts()["stream_query"] == 1
+
+
+@in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="2", ACCELRT_HOST_MEMORY="64MiB")
+def test_pages_that_busy_work_may_use_go_back_to_its_stream():
+    wrap_host()
+    owner, taker = (accelrt.Stream(device=0) for _ in range(2))
+    FREE(ALLOC(24 << 20, 0, owner))
+    kept = ALLOC(22 << 20, 0, taker)
+    assert accelrt.memory_reserved(0) == 24 << 20
+    gate = threading.Event()
+    taker.launch_host_func(lambda: gate.wait(20))
+    FREE(kept)
+    other = ALLOC(20 << 20, 0, owner)
+    assert accelrt.memory_reserved(0) == 42 << 20, "the pages are not taken from the work that may use them"
+    again = ALLOC(20 << 20, 0, taker)
+    assert accelrt.memory_reserved(0) == 42 << 20, "the stream itself may have them"
+    gate.set()
+    for address in (other, again):
+        FREE(address)
+    accelrt.synchronize()
+    accelrt.empty_cache()
+    assert accelrt.memory_reserved(0) == 0
+    accelrt.memory.audit()
+
+
+@in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="0", ACCELRT_HOST_MEMORY="256MiB")
+def test_a_stream_whose_event_is_pending_is_not_asked_too():
+    faults = wrap_host()
+    owner, taker = (accelrt.Stream(device=0) for _ in range(2))
+    gate = threading.Event()
+    owner.launch_host_func(lambda: gate.wait(20))
+    FREE(ALLOC(30 << 20, 0, owner))
+    keys = [ALLOC(20 << 20, 0, taker)]
+    faults.reset_call_counts()
+    keys.append(ALLOC(22 << 20, 0, taker))
+    counts = faults.call_counts()
+    assert counts["event_query"] > 0
+    assert counts["stream_query"] == 0, "an event that is pending says that its stream is busy"
+    gate.set()
+    for address in keys:
+        FREE(address)
 
 
 @in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="1")
