@@ -32,9 +32,8 @@ from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_manag
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
 from accelrt.resources.checks import check_callable, is_back, mark_back
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
-from accelrt.runtime.cuda_bindings import open_bindings
 from accelrt.runtime.lifetimes cimport any_capture
-from accelrt.status cimport FORKED, INVALID_CONTEXT, OUT_OF_MEMORY, raise_status, refuse_copy
+from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
 from accelrt.streams.stream import default_stream
 

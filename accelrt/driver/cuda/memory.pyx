@@ -13,10 +13,10 @@ from accelrt.driver.cuda.types cimport (
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CU_MEM_LOCATION_TYPE_DEVICE,
     CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED,
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2, CUdevice_attribute, CUdeviceptr,
-    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchMemSyncDomain, CUmem_advise, CUmem_range_attribute,
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute, CUpointer_attribute, CUstream,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2,
+    CUdevice_attribute, CUdeviceptr, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchMemSyncDomain, CUmem_advise,
+    CUmem_range_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocation, CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute, CUpointer_attribute, CUstream,
     CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
