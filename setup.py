@@ -99,8 +99,14 @@ arrays.managed core.process driver.cuda.memory driver.host.memory driver.registr
 memory.history.recording memory.mempool memory.reservation nccl.ranks nvml.library resources.resource
 sharing.mapping status
 """
+# Calls that a history with C's frames walks through go by these, which keep what that needs.
+WALKED = """
+allocator.backing.pages allocator.private.routes arrays.managed memory.history.recording memory.mempool
+memory.reservation resources.resource
+"""
+UNWALKED = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 FOR_SIZE = [
-    *("-Os", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"),
+    *("-Os", "-fomit-frame-pointer"),
     # Without Cython's short cuts to modules' globals and to bound methods' functions.
     *("-DCYTHON_USE_DICT_VERSIONS=0", "-DCYTHON_UNPACK_METHODS=0"),
 ]
@@ -270,7 +276,7 @@ def options(kind, name=""):
         flags += [f"-fsanitize={sanitizer}", "-fno-omit-frame-pointer", "-g"]
         links += [f"-fsanitize={sanitizer}"]
     elif kind == "release" and name in COLD.split():
-        flags += FOR_SIZE
+        flags += FOR_SIZE if name in WALKED.split() else FOR_SIZE + UNWALKED
         links += ["-Wl,--strip-all"]
     return {"extra_compile_args": flags, "extra_link_args": links}
 

@@ -261,11 +261,12 @@ cdef class ForkSafeLock:
         end_turn(&renewing)
         return 0
 
-    def acquire(self, bint blocking=True) -> bool:
+    def acquire(self, bint blocking=True, timeout: float = -1) -> bool:
         """Takes the lock, or takes it again.
 
         Arguments:
             blocking: bool, whether to wait where another thread has it.
+            timeout: float, seconds to wait at most; -1 is without end.
         Returns:
             bool, whether the calling thread has it.
         """
@@ -273,7 +274,7 @@ cdef class ForkSafeLock:
         if self.forks != forks:
             self.renew()
         if self.owner != thread:
-            if not self.lock.acquire(blocking):
+            if not self.lock.acquire(blocking, timeout):
                 return False
             self.owner = thread
         self.depth += 1

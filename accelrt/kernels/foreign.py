@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from accelrt.devices.device import device
 from accelrt.driver.registry import Rows
@@ -11,7 +12,10 @@ from accelrt.runtime.cuda_bindings import ask, open_bindings
 from accelrt.status import name_of
 
 if TYPE_CHECKING:
-    from typing import SupportsInt
+    from typing import Any, SupportsInt
+
+# Function -> the Loaded of accelrt's that has it.
+loaded_by_function: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 THREADS = 0  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, which every function has
 

@@ -3,7 +3,6 @@ by pointer; and sleep."""
 cimport cython
 import os
 import sys
-from weakref import WeakValueDictionary
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.complex cimport PyComplex_ImagAsDouble, PyComplex_RealAsDouble
@@ -694,7 +693,6 @@ cdef tuple triple(const unsigned int* lengths):
 
 
 # --- kernels -----------------------------------------------------------------------------------------------
-cdef object loaded_by_function = WeakValueDictionary()  # handle -> Loaded, of modules that accelrt loaded
 
 
 @cython.no_gc_clear  # the destructor needs owner until the module is unloaded
@@ -719,7 +717,7 @@ cdef Kernel make_kernel(Loaded loaded, uintptr_t handle, int device_index, str n
     kernel.last_stream = UINTPTR_MAX
     kernel.handle = handle
     if loaded.handle:
-        loaded_by_function[handle] = loaded
+        init.later("accelrt.kernels.foreign").loaded_by_function[handle] = loaded
     return kernel
 
 
@@ -780,8 +778,9 @@ cdef class Kernel:
         """
         cdef Loaded loaded
         cdef int ordinal = ordinal_of(device)
-        function, known_name = init.later("accelrt.kernels.foreign").find_function(handle, ordinal)
-        loaded = loaded_by_function.get(function) or Loaded.__new__(Loaded)
+        foreign = init.later("accelrt.kernels.foreign")
+        function, known_name = foreign.find_function(handle, ordinal)
+        loaded = foreign.loaded_by_function.get(function) or Loaded.__new__(Loaded)
         if not loaded.handle:
             loaded.device_index, loaded.owner = ordinal, handle if owner is None else owner
         return make_kernel(loaded, function, loaded.device_index, name or known_name, signature)

@@ -11,6 +11,7 @@ resource        Resource and its kinds: memory of the device, managed, page-lock
                 them; pools, blocks of one size, resources by size
 callback        CallbackResource: memory of two functions
 figures         what adaptors tell: AllocationCounts, OutstandingAllocation
+checks          what several kinds ask of arguments, and marks of errors
 current         which resource is current
 device_buffer   DeviceBuffer: bytes that can be resized
 profiles        AllocationProfile, by parts of a program; LineProfile, by the lines that allocate

@@ -1210,8 +1210,8 @@ cdef enum:
     ROOMY = 1 << 30
     GROWTH_PARTS = 4     # and of several streams at most this part of the whole growth: a block's end wastes up to a page,
     MOST_PAGES = 4096    # unless that made more pages than this
-    SOLE_PARTS = 16      # and of one stream, of blocks with a mean size below MEDIUM_MOST, at most this part of it,
-    SOLE_PAGES = 1024    # unless that made more pages than this
+    SOLE_PARTS = 4       # and of one stream, of blocks with a mean size below MEDIUM_MOST, at most this part of it,
+    SOLE_PAGES = 256     # unless that made more pages than this
     SMALL_MEAN = 1 << 20    # mean size of blocks below which a page may be larger than what is needed,
     AHEAD = 256             # up to this part of its expandable segment
     HUGE = 256 << 20     # mean size of blocks from which on

@@ -198,7 +198,7 @@ class PhysicalPages(Model):
         if MIB <= mean < 256 * MIB and any(each.heap != expandable.heap for each in self.segments):
             target = min(target, max(whole // 4, total // 4096))
         elif MIB <= mean < 20 * MIB:
-            target = min(target, max(whole // 16, total // 1024))
+            target = min(target, max(whole // 4, total // 256))
         elif mean >= 256 * MIB:
             target = max(target, min(max(total, whole), mean) // 3)
         size = self.wanted_page_size or GRANULE
