@@ -417,16 +417,16 @@ cdef int find_span(Spans* spans, uintptr_t address, size_t size, int device, uin
     # that the driver at least knows, of which the end is not.
     cdef uintptr_t low = 0, high = 0
     cdef size_t index = span_at(spans, address)
-    cdef int owner, code
+    cdef int owner, code = 0
     if index < spans.count and address >= spans.at[index].low:
         return PAST_END if size > spans.at[index].high - address else 0
     owner = device_at(address)
-    if owner >= 0:
+    if owner >= 0:  # or it was, and the addresses are of something else by now
         code = block_around(owner, address, &low, &high)
         if code == 0 and high:
             code = use_across(owner, low, device, stream)
-    else:
-        code = use_pinned_on(address, device, stream) if pinned_around(address, &low, &high) else 0
+    if code == 0 and high == 0 and pinned_around(address, &low, &high):
+        code = use_pinned_on(address, device, stream)
     if code == 0 and high == 0:
         code = registry.active().pointer_device(address, &owner)
         return NOT_LOCKED if code == INVALID_VALUE else code

@@ -336,3 +336,35 @@ def test_sizes_are_bytes_and_owners_a_sequence():
     for owner in (buffer, 5, None):
         with pytest.raises(TypeError, match="pass a sequence of what owns the memory"):
             accelrt.copy_many([buffer.ptr], [pinned.ptr], PIECE, memory=owner)
+
+
+@in_own_process(ACCELRT_DRIVER="host", ACCELRT_ALLOC_CONF="expandable_segments:False")
+def test_page_locked_memory_where_the_devices_was_is_told_of_its_copies():
+    stream = accelrt.Stream()
+    buffer = accelrt.Buffer(COUNT * PIECE)
+    former = accelrt.Buffer(64 << 20)
+    low, high = former.ptr, former.ptr + former.nbytes
+    former.free()
+    accelrt.empty_cache()
+    kept = []
+    while not kept or not low <= kept[-1].ptr < high:
+        assert len(kept) < 4096, "no page-locked memory came to lie there"
+        kept.append(accelrt.PinnedBuffer(COUNT * PIECE))
+    gate, address = Gate(stream), kept[-1].ptr
+    accelrt.copy_many(places(buffer, range(COUNT)), places(kept[-1], range(COUNT)), PIECE, stream=stream)
+    del kept[-1]
+    assert accelrt.PinnedBuffer(COUNT * PIECE).ptr != address
+    gate.open.set()
+    stream.synchronize()
+
+
+def test_memory_of_a_page_locked_pool_is_told_of_its_copies():
+    stream, pool = accelrt.Stream(), accelrt.PinnedMemPool()
+    buffer, pinned = accelrt.Buffer(COUNT * PIECE), accelrt.PinnedBuffer(COUNT * PIECE, pool=pool)
+    stream.wait_stream(accelrt.current_stream())
+    with Gate(stream):
+        address = pinned.ptr
+        accelrt.copy_many(places(buffer, range(COUNT)), places(pinned, range(COUNT)), PIECE, stream=stream)
+        del pinned
+        assert accelrt.PinnedBuffer(COUNT * PIECE, pool=pool).ptr != address
+    stream.synchronize()

@@ -1304,16 +1304,18 @@ cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept
 
 
 cdef bint pinned_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
-    cdef const PinnedBlock* block
-    cdef bint known
-    spin_lock(&pool.lock)
-    block = block_of(&pool, address)
-    known = block != NULL
-    if known:
-        out_low[0] = block.address
-        out_high[0] = block.address + block.size
-    spin_unlock(&pool.lock)
-    return known
+    cdef const PinnedBlock* block = NULL
+    cdef long index
+    for index in range(load_count(&pool_count)):
+        spin_lock(&pools[index].lock)
+        block = block_of(pools[index], address)
+        if block != NULL:
+            out_low[0] = block.address
+            out_high[0] = block.address + block.size
+        spin_unlock(&pools[index].lock)
+        if block != NULL:
+            return True
+    return False
 
 
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
