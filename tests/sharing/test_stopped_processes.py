@@ -412,8 +412,8 @@ def test_a_thread_outlives_every_exception_and_tells_of_it_once(monkeypatch):
 
 
 def test_the_limit_is_a_setting(mortal, monkeypatch):
-    monkeypatch.setenv("ACCELRT_SHARING_TIMEOUT", "0.2")
     handle = made_handle(mortal)
+    monkeypatch.setenv("ACCELRT_SHARING_TIMEOUT", "0.2")
     with stopped(mortal.process), pytest.raises(accelrt.PeerTimeoutError, match=r"within 0\.2 s"):
         handle.open()
     for timeout, error in ((0, ValueError), (-1.0, ValueError), ("3", TypeError), (True, TypeError)):
