@@ -15,6 +15,7 @@ from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor,
 from accelrt.status import status_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any, Literal, Self
 
@@ -83,20 +84,20 @@ def give_back_at_last(device: int, stream: Stream, address: int, tries: int = 0)
         refused.append((device, stream, address, tries + 1))
 
 
-def give_left_over_back() -> None:
-    """Tries again with what was left over, once each."""
-    for _ in range(len(refused)):
+def try_again(waiting: list[Any], give: Callable[..., object]) -> None:
+    """Takes what waits out of a list, once each, and gives it back."""
+    for _ in range(len(waiting)):
         try:
-            gone = refused.pop(0)
-        except IndexError:  # another thread was as quick
-            break
-        give_back_at_last(*gone)
-    for _ in range(len(left_over)):
-        try:
-            waiting = left_over.pop(0)
+            block = waiting.pop(0)
         except IndexError:  # another thread was as quick
             return
-        give_back(*waiting)
+        give(*block)
+
+
+def give_left_over_back() -> None:
+    """Tries again with what was refused or left over."""
+    try_again(refused, give_back_at_last)
+    try_again(left_over, give_back)
 
 
 class DriverMemory:
