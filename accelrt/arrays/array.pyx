@@ -251,7 +251,8 @@ cdef class Buffer:
     def free(self) -> None:
         """Gives the bytes back now; ptr and nbytes become 0.  Doing it again does nothing.  Bytes that other processes
         have (share()) go back once those have let go of them; those that another thread is just putting work on into a
-        stream, once the work is there.
+        stream, once the work is there.  A graph that captured work on the bytes must not be replayed any more; to drop the
+        Buffer instead leaves them to the graph.
 
         Raises:
             BufferError: another library has the bytes through DLPack.
