@@ -67,5 +67,5 @@ def unique_id() -> bytes:
 
 def name_of_split(name: bytes, number: int, color: int) -> bytes:
     """The 128 bytes that name what is split off: all ranks know them without a word."""
-    told = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
-    return bytes(ID_MARK + hashlib.sha256(told).digest()).ljust(ID_BYTES, b"\0")
+    content = name + number.to_bytes(8, "little") + color.to_bytes(8, "little")
+    return bytes(ID_MARK + hashlib.sha256(content).digest()).ljust(ID_BYTES, b"\0")

@@ -267,7 +267,7 @@ cdef class Hold:
         self.why = ""
 
     def take(self, str why not None) -> object:
-        """The handle, or None; whoever gets it frees it, once nobody is inside."""
+        """Takes the handle out, or answers None; whoever gets it frees it, once nobody is inside."""
         handle = self.handle
         self.handle = None
         if handle is not None:

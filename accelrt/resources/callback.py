@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from accelrt.errors import OutOfMemoryError
-from accelrt.resources.checks import check_callable
+from accelrt.resources.checks import check_callable, refuse
 from accelrt.resources.resource import Resource
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
     from accelrt.streams.stream import Stream
-
-OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 class CallbackResource(Resource):
@@ -53,13 +50,7 @@ class CallbackResource(Resource):
         except BaseException as error:
             raise RuntimeError(f"the function of {self!r} raised {type(error).__name__}: {error}") from error
         if not address:
-            why = f"its function returned {address!r}"
-            refused = OutOfMemoryError(
-                f"out of memory. Tried to allocate {nbytes} bytes from {self!r}: {why}",
-                OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
-            )  # fmt: skip
-            refused.device, refused.requested, refused.refused_by = self.device_index, nbytes, "resource"
-            raise refused
+            refuse(self, nbytes, f"its function returned {address!r}")
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:

@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+from accelrt.errors import OutOfMemoryError
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+def refuse(resource: Any, nbytes: int, why: str) -> NoReturn:
+    """Raises that a resource has no room."""
+    error = OutOfMemoryError(
+        f"out of memory. Tried to allocate {nbytes} bytes from {resource!r}: {why}",
+        OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate",
+    )  # fmt: skip
+    error.device, error.requested, error.refused_by = resource.device_index, nbytes, "resource"
+    raise error
+
 
 def check_callable(name: str, function: object, optional: bool = False) -> None:
     """Refuses what cannot be called; None may be optional."""

@@ -232,15 +232,15 @@ class DeviceBuffer:
         Raises:
             MemoryError: the resource has no room.
         """
-        made = DeviceBuffer(
+        copied = DeviceBuffer(
             self._size,
             self.stream if stream is None else stream,
             self.resource if resource is None else resource,
         )
-        if made.stream != self.stream:
-            made.stream.wait_stream(self.stream)
-        made.copy_from(self)
-        return made
+        if copied.stream != self.stream:
+            copied.stream.wait_stream(self.stream)
+        copied.copy_from(self)
+        return copied
 
     def prefetch(self, location: DeviceArgument | None = None, stream: Stream | int | None = None) -> None:
         """Brings managed memory to a device, or to the host (accelrt.memory.prefetch); other memory stays.

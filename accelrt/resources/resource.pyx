@@ -24,13 +24,13 @@ cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport Table
-from accelrt.errors import ArgumentError, CudaError, OutOfMemoryError
+from accelrt.errors import ArgumentError, CudaError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
-from accelrt.memory.driver_pool import DriverPool, give_back as give_driver_memory_back
+from accelrt.memory.driver_pool import MOST_TRIES, DriverPool, give_back as give_driver_memory_back
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
-from accelrt.resources.checks import check_callable, is_back, mark_back
+from accelrt.resources.checks import check_callable, is_back, mark_back, refuse
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
@@ -38,19 +38,11 @@ from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, strea
 from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
-cdef int MOST_TRIES = 8  # to give back what the driver refuses to take
+
+# stub: MOST_TRIES: int
 
 
 # --- what every resource is ------------------------------------------------------------------------------------------
-
-cdef int refuse(Resource resource, object nbytes, str why) except -1:
-    error = OutOfMemoryError(
-        f"out of memory. Tried to allocate {nbytes} bytes from {resource!r}: {why}", OUT_OF_MEMORY, "OUT_OF_MEMORY",
-        "allocate",
-    )
-    error.device, error.requested, error.refused_by = resource.device_index, nbytes, "resource"
-    raise error
-
 
 cdef void tell_unraisable(object error, object where) noexcept:
     PyErr_SetObject(type(error), error)

@@ -1208,10 +1208,9 @@ cdef enum:
     MEDIUM_LEAST = 4 << 20  # so much and more (smaller ones fill the ends of pages that larger ones leave)
     MEDIUM_MOST = 20 << 20  # and less than this (of larger blocks there are few, so few ends)
     ROOMY = 1 << 30
-    GROWTH_PARTS = 4     # and of several streams at most this part of the whole growth: a block's end wastes up to a page,
+    GROWTH_PARTS = 4     # and at most this part of the whole growth: a block's end wastes up to a page,
     MOST_PAGES = 4096    # unless that made more pages than this
-    SOLE_PARTS = 4       # and of one stream, of blocks with a mean size below MEDIUM_MOST, at most this part of it,
-    SOLE_PAGES = 256     # unless that made more pages than this
+    SOLE_PAGES = 256     # or, of one stream, than this; there of blocks with a mean size below MEDIUM_MOST alone
     SMALL_MEAN = 1 << 20    # mean size of blocks below which a page may be larger than what is needed,
     AHEAD = 256             # up to this part of its expandable segment
     HUGE = 256 << 20     # mean size of blocks from which on
@@ -1326,7 +1325,7 @@ cdef size_t largest_part(const Pool* pool, const Heap* heap, size_t mean, size_t
         return SIZE_MAX
     if has_other_segments(pool, heap):
         return max(whole // GROWTH_PARTS, total // MOST_PAGES)
-    return max(whole // SOLE_PARTS, total // SOLE_PAGES) if mean < MEDIUM_MOST else SIZE_MAX
+    return max(whole // GROWTH_PARTS, total // SOLE_PAGES) if mean < MEDIUM_MOST else SIZE_MAX
 
 
 cdef size_t page_size(Pool* pool, const Segment* expandable, size_t need, size_t whole) noexcept nogil:

@@ -1285,49 +1285,48 @@ cdef int release_slow(uintptr_t address) noexcept nogil:
     return FORKED if forked else NOT_ALLOCATED
 
 
-cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
-    cdef PinnedBlock* block
+cdef PinnedPool* lock_around(uintptr_t address, PinnedBlock** out_block) noexcept nogil:
+    # The pool, which the caller unlocks, of the live block that contains the address; or NULL.
     cdef PinnedPool* at
     cdef long index
-    cdef int code
-    if device < 0 or device >= MAX_DEVICES:
-        return INVALID_DEVICE
     for index in range(load_count(&pool_count)):
         at = pools[index]
         spin_lock(&at.lock)
-        block = block_of(at, address)
-        code = add_use(&at.uses, &block.uses, device, heap_stream(stream)) if block != NULL else NOT_ALLOCATED
+        out_block[0] = block_of(at, address)
+        if out_block[0] != NULL:
+            return at
         spin_unlock(&at.lock)
-        if block != NULL:
-            return code
-    return FORKED if forked else NOT_ALLOCATED
+    return NULL
+
+
+cdef int use_pinned_on(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
+    cdef PinnedBlock* block = NULL
+    cdef PinnedPool* at
+    cdef int code
+    if device < 0 or device >= MAX_DEVICES:
+        return INVALID_DEVICE
+    at = lock_around(address, &block)
+    if at == NULL:
+        return FORKED if forked else NOT_ALLOCATED
+    code = add_use(&at.uses, &block.uses, device, heap_stream(stream))
+    spin_unlock(&at.lock)
+    return code
 
 
 cdef bint pinned_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
-    cdef const PinnedBlock* block = NULL
-    cdef long index
-    for index in range(load_count(&pool_count)):
-        spin_lock(&pools[index].lock)
-        block = block_of(pools[index], address)
-        if block != NULL:
-            out_low[0] = block.address
-            out_high[0] = block.address + block.size
-        spin_unlock(&pools[index].lock)
-        if block != NULL:
-            return True
-    return False
+    cdef PinnedBlock* block = NULL
+    cdef PinnedPool* at = lock_around(address, &block)
+    if at == NULL:
+        return False
+    out_low[0] = block.address
+    out_high[0] = block.address + block.size
+    spin_unlock(&at.lock)
+    return True
 
 
 cdef bint is_cached_pinned(uintptr_t address) noexcept nogil:
-    cdef bint answer = False
-    cdef long index
-    for index in range(load_count(&pool_count)):
-        spin_lock(&pools[index].lock)
-        answer = block_of(pools[index], address) != NULL
-        spin_unlock(&pools[index].lock)
-        if answer:
-            break
-    return answer
+    cdef uintptr_t low, high
+    return pinned_around(address, &low, &high)
 
 
 cdef int empty_pinned_pool(PinnedPool* at) noexcept nogil:
