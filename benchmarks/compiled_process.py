@@ -10,13 +10,10 @@ import gc
 import importlib
 import statistics
 import sys
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from time import perf_counter
 
-import turns
-from training_process import PLUGGED, VOCABULARY, WARM, Batches, ResNet, digest, repeatable
+from training_process import PLUGGED, VOCABULARY, WARM, Batches, ResNet, digest, main, repeatable
 from words import say
 
 SLICE = 10  # steps in a turn
@@ -158,21 +155,6 @@ def turns_of(column: str, model: str, steps: int, inferences: int) -> Iterator[s
     say(cells={f"{model}.{key}": cell for key, cell in run.cells.items()})
 
 
-def main(column: str, model: str, steps: str, inferences: str) -> None:
-    """The process."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError as error:
-        say(absent=f"{type(error).__name__}: {error}")
-        return
-    say(version=torch.__version__)
-    try:
-        turns.serve(turns_of(column, model, int(steps), int(inferences)))
-    except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}:{place.lineno}"
-        say(row=f"{model}.train.losses", error=f"{type(error).__name__}: {error} ({where})")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    column, model, *counts = sys.argv[1:]
+    main(f"{model}.train.losses", turns_of(column, model, *map(int, counts)))

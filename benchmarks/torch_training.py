@@ -6,18 +6,19 @@ The GPT's clipping and optimizer's step are captured in torch.cuda.graph and rep
 two workers through page-locked memory.  Every allocator has a process of its own for each; seeds, shapes and
 kernels are the same, and only deterministic kernels are allowed, so the losses are the same bit for bit
 unless memory was mixed up.  Reserved and live are the peaks of the whole program, as the allocator counts
-them.  A step's time is wall time from its batch to its loss, which waits for the device; the median leaves
-out the first ten.  A process that did not end well is named below.  With --quick there are few steps, whose
-times mean nothing.
+them.  A step's time is wall time from its batch to its loss, which waits for the device; the medians leave
+out the first ten.  The three processes live side by side and take turns of five steps, so that what else the
+machine does meets all alike: processes that follow one another differ by more than their allocators do.  A
+process that did not end well is named below.  With --quick there are few steps, whose times mean nothing.
 
 With --compiled the models are compiled by torch.compile(mode="reduce-overhead") instead: 200 steps of
 training on one shape, and 1,000 inferences of 8 shapes, each captured into a graph of its own; the number of
-an inference is the sum of what comes out.  The three processes live side by side and take turns of ten steps,
-so that what else the machine does meets all alike; the first compiles, the others find it in the compiler's
-cache.  --steps, --inferences and --model make it shorter.
+an inference is the sum of what comes out.  The turns are of ten steps; the first process compiles, the others
+find it in the compiler's cache.  --steps, --inferences and --model make it shorter.
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -26,7 +27,7 @@ import peers
 from replay_subjects import EXPANDABLE
 from rows import Row
 from suite import Suite, parser_of_all
-from training_process import MODELS, PLUGGED
+from training_process import MODELS, PLUGGED, WARM
 from turns import take_turns
 
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -40,6 +41,7 @@ ROWS = [
         Row(f"{model}.reserved", f"{title}: peak reserved", unit="GiB"),
         Row(f"{model}.live", f"{title}: peak live", unit="GiB"),
         Row(f"{model}.median", f"{title}: a step, median", unit="ms"),
+        Row(f"{model}.paired", f"{title}: a step over torch's of the same batch, median", unit="ratio"),
         Row(f"{model}.total", f"{title}: all steps", unit="s"),
         Row(f"{model}.losses", f"{title}: steps whose loss is torch's, bit for bit", unit="count"),
     )
@@ -59,14 +61,25 @@ COMPILED_ROWS = [
     Row(f"{model}.skips", f"{title}: parts that were not captured", unit="count")
     for model, title in TITLES.items()
 ]
-TIMEOUT = 100.0  # seconds for one allocator's process
-COMPILED_TIMEOUT = 280.0  # seconds for the three processes of a compiled model
+TIMEOUT = 280.0  # seconds for the three processes of a model
+STEPS, QUICK_STEPS = 200, 12
 
 
 def compare(suite: Suite) -> None:
     """Turns the losses into how many of them are torch's; a difference is a failure, with its first place."""
     for model in MODELS:
         compare_model(suite, f"{model}.losses")
+        pair_steps(suite, model)
+
+
+def pair_steps(suite: Suite, model: str) -> None:
+    """Holds every step's time against torch's, whose batch was of the same shape."""
+    cells = suite.cells.get(f"{model}.median", {})
+    for column, cell in cells.items():
+        if NATIVE in cells:
+            pairs = list(zip(cell["times"], cells[NATIVE]["times"], strict=True))
+            ratios = [ours / theirs for ours, theirs in pairs[min(WARM, len(pairs) - 1) :]]
+            suite.keep(f"{model}.paired", column, {"value": statistics.median(ratios)})
 
 
 def compare_model(suite: Suite, row: str) -> None:
@@ -87,39 +100,36 @@ def compare_model(suite: Suite, row: str) -> None:
             suite.fail(row, column, "the losses are torch's, the weights in the end are not")
 
 
-def run_compiled(chosen: argparse.Namespace) -> Suite:
-    """Every compiled model, by turns on all allocators."""
-    suite = Suite("compiled", COMPILED_ROWS, list(COLUMNS), chosen.quick)
-    script = str(Path(__file__).with_name("compiled_process.py"))
+def run(suite: Suite, model: str, script: str, counts: list[str], variables: dict[str, str]) -> None:
+    """Fills the suite with one model, by turns on all allocators."""
+    program = str(Path(__file__).with_name(script))
+    commands = {
+        column: (
+            [sys.executable, program, column, model, *counts],
+            {**REPEATABLE, **environment, **variables},
+        )
+        for column, environment in COLUMNS.items()
+    }
+    for column, (words, end) in take_turns(commands, TIMEOUT).items():
+        suite.hear(column, words, end)
+
+
+def run_compiled(suite: Suite, chosen: argparse.Namespace) -> None:
+    """Every compiled model."""
     counts = ["6", "24"] if chosen.quick else [str(chosen.steps), str(chosen.inferences)]
-    if peers.on_host():
-        suite.absent = dict.fromkeys(COLUMNS, peers.ON_HOST)
-        return suite
     with tempfile.TemporaryDirectory() as cache:
         for model in chosen.model or MODELS:
-            commands = {
-                column: (
-                    [sys.executable, script, column, model, *counts],
-                    {**REPEATABLE, **environment, "TORCHINDUCTOR_CACHE_DIR": cache},
-                )
-                for column, environment in COLUMNS.items()
-            }
-            for column, (words, end) in take_turns(commands, COMPILED_TIMEOUT).items():
-                suite.hear(column, words, end)
+            run(suite, model, "compiled_process.py", counts, {"TORCHINDUCTOR_CACHE_DIR": cache})
             for part in ("train", "infer"):
                 compare_model(suite, f"{model}.{part}.losses")
-    return suite
 
 
-def run_eager(chosen: argparse.Namespace) -> Suite:
-    """Every model, with every allocator in turn."""
-    suite = Suite("training", ROWS, list(COLUMNS), chosen.quick, timeout=TIMEOUT)
-    script = str(Path(__file__).with_name("training_process.py"))
+def run_eager(suite: Suite, chosen: argparse.Namespace) -> None:
+    """Every model as it is."""
+    steps = str(QUICK_STEPS if chosen.quick else chosen.steps)
     for model in chosen.model or MODELS:
-        for column, environment in COLUMNS.items():
-            suite.fill(column, [sys.executable, script, column, model], {**REPEATABLE, **environment})
+        run(suite, model, "training_process.py", [steps], {})
     compare(suite)
-    return suite
 
 
 def main() -> None:
@@ -127,10 +137,17 @@ def main() -> None:
     parser = parser_of_all()
     parser.add_argument("--compiled", action="store_true", help="by torch.compile, with graphs")
     parser.add_argument("--model", choices=MODELS, action="append", help="this one alone")
-    parser.add_argument("--steps", type=int, default=200, help="of training, if compiled")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of training")
     parser.add_argument("--inferences", type=int, default=1000, help="if compiled")
     chosen = parser.parse_args()
-    suite = run_compiled(chosen) if chosen.compiled else run_eager(chosen)
+    name, rows, work = (
+        ("compiled", COMPILED_ROWS, run_compiled) if chosen.compiled else ("training", ROWS, run_eager)
+    )
+    suite = Suite(name, rows, list(COLUMNS), chosen.quick)
+    if peers.on_host():
+        suite.absent = dict.fromkeys(COLUMNS, peers.ON_HOST)
+    else:
+        work(suite, chosen)
     suite.print(chosen.json)
 
 

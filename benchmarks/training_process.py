@@ -1,6 +1,7 @@
-"""The process of one allocator and one model: trains it with torch and says what it took (words.py).
+"""The process of one allocator and one model: trains it with torch by turns (turns.py), and says what it took
+(words.py).
 
-    python training_process.py COLUMN resnet|gpt [--quick]
+    python training_process.py COLUMN resnet|gpt STEPS
 
 torch_training.py starts it, with the environment that the allocator needs.
 """
@@ -11,14 +12,16 @@ import random
 import statistics
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
 import peers  # noqa: F401 - its import lets an accelrt that is not installed be found
+import turns
 from words import say
 
-STEPS, QUICK_STEPS = 200, 12
 WARM = 10  # first steps that the median leaves out
+SLICE = 5  # steps in a turn
 PLUGGED = "torch on accelrt"
 MODELS = ("resnet", "gpt")
 VOCABULARY = 16384
@@ -142,8 +145,8 @@ def digest(model) -> str:
     return made.hexdigest()
 
 
-def train(trainer, batches, device: str, workers: int) -> dict[str, dict]:
-    """All steps.  Answers the cells of what does not depend on the allocator.
+def train(trainer, batches, device: str, workers: int, cells: dict[str, dict]) -> Iterator[str]:
+    """All steps, a slice of them at each turn.  Fills the cells of what does not depend on the allocator.
 
     The data come from workers through page-locked memory, and a step's time begins when its batch is there.
     """
@@ -157,15 +160,15 @@ def train(trainer, batches, device: str, workers: int) -> dict[str, dict]:
         parts = [part.to(device, non_blocking=True) for part in batch]
         losses.append(trainer.step(*parts).item().hex())
         times.append((perf_counter() - start) * 1000)
-    return {
-        "median": {"value": statistics.median(times[min(WARM, len(times) - 1) :]), "times": times},
-        "total": {"value": sum(times) / 1000},
-        "losses": {"value": float(len(losses)), "losses": losses, "weights": digest(trainer.model)},
-    }
+        if len(times) % SLICE == 0:
+            yield "steps"
+    cells["median"] = {"value": statistics.median(times[min(WARM, len(times) - 1) :]), "times": times}
+    cells["total"] = {"value": sum(times) / 1000}
+    cells["losses"] = {"value": float(len(losses)), "losses": losses, "weights": digest(trainer.model)}
 
 
-def measure(column: str, model: str, count: int) -> dict[str, dict]:
-    """The training of one model on one allocator.  Answers all cells, each with the model in front."""
+def turns_of(column: str, model: str, count: int) -> Iterator[str]:
+    """The training of one model on one allocator, by turns.  Says all cells, each with the model in front."""
     import torch
 
     if not torch.cuda.is_available():
@@ -175,15 +178,16 @@ def measure(column: str, model: str, count: int) -> dict[str, dict]:
     repeatable()
     shapes = (token_shapes if model == "gpt" else image_shapes)(count)
     trainer = (Gpt if model == "gpt" else ResNet)("cuda")
-    cells = train(trainer, Batches(model, shapes), "cuda", 2)
+    cells: dict[str, dict] = {}
+    yield from train(trainer, Batches(model, shapes), "cuda", 2, cells)
     peaks = {"reserved": torch.cuda.max_memory_reserved(0), "live": torch.cuda.max_memory_allocated(0)}
     for key, peak in peaks.items():
         cells[key] = {"value": peak / 2**30, "bytes": peak}
-    return {f"{model}.{key}": cell for key, cell in cells.items()}
+    say(cells={f"{model}.{key}": cell for key, cell in cells.items()})
 
 
-def main(column: str, model: str, quick: bool) -> None:
-    """The whole program."""
+def main(row: str, work: Iterator[str]) -> None:
+    """A process that trains by turns; row is where it failed, if it does."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -191,12 +195,12 @@ def main(column: str, model: str, quick: bool) -> None:
         return
     say(version=torch.__version__)
     try:
-        say(cells=measure(column, model, QUICK_STEPS if quick else STEPS))
+        turns.serve(work)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        say(row=f"{model}.losses", error=f"{type(error).__name__}: {error} ({where})")
+        say(row=row, error=f"{type(error).__name__}: {error} ({where})")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], "--quick" in sys.argv[3:])
+    main(f"{sys.argv[2]}.losses", turns_of(sys.argv[1], sys.argv[2], int(sys.argv[3])))

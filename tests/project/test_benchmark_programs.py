@@ -220,6 +220,18 @@ def test_training_compares_losses_bit_for_bit(modules, losses, weights, same, er
     assert [each["error"] for each in suite.errors] == ([error] if error else [])
 
 
+def test_training_holds_each_step_against_torchs_of_the_same_batch(modules):
+    training = modules("torch_training")
+    suite = modules("suite").Suite("training", training.ROWS, list(training.COLUMNS))
+    theirs = [50.0 + step for step in range(training.WARM + 3)]
+    ours = [1000.0] * training.WARM + [1.5 * theirs[-3], 1.25 * theirs[-2], 0.5 * theirs[-1]]
+    for column, times in (("torch", theirs), (training.PLUGGED, ours)):
+        suite.keep("gpt.median", column, {"value": 1.0, "times": times})
+    training.pair_steps(suite, "gpt")
+    ratios = {column: cell["value"] for column, cell in suite.cells["gpt.paired"].items()}
+    assert ratios == {"torch": 1.0, training.PLUGGED: 1.25}
+
+
 def test_losses_without_torchs_own_are_no_result(modules):
     training = modules("torch_training")
     suite = modules("suite").Suite("training", training.ROWS, list(training.COLUMNS))
