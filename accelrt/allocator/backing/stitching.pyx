@@ -334,9 +334,10 @@ cdef void cancel_device_wait(Pool* pool) noexcept nogil:
 cdef enum:
     MAX_STITCHED = 16384       # stitched segments of a pool; above, idle ones are dropped
     WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
-    MAX_BUDGET = 16384         # the stitching budget stays within plus and minus this; an allocation earns 1
-    STITCH_PRICE = 64          # besides 1 a page; work that reuses its segments makes fewer than one in so many allocations
-    CALL_PRICE = 12            # pages fit closely as long as the driver was called once in so many allocations at the most
+    MAX_BUDGET = 65536         # the stitching budget stays within plus and minus this; an allocation earns 1
+    STITCH_PRICE = 64          # besides its pages; work that reuses its segments makes fewer than one in so many allocations
+    CALL_PRICE = 12            # a call of the driver, one for each page, costs what so many allocations earn; pages fit
+                               # closely as long as it was called no more often than that
     CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
     MOST_FITS = 4096           # of a heap, which then keeps no new part: every search reads them
@@ -1119,13 +1120,17 @@ cdef void restart_budget_count(Pool* pool) noexcept nogil:
     pool.budget_allocations = pool.paid_calls = 0
 
 
+cdef inline int64_t price(size_t pages) noexcept nogil:
+    return STITCH_PRICE + CALL_PRICE * <int64_t>pages
+
+
 cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
     # For a new stitched segment of so many pages.
     earn_budget(pool)
-    pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - <int64_t>(STITCH_PRICE + pages))
+    pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - price(pages))
 
 
 cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
     # For so many pages of a stitched segment that are reused as before.
     earn_budget(pool)
-    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + <int64_t>(STITCH_PRICE + pages))
+    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + price(pages))

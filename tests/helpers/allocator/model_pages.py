@@ -9,7 +9,7 @@ from model_blocks import FREE, MIB, STITCHED, Block, Heap
 from model_physical import GRANULE, PhysicalPages, append_slot, whole_slots
 
 AUTO = -1.0  # growth slack: by the stitching budget
-MAX_BUDGET, STITCH_PRICE, THRIFTY_SLACK = 16384, 64, 0.25
+MAX_BUDGET, STITCH_PRICE, CALL_PRICE, THRIFTY_SLACK = 65536, 64, 12, 0.25
 SMALL_SLACK = 1 / 1024
 MOST_FITS = 4096
 
@@ -116,7 +116,7 @@ class PagedModel(PhysicalPages):
                 block: slots for block in self.free_blocks(heap, across) if (slots := whole_slots(block))
             }
             segment = self.make_stitched(heap, size, found)
-            self.change_budget(-STITCH_PRICE - len(segment.slots))
+            self.change_budget(-STITCH_PRICE - CALL_PRICE * len(segment.slots))
             part = segment, 0, len(segment.slots)
             self.fits.append(part)
         self.move_pages_in(*part)
@@ -198,7 +198,7 @@ class PagedModel(PhysicalPages):
             if held - slots[-1].size >= size and held > size + size // 6:
                 continue
             if all(slot.page.resident in free for slot in slots):
-                self.change_budget(STITCH_PRICE + count)
+                self.change_budget(STITCH_PRICE + CALL_PRICE * count)
                 return segment, first, count
         return self.new_part(heap, size, free)
 

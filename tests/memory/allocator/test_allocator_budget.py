@@ -19,14 +19,14 @@ LARGEST = 24 * MIB
 ALLOCATIONS = 1_600
 
 
-def walk(mirror, allocations=ALLOCATIONS, seed=4):
+def walk(mirror, allocations=ALLOCATIONS, seed=4, largest=LARGEST):
     """Allocates sizes that never come again and frees in any order; returns the calls of each half."""
     chance = random.Random(seed)
     live, used, calls = {}, 0, [stat("virtual_memory_calls")]
     for _ in range(2):
         made = 0
         while made < allocations // 2:
-            size = chance.randint(1, LARGEST)
+            size = chance.randint(1, largest)
             if used + size <= LIVE:
                 key = mirror.allocate(0, size)
                 assert key, "there is room"
@@ -58,7 +58,7 @@ on_a_device = functools.partial(
 @on_a_device
 def test_sizes_that_never_come_again_stop_being_stitched():
     mirror = Mirror()
-    first, second = walk(mirror, 2 * ALLOCATIONS)
+    first, second = walk(mirror, 2 * ALLOCATIONS, largest=3 * LARGEST)
     happened = mirror.models[0].happened
     assert happened["stitched"] > 100
     assert happened["grown over budget"] > 0
@@ -70,7 +70,7 @@ def test_sizes_that_never_come_again_stop_being_stitched():
 @on_a_device(ACCELRT_HOST_MEMORY=str(LIVE * 5 // 4 - 40 * MIB))
 def test_a_full_device_is_stitched_whatever_the_budget():
     mirror = Mirror()
-    walk(mirror)
+    walk(mirror, largest=3 * LARGEST)
     happened = mirror.models[0].happened
     assert 0 < happened["refused"] < 10, "growth that the device refused is not tried again"
     assert happened["stitched"] > 150, happened
