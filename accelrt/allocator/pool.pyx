@@ -1070,6 +1070,7 @@ cdef int empty(int device) noexcept nogil:
 
 
 cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
+    # One private pool alone; (0, 0): what empty() does but for the entered one; NULL: empty().
     cdef Pool* pool = pool_if_made(device)
     cdef int code
     if pool == NULL:
@@ -1080,8 +1081,8 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
     lock_all(pool)
     pool.stats.num_sync_all_streams += 1
     code = wait_all(pool)
-    if code == 0 and name == NULL:
-        code = release_with(pool, entered_pool(pool))
+    if code == 0 and (name == NULL or name[0] == name[1] == 0):
+        code = release_with(pool, entered_pool(pool) if name == NULL else NULL)
     elif code == 0:
         code = release_own(pool, find_private(pool, name[0], name[1]))
     if code == 0:

@@ -23,7 +23,7 @@ from accelrt.core import process
 from accelrt.core.process import ForkSafeLock
 from accelrt.driver import registry
 from accelrt.errors import NotSupportedError, not_supported
-from accelrt.interop import torch_build, torch_mempool, torch_sharing, torch_sleep
+from accelrt.interop import torch_build, torch_mempool, torch_settings, torch_sharing, torch_sleep
 from accelrt.interop.torch_sleep import PoolMoved, SleepReport, Staying
 from accelrt.memory import caching, mempool, torch_names
 from accelrt.memory.history import recording, snapshots
@@ -109,9 +109,11 @@ def choose_way(name: str, pinned: bool, sleepable: bool) -> None:
     torch = importlib.import_module("torch")
     require_cuda(torch)
     memory.enable_peer_access()
+    text, limits = torch_settings.text_in_force(torch), torch_settings.limits(torch)
     way = env.value("ACCELRT_TORCH_OBJECT")
     if way == "plugged":
         plug_in(torch, "ACCELRT_TORCH_OBJECT is plugged")
+        torch_settings.begin(torch, text, limits)
         return
     try:
         library = load(torch, way)
@@ -127,6 +129,7 @@ def choose_way(name: str, pinned: bool, sleepable: bool) -> None:
     else:
         put_in(torch, library, name)
         extend(library, pinned, sleepable)
+    torch_settings.begin(torch, text, limits)
 
 
 def extend(library: Any, pinned: bool, sleepable: bool) -> None:
@@ -203,7 +206,7 @@ def put_in(torch: ModuleType, library: Any, name: str) -> None:
             torch,
             own_functions(torch),
             torch_mempool.own_class(torch, snapshot),
-            torch_sharing.functions(torch),
+            torch_sharing.functions(torch) + torch_settings.functions(torch),
         )
         if library.accelrt_torch_install(torch_table.address(), name.encode(), count, text):
             raise refuse(text.value.decode(errors="replace"))
@@ -223,7 +226,8 @@ def plug_in(torch: ModuleType, lacking: str) -> None:
     allocator = plug(torch)
     _installed = allocator
     try:
-        replace_functions(torch, FUNCTIONS, torch_mempool.class_of_its_own(torch, snapshot, torchs_id), [])
+        mempool = torch_mempool.class_of_its_own(torch, snapshot, torchs_id)
+        replace_functions(torch, FUNCTIONS, mempool, torch_settings.functions(torch))
         torch.cuda.memory.change_current_allocator(allocator)
         torch_table.answer_cache_info(torch._C.__file__.encode())
     except RuntimeError as error:
@@ -301,6 +305,7 @@ def finish_leaving() -> None:
         torch_sharing.turn(False)
         _native.accelrt_torch_unpin()
         restore()
+        torch_settings.end()
         _installed = None
 
 
@@ -507,7 +512,7 @@ def initialize_before(theirs: Callable[[], None]) -> Callable[[], None]:
 
     def initialize() -> None:
         with contextlib.suppress(RuntimeError):  # torch tells first what it lacks; then hook_init tells this
-            registry.active_device_count()
+            torch_settings.limit_devices(registry.active_device_count())
         theirs()
 
     return initialize

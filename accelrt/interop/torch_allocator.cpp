@@ -261,6 +261,7 @@ struct Allocator final : CUDAAllocator {
   }
   void init(int count) override {
     char text[TORCH_TEXT];
+    torchs_settings();  // raises what torch's own allocator raises of its settings
     TORCH_CHECK(accelrt->init(count, text) == 0, text);
     devices.store(count);
     if (allocator.load() != this) wake_former();  // uninstall() came in between
@@ -541,6 +542,7 @@ struct Allocator final : CUDAAllocator {
 
   SnapshotInfo snap(Pool pool, bool traces) {
     SnapshotInfo answer{};
+    answer.config_metadata = torchs_settings();
     c10::ApproximateClockToUnixTimeConverter clock;
     auto to_ns = clock.makeConverter();
     for (int device = 0; device < std::max(devices.load(), 1); ++device) add_segments(answer, device, pool);
@@ -562,7 +564,6 @@ struct Allocator final : CUDAAllocator {
     accelrt->read_stats(0, &stats);
     answer.config_metadata.max_split_size =
         stats.max_split < 0 ? std::numeric_limits<size_t>::max() : static_cast<size_t>(stats.max_split);
-    answer.config_metadata.pinned_num_register_threads = 1;
     answer.config_metadata.expandable_segments = true;
     return answer;
   }

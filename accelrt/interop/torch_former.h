@@ -21,6 +21,19 @@ void wake_former() {
   late.store(true);
 }
 
+// torch's own settings, as its own allocator tells them; raises where torch refuses their text.
+decltype(SnapshotInfo::config_metadata) torchs_settings() {
+  const Pool none{1, 1};  // no pool of torch's has this id, so no memory is listed
+  decltype(SnapshotInfo::config_metadata) unknown{};
+  unknown.pinned_num_register_threads = 1;
+  if (before == nullptr || before->name() != "native") return unknown;
+#if TORCH_MINOR >= 11
+  return before->snapshot(none, false).config_metadata;
+#else
+  return before->snapshot(none).config_metadata;
+#endif
+}
+
 // While uninstall() looks whether torch uses pools, those that are just being begun are waited for, and new ones are the
 // former allocator's: that one would be told the end of what begins here after the look.
 std::atomic<bool> leaving{false};

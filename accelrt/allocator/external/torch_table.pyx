@@ -170,16 +170,16 @@ cdef void torch_record_stream(void* address, void* stream) noexcept nogil:
         complain("accelrt_torch_record_stream", device, code)
 
 
-cdef void empty_all(const char* call) noexcept nogil:
+cdef void empty_all(const char* call, const uint64_t* name) noexcept nogil:
     cdef int device, code
     for device in range(MAX_DEVICES):
-        code = native.empty(device)
+        code = empty_named(device, name)
         if code:
             complain(call, device, code)
 
 
 cdef void torch_reset() noexcept nogil:
-    empty_all("accelrt_torch_reset")
+    empty_all("accelrt_torch_reset", NULL)
 
 
 cdef void limit_to(double fraction, int device, const char* call) noexcept nogil:
@@ -221,12 +221,10 @@ def library_path() -> str:
 
 # --- torch hooks ------------------------------------------------------------------------------------------------------
 # accelrt's pool behind torch's CUDAPluggableAllocator: every function that torch calls of such an allocator.
-#
 # torch takes them as addresses of C++ functions.  Their arguments are a std::pair of two integers, which arrives in
 # registers as a C structure of two integers does, and a std::function, which arrives as a pointer; so plain C functions
 # serve, and nothing of torch is needed to compile them.  `prepare` finds the setters by the names that C++ gives them: such
 # a name spells out every argument and the C++ library, so a torch whose functions are others is refused there.
-#
 # torch passes a filter with each pool, which says what is allocated from it.  It is never called or copied, since the one of
 # a capture dies with torch's graph, and torch does not say so when a capture fails.  What it is for is read from its type:
 # a capture, which is then known by the stream that is current when it begins, or the calling thread.
@@ -398,6 +396,8 @@ cdef long[MAX_DEVICES] waits_apart
 
 
 cdef void hook_reset() noexcept nogil:
+    # As torch's own, without the idle memory of MemPools that live, also within use_mem_pool.
+    cdef uint64_t[2] common = [0, 0]
     cdef void* state = leave_gil()
     cdef int device
     if load_count(&open_captures):
@@ -405,7 +405,7 @@ cdef void hook_reset() noexcept nogil:
     for device in range(MAX_DEVICES):
         if pool_if_made(device) == NULL:
             add_count(&waits_apart[device], 1)
-    empty_all("empty_cache for torch")
+    empty_all("empty_cache for torch", common)
     enter_gil(state)
 
 
