@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "torch_fork.h"
 #include "torch_former.h"
 #include "torch_history.h"
 #include "torch_pinned.h"
@@ -642,6 +643,8 @@ EXPORT void accelrt_torch_leave(int leaves) {
   while (leaves && begins.load() > 0) sched_yield();
 }
 
+EXPORT void accelrt_torch_before_fork() { lock_for_fork(); }
+EXPORT void accelrt_torch_after_fork() { unlock_after_fork(); }
 EXPORT void accelrt_torch_forked() { forget_parents_threads(); }
 
 // Puts the allocator back that was torch's before; memory of accelrt's that is live stays so until its owners free it.
