@@ -85,7 +85,8 @@ struct Allocator final : CUDAAllocator {
     cudaGetLastError();
     {
       std::lock_guard<std::mutex> guard(recorder.lock);
-      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, context));
+      bool told = recorder.when.load() >= RecordContext::ALLOC;
+      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, told ? context : nullptr));
       observers = recorder.observers;
     }
     accelrt->totals(device, &allocated, &reserved);
@@ -173,6 +174,7 @@ struct Allocator final : CUDAAllocator {
   // c10::DeviceAllocator, of CUDAAllocator before torch 2.9
   bool initialized() override { return devices.load() > 0; }
   void emptyCache(Pool pool) override {
+    Gathered gathered(RecordContext::ALL);
     if (pool == Pool(0, 0))
       accelrt->empty();
     else
@@ -431,6 +433,7 @@ struct Allocator final : CUDAAllocator {
     size_t live_count = 0, freed_count = 0;
     char text[TORCH_TEXT];
     CheckpointDelta delta;
+    Gathered gathered(RecordContext::ALL);
     TORCH_CHECK(
         accelrt->restore_pool(checkpoint->state, &live, &live_count, &freed, &freed_count, text) == 0, text);
     for (size_t index = 0; index < freed_count; ++index)
@@ -472,7 +475,10 @@ struct Allocator final : CUDAAllocator {
         recorder.traces.clear();
         recorder.annotations.clear();
       }
-      if (!enabled) recorder.live.clear();
+      if (!enabled) {
+        recorder.live.clear();
+        recorder.segments.clear();
+      }
     }
     follow();
   }

@@ -33,6 +33,7 @@ void forget_parents_threads() {
   new (&recorder.lock) std::mutex;
   new (&recorder.traces) decltype(recorder.traces);
   new (&recorder.live) decltype(recorder.live);
+  new (&recorder.segments) decltype(recorder.segments);
   new (&recorder.annotations) decltype(recorder.annotations);
   is_childs = is_childs || devices.load() > 0;
   if (!is_childs) host_process = getpid();  // nothing is the parent's: the child uses CUDA itself

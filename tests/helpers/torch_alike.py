@@ -170,6 +170,68 @@ def empty_cache_leaves_what_mempools_hold(interop, torch):
     assert torch.cuda.memory_reserved() == 0
 
 
+# --- history ------------------------------------------------------------------------------------------------
+
+
+NAMES = {"segment_alloc": "segment_map", "segment_free": "segment_unmap"}  # of memory that does not grow
+
+
+def takes(torch):
+    return torch.empty(3000, device="cuda")
+
+
+def lets_go(held):
+    held.clear()
+
+
+def functions_of(event):
+    """The functions of this file and of torch's memory that an event's frames name; None without frames."""
+    if "frames" not in event:
+        return None
+    names = {frame["name"] for frame in event["frames"]}
+    return names & {"takes", "lets_go", "empty_cache", "lacks"}
+
+
+def recorded(torch, context):
+    """What each action's frames name, and what the frames of the segment and of the block do."""
+
+    def lacks():
+        with refused(torch.OutOfMemoryError):
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(context=context)
+    held = [takes(torch)]
+    (segment,) = torch.cuda.memory._snapshot()["segments"]
+    block = next(each for each in segment["blocks"] if each["state"] == "active_allocated")
+    lets_go(held)
+    torch.cuda.empty_cache()
+    lacks()
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(None)
+    named = {NAMES.get(event["action"], event["action"]): functions_of(event) for event in trace}
+    named.pop("snapshot", None)
+    return named, functions_of(segment), functions_of(block)
+
+
+@alike
+def events_have_the_frames_that_torch_gives_them(interop, torch):
+    interop.install()
+    taker, freer, emptier, loser = ({name} for name in ("takes", "lets_go", "empty_cache", "lacks"))
+    actions = ("segment_map", "alloc", "free_requested", "free_completed", "segment_unmap", "oom")
+    wanted = {
+        "all": (taker, taker, freer, freer, emptier, loser),
+        "alloc": (taker, taker, taker, taker, None, loser),
+        "state": (None, None, None, None, None, None),
+    }
+    for context, frames in wanted.items():
+        named, segment, block = recorded(torch, context)
+        assert named == dict(zip(actions, frames, strict=True)), (context, named)
+        assert (segment, block) == (taker, taker), (context, segment, block)
+    named, segment, block = recorded(torch, None)
+    assert (set(named.values()), segment, block) == ({None}, set(), set()), (named, segment, block)
+
+
 def main(kind, name):
     if name in SETTINGS:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = SETTINGS[name]
