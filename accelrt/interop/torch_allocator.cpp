@@ -23,8 +23,21 @@ using Counts = c10::CachingDeviceAllocator::DeviceStats;
 
 std::string backend_name = "accelrt";
 
+// Tells torch's tracer of memory (torch.cuda._gpu_trace, the sanitizer) what comes or goes, if there is one.
+void tell_tracer(void *address, bool comes) {
+  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
+  if (C10_LIKELY(python == nullptr) || address == nullptr) return;
+  if (comes)
+    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
+  else
+    (*python)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
+}
+
 void free_ours(void *address);
-void free_plain(void *address) { accelrt->plain_free(reinterpret_cast<uintptr_t>(address)); }
+void free_plain(void *address) {
+  tell_tracer(address, false);
+  accelrt->plain_free(reinterpret_cast<uintptr_t>(address));
+}
 
 struct Checkpoint final : AllocatorState {
   Checkpoint(void *state, Pool pool) : state(state), pool(pool) {}
@@ -73,6 +86,7 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK(code == 0, text);
     void *given = reinterpret_cast<void *>(address);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(given, accelrt->size_of(device, address), device);
+    tell_tracer(given, true);
     if (C10_UNLIKELY(is_tracked.load())) give_postponed();
     return given;
   }
@@ -104,6 +118,7 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK_WITH(OutOfMemoryError, code <= 0, "CUDA out of memory. Tried to allocate ", size,
                      " bytes past the cache. ", text);
     TORCH_CHECK(code == 0, text);
+    tell_tracer(reinterpret_cast<void *>(address), true);
     return reinterpret_cast<void *>(address);
   }
 
@@ -121,12 +136,11 @@ struct Allocator final : CUDAAllocator {
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
     Gathered gathered(RecordContext::ALL);
-    bool reports = c10::memoryProfilingEnabled() && device >= 0;
-    int64_t size = C10_UNLIKELY(reports) ? static_cast<int64_t>(accelrt->size_of(device, number)) : 0;
+    bool reports = c10::memoryProfilingEnabled() && device >= 0, is_traced = c10::impl::GPUTrace::get_trace() != nullptr;
+    int64_t size = C10_UNLIKELY(reports || is_traced) ? static_cast<int64_t>(accelrt->size_of(device, number)) : 0;
+    if (C10_UNLIKELY(is_traced) && size != 0) tell_tracer(address, false);  // before another thread can have it
     TORCH_CHECK(accelrt->release(address, device, raises) == 0, "invalid device pointer: ", address);
     if (C10_UNLIKELY(reports)) report(address, -size, static_cast<DeviceIndex>(device));
-    if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python != nullptr))
-      (*python)->trace_gpu_memory_deallocation(c10::kCUDA, number);
     if (C10_UNLIKELY(is_tracked.load())) give_postponed();
   }
 
@@ -160,8 +174,6 @@ struct Allocator final : CUDAAllocator {
       return {given, given, size != 0 ? &free_plain : &free_ours, place};
     }
     void *given = take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
-    if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python && given))
-      (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(given));
     return {given, given, &free_ours, place};
   }
   c10::DeleterFnPtr raw_deleter() const override { return caching.load() ? &free_ours : &free_plain; }

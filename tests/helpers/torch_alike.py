@@ -137,6 +137,34 @@ def a_limit_outlives_a_late_installation(interop, torch):
     del before
 
 
+# --- tools that follow memory -------------------------------------------------------------------------------
+
+
+@alike
+def tracers_hear_of_memory_that_is_no_tensors_too(interop, torch):
+    from torch.cuda import _gpu_trace
+
+    interop.install()
+    torch._C._activate_gpu_trace()
+    heard = []
+    _gpu_trace.register_callback_for_memory_allocation(lambda address: heard.append(address))
+    _gpu_trace.register_callback_for_memory_deallocation(lambda address: heard.append(-address))
+    tensor, nothing = torch.empty(10, device="cuda"), torch.empty(0, device="cuda")
+    address = torch.cuda.caching_allocator_alloc(1000)
+    wanted = [tensor.data_ptr(), address, -address, -tensor.data_ptr()]
+    torch.cuda.caching_allocator_delete(address)
+    del tensor, nothing
+    assert heard == wanted, (heard, wanted)
+    heard.clear()
+    torch.cuda.caching_allocator_enable(False)
+    address, tensor = torch.cuda.caching_allocator_alloc(1000), torch.empty(10, device="cuda")
+    wanted = [address, tensor.data_ptr(), -address, -tensor.data_ptr()]
+    torch.cuda.caching_allocator_delete(address)
+    del tensor
+    torch.cuda.caching_allocator_enable(True)
+    assert heard == wanted, (heard, wanted)
+
+
 # --- pools --------------------------------------------------------------------------------------------------
 
 
