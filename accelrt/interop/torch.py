@@ -61,12 +61,23 @@ _home: tuple[int, int] = torch_sleep.DEFAULT  # accelrt's id of the pool of torc
 _turn = ForkSafeLock()  # of install() and uninstall(); a signal's handler may come in between
 
 
-def _forget_parents_threads() -> None:
-    if _native is not None:
-        _native.accelrt_torch_forked()
+def _around_fork(name: str) -> Callable[[], None]:
+    """A function that has the compiled library, if there is one, do its part of a fork."""
+
+    def around() -> None:
+        if _native is not None:
+            getattr(_native, name)()
+
+    return around
 
 
-process.call_at_fork("interop.torch", "tools", child=_forget_parents_threads)
+process.call_at_fork(
+    "interop.torch",
+    "tools",
+    _around_fork("accelrt_torch_before_fork"),
+    _around_fork("accelrt_torch_after_fork"),
+    _around_fork("accelrt_torch_forked"),
+)
 
 
 def install(name: str = "accelrt", *, pinned: bool = False, sleepable: bool = False) -> None:

@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "torch_fork.h"
 #include "torch_former.h"
 #include "torch_history.h"
 #include "torch_pinned.h"
@@ -22,8 +23,21 @@ using Counts = c10::CachingDeviceAllocator::DeviceStats;
 
 std::string backend_name = "accelrt";
 
+// Tells torch's tracer of memory (torch.cuda._gpu_trace, the sanitizer) what comes or goes, if there is one.
+void tell_tracer(void *address, bool comes) {
+  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
+  if (C10_LIKELY(python == nullptr) || address == nullptr) return;
+  if (comes)
+    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
+  else
+    (*python)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
+}
+
 void free_ours(void *address);
-void free_plain(void *address) { accelrt->plain_free(reinterpret_cast<uintptr_t>(address)); }
+void free_plain(void *address) {
+  tell_tracer(address, false);
+  accelrt->plain_free(reinterpret_cast<uintptr_t>(address));
+}
 
 struct Checkpoint final : AllocatorState {
   Checkpoint(void *state, Pool pool) : state(state), pool(pool) {}
@@ -72,6 +86,7 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK(code == 0, text);
     void *given = reinterpret_cast<void *>(address);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(given, accelrt->size_of(device, address), device);
+    tell_tracer(given, true);
     if (C10_UNLIKELY(is_tracked.load())) give_postponed();
     return given;
   }
@@ -84,7 +99,8 @@ struct Allocator final : CUDAAllocator {
     cudaGetLastError();
     {
       std::lock_guard<std::mutex> guard(recorder.lock);
-      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, context));
+      bool told = recorder.when.load() >= RecordContext::ALLOC;
+      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, told ? context : nullptr));
       observers = recorder.observers;
     }
     accelrt->totals(device, &allocated, &reserved);
@@ -102,6 +118,7 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK_WITH(OutOfMemoryError, code <= 0, "CUDA out of memory. Tried to allocate ", size,
                      " bytes past the cache. ", text);
     TORCH_CHECK(code == 0, text);
+    tell_tracer(reinterpret_cast<void *>(address), true);
     return reinterpret_cast<void *>(address);
   }
 
@@ -119,12 +136,11 @@ struct Allocator final : CUDAAllocator {
     uintptr_t number = reinterpret_cast<uintptr_t>(address);
     int device = accelrt->device_at(number);
     Gathered gathered(RecordContext::ALL);
-    bool reports = c10::memoryProfilingEnabled() && device >= 0;
-    int64_t size = C10_UNLIKELY(reports) ? static_cast<int64_t>(accelrt->size_of(device, number)) : 0;
+    bool reports = c10::memoryProfilingEnabled() && device >= 0, is_traced = c10::impl::GPUTrace::get_trace() != nullptr;
+    int64_t size = C10_UNLIKELY(reports || is_traced) ? static_cast<int64_t>(accelrt->size_of(device, number)) : 0;
+    if (C10_UNLIKELY(is_traced) && size != 0) tell_tracer(address, false);  // before another thread can have it
     TORCH_CHECK(accelrt->release(address, device, raises) == 0, "invalid device pointer: ", address);
     if (C10_UNLIKELY(reports)) report(address, -size, static_cast<DeviceIndex>(device));
-    if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python != nullptr))
-      (*python)->trace_gpu_memory_deallocation(c10::kCUDA, number);
     if (C10_UNLIKELY(is_tracked.load())) give_postponed();
   }
 
@@ -158,8 +174,6 @@ struct Allocator final : CUDAAllocator {
       return {given, given, size != 0 ? &free_plain : &free_ours, place};
     }
     void *given = take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
-    if (const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(python && given))
-      (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(given));
     return {given, given, &free_ours, place};
   }
   c10::DeleterFnPtr raw_deleter() const override { return caching.load() ? &free_ours : &free_plain; }
@@ -172,6 +186,7 @@ struct Allocator final : CUDAAllocator {
   // c10::DeviceAllocator, of CUDAAllocator before torch 2.9
   bool initialized() override { return devices.load() > 0; }
   void emptyCache(Pool pool) override {
+    Gathered gathered(RecordContext::ALL);
     if (pool == Pool(0, 0))
       accelrt->empty();
     else
@@ -430,6 +445,7 @@ struct Allocator final : CUDAAllocator {
     size_t live_count = 0, freed_count = 0;
     char text[TORCH_TEXT];
     CheckpointDelta delta;
+    Gathered gathered(RecordContext::ALL);
     TORCH_CHECK(
         accelrt->restore_pool(checkpoint->state, &live, &live_count, &freed, &freed_count, text) == 0, text);
     for (size_t index = 0; index < freed_count; ++index)
@@ -471,7 +487,10 @@ struct Allocator final : CUDAAllocator {
         recorder.traces.clear();
         recorder.annotations.clear();
       }
-      if (!enabled) recorder.live.clear();
+      if (!enabled) {
+        recorder.live.clear();
+        recorder.segments.clear();
+      }
     }
     follow();
   }
@@ -642,6 +661,8 @@ EXPORT void accelrt_torch_leave(int leaves) {
   while (leaves && begins.load() > 0) sched_yield();
 }
 
+EXPORT void accelrt_torch_before_fork() { lock_for_fork(); }
+EXPORT void accelrt_torch_after_fork() { unlock_after_fork(); }
 EXPORT void accelrt_torch_forked() { forget_parents_threads(); }
 
 // Puts the allocator back that was torch's before; memory of accelrt's that is live stays so until its owners free it.

@@ -2,7 +2,6 @@
 #ifndef ACCELRT_TORCH_FORMER_H
 #define ACCELRT_TORCH_FORMER_H
 #include <mutex>
-#include <new>
 
 #include "torch_history.h"
 #include "torch_pools.h"
@@ -14,19 +13,21 @@ std::atomic<bool> late{false};    // it is initialised, so that memory and pools
 std::atomic<int> devices{0};      // that torch initialised
 
 // Has it serve the devices too, for it is to be torch's again.
+std::mutex &turn_to_wake = *new std::mutex;
 void wake_former() {
-  static std::mutex &turn = *new std::mutex;
-  std::lock_guard<std::mutex> guard(turn);
+  std::lock_guard<std::mutex> guard(turn_to_wake);
   if (!before->initialized()) before->init(devices.load());
   late.store(true);
 }
+
+bool is_childs{false};  // in a forked child of a process that used CUDA: locks of torch's own allocator may stay held
 
 // torch's own settings, as its own allocator tells them; raises where torch refuses their text.
 decltype(SnapshotInfo::config_metadata) torchs_settings() {
   const Pool none{1, 1};  // no pool of torch's has this id, so no memory is listed
   decltype(SnapshotInfo::config_metadata) unknown{};
   unknown.pinned_num_register_threads = 1;
-  if (before == nullptr || before->name() != "native") return unknown;
+  if (before == nullptr || is_childs || before->name() != "native") return unknown;
 #if TORCH_MINOR >= 11
   return before->snapshot(none, false).config_metadata;
 #else
@@ -51,16 +52,6 @@ struct Begin {
   } count;
   CUDAAllocator *other = nullptr;  // whose the pool is; NULL: accelrt's
 };
-
-// In a forked child: threads of the parent's may have been in the middle of what is forgotten here.
-void forget_parents_threads() {
-  begins.store(0);
-  leaving.store(false);
-  new (&recorder.lock) std::mutex;
-  new (&recorder.traces) decltype(recorder.traces);
-  new (&recorder.live) decltype(recorder.live);
-  new (&recorder.annotations) decltype(recorder.annotations);
-}
 
 }  // namespace
 #endif

@@ -74,12 +74,31 @@ struct Recorder {
   uint64_t skipped = 0;
   std::map<int, Trace> traces;
   std::unordered_map<uint64_t, Context> live;  // by key_of
+  std::map<uint64_t, std::pair<uint64_t, Context>> segments;  // parts of segments by key_of, with their sizes
   std::vector<AnnotationEntry> annotations;
   std::vector<AllocatorTraceTracker> trackers;
   std::vector<OutOfMemoryObserver> observers;
 };
 uint64_t key_of(int device, uint64_t address) { return address ^ static_cast<uint64_t>(device) << 58; }
 Recorder &recorder = *new Recorder;  // used until the process ends
+
+// Under recorder.lock: memory became part of a segment, by an operation with frames, or left it.
+void keep_segment(uint64_t key, uint64_t size, bool comes) {
+  auto &parts = recorder.segments;
+  auto part = parts.upper_bound(key);
+  if (part != parts.begin()) --part;
+  while (part != parts.end() && part->first < key + size) {
+    uint64_t end = part->first + part->second.first;
+    if (end <= key) {
+      ++part;
+      continue;
+    }
+    if (end > key + size) parts[key + size] = {end - key - size, part->second.second};
+    part->second.first = key - std::min(key, part->first);
+    part = part->second.first == 0 ? parts.erase(part) : std::next(part);
+  }
+  if (comes && context) parts[key] = {size, context};
+}
 
 // The frames of an operation, taken before any lock.
 struct Gathered {
@@ -153,14 +172,19 @@ void watch(const TorchEvent *event) {
   bool frees = action == TraceEntry::FREE_REQUESTED || action == TraceEntry::FREE_COMPLETED;
   uint64_t key = key_of(event->device, event->address);
   std::lock_guard<std::mutex> guard(recorder.lock);
+  Context frames = context;
   if (action == TraceEntry::ALLOC) {
     if (context && when >= RecordContext::STATE) recorder.live[key] = context;
-  } else if (action == TraceEntry::FREE_COMPLETED) {
-    recorder.live.erase(key);
+  } else if (frees) {  // below ALL those of the allocation
+    auto found = recorder.live.find(key);
+    if (when < RecordContext::ALL) frames = found == recorder.live.end() ? nullptr : found->second;
+    if (action == TraceEntry::FREE_COMPLETED && found != recorder.live.end()) recorder.live.erase(found);
+  } else {
+    bool comes = action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_MAP;
+    keep_segment(key, event->size, comes && when >= RecordContext::STATE);
   }
   keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
-                {event->pool[0], event->pool[1]},
-                when >= (frees ? RecordContext::ALL : RecordContext::ALLOC) ? context : nullptr, event->tag));
+                {event->pool[0], event->pool[1]}, when >= RecordContext::ALLOC ? frames : nullptr, event->tag));
 }
 
 struct Blocks {
@@ -217,6 +241,8 @@ void add_segments(SnapshotInfo &answer, int device, Pool pool) {
         segment.is_large = block.large;
         segment.is_expandable = block.expandable;
         segment.owner_private_pool_id = {block.pool[0], block.pool[1]};
+        auto part = recorder.segments.find(key_of(device, block.address));
+        if (part != recorder.segments.end()) segment.context_when_allocated = part->second.second;
         order.emplace_back(block.opens, answer.segments.size());
         answer.segments.push_back(std::move(segment));
       }

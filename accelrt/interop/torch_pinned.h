@@ -37,7 +37,7 @@ struct HostRoute {
   HostFilter filter;
   cudaStream_t stream;  // that the capture was to begin on
 };
-// Held for bookkeeping and torch's filters alone.  A child may find it held: it never asks for it.
+// Held for bookkeeping and torch's filters alone.
 std::mutex &host_lock = *new std::mutex;
 std::map<Pool, HostPool> &host_pools = *new std::map<Pool, HostPool>;
 std::unordered_map<uintptr_t, HostBlock> &host_blocks = *new std::unordered_map<uintptr_t, HostBlock>;

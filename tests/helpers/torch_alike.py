@@ -137,6 +137,34 @@ def a_limit_outlives_a_late_installation(interop, torch):
     del before
 
 
+# --- tools that follow memory -------------------------------------------------------------------------------
+
+
+@alike
+def tracers_hear_of_memory_that_is_no_tensors_too(interop, torch):
+    from torch.cuda import _gpu_trace
+
+    interop.install()
+    torch._C._activate_gpu_trace()
+    heard = []
+    _gpu_trace.register_callback_for_memory_allocation(lambda address: heard.append(address))
+    _gpu_trace.register_callback_for_memory_deallocation(lambda address: heard.append(-address))
+    tensor, nothing = torch.empty(10, device="cuda"), torch.empty(0, device="cuda")
+    address = torch.cuda.caching_allocator_alloc(1000)
+    wanted = [tensor.data_ptr(), address, -address, -tensor.data_ptr()]
+    torch.cuda.caching_allocator_delete(address)
+    del tensor, nothing
+    assert heard == wanted, (heard, wanted)
+    heard.clear()
+    torch.cuda.caching_allocator_enable(False)
+    address, tensor = torch.cuda.caching_allocator_alloc(1000), torch.empty(10, device="cuda")
+    wanted = [address, tensor.data_ptr(), -address, -tensor.data_ptr()]
+    torch.cuda.caching_allocator_delete(address)
+    del tensor
+    torch.cuda.caching_allocator_enable(True)
+    assert heard == wanted, (heard, wanted)
+
+
 # --- pools --------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +196,68 @@ def empty_cache_leaves_what_mempools_hold(interop, torch):
     pools.clear()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
+
+
+# --- history ------------------------------------------------------------------------------------------------
+
+
+NAMES = {"segment_alloc": "segment_map", "segment_free": "segment_unmap"}  # of memory that does not grow
+
+
+def takes(torch):
+    return torch.empty(3000, device="cuda")
+
+
+def lets_go(held):
+    held.clear()
+
+
+def functions_of(event):
+    """The functions of this file and of torch's memory that an event's frames name; None without frames."""
+    if "frames" not in event:
+        return None
+    names = {frame["name"] for frame in event["frames"]}
+    return names & {"takes", "lets_go", "empty_cache", "lacks"}
+
+
+def recorded(torch, context):
+    """What each action's frames name, and what the frames of the segment and of the block do."""
+
+    def lacks():
+        with refused(torch.OutOfMemoryError):
+            torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(context=context)
+    held = [takes(torch)]
+    (segment,) = torch.cuda.memory._snapshot()["segments"]
+    block = next(each for each in segment["blocks"] if each["state"] == "active_allocated")
+    lets_go(held)
+    torch.cuda.empty_cache()
+    lacks()
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    torch.cuda.memory._record_memory_history(None)
+    named = {NAMES.get(event["action"], event["action"]): functions_of(event) for event in trace}
+    named.pop("snapshot", None)
+    return named, functions_of(segment), functions_of(block)
+
+
+@alike
+def events_have_the_frames_that_torch_gives_them(interop, torch):
+    interop.install()
+    taker, freer, emptier, loser = ({name} for name in ("takes", "lets_go", "empty_cache", "lacks"))
+    actions = ("segment_map", "alloc", "free_requested", "free_completed", "segment_unmap", "oom")
+    wanted = {
+        "all": (taker, taker, freer, freer, emptier, loser),
+        "alloc": (taker, taker, taker, taker, None, loser),
+        "state": (None, None, None, None, None, None),
+    }
+    for context, frames in wanted.items():
+        named, segment, block = recorded(torch, context)
+        assert named == dict(zip(actions, frames, strict=True)), (context, named)
+        assert (segment, block) == (taker, taker), (context, segment, block)
+    named, segment, block = recorded(torch, None)
+    assert (set(named.values()), segment, block) == ({None}, set(), set()), (named, segment, block)
 
 
 def main(kind, name):

@@ -500,6 +500,44 @@ def children_beside_threads_whose_history_is_recorded(interop, torch):
 
 
 @at_once
+def children_let_go_beside_threads_that_allocate_in_pools(interop, torch):
+    # torch's filter of a stream's pool is asked at each allocation, under a lock, while the GIL is free.
+    interop.install(pinned=True)
+    routed, side = torch.cuda.MemPool(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch._C._cuda_beginAllocateCurrentStreamToPool(0, routed.id)
+    kept = [torch.cuda.MemPool() for _ in range(20)]
+    for pool in list(kept):
+        with torch.cuda.use_mem_pool(pool):
+            kept += [numbers(torch, 100).cuda(), numbers(torch, 100).pin_memory()]
+    source, graph = numbers(torch, 100).cuda(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept.append(source.clone())
+    kept += [graph, source]
+    del pool, graph, source
+
+    def allocate():
+        with torch.cuda.stream(side):
+            for _ in range(20):
+                torch.empty(1000, device="cuda")
+
+    with beside(allocate, allocate, allocate):
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(LIMIT // 4)  # a child that is stuck ends by it
+                kept.clear()
+                gc.collect()
+                torch.cuda.empty_cache()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    torch._C._cuda_endAllocateToPool(0, routed.id)
+    torch._C._cuda_releasePool(0, routed.id)
+    kept[-2].replay()
+    assert holds(kept[-3], numbers(torch, 100))
+
+
+@at_once
 def two_hundred_interruptions_of_a_training_loop(interop, torch):
     interop.install(pinned=True)
     source, graph = numbers(torch, 1000).cuda(), torch.cuda.CUDAGraph()
