@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from accelrt.core.process import Owned
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, close_file, file_number
+from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, close_file, with_file
 from accelrt.status import status_error
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
     from accelrt.streams.stream import Stream
+
+_T = TypeVar("_T")
 
 CAPTURE_UNSUPPORTED = 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 # CUmemPool_attribute (CUDA driver API): name -> number.
@@ -154,7 +156,9 @@ class DriverMemory:
                 "other process's handle"
             )
         chosen = pool._stream(stream)
-        code, address = Rows().pool_pointer_import(pool.device_index, pool.open_handle(), descriptor.payload)
+        code, address = pool.with_handle(
+            lambda handle: Rows().pool_pointer_import(pool.device_index, handle, descriptor.payload)
+        )
         if code:
             raise status_error(
                 code, "pool_pointer_import", ("device", pool.device_index, "size", descriptor.nbytes)
@@ -332,9 +336,8 @@ class DriverPool:
             TypeError, ValueError: handle is neither, or was closed.
             CudaError: the driver refused: it is no pool's.
         """
-        file = file_number(handle)
         pool = cls(device)
-        pool._own("pool_import", pool.device_index, file)
+        with_file(handle, lambda file: pool._own("pool_import", pool.device_index, file))
         pool.is_mapped = True
         return pool
 
@@ -355,18 +358,31 @@ class DriverPool:
         Raises:
             ValueError: it was closed.
         """
-        if self._owned is None or self._owned.value is None:
-            raise ArgumentError("the pool was closed; make another one")
-        return self.handle
+        return self.with_handle(int)
+
+    def with_handle(self, call: Callable[[int], _T]) -> _T:
+        """Calls a function with the driver's handle of a pool that was made here; returns what it answers.
+
+        Arguments:
+            call: callable of one argument; where close() comes beside it, the pool goes at its end.
+        Raises:
+            ValueError: it was closed.
+        """
+        if self._owned is not None:
+            with self._owned.hold() as answer:
+                if answer is not None:
+                    return call(answer[1])
+        raise ArgumentError("the pool was closed; make another one")
 
     def _row(self, name: str) -> str:
         """The row of the driver table that does something to this pool."""
         return f"pool_{name}" if self.handle else f"managed_pool_{name}" if self.managed else f"async_{name}"
 
     def _call(self, name: str, *arguments: int) -> Any:
-        return getattr(Rows(), self._row(name))(
-            self.open_handle() if self.handle else self.device_index, *arguments
-        )
+        row = getattr(Rows(), self._row(name))
+        if self.handle:
+            return self.with_handle(lambda handle: row(handle, *arguments))
+        return row(self.device_index, *arguments)
 
     def _stream(self, stream: Stream | None) -> Stream:
         from accelrt.streams.stream import Stream, current_stream
@@ -397,7 +413,7 @@ class DriverPool:
             raise ArgumentError(
                 "the pool is another process's, which alone hands it on; ask there for its handle"
             )
-        owned = Owned(Rows().pool_export, (self.open_handle(),), close_file)
+        owned = self.with_handle(lambda handle: Owned(Rows().pool_export, (handle,), close_file))
         assert owned.value is not None
         if owned.value[0]:
             raise status_error(owned.value[0], "pool_export", ("pool", self.handle))
@@ -406,7 +422,8 @@ class DriverPool:
     def close(self) -> None:
         """Destroys a pool that was made here, or lets go of another process's; memory stays until freed.
 
-        Again it does nothing, nor for a pool of the device's own.
+        Again it does nothing, nor for a pool of the device's own.  Beside a call by another thread that goes
+        on, and the pool goes at its end.
         """
         if self._owned is not None:
             self._owned.close()
@@ -475,11 +492,17 @@ class DriverPool:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 1 or more")
         chosen = self._stream(stream)
         give_left_over_back()
-        row, pool = ("pool_alloc", (self.open_handle(),)) if self.handle else ("managed_pool_alloc", ())
-        # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
-        code, address = CAPTURE_UNSUPPORTED, 0
-        if not pool or not chosen.is_capturing:
-            code, address = getattr(Rows(), row)(self.device_index, chosen.handle, *pool, nbytes)
+        device, stream_handle, row = self.device_index, chosen.handle, "managed_pool_alloc"
+        if not self.handle:
+            code, address = Rows().managed_pool_alloc(device, stream_handle, nbytes)
+        else:
+            row = "pool_alloc"
+            # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
+            code, address = CAPTURE_UNSUPPORTED, 0
+            if not chosen.is_capturing:
+                code, address = self.with_handle(
+                    lambda handle: Rows().pool_alloc(device, stream_handle, handle, nbytes)
+                )
         if code:
             raise status_error(code, row, ("device", self.device_index, "size", nbytes))
         return DriverMemory(self, nbytes, chosen, address)

@@ -411,13 +411,16 @@ cdef class DriverPoolResource(Resource):
             self.pool = self.handle = checked_address_int(int(pool), "pool")
 
     def take(self, nbytes: int, stream: Stream) -> int:
+        if self.handle is None or self.pool is self.handle:
+            return self.take_from(self.handle or 0, nbytes, stream)
+        return self.pool.with_handle(lambda handle: self.take_from(handle, nbytes, stream))
+
+    cdef object take_from(self, uintptr_t pool, object nbytes, Stream stream):
         cdef Table* table = registry.active()
-        cdef uintptr_t address = 0, handle = mark_used(stream), pool = 0
+        cdef uintptr_t address = 0, handle = mark_used(stream)
         cdef size_t size = nbytes
         cdef int device = self.device_index, code
         cdef bint is_of_managed = self.managed
-        if self.handle is not None:
-            pool = self.handle if self.pool is self.handle else self.pool.open_handle()
         with nogil:
             if pool:
                 code = table.pool_alloc(device, handle, pool, size, &address)

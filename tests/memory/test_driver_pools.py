@@ -8,13 +8,15 @@ import pickle
 
 import numpy as np
 import pytest
-from child import in_fork
+from beside import park
+from child import in_fork, in_own_process, wrap_host
 from other_process import Other
 
 import accelrt
 from accelrt import memory
 from accelrt.memory.driver_pool import DriverMemory
 from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor
+from accelrt.resources import DriverPoolResource
 
 NBYTES = 1 << 20
 
@@ -139,6 +141,61 @@ def test_a_pool_that_is_closed_refuses_and_its_memory_stays(pool):
             use()
     assert seen(held) == [4]
     held.free()
+
+
+USES = {
+    "pool_get": lambda pool: pool.used_mem_high,
+    "pool_set": lambda pool: setattr(pool, "release_threshold", 5),
+    "pool_trim": lambda pool: pool.trim_to(0),
+    "pool_access_get": lambda pool: pool.access(1),
+    "pool_access_set": lambda pool: pool.set_access(1, "rw"),
+    "pool_export": lambda pool: pool.allocation_handle.close(),
+    "pool_alloc": lambda pool: pool.allocate(NBYTES).free(),
+}
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_pool_that_is_closed_beside_a_call_goes_at_its_end():
+    faults = wrap_host()
+    uses = [
+        *USES.items(),
+        ("pool_alloc", lambda pool: DriverPoolResource(pool=pool).buffer(NBYTES).free()),
+    ]
+    for number, (row, use) in enumerate(uses, 1):
+        pool = memory.DriverPool(ipc_enabled=True)
+        caller = park(row, lambda use=use, pool=pool: use(pool))
+        pool.close()
+        assert faults.call_counts()["pool_destroy"] == number - 1
+        with pytest.raises(ValueError, match="the pool was closed"):
+            use(pool)
+        assert faults.go_on()
+        caller.result()
+        assert faults.call_counts()["pool_destroy"] == number, row
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_handle_that_is_closed_beside_its_use_is_closed_at_its_end():
+    faults = wrap_host()
+    pool = memory.DriverPool(ipc_enabled=True)
+    memory_of_it, handle = pool.allocate(NBYTES), pool.allocation_handle
+    number = handle.fileno()
+    caller = park("pool_import", lambda: memory.DriverPool.from_allocation_handle(handle))
+    handle.close()
+    os.fstat(number)
+    assert faults.go_on()
+    theirs = caller.result()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    caller = park("pool_pointer_import", lambda: opened_beside(theirs, memory_of_it))
+    theirs.close()
+    assert faults.go_on()
+    caller.result().free()
+
+
+def opened_beside(pool, held):
+    return DriverMemory.from_ipc_descriptor(pool, held.ipc_descriptor)
 
 
 def test_a_pool_lives_as_long_as_its_memory(pool):
