@@ -291,7 +291,7 @@ class GdsFile:
         self._transfer("cuFileWrite", storage, offset, False)
 
     def _registered(self, use: str) -> tuple[Owned[int], int]:
-        """What owns cuFile's handle, and the handle."""
+        """Returns the owner of cuFile's handle, and the handle."""
         if self._pid != os.getpid():
             raise ForkedError(
                 f"{self!r} was opened before a fork and cannot {use} in the child; open it there"

@@ -909,10 +909,8 @@ cdef class Owned:
 
     # stub: def hold(self) -> Hold[_T]: ...
     def hold(self) -> Hold:
-        """Returns the context in which nobody gives it back, and which answers it; None once it was given back."""
-        cdef Hold made = Hold.__new__(Hold)
-        made.owned = self
-        return made
+        """Returns the context in which it is not given back.  It answers what value does."""
+        return Hold(self)
 
     @cython.critical_section
     cdef object enter(self):
@@ -955,13 +953,20 @@ cdef class Owned:
 
 # stub: class Hold(Generic[_T]):
 cdef class Hold:
-    """The context that Owned.hold makes."""
+    """The context that Owned.hold makes, for one with statement.
+
+    Arguments:
+        owned: Owned.
+    """
 
     cdef Owned owned
     cdef bint entered
 
-    def __init__(self) -> None:
-        raise TypeError("a Hold is made by Owned.hold")
+    # stub: def __init__(self, owned: Owned[_T]) -> None: ...
+    def __init__(self, Owned owned not None) -> None:
+        if self.owned is not None:
+            raise RuntimeError("the Hold is made already; make another one")
+        self.owned = owned
 
     def __del__(self) -> None:
         self.leave()  # where an interruption came before the block
@@ -970,6 +975,8 @@ cdef class Hold:
         refuse_copy(self, "it holds what is this process's")
 
     def __enter__(self) -> _T | None:
+        if self.owned is None or self.entered:
+            raise RuntimeError("a Hold is entered once at a time; make another one")
         value = self.owned.enter()
         self.entered = True
         return value

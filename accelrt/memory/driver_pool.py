@@ -361,10 +361,12 @@ class DriverPool:
         return self.with_handle(int)
 
     def with_handle(self, call: Callable[[int], _T]) -> _T:
-        """Calls a function with the driver's handle of a pool that was made here; returns what it answers.
+        """Calls a function with the driver's handle of a pool that was made here.
 
         Arguments:
             call: callable of one argument; where close() comes beside it, the pool goes at its end.
+        Returns:
+            what it answers.
         Raises:
             ValueError: it was closed.
         """
