@@ -780,6 +780,13 @@ def take_over(int number) -> Descriptor:
     return own(number)
 
 
+# stub: def close_answer(answer: tuple[int, int]) -> None: ...
+def close_answer(tuple answer):
+    """Closes a descriptor that a row of the driver table gave: (code, number)."""
+    if answer[0] == 0:
+        close_number(answer[1])
+
+
 def open_descriptor(path: str | bytes | PathLike[str], int flags, int mode=0o666) -> Descriptor:
     """os.open with O_CLOEXEC, as a Descriptor.
 

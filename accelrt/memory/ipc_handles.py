@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from accelrt.core.process import Owned
+from accelrt.core.process import Owned, close_answer
 from accelrt.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 PAYLOAD_BYTES = 64  # CUmemPoolPtrExportData
-
-
-def close_file(answer: tuple[int, int]) -> None:
-    """Closes a descriptor that a row gave: (code, number)."""
-    code, number = answer
-    if code == 0:
-        os.close(number)
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ class IPCAllocationHandle:
 
 def receive(sent: Any) -> IPCAllocationHandle:
     """Makes the handle of a process that multiprocessing sent one to."""
-    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_file))
+    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_answer))
 
 
 def with_file(handle: IPCAllocationHandle | int, call: Callable[[int], _T]) -> _T:

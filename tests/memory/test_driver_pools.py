@@ -176,6 +176,53 @@ def test_a_pool_that_is_closed_beside_a_call_goes_at_its_end():
 
 @pytest.mark.host
 @in_own_process
+def test_memory_that_is_freed_beside_a_copy_goes_back_behind_it_or_is_refused():
+    faults = wrap_host()
+    pool, target = memory.DriverPool(ipc_enabled=True), accelrt.Buffer(NBYTES)
+    for row, frees in (("copy_async", 0), ("pointer_device", 1)):
+        held = pool.allocate(NBYTES)
+        before = faults.call_counts()["managed_pool_free"]
+        caller = park(row, lambda held=held: accelrt.copy(target, held, blocking=False))
+        held.free()
+        assert faults.call_counts()["managed_pool_free"] == before + frees
+        if not frees:
+            accelrt.synchronize()
+            pool.trim_to(0)  # the device would have it back, if it did not wait for the copy
+        assert faults.go_on()
+        if frees:
+            with pytest.raises(ValueError, match="src is a DriverMemory that was freed"):
+                caller.result()
+        else:
+            caller.result()
+        assert faults.call_counts()["managed_pool_free"] == before + 1
+        accelrt.synchronize()
+        with pytest.raises(ValueError, match="was given back"):
+            _ = held.ptr
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_the_driver_refuses_to_take_back_is_tried_again():
+    faults = wrap_host()
+    pool = memory.DriverPool(ipc_enabled=True)
+    held = pool.allocate(NBYTES)
+    address = held.ptr
+    faults.arm(1, 999, "once", ["managed_pool_free"])
+    with pytest.raises(accelrt.CudaError):
+        held.free()
+    assert held.ptr == address
+    faults.arm(1, 999, "once", ["managed_pool_free"])
+    del held
+    assert faults.fired()
+    faults.disarm()
+    assert pool.used_mem_current == NBYTES
+    pool.trim_to(0)  # which tries again
+    accelrt.synchronize()
+    assert pool.used_mem_current == 0
+
+
+@pytest.mark.host
+@in_own_process
 def test_a_handle_that_is_closed_beside_its_use_is_closed_at_its_end():
     faults = wrap_host()
     pool = memory.DriverPool(ipc_enabled=True)
