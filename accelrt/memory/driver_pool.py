@@ -79,6 +79,10 @@ class DriverMemory(PoolBlock):
         stream: Stream
 
     def __init__(self, pool: DriverPool, nbytes: int, stream: Stream, is_mapped: bool = False) -> None:
+        if not isinstance(pool, DriverPool):
+            raise ArgumentTypeError(
+                f"pool is of type {type(pool).__name__}; memory is made by DriverPool.allocate()"
+            )
         super().__init__(pool.device_index, stream)
         self.managed, self.is_mapped, self.nbytes = pool.managed, is_mapped, nbytes
         self._pool = pool._owned

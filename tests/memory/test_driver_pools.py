@@ -292,6 +292,8 @@ def test_what_is_no_pool_for_others_is_refused(pool):
         DriverMemory.from_ipc_descriptor(pool, b"")
     with pytest.raises(TypeError, match="pass a DriverPool"):
         DriverMemory.from_ipc_descriptor(7, descriptor)
+    with pytest.raises(TypeError, match=r"pool is of type int; memory is made by DriverPool.allocate"):
+        DriverMemory(7, 64, accelrt.current_stream())
     for payload, nbytes, text in (
         (b"", 8, "payload is"),
         (bytes(64), 0, "nbytes is"),
