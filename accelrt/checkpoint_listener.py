@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 LONGEST = 4096  # bytes of a word or an answer
 ANSWER_SECONDS = 5.0  # how long a client may take to say its word
+NAME_SECONDS = 1.0  # how long it may take until nobody has its name
 PAUSE = 0.1  # seconds until it accepts again, where the process has no descriptor left, say
 CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)  # of accept(), where the socket listens no more
 
 _listener: Listener | None = None
+_turn = process.ForkSafeLock()  # for it; held for no wait
 
 
 def address_of(pid: int) -> str:
@@ -54,14 +56,18 @@ class Listener:
         self.make = make
         self.closed = False
         self.turn = threading.RLock()  # for asleep
+        self.opening = threading.RLock()  # for the socket
         self.asleep: ExitStack | None = None
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.thread = threading.Thread(target=self.run, name="accelrt-checkpoint", daemon=True)
 
     def begin(self) -> None:
-        self.socket.bind(address_of(os.getpid()))
-        self.socket.listen()
-        self.thread.start()
+        with self.opening:
+            if self.closed:  # another thread's took its place
+                return
+            bind(self.socket, address_of(os.getpid()))
+            self.socket.listen()
+            self.thread.start()
 
     def run(self) -> None:
         while not self.closed:
@@ -120,8 +126,21 @@ class Listener:
             self.socket.shutdown(socket.SHUT_RDWR)  # which ends accept
         if self.thread.is_alive() and self.thread is not threading.current_thread():
             self.thread.join(ANSWER_SECONDS)
-        self.socket.close()
+        with self.opening:
+            self.socket.close()
         self.perform(b"wake")  # behind a word that is performed just now
+
+
+def bind(listening: socket.socket, address: str) -> None:
+    """Takes the name; a child that is just being forked may have it for a moment."""
+    end = time.monotonic() + NAME_SECONDS
+    while True:
+        try:
+            return listening.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                raise
+            time.sleep(PAUSE / 10)
 
 
 def report(error: Exception) -> None:
@@ -131,24 +150,41 @@ def report(error: Exception) -> None:
 
 def start(make: Callable[[], AbstractContextManager[None]]) -> None:
     """Listens; in place of what listened before, whose pools are awake then."""
-    global _listener
-    stop()
-    _listener = listener = Listener(
-        make
-    )  # known before it begins, so that Ctrl-C leaves none that stop() cannot end
+    while True:
+        stop()
+        listener = Listener(make)
+        # Known before it begins, so that Ctrl-C leaves none that stop() cannot end.
+        if take_place(listener):
+            break
+        listener.close()
     try:
         listener.begin()
     except BaseException:
-        stop()
+        end(listener)
         raise
+
+
+def take_place(listener: Listener) -> bool:
+    """Makes it the one that listens, unless another thread's does by now."""
+    global _listener
+    with _turn:
+        if _listener is not None:
+            return False
+        _listener = listener
+        return True
 
 
 def stop() -> None:
     """Listens no more; what sleeps because of it wakes."""
-    global _listener
     listener = _listener
     if listener is not None:
-        listener.close()
+        end(listener)
+
+
+def end(listener: Listener) -> None:
+    global _listener
+    listener.close()
+    with _turn:
         if _listener is listener:  # known until it is closed, whatever Ctrl-C comes between
             _listener = None
 
@@ -171,7 +207,7 @@ def tell(pid: int, word: str, seconds: float) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
         try:
-            connection.connect(address_of(pid))
+            connect(connection, address_of(pid), seconds)
             number, user = peer_of(connection)
             if number != pid or user not in (0, os.geteuid(), owner_of(pid)):
                 return False  # somebody took its name
@@ -179,6 +215,8 @@ def tell(pid: int, word: str, seconds: float) -> bool:
             answer = connection.recv(LONGEST)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
+        except (ConnectionResetError, BrokenPipeError):
+            answer = b""
         except TimeoutError:
             raise TimeoutError(
                 f"process {pid} was told to {word}, and did not answer within {seconds:g} s"
@@ -187,6 +225,18 @@ def tell(pid: int, word: str, seconds: float) -> bool:
         error = answer.decode(errors="replace") or "it broke the connection off"
         raise RuntimeError(f"process {pid} was told to {word}, which failed there: {error}")
     return True
+
+
+def connect(connection: socket.socket, address: str, seconds: float) -> None:
+    """Connects, and waits for a place where as many clients as may wait there do."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return connection.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError from None
+            time.sleep(PAUSE)
 
 
 def owner_of(pid: int) -> int:

@@ -172,7 +172,7 @@ class GdsFile:
         handle: int, cuFile's; None while the file is not registered with it.
     """
 
-    _file: Descriptor | None = None
+    _file: Owned[Descriptor] | None = None
     _handle: Owned[int] | None = None
     _pid: int = -1
 
@@ -182,7 +182,7 @@ class GdsFile:
         self.filename = filename
         self.flags = flags
         self._pid = os.getpid()
-        self._file = open_descriptor(filename, flags | direct)
+        self._file = Owned(open_descriptor, (filename, flags | direct), Descriptor.close)
         try:
             self.register_handle()
         except BaseException:
@@ -206,7 +206,8 @@ class GdsFile:
     @property
     def fd(self) -> int:
         """The file descriptor; -1 once it is closed."""
-        return -1 if self._file is None or self._file.closed else self._file.fileno()
+        file = None if self._file is None else self._file.value
+        return -1 if file is None else file.fileno()
 
     @property
     def handle(self) -> int | None:
@@ -220,10 +221,14 @@ class GdsFile:
     def close(self) -> None:
         """Deregisters and closes the file; does nothing where that was done before.
 
+        Beside a read or a write by another thread it returns at once, and the file is closed once that ends.
+
         Raises:
             CudaError: cuFile refused to deregister it.
         """
         is_mine = self._pid == os.getpid()
+        if not is_mine:
+            self._handle = None  # the parent's
         try:
             if is_mine and self.handle is not None:
                 self.deregister_handle()
@@ -242,11 +247,11 @@ class GdsFile:
             raise UnregisteredFileError(f"{self!r} is registered already; call deregister_handle() first")
         if self.fd < 0:
             raise UnregisteredFileError(f"{self!r} cannot be registered; open another GdsFile")
-        library, file = self._library, self._file
+        library, file, number = self._library, self._file, self.fd
         if library is None:
-            self._handle = Owned(int, (self.fd,), bool)  # nothing to give back
+            self._handle = Owned(int, (number,), bool)  # nothing to give back
             return
-        description = Description(OPAQUE_FD, self.fd, None)
+        description = Description(OPAQUE_FD, number, None)
 
         def register(address: int) -> Owned[int]:
             return Owned(library.handle_register, (address,), library.handle_deregister, keep=file)
@@ -260,10 +265,8 @@ class GdsFile:
             RuntimeError, which is an AssertionError too: the file is not registered.
             CudaError: cuFile refused.
         """
-        handle = self._registered("be deregistered")
-        owned = self._handle
-        if owned is not None:
-            ask("cuFileHandleDeregister", lambda _: owned.close(), handle)
+        owned, handle = self._registered("be deregistered")
+        ask("cuFileHandleDeregister", lambda _: owned.close(), handle)
 
     def load_storage(self, storage: Any, offset: int = 0) -> None:
         """Fills memory from the file (cuFileRead).
@@ -287,26 +290,41 @@ class GdsFile:
         """
         self._transfer("cuFileWrite", storage, offset, False)
 
-    def _registered(self, use: str) -> int:
+    def _registered(self, use: str) -> tuple[Owned[int], int]:
+        """Returns the owner of cuFile's handle, and the handle."""
         if self._pid != os.getpid():
             raise ForkedError(
                 f"{self!r} was opened before a fork and cannot {use} in the child; open it there"
             )
-        if self.handle is None:
-            raise UnregisteredFileError(
-                f"{self!r} is not registered and cannot {use}; call register_handle()"
-            )
-        return self.handle
+        owned = self._handle
+        handle = None if owned is None else owned.value
+        if owned is None or handle is None:
+            raise self._refusal(use)
+        return owned, handle
+
+    def _refusal(self, use: str) -> UnregisteredFileError:
+        return UnregisteredFileError(f"{self!r} is not registered and cannot {use}; call register_handle()")
 
     def _transfer(self, call: str, storage: Any, offset: int, load: bool) -> None:
-        handle = self._registered("load data" if load else "save data")
+        use = "load data" if load else "save data"
+        self._registered(use)
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise ArgumentTypeError(f"offset is {offset!r} of type {type(offset).__name__}; pass an int")
         if offset < 0:
             raise ValueError(f"offset is {offset}; a place in a file is 0 or more")
         view = reach(storage, "storage", load)
         done, nbytes = 0, view.nbytes
-        with device(view.device_index), MemoryUse(call, [view]):
+        owned, _ = self._registered(use)  # another thread may have closed it while this one waited
+        file = self._file
+        assert file is not None
+        with (
+            device(view.device_index),
+            MemoryUse(call, [view]),
+            file.hold() as opened,
+            owned.hold() as handle,
+        ):
+            if opened is None or handle is None:
+                raise self._refusal(use)
             while done < nbytes:
                 moved = self._move(call, handle, view.ptr, nbytes - done, offset, done, load)
                 if moved <= 0:

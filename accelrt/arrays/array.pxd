@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.dlpack_abi cimport DLPackExchangeAPI
 from accelrt.streams.stream cimport Stream
-from accelrt.runtime.access cimport Export
+from accelrt.runtime.access cimport Export, PoolBlock
 
 cdef enum:
     MAX_NDIM = 64  # NumPy's limit
@@ -134,9 +134,11 @@ cdef bint is_held(object base) noexcept  # whether a Buffer was not freed
 
 
 cdef inline bint still_has(object memory, uintptr_t address) noexcept:
-    # Of a Buffer, PinnedBuffer or Array: whether it has memory, and at this address; of anything else True.
+    # Of memory of accelrt's own: whether it is not freed, and at this address; of anything else True.
     if isinstance(memory, Array):
         return (<Array>memory).ptr == address and is_live(<Array>memory)
     if isinstance(memory, Buffer):
         return (<Buffer>memory).live and (<Buffer>memory).ptr == address
-    return not isinstance(memory, PinnedBuffer) or (<PinnedBuffer>memory).live and (<PinnedBuffer>memory).ptr == address
+    if isinstance(memory, PinnedBuffer):
+        return (<PinnedBuffer>memory).live and (<PinnedBuffer>memory).ptr == address
+    return not isinstance(memory, PoolBlock) or (<PoolBlock>memory).address == address

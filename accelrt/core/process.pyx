@@ -4,6 +4,7 @@ A module registers what it does, once, when it is imported, and says its rank; s
 module is imported first.  The process has one pthread_atfork, one os.register_at_fork and one atexit function of
 accelrt's: these.
 """
+cimport cython
 import atexit
 import os
 import sys
@@ -779,6 +780,13 @@ def take_over(int number) -> Descriptor:
     return own(number)
 
 
+# stub: def close_answer(answer: tuple[int, int]) -> None: ...
+def close_answer(tuple answer):
+    """Closes a descriptor that a row of the driver table gave: (code, number)."""
+    if answer[0] == 0:
+        close_number(answer[1])
+
+
 def open_descriptor(path: str | bytes | PathLike[str], int flags, int mode=0o666) -> Descriptor:
     """os.open with O_CLOEXEC, as a Descriptor.
 
@@ -866,7 +874,9 @@ cdef class Owned:
     """The answer of a function, given back by another function once, at the latest when the object goes.
 
         handle = Owned(library.open, (path,), library.close)
-        library.read(handle.value)
+        with handle.hold() as value:  # close() in another thread meanwhile has the block give it back at its end
+            if value is not None:
+                library.read(value)
 
     Given back in the process that took it, and not by a forked child.  Both functions should be compiled ones: in one
     of Python's an interruption may come before it returns.
@@ -884,39 +894,109 @@ cdef class Owned:
     cdef object release
     cdef object keep
     cdef int pid
+    cdef long holds    # contexts that are entered
+    cdef bint closing  # by the last of them
     cdef object __weakref__
 
     # stub: def __init__(self, take: Callable[..., _T], arguments: tuple[object, ...], release: Callable[[_T], object], keep: object = None) -> None: ...  # no-cython-lint
     def __init__(
         self, take: Callable[..., _T], tuple arguments, release: Callable[[_T], object], keep: object = None,
     ) -> None:
-        self.close()
+        self.give_back()
         self.keep = keep
         self.pid = getpid()
         self.resource = take(*arguments)
         self.release = release
 
     def __del__(self) -> None:
-        self.close()
+        self.give_back()
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "what it owns is given back once")
 
+    # stub: def hold(self) -> Hold[_T]: ...
+    def hold(self) -> Hold:
+        """Returns the context in which it is not given back.  It answers what value does."""
+        return Hold(self)
+
+    @cython.critical_section
+    cdef object enter(self):
+        self.holds += 1
+        return None if self.closing else self.resource
+
+    @cython.critical_section
+    cdef bint leave(self) except -1:
+        # Whether to give it back.
+        self.holds -= 1
+        return self.closing and self.holds == 0
+
     @property
     def value(self) -> _T | None:
-        """Returns what take answered; None once it was given back."""
-        return self.resource
+        """Returns what take answered; None once it was given back, or is to be."""
+        return None if self.closing else self.resource
 
     def close(self) -> None:
-        """Gives it back; does nothing where that was done before, or in a forked child.
+        """Gives it back, or has the last that holds it do so; does nothing where that was done before, or in a forked child.
 
         Raises:
             what release raises; it counts as given back all the same.
         """
+        if not self.is_held():
+            self.give_back()
+
+    @cython.critical_section
+    cdef bint is_held(self) except -1:
+        self.closing = self.holds > 0
+        return self.closing
+
+    cdef int give_back(self) except -1:
         resource, release, _keep = self.resource, self.release, self.keep
         self.resource = self.release = self.keep = None
+        self.closing = False
         if release is not None and self.pid == getpid():
             release(resource)
+        return 0
+
+
+# stub: class Hold(Generic[_T]):
+cdef class Hold:
+    """The context that Owned.hold makes, for one with statement.
+
+    Arguments:
+        owned: Owned.
+    """
+
+    cdef Owned owned
+    cdef bint entered
+
+    # stub: def __init__(self, owned: Owned[_T]) -> None: ...
+    def __init__(self, Owned owned not None) -> None:
+        if self.owned is not None:
+            raise RuntimeError("the Hold is made already; make another one")
+        self.owned = owned
+
+    def __del__(self) -> None:
+        self.leave()  # where an interruption came before the block
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it holds what is this process's")
+
+    def __enter__(self) -> _T | None:
+        if self.owned is None or self.entered:
+            raise RuntimeError("a Hold is entered once at a time; make another one")
+        value = self.owned.enter()
+        self.entered = True
+        return value
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.leave()
+
+    cdef int leave(self) except -1:
+        if self.entered:
+            self.entered = False
+            if self.owned.leave():
+                self.owned.give_back()
+        return 0
 
 
 # stub: class Taker(Generic[_T]):

@@ -1137,7 +1137,7 @@ cdef object read_launch(uintptr_t graph, uintptr_t node, CUDAGraph source):
 
 def blocks_of(CUDAGraph graph not None) -> set[int]:
     """Returns where each memory begins that the nodes of a graph are known to use."""
-    return {(<Side>thing).address for thing in graph.things() if isinstance(thing, Side)}
+    return {(<Side>thing).address for thing in graph.things() or () if isinstance(thing, Side)}
 
 
 # stub: class Given:

@@ -667,20 +667,21 @@ cdef class CUDAGraph:
         return 0
 
     cdef int note_stream(self, uintptr_t handle) except -1:
-        # The graph may die, and its memory with it, while a replay is under way on this stream.
+        # The graph may die, and its memory with it, while a replay is under way on this stream.  Until the stream is known
+        # no other thread changes the graph: what it then used instead, nobody would note.
         cdef Stream stream
-        cdef dict launched_on = self.launched_on
-        if launched_on is None:
-            launched_on = self.launched_on = {}
-        if handle not in launched_on:
-            self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
-            for change in (self.changes or {}).values():
-                self.note_change(change, handle)
-            if self.launched_on is not launched_on:  # another thread dropped the capture meanwhile
-                self.uses_others_memory = self.uses_others_memory and self.launched_on is not None
-                return 0
-            stream = current_of(self.ordinal)
-            launched_on[handle] = None if stream.pooled != NULL else stream
+        if self.launched_on is None:
+            self.launched_on = {}
+        if handle not in self.launched_on:
+            self.uses += 1
+            try:
+                self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
+                for change in (self.changes or {}).values():
+                    self.note_change(change, handle)
+                stream = current_of(self.ordinal)
+                self.launched_on[handle] = None if stream.pooled != NULL else stream
+            finally:
+                self.uses -= 1
         self.last_stream = handle
         return 0
 

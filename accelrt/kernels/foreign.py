@@ -9,7 +9,7 @@ from accelrt.devices.device import device
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.runtime.cuda_bindings import ask, open_bindings
-from accelrt.status import name_of
+from accelrt.status import name_of, status_error
 
 if TYPE_CHECKING:
     from typing import Any, SupportsInt
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Function -> the Loaded of accelrt's that has it.
 loaded_by_function: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
+UNKNOWN = (1, 400, 500)  # INVALID_VALUE, INVALID_HANDLE, NOT_FOUND: how drivers call a function unknown
 THREADS = 0  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, which every function has
 
 
@@ -42,6 +43,7 @@ def find_function(handle: SupportsInt, ordinal: int) -> tuple[int, str]:
         ArgumentError: the driver knows no such function.
         TypeError: handle is no int, and has no __int__.
         NotSupportedError: it is a CUkernel, where there are none.
+        CudaError: the driver refused to say.
     """
     if isinstance(handle, bool | str | bytes | float) or not hasattr(handle, "__int__"):
         raise ArgumentTypeError(
@@ -55,6 +57,8 @@ def find_function(handle: SupportsInt, ordinal: int) -> tuple[int, str]:
         raise ArgumentError(f"handle is {number}; the handle of a function is an int from 1 to 2**64 - 1")
     rows = Rows()
     code, _ = rows.function_attribute(number, THREADS)
+    if code and code not in UNKNOWN:
+        raise status_error(code, "function_attribute", ("function", number))
     if code:
         raise ArgumentError(
             f"handle is {number:#x}, which is no function of device {ordinal} that the driver knows "

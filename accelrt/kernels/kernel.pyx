@@ -775,6 +775,7 @@ cdef class Kernel:
         Raises:
             ValueError, TypeError: the driver tells that it knows no such function; or the signature does not fit.
             NotSupportedError: a CUkernel, where there are none.
+            CudaError: the driver refused to tell.
         """
         cdef Loaded loaded
         cdef int ordinal = ordinal_of(device)

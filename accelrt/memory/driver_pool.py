@@ -3,15 +3,15 @@ pools whose memory other processes may have."""
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from accelrt.core.process import Owned
+from accelrt.core.process import Owned, close_answer
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, close_file, file_number
+from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, with_file
+from accelrt.runtime.access import PoolBlock, destroy_pool, free_put_off
 from accelrt.status import status_error
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
     from accelrt.streams.stream import Stream
+
+_T = TypeVar("_T")
 
 CAPTURE_UNSUPPORTED = 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 # CUmemPool_attribute (CUDA driver API): name -> number.
@@ -60,47 +62,7 @@ def attribute(name: str, doc: str) -> property:
     return property(lambda pool: read(pool, name), write, doc=doc)
 
 
-# What could not be given back while its stream was captured: (device, stream that is kept alive, address).
-left_over: list[tuple[int, Stream, int]] = []
-# What the driver refused to take when its owner died, and how often.
-refused: list[tuple[int, Stream, int, int]] = []
-MOST_TRIES = 8
-
-
-def give_back(device: int, stream: Stream, address: int) -> int:
-    """Gives memory of a pool back; later where the stream is captured.  Answers the driver's code."""
-    # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.
-    code = Rows().managed_pool_free(device, stream.handle, address)
-    if code == CAPTURE_UNSUPPORTED:
-        left_over.append((device, stream, address))
-        return 0
-    return int(code)
-
-
-def give_back_at_last(device: int, stream: Stream, address: int, tries: int = 0) -> None:
-    """Gives memory back whose owner died: what the driver refuses is tried again, some times."""
-    code = give_back(device, stream, address)
-    if code and tries < MOST_TRIES:
-        refused.append((device, stream, address, tries + 1))
-
-
-def try_again(waiting: list[Any], give: Callable[..., object]) -> None:
-    """Takes what waits out of a list, once each, and gives it back."""
-    for _ in range(len(waiting)):
-        try:
-            block = waiting.pop(0)
-        except IndexError:  # another thread was as quick
-            return
-        give(*block)
-
-
-def give_left_over_back() -> None:
-    """Tries again with what was refused or left over."""
-    try_again(refused, give_back_at_last)
-    try_again(left_over, give_back)
-
-
-class DriverMemory:
+class DriverMemory(PoolBlock):
     """Memory of a driver's pool, made by DriverPool.allocate; given back when it dies, or by free().
 
     Attributes:
@@ -111,18 +73,19 @@ class DriverMemory:
         is_mapped: bool, whether it is another process's, which from_ipc_descriptor opened.
     """
 
-    __slots__ = (
-        *("__weakref__", "_address", "_finalizer", "_pool", "device_index"),
-        *("is_mapped", "managed", "nbytes", "stream"),
-    )
+    __slots__ = ("_pool", "is_mapped", "managed", "nbytes")
 
-    def __init__(
-        self, pool: DriverPool, nbytes: int, stream: Stream, address: int, is_mapped: bool = False
-    ) -> None:
-        self.device_index, self.managed, self.is_mapped = pool.device_index, pool.managed, is_mapped
-        self.nbytes, self.stream = nbytes, stream
-        self._pool, self._address = pool._owned, address
-        self._arm()
+    if TYPE_CHECKING:
+        stream: Stream
+
+    def __init__(self, pool: DriverPool, nbytes: int, stream: Stream, is_mapped: bool = False) -> None:
+        if not isinstance(pool, DriverPool):
+            raise ArgumentTypeError(
+                f"pool is of type {type(pool).__name__}; memory is made by DriverPool.allocate()"
+            )
+        super().__init__(pool.device_index, stream)
+        self.managed, self.is_mapped, self.nbytes = pool.managed, is_mapped, nbytes
+        self._pool = pool._owned
 
     @classmethod
     def from_ipc_descriptor(
@@ -153,13 +116,14 @@ class DriverMemory:
                 "pool is this process's own; pass the one that DriverPool.from_allocation_handle made of the "
                 "other process's handle"
             )
-        chosen = pool._stream(stream)
-        code, address = Rows().pool_pointer_import(pool.device_index, pool.open_handle(), descriptor.payload)
+        made = cls(pool, descriptor.nbytes, pool._stream(stream), True)
+        row, device = Rows().pool_pointer_import, pool.device_index
+        code = pool.with_handle(lambda handle: made.take(row, device, handle, descriptor.payload))
         if code:
             raise status_error(
                 code, "pool_pointer_import", ("device", pool.device_index, "size", descriptor.nbytes)
             )
-        return cls(pool, descriptor.nbytes, chosen, address, True)
+        return made
 
     @property
     def ipc_descriptor(self) -> IPCBufferDescriptor:
@@ -177,36 +141,8 @@ class DriverMemory:
             raise ArgumentError(f"{self!r} is of a pool that is not ipc_enabled; no process opens it")
         code, payload = Rows().pool_pointer_export(self.device_index, self.ptr)
         if code:
-            raise status_error(code, "pool_pointer_export", ("address", self._address))
+            raise status_error(code, "pool_pointer_export", ("address", self.ptr))
         return IPCBufferDescriptor(payload, self.nbytes)
-
-    def _arm(self) -> None:
-        place = self.device_index, self.stream, self._address
-        self._finalizer = weakref.finalize(self, give_back_at_last, *place)
-        self._finalizer.atexit = False
-
-    @property
-    def ptr(self) -> int:
-        """Its address.
-
-        Raises:
-            ValueError: it was given back.
-        """
-        if not self._finalizer.alive:
-            raise ValueError(f"{self!r} was given back; allocate other memory")
-        return self._address
-
-    def free(self) -> None:
-        """Gives the memory back to the pool in its stream's order; again, it does nothing.
-
-        Raises:
-            CudaError: the driver refused; the memory stays allocated.
-        """
-        if self._finalizer.detach() is not None:
-            code = give_back(self.device_index, self.stream, self._address)
-            if code:
-                self._arm()
-                raise status_error(code, "managed_pool_free", ("address", self._address))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -226,16 +162,9 @@ class DriverMemory:
         raise TypeError("DriverMemory cannot be pickled or copied: it owns memory; allocate more")
 
     def __repr__(self) -> str:
-        state = "" if self._finalizer.alive else ", given back"
+        state = ", given back" if self._is_freed else ""
         kind = ", managed" if self.managed else ", mapped" if self.is_mapped else ""
         return f"<accelrt.memory.DriverMemory {self.nbytes} bytes{kind}, device {self.device_index}{state}>"
-
-
-def destroy(answer: tuple[int, int]) -> None:
-    """Gives a pool up that a row made: (code, handle)."""
-    code, handle = answer
-    if code == 0:
-        Rows().pool_destroy(handle)
 
 
 @dataclass(init=False)
@@ -332,15 +261,14 @@ class DriverPool:
             TypeError, ValueError: handle is neither, or was closed.
             CudaError: the driver refused: it is no pool's.
         """
-        file = file_number(handle)
         pool = cls(device)
-        pool._own("pool_import", pool.device_index, file)
+        with_file(handle, lambda file: pool._own("pool_import", pool.device_index, file))
         pool.is_mapped = True
         return pool
 
     def _own(self, row: str, device: int, argument: int) -> None:
         """Takes a handle from a row, which goes back with the last that names it."""
-        owned = Owned(getattr(Rows(), row), (device, argument), destroy)
+        owned = Owned(getattr(Rows(), row), (device, argument), destroy_pool)
         assert owned.value is not None
         code, self.handle = owned.value
         if code:
@@ -355,18 +283,33 @@ class DriverPool:
         Raises:
             ValueError: it was closed.
         """
-        if self._owned is None or self._owned.value is None:
-            raise ArgumentError("the pool was closed; make another one")
-        return self.handle
+        return self.with_handle(int)
+
+    def with_handle(self, call: Callable[[int], _T]) -> _T:
+        """Calls a function with the driver's handle of a pool that was made here.
+
+        Arguments:
+            call: callable of one argument; where close() comes beside it, the pool goes at its end.
+        Returns:
+            what it answers.
+        Raises:
+            ValueError: it was closed.
+        """
+        if self._owned is not None:
+            with self._owned.hold() as answer:
+                if answer is not None:
+                    return call(answer[1])
+        raise ArgumentError("the pool was closed; make another one")
 
     def _row(self, name: str) -> str:
         """The row of the driver table that does something to this pool."""
         return f"pool_{name}" if self.handle else f"managed_pool_{name}" if self.managed else f"async_{name}"
 
     def _call(self, name: str, *arguments: int) -> Any:
-        return getattr(Rows(), self._row(name))(
-            self.open_handle() if self.handle else self.device_index, *arguments
-        )
+        row = getattr(Rows(), self._row(name))
+        if self.handle:
+            return self.with_handle(lambda handle: row(handle, *arguments))
+        return row(self.device_index, *arguments)
 
     def _stream(self, stream: Stream | None) -> Stream:
         from accelrt.streams.stream import Stream, current_stream
@@ -397,7 +340,7 @@ class DriverPool:
             raise ArgumentError(
                 "the pool is another process's, which alone hands it on; ask there for its handle"
             )
-        owned = Owned(Rows().pool_export, (self.open_handle(),), close_file)
+        owned = self.with_handle(lambda handle: Owned(Rows().pool_export, (handle,), close_answer))
         assert owned.value is not None
         if owned.value[0]:
             raise status_error(owned.value[0], "pool_export", ("pool", self.handle))
@@ -406,7 +349,8 @@ class DriverPool:
     def close(self) -> None:
         """Destroys a pool that was made here, or lets go of another process's; memory stays until freed.
 
-        Again it does nothing, nor for a pool of the device's own.
+        Again it does nothing, nor for a pool of the device's own.  Beside a call by another thread that goes
+        on, and the pool goes at its end.
         """
         if self._owned is not None:
             self._owned.close()
@@ -438,7 +382,7 @@ class DriverPool:
         """
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 63:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 0 or more")
-        give_left_over_back()
+        free_put_off()
         if self.managed or self.handle:
             code = self._call("trim", nbytes)
         else:
@@ -474,15 +418,22 @@ class DriverPool:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1 or nbytes >> 63:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 1 or more")
         chosen = self._stream(stream)
-        give_left_over_back()
-        row, pool = ("pool_alloc", (self.open_handle(),)) if self.handle else ("managed_pool_alloc", ())
-        # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
-        code, address = CAPTURE_UNSUPPORTED, 0
-        if not pool or not chosen.is_capturing:
-            code, address = getattr(Rows(), row)(self.device_index, chosen.handle, *pool, nbytes)
+        free_put_off()
+        made = DriverMemory(self, nbytes, chosen)
+        device, order, row = self.device_index, chosen.handle, "managed_pool_alloc"
+        if not self.handle:
+            code = made.take(Rows().managed_pool_alloc, device, order, nbytes)
+        else:
+            row = "pool_alloc"
+            # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
+            code = CAPTURE_UNSUPPORTED
+            if not chosen.is_capturing:
+                code = self.with_handle(
+                    lambda handle: made.take(Rows().pool_alloc, device, order, handle, nbytes)
+                )
         if code:
-            raise status_error(code, row, ("device", self.device_index, "size", nbytes))
-        return DriverMemory(self, nbytes, chosen, address)
+            raise status_error(code, row, ("device", device, "size", nbytes))
+        return made
 
     def access(self, peer: DeviceArgument) -> str:
         """Tells what a device may do with the pool's memory (cuMemPoolGetAccess).

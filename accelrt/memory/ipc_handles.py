@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from accelrt.core.process import Owned
+from accelrt.core.process import Owned, close_answer
 from accelrt.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any, Self
 
+_T = TypeVar("_T")
+
 PAYLOAD_BYTES = 64  # CUmemPoolPtrExportData
-
-
-def close_file(answer: tuple[int, int]) -> None:
-    """Closes a descriptor that a row gave: (code, number)."""
-    code, number = answer
-    if code == 0:
-        os.close(number)
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ class IPCAllocationHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing.reduction import DupFd
 
-        return receive, (DupFd(self.fileno()),)
+        return receive, (with_file(self, DupFd),)
 
     def __copy__(self) -> Self:
         raise TypeError(
@@ -110,13 +105,14 @@ class IPCAllocationHandle:
 
 def receive(sent: Any) -> IPCAllocationHandle:
     """Makes the handle of a process that multiprocessing sent one to."""
-    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_file))
+    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_answer))
 
 
-def file_number(handle: IPCAllocationHandle | int) -> int:
-    """The number of a file descriptor, of a handle or given as one."""
+def with_file(handle: IPCAllocationHandle | int, call: Callable[[int], _T]) -> _T:
+    """Calls a function with a file descriptor: of a handle, which stays open meanwhile, or given as int."""
     if isinstance(handle, IPCAllocationHandle):
-        return handle.fileno()
+        with handle._owned.hold() as answer:
+            return call(handle.fileno() if answer is None else answer[1])
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise ArgumentTypeError(
             f"handle is of type {type(handle).__name__}; pass an IPCAllocationHandle, or a file descriptor "
@@ -124,4 +120,4 @@ def file_number(handle: IPCAllocationHandle | int) -> int:
         )
     if not 0 <= handle < 1 << 31:
         raise ArgumentError(f"handle is {handle}; a file descriptor is an int from 0 on")
-    return handle
+    return call(handle)

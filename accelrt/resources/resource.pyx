@@ -27,11 +27,12 @@ from accelrt.driver.table cimport Table
 from accelrt.errors import ArgumentError, CudaError
 from accelrt.memory.caching cimport allocate_bytes, checked_size
 from accelrt.memory.caching import free_on, views_of_memory
-from accelrt.memory.driver_pool import MOST_TRIES, DriverPool, give_back as give_driver_memory_back
+from accelrt.memory.driver_pool import DriverPool
 from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_managed, allocate_pinned_for
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
 from accelrt.resources.checks import check_callable, is_back, mark_back, refuse
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
+from accelrt.runtime.access import free_in_pool
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
@@ -39,7 +40,8 @@ from accelrt.streams.stream import default_stream
 
 cdef object LARGEST = INT64_MAX  # bytes
 
-# stub: MOST_TRIES: int
+cdef enum:
+    MOST_TRIES = 8  # how often what the driver refuses to take back is tried again
 
 
 # --- what every resource is ------------------------------------------------------------------------------------------
@@ -411,13 +413,16 @@ cdef class DriverPoolResource(Resource):
             self.pool = self.handle = checked_address_int(int(pool), "pool")
 
     def take(self, nbytes: int, stream: Stream) -> int:
+        if self.handle is None or self.pool is self.handle:
+            return self.take_from(self.handle or 0, nbytes, stream)
+        return self.pool.with_handle(lambda handle: self.take_from(handle, nbytes, stream))
+
+    cdef object take_from(self, uintptr_t pool, object nbytes, Stream stream):
         cdef Table* table = registry.active()
-        cdef uintptr_t address = 0, handle = mark_used(stream), pool = 0
+        cdef uintptr_t address = 0, handle = mark_used(stream)
         cdef size_t size = nbytes
         cdef int device = self.device_index, code
         cdef bint is_of_managed = self.managed
-        if self.handle is not None:
-            pool = self.handle if self.pool is self.handle else self.pool.open_handle()
         with nogil:
             if pool:
                 code = table.pool_alloc(device, handle, pool, size, &address)
@@ -436,7 +441,7 @@ cdef class DriverPoolResource(Resource):
         cdef uintptr_t place = address, handle = mark_used(stream)
         cdef int device = self.device_index, code
         if self.managed or driver_name() != "cuda":  # a GPU's captures take the other pools' memory
-            code = give_driver_memory_back(device, stream, address)  # later, where the stream is captured
+            code = free_in_pool(device, stream, address)  # later, where the stream is captured
         else:
             with nogil:
                 code = registry.active().async_free(device, handle, place)

@@ -167,6 +167,17 @@ cdef Deferral deferral_slow(PyObject* owner)
 cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
 cdef void give_deferred() noexcept
+# Memory of a driver's pool, which uses name as its owner.
+cdef class PoolBlock:
+    cdef readonly int device_index
+    cdef readonly object stream  # Stream, in whose order it goes back
+    cdef uintptr_t handle        # the stream's
+    cdef uintptr_t address       # 0: it has none, or gave it back
+    cdef int tries               # how often the driver refused to take it back, as its owner died
+    cdef object __weakref__
+    cdef PoolBlock move_out(self)  # another one with its memory
+    cdef int give_back(self) except? -1
+
 # Waits for all uses begun before the call, of Python and of nogil code; on the main thread a signal's handler may end it.
 # RuntimeError where the calling thread itself is in the midst of one.
 cdef int await_uses(str call) except -1

@@ -1,4 +1,5 @@
 """The door for uses of memory, with the race detector's hooks."""
+cimport cython
 import numbers
 import warnings
 from cpython.buffer cimport PyBUF_READ
@@ -21,7 +22,7 @@ from accelrt.core.threads cimport pause, sched_yield
 cimport accelrt.driver.registry as registry
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
 from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
-from accelrt.status cimport CAPTURE_IMPLICIT
+from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, raise_status, refuse_copy
 
 
 # stub: SYNC_MODES: tuple[str, ...]
@@ -425,6 +426,145 @@ cdef void give_deferred() noexcept:
             deferral.release(deferral.device, deferral.address)
         deferral.keeper = None
         deferral = take_due()
+
+
+# --- memory of a driver's pool ---------------------------------------------------------------------------------------
+
+cdef enum:
+    MOST_TRIES = 8
+
+cdef list put_off = []  # blocks that could not be given back: in a capture, or refused as their owner died
+
+
+# stub: def free_in_pool(device: int, stream: object, address: int) -> int: ...
+def free_in_pool(int device, stream, uintptr_t address):
+    """Gives memory of a pool back, in a stream's order; later where the stream is captured.
+
+    Returns:
+        int, the driver's code.
+    """
+    cdef PoolBlock later = PoolBlock(device, stream)
+    cdef int code
+    later.address = address
+    code = later.give_back()
+    if code:
+        later.address = 0
+    return code
+
+
+def free_put_off() -> None:
+    """Tries again with what could not be given back."""
+    global put_off
+    blocks = put_off  # no-cython-lint  what is refused again is put off anew as it dies
+    put_off = []
+
+
+# stub: def destroy_pool(answer: tuple[int, int]) -> None: ...
+def destroy_pool(tuple answer):
+    """Gives a pool up that a row made: (code, handle)."""
+    cdef uintptr_t handle = answer[1]
+    if answer[0] == 0:
+        with nogil:
+            registry.active().pool_destroy(handle)
+
+
+@cython.no_gc_clear  # it goes back in the stream's order
+cdef class PoolBlock:
+    """Memory of a driver's pool, given back by free(), or when it dies.
+
+    Arguments:
+        device: int, the ordinal of the pool's device.
+        stream: Stream of that device, in whose order the memory goes back.
+    """
+
+    def __init__(self, int device, stream: object) -> None:
+        if self.address:
+            raise RuntimeError("it has memory; make another one")
+        self.device_index, self.stream, self.handle = device, stream, stream.handle
+
+    def __dealloc__(self):
+        cdef PoolBlock later
+        cdef int code
+        if self.address == 0:
+            return
+        with nogil:
+            code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
+        if code == 0 or code != CAPTURE_UNSUPPORTED and self.tries >= MOST_TRIES:
+            return
+        later = self.move_out()
+        later.tries += code != CAPTURE_UNSUPPORTED
+        put_off.append(later)
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns memory; allocate more")
+
+    cdef PoolBlock move_out(self):
+        cdef PoolBlock made = PoolBlock.__new__(PoolBlock)
+        made.device_index, made.stream, made.handle, made.tries = self.device_index, self.stream, self.handle, self.tries
+        made.address, self.address = self.address, 0
+        return made
+
+    cdef int give_back(self) except? -1:
+        # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.
+        cdef int code
+        with nogil:
+            code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
+        if code == CAPTURE_UNSUPPORTED:
+            put_off.append(self)
+            return 0
+        if code == 0:
+            self.address = 0
+        return code
+
+    # stub: def take(self, row: Callable[..., tuple[int, int]], *arguments: object) -> int: ...
+    def take(self, row, *arguments):
+        """Calls a row that answers a code and an address, whose memory it holds from then on, and returns the code."""
+        if self.address:
+            raise RuntimeError("it has memory; make another one")
+        code, address = row(*arguments)
+        if code == 0:
+            self.address = address
+        return code
+
+    @property
+    def _is_freed(self) -> bool:
+        return self.address == 0
+
+    @property
+    def ptr(self) -> int:
+        """Its address.
+
+        Raises:
+            ValueError: it was given back.
+        """
+        if self.address == 0:
+            raise ValueError(f"{self!r} was given back; allocate other memory")
+        return self.address
+
+    @cython.critical_section
+    def free(self) -> None:
+        """Gives the memory back to the pool in its stream's order; again, it does nothing.
+
+        Beside a copy or a launch that another thread is about to put into a stream, it goes behind that.
+
+        Raises:
+            CudaError: the driver refused; the memory stays allocated.
+        """
+        cdef Deferral deferral
+        cdef PoolBlock later
+        cdef int code
+        if self.address == 0:
+            return
+        deferral = deferral_for(<PyObject*>self)
+        later = self.move_out()
+        deferral = deferral_closed(deferral, <PyObject*>self)
+        if deferral is not None:
+            defer_release(deferral, NULL, 0, 0, later)
+            return
+        code = later.give_back()
+        if code:
+            self.address, later.address = later.address, 0
+            raise_status(code, "managed_pool_free", ("address", self.address))
 
 
 # --- sleeps ----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """A CUDAGraph that one thread uses while another changes it: refused, and nothing of the driver's is lost."""
 
 import pytest
-from beside import park
+from beside import on_a_thread, park
 from child import in_own_process, wrap_host
 
 import accelrt
 from accelrt.driver.host import driver as host
+from accelrt.sanitizer.detector import Detector
 
 pytestmark = pytest.mark.host
 SECONDS = 20
@@ -107,3 +108,38 @@ def test_a_graph_keeps_the_reservation_open_whose_memory_it_uses():
     assert (out.numpy() == 3).all()
     graph.reset()
     cache.close()
+
+
+@in_own_process(ACCELRT_SANITIZE="1")
+def test_what_a_replay_notes_on_a_new_stream_is_not_changed_meanwhile():
+    # The race detector is told of each memory, between two steps of the notes.
+    x, y, z, spare = (accelrt.zeros(64, "u1") for _ in range(4))
+    accelrt.synchronize()
+    definition = accelrt.GraphDefinition()
+    node = definition.fill(z, 1, after=definition.fill(x, 1))
+    graph = definition.instantiate()
+    arguments = accelrt.GraphParameters(graph, x=x)
+    arguments.rebind(x=y)  # a first change, which the notes go through
+    told, refused = Detector.recorded_use, []
+
+    def recorded_use(*use):
+        told(*use)
+        Detector.recorded_use = told  # once: changes are noted too
+        for change in (
+            lambda: arguments.rebind(x=spare),
+            lambda: node.update(instance=graph, dst=spare),
+            lambda: graph.update(definition.graph),
+            graph.reset,
+        ):
+            with pytest.raises(RuntimeError, match=USED) as error:
+                on_a_thread(change)
+            refused.append(error)
+
+    Detector.recorded_use = recorded_use
+    stream = accelrt.Stream()
+    stream.wait_stream(accelrt.current_stream())
+    with accelrt.stream(stream):
+        graph.replay()
+    assert len(refused) == 4
+    arguments.rebind(x=spare)
+    graph.reset()

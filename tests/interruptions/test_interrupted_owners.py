@@ -140,6 +140,35 @@ def test_what_is_owned_is_given_back_once():
     assert reached == escaped > 5
 
 
+def test_what_is_held_is_given_back_by_the_last_that_holds_it():
+    library = Library()
+    owned = Owned(library.take, (1, 1), library.release)
+    with owned.hold() as first, owned.hold() as second:
+        assert first == second == 1
+        owned.close()
+        assert owned.value is None
+        with owned.hold() as third:
+            assert third is None
+        assert library.out
+    assert not library.out
+    with owned.hold() as fourth:
+        assert fourth is None
+
+
+def test_a_hold_that_is_interrupted_holds_nothing():
+    def operation(library):
+        owned = Owned(library.take, (1, 1), library.release)
+        with owned.hold() as value, owned.hold():
+            assert value == 1
+            owned.close()
+
+    def check(library):
+        assert not library.out
+
+    reached, escaped = interrupt_everywhere(operation, THIS, prepare=Library, check=check)
+    assert reached == escaped > 5
+
+
 def test_what_is_owned_keeps_what_it_needs_and_is_not_a_childs():
     library, needed = Library(), open_descriptor(os.devnull, os.O_RDONLY)
     owned = Owned(library.take, (1, 1), library.release, keep=needed)

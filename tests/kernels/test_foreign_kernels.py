@@ -1,11 +1,13 @@
 """Kernels of functions that another library loaded: Kernel.from_handle."""
 
 import gc
+import tempfile
 import weakref
 
 import numpy as np
 import pytest
-from kernel_sources import numbers
+from child import in_own_process, wrap_host
+from kernel_sources import image_for, numbers
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -121,6 +123,18 @@ def test_a_handle_that_the_driver_does_not_know_is_refused(number):
     CUkernel = type("CUkernel", (), {"__int__": lambda self: number.handle})
     with pytest.raises(accelrt.NotSupportedError, match="a CUkernel is a GPU's"):
         accelrt.Kernel.from_handle(CUkernel())
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_driver_that_does_not_answer_is_no_driver_that_knows_no_such_function():
+    faults = wrap_host()
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = accelrt.Module(image_for("host", folder)).function("number")
+    faults.arm(1, 2, "once", ["function_attribute"])
+    with pytest.raises(accelrt.OutOfMemoryError, match="function_attribute"):
+        accelrt.Kernel.from_handle(kernel.handle)
+    assert accelrt.Kernel.from_handle(kernel.handle).handle == kernel.handle
 
 
 def test_a_signature_that_does_not_fit_the_function_is_refused(code):

@@ -8,13 +8,15 @@ import pickle
 
 import numpy as np
 import pytest
-from child import in_fork
+from beside import park
+from child import in_fork, in_own_process, wrap_host
 from other_process import Other
 
 import accelrt
 from accelrt import memory
 from accelrt.memory.driver_pool import DriverMemory
 from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor
+from accelrt.resources import DriverPoolResource
 
 NBYTES = 1 << 20
 
@@ -141,6 +143,108 @@ def test_a_pool_that_is_closed_refuses_and_its_memory_stays(pool):
     held.free()
 
 
+USES = {
+    "pool_get": lambda pool: pool.used_mem_high,
+    "pool_set": lambda pool: setattr(pool, "release_threshold", 5),
+    "pool_trim": lambda pool: pool.trim_to(0),
+    "pool_access_get": lambda pool: pool.access(1),
+    "pool_access_set": lambda pool: pool.set_access(1, "rw"),
+    "pool_export": lambda pool: pool.allocation_handle.close(),
+    "pool_alloc": lambda pool: pool.allocate(NBYTES).free(),
+}
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_pool_that_is_closed_beside_a_call_goes_at_its_end():
+    faults = wrap_host()
+    uses = [
+        *USES.items(),
+        ("pool_alloc", lambda pool: DriverPoolResource(pool=pool).buffer(NBYTES).free()),
+    ]
+    for number, (row, use) in enumerate(uses, 1):
+        pool = memory.DriverPool(ipc_enabled=True)
+        caller = park(row, lambda use=use, pool=pool: use(pool))
+        pool.close()
+        assert faults.call_counts()["pool_destroy"] == number - 1
+        with pytest.raises(ValueError, match="the pool was closed"):
+            use(pool)
+        assert faults.go_on()
+        caller.result()
+        assert faults.call_counts()["pool_destroy"] == number, row
+
+
+@pytest.mark.host
+@in_own_process
+def test_memory_that_is_freed_beside_a_copy_goes_back_behind_it_or_is_refused():
+    faults = wrap_host()
+    pool, target = memory.DriverPool(ipc_enabled=True), accelrt.Buffer(NBYTES)
+    for row, frees in (("copy_async", 0), ("pointer_device", 1)):
+        held = pool.allocate(NBYTES)
+        before = faults.call_counts()["managed_pool_free"]
+        caller = park(row, lambda held=held: accelrt.copy(target, held, blocking=False))
+        held.free()
+        assert faults.call_counts()["managed_pool_free"] == before + frees
+        if not frees:
+            accelrt.synchronize()
+            pool.trim_to(0)  # the device would have it back, if it did not wait for the copy
+        assert faults.go_on()
+        if frees:
+            with pytest.raises(ValueError, match="src is a DriverMemory that was freed"):
+                caller.result()
+        else:
+            caller.result()
+        assert faults.call_counts()["managed_pool_free"] == before + 1
+        accelrt.synchronize()
+        with pytest.raises(ValueError, match="was given back"):
+            _ = held.ptr
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_the_driver_refuses_to_take_back_is_tried_again():
+    faults = wrap_host()
+    pool = memory.DriverPool(ipc_enabled=True)
+    held = pool.allocate(NBYTES)
+    address = held.ptr
+    faults.arm(1, 999, "once", ["managed_pool_free"])
+    with pytest.raises(accelrt.CudaError):
+        held.free()
+    assert held.ptr == address
+    faults.arm(1, 999, "once", ["managed_pool_free"])
+    del held
+    assert faults.fired()
+    faults.disarm()
+    assert pool.used_mem_current == NBYTES
+    pool.trim_to(0)  # which tries again
+    accelrt.synchronize()
+    assert pool.used_mem_current == 0
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_handle_that_is_closed_beside_its_use_is_closed_at_its_end():
+    faults = wrap_host()
+    pool = memory.DriverPool(ipc_enabled=True)
+    memory_of_it, handle = pool.allocate(NBYTES), pool.allocation_handle
+    number = handle.fileno()
+    caller = park("pool_import", lambda: memory.DriverPool.from_allocation_handle(handle))
+    handle.close()
+    os.fstat(number)
+    assert faults.go_on()
+    theirs = caller.result()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    caller = park("pool_pointer_import", lambda: opened_beside(theirs, memory_of_it))
+    theirs.close()
+    assert faults.go_on()
+    caller.result().free()
+
+
+def opened_beside(pool, held):
+    return DriverMemory.from_ipc_descriptor(pool, held.ipc_descriptor)
+
+
 def test_a_pool_lives_as_long_as_its_memory(pool):
     held = memory.DriverPool(ipc_enabled=True).allocate(NBYTES)
     gc.collect()
@@ -188,6 +292,8 @@ def test_what_is_no_pool_for_others_is_refused(pool):
         DriverMemory.from_ipc_descriptor(pool, b"")
     with pytest.raises(TypeError, match="pass a DriverPool"):
         DriverMemory.from_ipc_descriptor(7, descriptor)
+    with pytest.raises(TypeError, match=r"pool is of type int; memory is made by DriverPool.allocate"):
+        DriverMemory(7, 64, accelrt.current_stream())
     for payload, nbytes, text in (
         (b"", 8, "payload is"),
         (bytes(64), 0, "nbytes is"),

@@ -406,6 +406,25 @@ def test_what_is_just_put_to_sleep_wakes_where_listening_ends(monkeypatch):
     assert awake == [True]
 
 
+@pytest.mark.parametrize("step", ["__init__", "begin"])
+def test_of_two_threads_that_listen_at_once_one_does_and_can_be_ended(monkeypatch, step):
+    inside = getattr(checkpoint_listener.Listener, step)
+    first = []
+
+    def with_another_before(self, *given):
+        if not first:
+            first.append(self)
+            on_a_thread(checkpoint.listen)
+        inside(self, *given)
+
+    monkeypatch.setattr(checkpoint_listener.Listener, step, with_another_before)
+    checkpoint.listen()
+    assert [each.name for each in threading.enumerate()].count("accelrt-checkpoint") == 1
+    assert checkpoint_listener.tell(os.getpid(), "wake", 5)
+    checkpoint.stop_listening()
+    assert not checkpoint_listener.tell(os.getpid(), "wake", 5)
+
+
 def test_a_process_that_takes_anothers_name_is_not_believed(pid):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         taken.bind(checkpoint_listener.address_of(pid))
@@ -419,6 +438,50 @@ def test_one_that_does_not_answer_is_waited_for_no_longer_than_the_limit(monkeyp
         silent.listen()
         with pytest.raises(TimeoutError, match="was told to prepare, and did not answer within"):
             checkpoint_listener.tell(os.getpid(), "prepare", 0.05)
+
+
+def test_one_where_too_many_clients_wait_is_told_to_answer_within_the_limit():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent, contextlib.ExitStack() as clients:
+        silent.bind(checkpoint_listener.address_of(os.getpid()))
+        silent.listen(0)
+        with pytest.raises(BlockingIOError):
+            while True:
+                client = clients.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                client.setblocking(False)
+                client.connect(checkpoint_listener.address_of(os.getpid()))
+        with pytest.raises(TimeoutError, match="was told to prepare, and did not answer within"):
+            checkpoint_listener.tell(os.getpid(), "prepare", 0.05)
+
+
+def test_one_that_breaks_the_connection_off_is_told_of():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as breaking:
+        breaking.bind(checkpoint_listener.address_of(os.getpid()))
+        breaking.listen()
+
+        def break_off():
+            connection, _ = breaking.accept()
+            while not connection.recv(1, socket.MSG_PEEK):
+                pass
+            connection.close()  # with a word unread: the other side finds the connection reset
+
+        thread = threading.Thread(target=break_off)
+        thread.start()
+        with pytest.raises(
+            RuntimeError, match="was told to wake, which failed there: it broke the connection"
+        ):
+            checkpoint_listener.tell(os.getpid(), "wake", 60)
+        thread.join()
+
+
+def test_a_name_that_a_forked_child_has_for_a_moment_is_waited_for():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as childs:
+        childs.bind(checkpoint_listener.address_of(os.getpid()))
+        closing = threading.Timer(0.1, childs.close)
+        closing.start()
+        checkpoint.listen()
+        closing.join()
+    assert checkpoint_listener.tell(os.getpid(), "wake", 5)
+    checkpoint.stop_listening()
 
 
 # --- the command ------------------------------------------------------------------------------------------

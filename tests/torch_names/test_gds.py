@@ -12,7 +12,8 @@ from child import in_fork
 from device_arrays import bytes_of
 
 import accelrt
-from accelrt import gds
+from accelrt import gds, testing
+from accelrt.testing.threads import place_of
 
 CREATE = os.O_CREAT | os.O_RDWR
 DATA = np.arange(300_000, dtype=np.uint8)
@@ -96,6 +97,48 @@ def test_it_waits_for_the_work_on_the_memory(cufile, tmp_path):
             buffer.fill(9, stream=stream)
         file.save_storage(buffer)
     assert set((tmp_path / "data").read_bytes()) == {9}
+
+
+def test_a_file_that_is_closed_while_a_write_waits_for_the_stream_is_refused(cufile, tmp_path):
+    file, victim = gds.GdsFile(tmp_path / "data", CREATE), tmp_path / "victim"
+    victim.write_bytes(b"kept")
+    with accelrt.Buffer(1 << 16) as buffer, testing.Gate(accelrt.current_stream()) as gate:
+        caller = testing.Caller(lambda: file.save_storage(buffer)).begin()
+        while not caller.is_done(0.05) and not place_of(caller).endswith("in reach"):
+            pass
+        number = file.fd
+        file.close()
+        with victim.open("rb+") as taken:
+            assert taken.fileno() == number  # which the file had
+            gate.open.set()
+            with pytest.raises(AssertionError, match="closed> is not registered and cannot save data"):
+                caller.result()
+    assert victim.read_bytes() == b"kept"
+
+
+def test_a_file_that_is_closed_beside_a_write_is_closed_once_that_ends(cufile, tmp_path, monkeypatch):
+    file, write, numbers = gds.GdsFile(tmp_path / "data", CREATE), os.pwritev, []
+
+    def write_beside_close(number, blocks, offset):
+        if not numbers:
+            testing.on_a_thread(file.close)
+            assert (file.fd, file.handle) == (-1, None)
+        numbers.append(os.fstat(number).st_ino)
+        return write(number, [bytes(blocks[0])[: 1 << 14]], offset)
+
+    monkeypatch.setattr(os, "pwritev", write_beside_close)
+    number = file.fd
+    with accelrt.Buffer(1 << 16) as buffer:
+        buffer.fill(3)
+        file.save_storage(buffer)
+        assert (tmp_path / "data").read_bytes() == b"\3" * (1 << 16)
+        assert set(numbers) == {(tmp_path / "data").stat().st_ino}
+        with pytest.raises(AssertionError, match="is not registered and cannot save data"):
+            file.save_storage(buffer)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+    if cufile:
+        assert cufile.open == {}
 
 
 def test_a_file_that_ends_too_early_says_how_much_there_was(cufile, tmp_path):
