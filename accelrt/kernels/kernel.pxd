@@ -83,6 +83,9 @@ cdef struct Dimensions:
     unsigned int[3] block  # threads
     unsigned int shared    # bytes of dynamic shared memory
 
+cdef inline tuple triple(const unsigned int* lengths):
+    return lengths[0], lengths[1], lengths[2]
+
 cdef struct Extras:        # of launches that kernel_launch_with makes
     unsigned int flags
     unsigned int[3] cluster  # 0: none
@@ -117,6 +120,7 @@ cdef class Kernel:
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
                          tuple arguments) except -1
     cdef int permit_shared(self, unsigned int shared) except -1
+    cdef Stream stream_from(self, object stream)  # a caller's, or the current one; ValueError where it is another device's
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1
     cdef int raise_refused(self, int code, const Dimensions* size, Stream stream) except -1
 

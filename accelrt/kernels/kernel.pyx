@@ -54,7 +54,6 @@ cimport accelrt.runtime.access as watch
 
 # --- packing ----------------------------------------------------------------------------------------------------------
 # Arguments: what a launch passes is checked against the kernel's parameters and laid out for the driver.
-#
 # What a parameter takes is decided once, when the kernel is made: from its signature, and from what the driver tells of
 # its size.  A driver before CUDA 12.4 tells nothing; then a value is laid out in 8 or 16 bytes, of which the driver reads
 # as many as the kernel's parameter has.
@@ -374,6 +373,12 @@ cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, P
         packed.shared |= (<Buffer>argument).stream.handle != stream
         (<uintptr_t*>out)[0] = (<Buffer>argument).ptr
         return room
+    if argument is None and takes_pointer(parameter):
+        (<uintptr_t*>out)[0] = 0
+        return room
+    if type(argument) is int or type(argument) is float or type(argument) is bool:  # which run nobody's code
+        put_python_number(parameters, parameter, index, argument, out)
+        return room
     packed.ran = True
     if is_tensor_map(argument):
         return put_tensor_map(parameters, parameter, index, argument, packed, stream, room)
@@ -387,9 +392,6 @@ cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, P
         packed.shared |= memory.ordinal < 0 or memory.owned and memory.owner_stream != stream
         packed.foreign |= memory.producer != 0
         (<uintptr_t*>out)[0] = memory.address
-        return room
-    if argument is None and takes_pointer(parameter):
-        (<uintptr_t*>out)[0] = 0
         return room
     if isinstance(argument, (bytes, bytearray)) or is_ctypes(argument):
         return put_bytes(parameters, parameter, index, argument, bytes(argument), packed, room)
@@ -586,7 +588,6 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
 # Kernel: a function that a device runs, and its launches.
-#
 # A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
 # driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in
 # _slow or is behind a flag.
@@ -687,10 +688,6 @@ cdef int read_dimensions_slow(object value, str name, unsigned int* out) except 
 
 cdef unsigned int read_shared(object shared) except? 0:
     return checked_int(shared, "shared", 0, 0xFFFFFFFF, "bytes of dynamic shared memory as int")
-
-
-cdef tuple triple(const unsigned int* lengths):
-    return lengths[0], lengths[1], lengths[2]
 
 
 # --- kernels -----------------------------------------------------------------------------------------------
@@ -809,7 +806,7 @@ cdef class Kernel:
         read_dimensions((<tuple>sizes)[0], "grid", launcher.size.grid)
         read_dimensions((<tuple>sizes)[1], "block", launcher.size.block)
         if len(sizes) > 2 and (<tuple>sizes)[2] is not None:
-            launcher.chosen = stream_for((<tuple>sizes)[2], self.device_index, f"kernel {self.name!r}")
+            launcher.chosen = self.stream_from((<tuple>sizes)[2])
         if len(sizes) > 3:
             launcher.size.shared = read_shared((<tuple>sizes)[3])
         return launcher
@@ -852,7 +849,11 @@ cdef class Kernel:
         if cluster is not None:
             read_dimensions(cluster, "cluster", extras.cluster)
         self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL,
-                       stream_for(stream, self.device_index, f"kernel {self.name!r}"), tuple(args))
+                       self.stream_from(stream), tuple(args))
+
+    cdef Stream stream_from(self, object stream):
+        cdef Stream order = stream_of(stream, self.device_index)
+        return order if order.device_index == self.device_index else stream_for(order, self.device_index, f"kernel {self.name!r}")
 
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1:
         cdef Packed packed
