@@ -1,4 +1,5 @@
 """Nodes of graphs, which may be changed between replays; and graphs for code without Python."""
+cimport cython
 import os
 from collections import namedtuple
 from cpython.weakref cimport PyWeakref_NewRef
@@ -227,17 +228,9 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 # --- kernel nodes ----------------------------------------------------------------------------------------------
 
 # stub: class NodeChange:
+@cython.freelist(16)
 cdef class NodeChange:
     """The launch of a kernel node since it was changed, and what that uses."""
-
-    cdef int gather(self, Record record) except -1:
-        # What an argument uses, or the kernel; None is room for what uses nothing.
-        if record is None:
-            self.things.append(None)
-            return 0
-        self.things.append(record.kept)
-        self.sides += [thing for thing in record.kept if isinstance(thing, Side)]
-        return 0
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
         # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
@@ -279,9 +272,8 @@ cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChang
     cdef Py_ssize_t index, slot
     cdef Record record = recorded()
     cdef list alone = [0] * len(arguments)
-    after.kernel, after.things, after.sides = kernel, [], []
     kernel.keep_with(record, ())
-    after.gather(record)
+    after.kernel, after.things = kernel, [record.kept]
     for index in range(len(arguments)):
         argument, record = arguments[index], None
         if isinstance(argument, bytes) and change is not None:
@@ -293,7 +285,7 @@ cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChang
             record, alone[index] = recorded(), argument
             keep_memory(kernel.takes, tuple(alone), record)
             alone[index] = 0
-        after.gather(record)
+        after.things.append(None if record is None else record.kept)
     return 0
 
 
