@@ -346,6 +346,51 @@ cdef int device_attribute_gated(int device, int attribute, int* out_value) noexc
     return 0
 
 
+# --- limits of contexts ------------------------------------------------------------------------------------
+# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.
+
+cdef enum:  # CUlimit numbers
+    UNSUPPORTED_LIMIT = 215  # the status
+    STACK_SIZE = 0
+    PENDING_LAUNCHES = 4
+    FETCH_GRANULARITY = 5
+    MOST_LIMITS = 6
+    MOST_STACK = 512 << 10
+    MOST_FETCHED = 128
+
+cdef size_t[MAX_HOST_DEVICES][MOST_LIMITS] changed_limits  # 0: as it began, else one more than it is
+cdef size_t[MOST_LIMITS] first_limits = [1024, 1 << 20, 8 << 20, 0, 2048, 64]
+
+
+cdef bint has_limit(int limit) noexcept nogil:
+    # Kernels wait for none that they launch from compute capability 9.0 on, and no L2 cache here keeps lines.
+    return 0 <= limit < MOST_LIMITS and first_limits[limit] != 0
+
+
+cdef int limit_get_gated(int device, int limit, size_t* out_value) noexcept nogil:
+    if not has_limit(limit):
+        return UNSUPPORTED_LIMIT
+    lock()
+    out_value[0] = changed_limits[device][limit] - 1 if changed_limits[device][limit] else first_limits[limit]
+    unlock()
+    return 0
+
+
+cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
+    if not has_limit(limit):
+        return UNSUPPORTED_LIMIT
+    if limit == STACK_SIZE and value > MOST_STACK or value >> 60:
+        return INVALID_VALUE
+    if limit == FETCH_GRANULARITY:
+        value = min(value, <size_t>MOST_FETCHED)
+    elif limit != PENDING_LAUNCHES:
+        value = rounded(value, 16)
+    lock()
+    changed_limits[device][limit] = value + 1
+    unlock()
+    return 0
+
+
 cdef int device_memory_gated(int device, size_t* out_total) noexcept nogil:
     cdef size_t ignored
     return memory_figures(device, &ignored, out_total)
