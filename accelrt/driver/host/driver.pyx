@@ -36,8 +36,8 @@ from accelrt.driver.host.machine cimport (
     take_lack_of_addresses, take_unused_modules, uncharge, unlock, unlock_memory,
 )
 from accelrt.driver.host.memory cimport (
-    close_file, copy_file, count_physicals, devices_with_access, file_size, fill_memory, free_plain, make_managed,
-    make_plain, place, prefer_device, range_of, take_away, takings,
+    close_file, copy_file, count_arrays, count_physicals, devices_with_access, file_size, fill_memory, free_plain,
+    make_managed, make_plain, place, prefer_device, range_of, take_away, takings, texture_limit,
 )
 from accelrt.driver.host.stream cimport (
     check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
@@ -305,7 +305,7 @@ cdef int device_pci_bus_id_gated(int device, char* out_text) noexcept nogil:
 
 
 cdef int launch_limit(int attribute) noexcept nogil:
-    # What a kernel's launch may ask for.
+    # What a kernel's launch may ask for, and what textures are made of.
     if attribute in (1, 2, 3):  # MAX_THREADS_PER_BLOCK, MAX_BLOCK_DIM_X, _Y
         return MOST_THREADS
     if attribute == 4:   # MAX_BLOCK_DIM_Z
@@ -322,7 +322,7 @@ cdef int launch_limit(int attribute) noexcept nogil:
         return SHARED_AT_ONCE
     if attribute == 97:  # MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return MOST_SHARED
-    return BLOCKS_AT_ONCE if attribute == 106 else 0  # MAX_BLOCKS_PER_MULTIPROCESSOR
+    return BLOCKS_AT_ONCE if attribute == 106 else texture_limit(attribute)  # MAX_BLOCKS_PER_MULTIPROCESSOR
 
 
 cdef int device_attribute_gated(int device, int attribute, int* out_value) noexcept nogil:
@@ -1347,7 +1347,7 @@ def live_objects() -> dict[str, int]:
     For tests: what was made has to be gone again.
     """
     cdef size_t[4] memory
-    cdef size_t graph_count, exec_count, module_count, stream_count, event_count, queued
+    cdef size_t graph_count, exec_count, module_count, stream_count, event_count, queued, array_count, texture_count
     if gate_any():
         return {}
     with nogil:
@@ -1357,10 +1357,12 @@ def live_objects() -> dict[str, int]:
         stream_count, event_count, queued = count_streams(), events.count, operations
         unlock()
         memory_counts(memory)
+        count_arrays(&array_count, &texture_count)
     return {
         "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": count_physicals(),
         "host_allocations": memory[3], "graphs": graph_count, "execs": exec_count, "streams": stream_count,
         "events": event_count, "operations": queued, "modules": module_count,
+        "arrays": array_count, "textures": texture_count,
     }
 
 
