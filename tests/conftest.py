@@ -85,7 +85,7 @@ def live_things():
     from accelrt.testing import live_objects
 
     counts = live_objects()
-    kinds = ("allocations", "bytes", "host_allocations", "graphs", "execs")
+    kinds = ("allocations", "bytes", "host_allocations", "graphs", "execs", "arrays", "textures")
     return {kind: counts.get(kind, 0) for kind in kinds}
 
 

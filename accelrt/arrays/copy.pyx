@@ -28,7 +28,9 @@ from accelrt.driver.table cimport CAPTURE_NONE
 from accelrt.memory.caching cimport checked_size, connect_devices
 from accelrt.memory.mempool cimport allocate_host_bytes, release_host_bytes
 from accelrt.runtime import init
-from accelrt.runtime.lifetimes cimport any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record
+from accelrt.runtime.lifetimes cimport (
+    AccessDescriptor, any_capture, functions_wait, keep_until_passed, raise_callback_errors, Record,
+)
 from accelrt.status cimport (
     INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy,
 )
@@ -234,6 +236,8 @@ cdef bint uses_owner(const Access* access, PyObject* owner) noexcept:
     cdef Py_ssize_t index
     for index in range(PyTuple_GET_SIZE(<object>access.first)):
         argument = <PyObject*>PyTuple_GET_ITEM(<object>access.first, index)
+        if isinstance(<object>argument, AccessDescriptor) and argument != owner:
+            argument = <PyObject*>(<AccessDescriptor>argument).array
         if argument == owner or (isinstance(<object>argument, Array)
                                  and <PyObject*>(<Array>argument).base == owner):
             return True

@@ -50,6 +50,7 @@ LATER = {
     "devices.context_limits": "get_limit reset_persisting_l2_cache set_limit",
     "runtime.cuda_status": "check_error cudaStatus cudart get_module_loading set_module_loading",
     "arrays.l2_cache": "access_policy_window",
+    "arrays.textures": "CUDAArray SurfaceObject TextureObject",
     "streams.stream": "ExternalStream StreamContext get_stream_from_external",
     "green_contexts": "GreenContext",
     "graphs.callables": "GraphedCallable make_graphed_callables",

@@ -20,7 +20,7 @@ NAMES = """
 """
 LIMITS = {name: number for number, name in enumerate(NAMES.split())}
 NOT_SUPPORTED, UNSUPPORTED_LIMIT, INVALID_VALUE = 801, 215, 1
-NO_LIMITS = "this device's driver has no such limit; the host device has none at all"
+NO_LIMITS = "this device's driver has no such limit"
 
 
 def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
@@ -38,7 +38,10 @@ def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
         int.
     Raises:
         ValueError: no such limit.
-        NotSupportedError: the device has no such limit, as the host device has none.
+        NotSupportedError: the device has no such limit.
+
+    The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does; its
+    kernels have the host's own.
     """
     number, ordinal = number_of(limit), ordinal_of(device)
     code, value = Rows().limit_get(ordinal, number)
@@ -58,7 +61,7 @@ def set_limit(limit: str, value: int, device: DeviceArgument | None = None) -> i
         int, the limit that holds now: the driver rounds, and keeps within what the device has.
     Raises:
         ValueError, TypeError: no such limit, or no such value.
-        NotSupportedError: the device has no such limit, as the host device has none.
+        NotSupportedError: the device has no such limit.
         CudaError: the driver refused.
     """
     number, ordinal = number_of(limit), ordinal_of(device)

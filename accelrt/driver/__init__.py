@@ -3,6 +3,7 @@
 table          the contract: the struct, a row a function
 memory         what rows of memory and of copies take and answer
 managed        the same of managed memory
+textures       the same of CUDA arrays, textures and surfaces
 node_params    what nodes of graphs do, in neutral types, as rows take it
 registry       the active table, and which driver this process runs on; rows as Python methods
 testing        for accelrt.testing alone: a table of which a chosen call fails, or in which a thread stops

@@ -47,7 +47,7 @@ MOST_VALUES = 16  # arguments of one row
 AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 # Rows that may wait within the driver, for room in a queue or for work of the stream.
 MAY_WAIT = re.compile(
-    "copy|fill|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
+    "copy|fill|array_copy|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
     "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
 )
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
@@ -67,7 +67,7 @@ HANDLES = {
     **{"stream": "CUstream", "event": "CUevent", "start": "CUevent", "end": "CUevent"},
     **{"graph": "CUgraph", "body": "CUgraph", "exec_": "CUgraphExec", "exec": "CUgraphExec"},
     **{"node": "CUgraphNode", "module": "CUmodule", "function": "CUfunction"},
-    **{"handle": "CUmemGenericAllocationHandle", "pool": "CUmemoryPool"},
+    **{"handle": "CUmemGenericAllocationHandle", "pool": "CUmemoryPool", "array": "CUarray"},
 }
 # How the host driver finds what a handle names, and what it answers where that is nothing.
 LOOK_UPS = {

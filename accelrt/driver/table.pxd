@@ -1,28 +1,27 @@
 # The contract between accelrt and a device: one C struct of function pointers.
 #
-# Every row returns a status code (accelrt/status.pxd; the numbers are those of CUresult) and takes
-# neutral types only, so that a module which includes this file needs no CUDA header.  Reading rules,
-# which rowgen.py also relies on to write the rows that merely forward:
+# Every row returns a status code (accelrt/status.pxd; the numbers are those of CUresult) and takes neutral types only, so
+# that a module which includes this file needs no CUDA header.  Reading rules, which rowgen.py also relies on to write the
+# rows that merely forward:
 #   - one row a line; an argument whose name starts with out_ is written by the row, the rest are read;
-#   - handles (streams, events, graphs, ...) and device addresses are uintptr_t; 0 is "none", and for a
-#     stream the legacy default stream of the device named beside it;
-#   - a row given a device makes that device's primary context current for the call and puts back what
-#     the thread had before, be it nothing or a context of another library; only set_device leaves it changed;
-#     a row given none needs none: it runs in whatever is current, else in the context of some device;
+#   - handles (streams, events, graphs, ...) and device addresses are uintptr_t; 0 is "none", and for a stream the legacy
+#     default stream of the device named beside it;
+#   - a row given a device makes that device's primary context current for the call and puts back what the thread had
+#     before, be it nothing or a context of another library; only set_device leaves it changed; a row given none needs none:
+#     it runs in whatever is current, else in the context of some device;
 #   - capture_status answers an id of 0 unless the capture is ACTIVE;
-#   - while a thread is in capture_end, a driver may crash on any call about the streams of that capture, or an event
-#     recorded in it, but for stream_is_capturing: the active table holds such calls back (guard.pxd);
+#   - while a thread is in capture_end, a driver may crash on any call about the streams of that capture, or an event of
+#     it, but for stream_is_capturing: the active table holds such calls back (guard.pxd);
 #   - out_text has TEXT_BYTES bytes, out_log LOG_BYTES, out_uuid 16, out_ipc 64;
-#   - no row takes the GIL, runs Python or waits for a lock of ours, except where its comment says so; and
-#     device_synchronize, stream_synchronize and event_synchronize between begin_wait and end_wait (guard.pxd), where
-#     they look for signals and may answer INTERRUPTED.
+#   - no row takes the GIL, runs Python or waits for a lock of ours, but where its comment says so, and device_, stream_ and
+#     event_synchronize between begin_wait and end_wait (guard.pxd), where they look for signals and may answer INTERRUPTED.
 # Rows are only ever added, at the end of their group, with TABLE_VERSION raised.
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 11
+    TABLE_VERSION = 12
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -134,21 +133,18 @@ cdef struct Table:
     int (*event_elapsed)(uintptr_t start, uintptr_t end, float* out_ms) noexcept nogil
     int (*event_record_external)(int device, uintptr_t event, uintptr_t stream) noexcept nogil  # capturing: a node
 
-    # copies and fills: ordered on the stream; host memory that is not page-locked is read before the
-    # row returns, and written before the row returns; copy_peer takes a stream of src_on, fill a width of
-    # 1, 2 or 4 bytes; copy_async is copy for callers who know that no side is such host memory, and never waits for it;
-    # copy_across is copy_peer on a stream of either device, on_device; no capture takes these two: CAPTURE_UNSUPPORTED,
-    # and the capture is broken; what is captured between devices that reach each other is copy_async; copy_3d copies depth
-    # slices of height rows of width bytes, where rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so
-    # many lines of a pitch (height or more; of one slice they say nothing): all on the stream's device or in page-locked
-    # memory, and never in ordinary host memory
+    # copies and fills: ordered on the stream; host memory that is not page-locked is read, or written, before the row
+    # returns.  copy_peer takes a stream of src_on, copy_across one of either device, on_device: no capture takes these two,
+    # CAPTURE_UNSUPPORTED, and the capture is broken; what is captured between devices that reach each other is copy_async,
+    # copy for callers who know that no side is such host memory.  copy_3d copies depth slices of height rows of width bytes,
+    # where rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so many lines of a pitch (height or more;
+    # of one slice they say nothing): on the stream's device or in page-locked memory, never in ordinary host memory
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
-    int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil
+    int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil  # 1, 2, 4 bytes wide  # no-cython-lint
     int (*copy_async)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_across)(int on_device, uintptr_t stream, int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size) noexcept nogil  # no-cython-lint
     int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
-
     # batches of copies: of arrays of addresses and bytes, or of PitchedCopy, none of which copies 0 bytes or uses what
     # another one writes, all in device memory or page-locked memory.  A location is a hint where a side of them all is
     # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags.  Where the row refuses, out_done of
@@ -162,6 +158,14 @@ cdef struct Table:
     int (*async_access_get)(int device, int peer, int* out_access) noexcept nogil
     # KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
     int (*pointer_range)(uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size) noexcept nogil  # no-cython-lint
+    # CUDA arrays, and how kernels read and write them; textures.pxd has what the pointers are to, and when an array or a
+    # texture may go.  array_spec writes what an array was made with; no sampling makes a surface, of an array alone
+    int (*array_create)(int device, void* spec, uintptr_t* out_array) noexcept nogil
+    int (*array_destroy)(int device, uintptr_t array) noexcept nogil
+    int (*array_spec)(int device, uintptr_t array, void* spec) noexcept nogil
+    int (*array_copy)(int device, uintptr_t stream, void* copy) noexcept nogil  # never ordinary host memory
+    int (*texture_create)(int device, void* resource, void* sampling, uintptr_t* out_texture) noexcept nogil
+    int (*texture_destroy)(int device, uintptr_t texture, bint surface) noexcept nogil
 
     # capture and graphs
     int (*capture_begin)(int device, uintptr_t stream, int mode) noexcept nogil
@@ -276,24 +280,20 @@ cdef struct Table:
     # the end of the process: nothing may be called after it
     int (*close)() noexcept nogil  # waits for callbacks that still run; leaves the devices alone
 
-
 # The numbers that rows take and answer; memory.pxd, managed.pxd and node_params.pxd have more.
 
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0
     STREAM_NON_BLOCKING = 1
-
 cdef enum:  # event_create flags
     EVENT_DEFAULT = 0
     EVENT_BLOCKING_SYNC = 1
     EVENT_DISABLE_TIMING = 2
     EVENT_INTERPROCESS = 4
-
 cdef enum:  # capture_begin and capture_mode_exchange modes
     CAPTURE_GLOBAL = 0
     CAPTURE_THREAD_LOCAL = 1
     CAPTURE_RELAXED = 2
-
 cdef enum:  # capture_status answers
     CAPTURE_NONE = 0
     CAPTURE_ACTIVE = 1

@@ -25,6 +25,7 @@ STRING = re.compile(
 )
 TOKEN = re.compile(r"extern_C|[A-Za-z_]\w*|::|[{}();<>\[\]]|\S")
 NAMES = re.compile(r"\bextern_C\b")
+TEXTURES = re.compile(r"\bcuda(?:Texture|Surface)Object_t\b")
 WAITS = re.compile(r"sync|volatile|nanosleep|atomicCAS|atomicExch|activemask")
 WORDS = "__launch_bounds__ __maxnreg__ __cluster_dims__ __block_size__ __attribute__ __align__ alignas"
 ATTRIBUTES = frozenset(WORDS.split())
@@ -54,12 +55,14 @@ class Scan(NamedTuple):
         templates: set of str, the other kernels' names.
         shared: list of str, the symbols of dynamic shared memory.
         waits: bool, whether threads may wait for each other.
+        textures: bool, whether it names textures or surfaces.
     """
 
     kernels: dict[str, str]
     templates: set[str]
     shared: list[str]
     waits: bool
+    textures: bool
 
 
 class Scope(NamedTuple):
@@ -73,7 +76,7 @@ def find_kernels(text: str) -> Scan:
     """Reads a preprocessed text."""
     plain = STRING.sub('""', re.sub(r'\bextern\s*"C"', "extern_C", text))
     tokens = TOKEN.findall(plain)
-    scan = Scan({}, set(), [], WAITS.search(plain) is not None)
+    scan = Scan({}, set(), [], WAITS.search(plain) is not None, TEXTURES.search(plain) is not None)
     scopes: list[Scope] = []
     start = 0  # of the statement
     for number, token in enumerate(tokens):
@@ -190,7 +193,7 @@ def build(
             names[expression] = word  # a variable, whose name C++ leaves as it is outside of namespaces
     shared = list(dict.fromkeys(symbol for each in scans for symbol in each.shared))
     for number, (name, text) in enumerate(texts.items()):
-        parts = [started(name, text), exports(scans[number])]
+        parts = [started(name, text, scans[number].textures), exports(scans[number])]
         if number == 0:
             parts += [expression_exports(instances, scans[0].waits), dynamic_memory(shared)]
         files[f"source{number}.cpp"] = "".join(parts)
@@ -199,8 +202,9 @@ def build(
     return host_compiler.compile_files(compiler, flags, files, inputs, called, sources, names)
 
 
-def started(name: str, text: str) -> str:
-    return '#include "accelrt_kernels.hpp"\n' + line_directive(1, name) + text + "\n"
+def started(name: str, text: str, textures: bool = False) -> str:
+    headers = ["accelrt_kernels.hpp", *["accelrt_textures.hpp"] * textures]
+    return "".join(f'#include "{each}"\n' for each in headers) + line_directive(1, name) + text + "\n"
 
 
 def exports(scan: Scan) -> str:

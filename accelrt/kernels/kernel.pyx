@@ -35,7 +35,7 @@ from accelrt.driver.table cimport LOG_BYTES
 from accelrt.kernels.attributes import KernelAttributes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
-    MODULE, OTHER_HOST, any_capture, dispose, drain, keep_side, keep_until_passed, Record, record_on,
+    AccessDescriptor, MODULE, OTHER_HOST, any_capture, dispose, drain, keep_side, keep_until_passed, Record, record_on,
 )
 from accelrt.status cimport (
     INVALID_IMAGE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade, status_text,
@@ -230,8 +230,8 @@ cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* pac
     # Inside the use: what may be an address, that is memory, and ints where the signature says pointer.
     cdef Py_ssize_t index
     for index, argument in enumerate(arguments):
-        if is_tensor_map(argument):
-            watch.refuse_sleeping(argument.address, place_of(index, parameters))
+        if isinstance(argument, AccessDescriptor):
+            watch.refuse_sleeping((<AccessDescriptor>argument).address, place_of(index, parameters))
             continue
         if isinstance(argument, int):
             if parameters.count < 0 or parameters.each[index].kind != POINTER:
@@ -249,8 +249,9 @@ cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed
     for index in range(PyTuple_GET_SIZE(arguments)):
         argument = <object>PyTuple_GET_ITEM(arguments, index)
         address = (<uintptr_t*>packed.pointers[index])[0]
-        if is_tensor_map(argument):
-            address, argument = argument.address, argument.array
+        if isinstance(argument, AccessDescriptor):
+            (<AccessDescriptor>argument).check_open(place_of(index, parameters))
+            address, argument = (<AccessDescriptor>argument).address, (<AccessDescriptor>argument).array
         if not still_has(argument, address):
             raise_lost(argument, place_of(index, parameters))
     return 0
@@ -337,30 +338,24 @@ cdef inline bint put_float(const Parameter* parameter, double value, char* out) 
     return True
 
 
-cdef bint is_tensor_map(object argument) except -1:
-    # A descriptor that is passed by value, of an Array's memory (tensor_map.py).
-    cdef object module
-    if isinstance(argument, (Array, Buffer, int, float)):
-        return False
-    module = sys.modules.get("accelrt.kernels.tensor_map")
-    return module is not None and isinstance(argument, module.TensorMap)
-
-
-cdef object put_tensor_map(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument,
+cdef object put_descriptor(Parameters parameters, const Parameter* parameter, Py_ssize_t index, AccessDescriptor argument,
                            Packed* packed, uintptr_t stream, object room):
+    # A TensorMap by value, a texture or a surface by its handle.
     cdef Operand memory
-    if parameter.kind != ANY and parameter.kind != BYTES:
-        refuse(parameters, index, "a TensorMap", "its parameter is a CUtensorMap, 128 bytes by value")
-    read_memory(argument, &memory, index, parameters, argument.writes)
-    if memory.ordinal != parameters.device_index:
-        refuse_elsewhere(parameters, index, argument.array, memory.ordinal)
-    packed.shared |= memory.owned and memory.owner_stream != stream
-    packed.foreign |= memory.producer != 0
+    cdef bint by_handle = argument.held is not None
+    argument.check_open(place_of(index, parameters))
+    if argument.data is None or parameter.kind != ANY and parameter.kind != (UNSIGNED if by_handle else BYTES):
+        refuse(parameters, index, f"a {type(argument).__name__}", argument._parameter)
+    if argument.device_index != parameters.device_index:
+        refuse_elsewhere(parameters, index, argument.array, argument.device_index)
+    packed.shared |= by_handle
+    if read_memory(argument, &memory, index, parameters, argument.writes):
+        packed.shared |= memory.owned and memory.owner_stream != stream
+        packed.foreign |= memory.producer != 0
     return put_bytes(parameters, parameter, index, argument, argument.data, packed, room)
 
 
-cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, Packed* packed, uintptr_t stream,
-                     object room):
+cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, Packed* packed, uintptr_t stream, object room):
     # What put_plain leaves.  Answers the room, which may be a new one.
     cdef const Parameter* parameter = &parameters.unknown if parameters.count < 0 else &parameters.each[index]
     cdef Operand memory
@@ -380,8 +375,8 @@ cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, P
         put_python_number(parameters, parameter, index, argument, out)
         return room
     packed.ran = True
-    if is_tensor_map(argument):
-        return put_tensor_map(parameters, parameter, index, argument, packed, stream, room)
+    if isinstance(argument, AccessDescriptor):
+        return put_descriptor(parameters, parameter, index, argument, packed, stream, room)
     if read_memory(argument, &memory, index, parameters, parameter.writes):
         if not takes_pointer(parameter):
             refuse(parameters, index, f"memory ({type(argument).__name__}), whose address has 8 bytes")
@@ -500,9 +495,9 @@ cdef str place_of(Py_ssize_t index, Parameters parameters):
 
 
 cdef bint read_memory(object argument, Operand* out, Py_ssize_t index, Parameters parameters, bint writes) except -1:
-    # Whether it is memory that accelrt knows by its object; its address is what the kernel gets, or a TensorMap's.
-    if is_tensor_map(argument):
-        argument = argument.array
+    # Whether it is memory that accelrt knows by its object; its address is what the kernel gets.
+    if isinstance(argument, AccessDescriptor):
+        argument = (<AccessDescriptor>argument).array
     if isinstance(argument, Array):
         read_launched_array(<Array>argument, out, index, parameters, writes)
     elif isinstance(argument, (Buffer, PinnedBuffer)):
@@ -545,6 +540,8 @@ cdef int keep_memory(Parameters parameters, tuple arguments, Record record) exce
     cdef Py_ssize_t index
     cdef Operand memory
     for index, argument in enumerate(arguments):
+        if isinstance(argument, AccessDescriptor):
+            (<AccessDescriptor>argument).keep_with(record)
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
             keep(&memory, None, record)
     return 0
@@ -557,8 +554,8 @@ cdef list uses_of(Parameters parameters, tuple arguments):
     cdef bint writes
     for index, argument in enumerate(arguments):
         writes = parameters.count < 0 or parameters.each[index].writes
-        if is_tensor_map(argument):
-            writes, argument = argument.writes, argument.array
+        if isinstance(argument, AccessDescriptor):
+            writes, argument = (<AccessDescriptor>argument).writes, (<AccessDescriptor>argument).array
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, writes) and memory.nbytes:
             uses.append(span_of(argument, &memory, writes))
     return uses
@@ -581,6 +578,8 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
     cdef Py_ssize_t index
     cdef Operand memory
     for index, argument in enumerate(arguments):
+        if isinstance(argument, AccessDescriptor):
+            (<AccessDescriptor>argument).note_stream(stream.handle, None if stream.pooled != NULL else stream)
         if not isinstance(argument, int) and read_memory(argument, &memory, index, parameters, False):
             note_use(&memory, stream, captured, False)
     return 0

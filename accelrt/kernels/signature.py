@@ -22,7 +22,12 @@ TYPES: dict[str, tuple[str, int]] = {
     for dtype in DTYPES
     for word in dtype.words.split("|")
     if word
-} | {"CUtensorMap": ("bytes", 128)}
+} | {
+    **{"CUtensorMap": ("bytes", 128)},
+    **dict.fromkeys(
+        ("cudaTextureObject_t", "CUtexObject", "cudaSurfaceObject_t", "CUsurfObject"), ("unsigned", 8)
+    ),
+}
 STRUCT = re.compile(r"struct\[(\d+)\]")
 QUALIFIERS = re.compile(
     r"\b(?:__grid_constant__|__restrict__|__restrict|restrict|volatile|std::|thrust::|cuda::)"

@@ -18,10 +18,11 @@ from accelrt.arrays.exchange import asarray
 from accelrt.devices.device import get_device_properties
 from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
 from accelrt.runtime import cuda_bindings
+from accelrt.runtime.lifetimes import AccessDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NoReturn, Self
+    from typing import Any, Self
 
 __all__ = ["TensorMap"]
 
@@ -59,7 +60,7 @@ class Options(NamedTuple):
     data_type: str
 
 
-class TensorMap:
+class TensorMap(AccessDescriptor):
     """A descriptor of an array for the tensor memory accelerator, made by TensorMap.tiled or im2col.
 
     It is passed to a kernel by value, for a parameter of the type CUtensorMap, and keeps the array.  A launch
@@ -76,12 +77,9 @@ class TensorMap:
         TypeError: it is called; use one of these.
     """
 
-    __slots__ = ("__weakref__", "address", "array", "data", "description", "writes")
+    __slots__ = ("description",)
+    _parameter = "its parameter is a CUtensorMap, 128 bytes by value"
 
-    array: Array
-    address: int
-    data: bytes
-    writes: bool
     description: str
 
     def __init__(self) -> None:
@@ -189,17 +187,12 @@ class TensorMap:
     @classmethod
     def _wrap(cls, array: Array, data: bytes, writes: bool, words: str) -> Self:
         tensor_map = cls.__new__(cls)
-        tensor_map.array, tensor_map.address, tensor_map.data = array, array.ptr, data
-        tensor_map.writes, tensor_map.description = writes, words
+        tensor_map._describe(array, array.device_index, array.ptr, data, writes)
+        tensor_map.description = f"{array.shape} {array.dtype}, {words}"
         return tensor_map
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a TensorMap cannot be pickled or copied: it is of this process's memory; make another"
-        )
-
     def __repr__(self) -> str:
-        return f"<accelrt.TensorMap of {self.array.shape} {self.array.dtype}, {self.description}>"
+        return f"<accelrt.TensorMap of {self.description}>"
 
 
 # --- what is asked for ------------------------------------------------------------------------------------

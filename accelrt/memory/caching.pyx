@@ -47,6 +47,7 @@ from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOf
 from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, dispose, drain
+from accelrt.runtime.lifetimes import cuda_array_bytes
 from accelrt.status cimport (
     CAPTURED_EVENT, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status,
     refuse_copy, refuse_unmade,
@@ -1207,7 +1208,7 @@ cdef tuple fields_of(Counter counter):
     return counter.current, counter.peak, counter.allocated, counter.freed
 
 
-cdef dict single_figures(const Stats* stats, Pool* pool):
+cdef dict single_figures(const Stats* stats, Pool* pool, object device):
     cdef int64_t idle = current_of(stats, RESERVED_BYTES) + stats.sleeping_bytes - current_of(stats, ACTIVE_BYTES)
     cdef int64_t largest, limit
     with nogil:
@@ -1226,6 +1227,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool):
         "reserved_addresses": stats.reserved_addresses,
         "sleeping_bytes": stats.sleeping_bytes,
         "managed_bytes": stats.managed_bytes,
+        "cuda_array_bytes": cuda_array_bytes(pool.device if pool != NULL else ordinal_of(device)),
         "largest_free_block": largest,
         "fragmentation": 1 - largest / idle if idle else 0.0,
     }
@@ -1242,7 +1244,8 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
         counts of retries, failures, those of throw_on_cudamalloc_oom and device calls.  Beyond torch's:
         virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses,
         bytes of address space; sleeping_bytes, which the device has back until their pools wake; managed_bytes, of the
-        reserved bytes those of managed memory, which the device holds as far as it has room; largest_free_block, bytes;
+        reserved bytes those of managed memory, which the device holds as far as it has room; cuda_array_bytes, of
+        CUDAArrays, which are no part of the reserved bytes; largest_free_block, bytes;
         fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
         like for each tag (accelrt.memory.tag), bytes and blocks.
         Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then
@@ -1260,7 +1263,7 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
     cdef dict singles, answer
     with nogil:
         stats = read_stats(pool)
-    singles = single_figures(&stats, pool)
+    singles = single_figures(&stats, pool, device)
     answer = laid_out(singles)
     answer.update(singles)
     for index in range(3 * STATS):
@@ -1307,7 +1310,7 @@ def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
         stats = read_stats(pool)
     if position is not None:
         return fields_of(counter_of(&stats, position[0], position[1], shares_segments(pool)))[position[2]]
-    single = single_figures(&stats, pool)
+    single = single_figures(&stats, pool, device)
     if key in single:
         return single[key]
     name, _, field = str(key).partition(".")

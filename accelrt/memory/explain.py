@@ -403,7 +403,7 @@ def others(case: Case) -> Cause | None:
         f"process {one['pid']} {'an unknown amount' if one['memory'] is None else size_text(one['memory'])}"
         for one in rest[:MOST_NAMED]
     ]
-    outside = sum(one["memory"] or 0 for one in here) - facts["reserved"]
+    outside = sum(one["memory"] or 0 for one in here) - facts["reserved"] - facts.get("arrays", 0)
     if here and outside > own:
         named.append(f"this process outside of accelrt {size_text(outside)}")
     if rest:
@@ -527,6 +527,8 @@ def held_lines(facts: dict[str, Any]) -> list[str]:
     if facts["managed"]:
         managed_text = size_text(facts["managed"])
         line += f"; {managed_text} of it is managed, and leaves the device where others need room"
+    if facts.get("arrays"):
+        line += f"; CUDA arrays have {size_text(facts['arrays'])} beside it"
     if facts["stitched"]:
         line += f"; {size_text(facts['stitched'])} mapped by stitching"
     lines = [line + "."]

@@ -24,6 +24,7 @@ from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes import (
     LEAKS_SHOWN,
     add_reachable,
+    cuda_array_bytes,
     forget_reachable,
     report_live_at_exit,
     reports_live_at_exit,
@@ -108,7 +109,9 @@ def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, sour
     facts["driver"] = driver_name()
     facts["backend"] = backend_name()
     facts["settings"] = allocator_settings()["text"]
-    facts["used_by_others"] = max(facts["capacity"] - facts["free"] - facts["reserved"], 0)
+    facts["arrays"] = cuda_array_bytes(ordinal)
+    known = facts["reserved"] + facts["arrays"]
+    facts["used_by_others"] = max(facts["capacity"] - facts["free"] - known, 0)
     facts["available"] = available_bytes()
     looks = facts["refused_by"] == "device" and facts["used_by_others"]
     facts["processes"] = ask_processes(source, ordinal) if looks else []

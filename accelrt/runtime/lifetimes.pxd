@@ -84,6 +84,9 @@ cdef enum:  # kinds
     DEVICE_BYTES = 7  # an address of the caching allocator's
     HOST_BYTES = 8    # of its page-locked memory's
     MODULE = 9
+    ARRAY = 10
+    TEXTURE = 11
+    SURFACE = 12
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destructors: never raises, never waits
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
@@ -100,6 +103,31 @@ cdef int end_capture(int device, uintptr_t stream, uint64_t capture, uintptr_t* 
 cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintptr_t* out_graph) noexcept nogil
 # Keeps an owner alive until the work that is in a stream now is complete.
 cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept
+# Objects of the driver's that copies and kernels name by their handles.
+cdef class DriverObject:      # given back when it dies
+    cdef int kind
+    cdef int device
+    cdef readonly uintptr_t handle
+    cdef object source        # what it is made of, and is to outlive it
+    cdef bint borrowed        # others destroy it
+    cdef long nbytes          # of an array
+
+cdef class AccessDescriptor:        # what a kernel is told of memory in place of its address, or an array; it may be closed
+    cdef readonly object array      # Array or CUDAArray that it is of; None of a CUDAArray itself
+    cdef readonly int device_index
+    cdef readonly uintptr_t address  # where an Array begins, else 0
+    cdef readonly bytes data         # what a kernel gets; None of a CUDAArray
+    cdef readonly bint writes  # whether kernels write through it
+    cdef DriverObject held    # None where there is none, or it was closed
+    cdef bint closed
+    cdef dict used_on         # handles of streams -> what keeps them, or None
+    cdef object __weakref__
+
+    cdef int check_open(self, str name) except -1
+    cdef int note_stream(self, uintptr_t stream, object keeper) except -1  # before work on it names the handle
+    cdef int keep_with(self, Record record) except -1  # a graph keeps the driver's object, closed or not
+    cdef void let_go(self) noexcept
+
 cdef void drain() noexcept  # tries again what could not be given back
 cdef bint any_waits() noexcept  # whether there is something
 cdef void drain_too(draining more) noexcept  # and what nogil code could not; one, once and for all

@@ -37,7 +37,7 @@ from accelrt.driver.table cimport (
 )
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, INVALID_HANDLE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY,
-    raise_status,
+    raise_status, refuse_copy,
 )
 from accelrt.status import status_error, watch_errors
 cimport accelrt.runtime.access as watch
@@ -404,6 +404,10 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
         code = registry.active().graph_exec_destroy(handle)
     elif kind == MODULE:
         code = registry.active().module_unload(device, handle)
+    elif kind == ARRAY:
+        code = registry.active().array_destroy(device, handle)
+    elif kind == TEXTURE or kind == SURFACE:
+        code = registry.active().texture_destroy(device, handle, kind == SURFACE)
     else:
         code = registry.active().host_unregister(device, handle)
     restore_mode(registry.active(), mode)
@@ -586,6 +590,132 @@ cdef void retry_replays(Waiting* entry) noexcept:
 cdef void drain_too(draining more) noexcept:
     global drain_more
     drain_more = more
+
+
+# --- objects by handle ---------------------------------------------------------------------------------------
+
+cdef long[MAX_DEVICES] array_bytes  # of CUDA arrays that accelrt made
+
+
+@cython.no_gc_clear  # what it is made of goes after it
+cdef class DriverObject:
+    """An array, a texture or a surface of the driver's, which goes when nothing has it any more."""
+
+    def __dealloc__(self):
+        if self.handle and not self.borrowed:
+            dispose(self.kind, self.device, self.handle)
+            add_count(&array_bytes[self.device], -self.nbytes)
+
+    def __reduce__(self):
+        refuse_copy(self, "it owns an object of the driver's")
+
+
+@cython.no_gc_clear  # the destructor keeps the driver's object until the work is past
+cdef class AccessDescriptor:
+    """Tells work of memory in place of its address; it may be closed, or die, while work uses it."""
+
+    def __dealloc__(self):
+        self.let_go()
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of this process's memory; make another")
+
+    cdef void let_go(self) noexcept:
+        if self.used_on is not None and self.held is not None:
+            for stream in self.used_on:
+                keep_until_passed(self.device_index, stream, self.held)
+        self.held = None
+
+    cdef int check_open(self, str name) except -1:
+        if self.closed:
+            raise ValueError(f"{name} is a {type(self).__name__} that was closed; make another, or close it later")
+        return 0
+
+    @cython.critical_section
+    cdef int note_stream(self, uintptr_t stream, object keeper) except -1:
+        if self.used_on is None:
+            self.used_on = {}
+        self.used_on[stream] = keeper
+        return 0
+
+    cdef int keep_with(self, Record record) except -1:
+        cdef DriverObject held = self.held
+        if held is not None:
+            keep_side(record, <PyObject*>held, None, OTHER_HOST, held.handle)
+        return 0
+
+    def _describe(self, array: object, int device, uintptr_t address, data: bytes | None, bint writes) -> None:
+        """Takes what a kernel is told, once, of an Array that begins at an address.
+
+        Raises:
+            RuntimeError: it was told before.
+        """
+        if self.held is not None or self.closed:
+            raise RuntimeError(f"a {type(self).__name__} is made once; make another one")
+        self.array, self.device_index, self.address = array, device, address
+        self.data, self.writes = data, writes
+
+    def _adopt(self, int kind, uintptr_t handle, source: object) -> None:
+        """Takes an object that source owns, which it keeps."""
+        cdef DriverObject held = DriverObject.__new__(DriverObject)
+        held.kind, held.device, held.handle = kind, self.device_index, handle
+        held.source, held.borrowed = source, True
+        self.held = held
+
+    def _hold(
+        self, int kind, source: object, bytes description, sampling: bytes | None, long nbytes=0,
+    ) -> int:
+        """Makes the driver's object: an array of so many bytes, a texture, or a surface where there is no sampling;
+        returns the driver's code."""
+        cdef DriverObject held = DriverObject.__new__(DriverObject)
+        cdef uintptr_t handle = 0
+        cdef char* said = description
+        cdef char* sampled = NULL if sampling is None else <char*><bytes>sampling
+        cdef int mode, code
+        if any_waits():
+            drain()  # the memory of arrays before it
+        held.kind, held.device = kind, self.device_index
+        held.source = (<AccessDescriptor>source).held if isinstance(source, AccessDescriptor) else source
+        with nogil:
+            code = go_relaxed(registry.active(), &mode)
+            if code == 0:
+                if kind == ARRAY:
+                    code = registry.active().array_create(held.device, said, &handle)
+                else:
+                    code = registry.active().texture_create(held.device, said, sampled, &handle)
+                restore_mode(registry.active(), mode)
+        if code:
+            return code
+        held.handle, held.nbytes, self.held = handle, nbytes, held
+        add_count(&array_bytes[held.device], nbytes)
+        if kind != ARRAY:
+            self.data = (<const char*>&handle)[:sizeof(handle)]
+        return 0
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle, as int; 0 once it was closed."""
+        cdef DriverObject held = self.held
+        return 0 if held is None or self.closed else held.handle
+
+    def close(self) -> None:
+        """Lets the driver's object go, once work that was put into streams is past it and no graph has it; again, it
+        does nothing."""
+        cdef AccessDescriptor rest = AccessDescriptor.__new__(AccessDescriptor)
+        cdef watch.Deferral deferral = watch.deferral_for(<PyObject*>self)
+        with cython.critical_section(self):
+            self.closed = True
+            deferral = watch.deferral_closed(deferral, <PyObject*>self)
+            rest.device_index = self.device_index
+            rest.held, rest.used_on = self.held, self.used_on
+            self.held = None
+        if deferral is not None:
+            watch.defer_release(deferral, NULL, 0, 0, rest)
+
+
+def cuda_array_bytes(int device) -> int:
+    """Returns the bytes of the CUDA arrays that accelrt made on a device, and that have not gone yet."""
+    return load_count(&array_bytes[device])
 
 
 # --- host func --------------------------------------------------------------------------------------------------------
@@ -1382,6 +1512,7 @@ cdef void forget_in_fork() noexcept nogil:
     memset(returned, 0, sizeof(returned))
     memset(&streams, 0, sizeof(streams))
     memset(&events, 0, sizeof(events))
+    memset(array_bytes, 0, sizeof(array_bytes))
 
 
 at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_in_fork)

@@ -32,6 +32,8 @@ MADE_BY = {
     "module_load": "module_unload",
     "host_register": "host_unregister",
     "pool_create": "pool_destroy",
+    "array_create": "array_destroy",
+    "texture_create": "texture_destroy",
 }
 ALSO_MADE_BY = {
     "managed_alloc": "memory_alloc",
@@ -44,7 +46,8 @@ ALSO_MADE_BY = {
     "pool_alloc": "async_alloc",
     "pool_pointer_import": "async_alloc",
 }
-ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload")  # take an ordinal first
+# Rows that take an ordinal first.
+ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload", "array_destroy")
 called = {}  # driver -> names of rows that a test called
 filled = {}
 

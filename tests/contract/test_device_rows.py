@@ -6,6 +6,7 @@ from beside import on_a_thread
 from accelrt.devices.attributes import known_to
 
 INVALID_VALUE, INVALID_DEVICE, PEER_ACCESS_UNSUPPORTED, NO_CONTEXT = 1, 101, 217, -1
+UNSUPPORTED_LIMIT, NOT_SUPPORTED = 215, 801
 
 
 def test_devices_are_counted_and_described(rows):
@@ -96,16 +97,39 @@ def test_peers(rows):
 
 
 def test_limits_are_told_and_set(rows):
-    code, size = rows.limit_get(0, 0)  # CU_LIMIT_STACK_SIZE
-    if code:  # the host device has none
-        assert code == rows.limit_set(0, 0, 4096) == rows.l2_reset(0) == 801
-        return
+    size = rows.ok("limit_get", 0, 0)  # CU_LIMIT_STACK_SIZE
     rows.ok("limit_set", 0, 0, 2 * size)
     assert rows.ok("limit_get", 0, 0) >= 2 * size
     rows.ok("limit_set", 0, 0, size)
     assert rows.limit_get(0, 4096)[0] in (1, 215)  # INVALID_VALUE, UNSUPPORTED_LIMIT
-    rows.ok("l2_reset", 0)
-    assert rows.ok("module_loading") in (1, 2)
+    assert rows.limit_set(0, 0, 1 << 40) in (INVALID_VALUE, 2)
+    assert rows.ok("limit_get", 0, 0) == size
+    code, mode = rows.module_loading()
+    assert mode in (1, 2) if rows.driver == "cuda" else code == NOT_SUPPORTED
+
+
+def test_limits_are_rounded_or_kept_within_what_there_is(rows):
+    before = rows.ok("limit_get", 0, 5)  # CU_LIMIT_MAX_L2_FETCH_GRANULARITY
+    rows.ok("limit_set", 0, 5, 1000)
+    assert before <= rows.ok("limit_get", 0, 5) <= 128
+    rows.ok("limit_set", 0, 5, before)
+    for limit in (1, 2):  # of printf's buffer and the kernels' heap
+        size = rows.ok("limit_get", 0, limit)
+        rows.ok("limit_set", 0, limit, size + 5)
+        assert rows.ok("limit_get", 0, limit) >= size + 5
+        rows.ok("limit_set", 0, limit, size)
+    # CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH is gone from compute capability 9.0 on, which the host device has.
+    if rows.driver == "host":
+        assert rows.limit_get(0, 3)[0] == rows.limit_set(0, 3, 2) == UNSUPPORTED_LIMIT
+
+
+def test_lines_that_persist_are_of_devices_that_keep_them(rows):
+    if rows.ok("device_attribute", 0, 108):  # MAX_PERSISTING_L2_CACHE_SIZE
+        rows.ok("limit_get", 0, 6)
+        rows.ok("l2_reset", 0)
+    else:
+        assert rows.limit_get(0, 6)[0] == rows.limit_set(0, 6, 1 << 20) == UNSUPPORTED_LIMIT
+        assert rows.l2_reset(0) == NOT_SUPPORTED
 
 
 def test_a_device_has_a_context_once_it_is_used(rows):

@@ -66,4 +66,4 @@ def test_the_table_lists_every_example():
     sources = {path for path in sources if not path.endswith((".pyc", "README.md", "setup.py"))}
     text = (EXAMPLES / "README.md").read_text()
     assert [path for path in sources if path not in text] == []
-    assert len(STARTED) == 15
+    assert len(STARTED) == 16

@@ -102,11 +102,15 @@ MAKERS = {
     "kernel": lambda scene: scene.module.function("number"),
     "handle": lambda scene: scene.array.share(),
     "memory_resource": lambda scene: accelrt.resources.PoolResource(),
+    "cuda_array": lambda scene: accelrt.CUDAArray((64, 16), "f4", surface=True),
+    "texture": lambda scene: accelrt.TextureObject(scene.cuda_array),
+    "surface": lambda scene: accelrt.SurfaceObject(scene.cuda_array),
 }
 # Class -> the role of its objects.
 SUBJECTS = {
     "Array": "array",
     "Buffer": "buffer",
+    "CUDAArray": "cuda_array",
     "CUDAGraph": "graph",
     "DefinitionNode": "defined_node",
     "Event": "event",
@@ -120,6 +124,8 @@ SUBJECTS = {
     "RegisteredMemory": "locked",
     "RemovableHandle": "hook",
     "Stream": "stream",
+    "SurfaceObject": "surface",
+    "TextureObject": "texture",
     "nccl.Communicator": "communicator",
     "random.Generator": "generator",
     "sharing.MemoryHandle": "handle",
@@ -180,6 +186,8 @@ PARTS = {
     "checkpoint": {"pool"},
     "kernel": {"kernel", "module"},
     "handle": {"handle", "array"},
+    "texture": {"texture", "cuda_array"},
+    "surface": {"surface", "cuda_array"},
     "flag": set(),
     "integers": set(),
     "unused_graph": set(),
@@ -193,6 +201,8 @@ ARGUMENTS = {
     "MemPool.revoke_access.peer": lambda scene: 1,
     "dst": lambda scene: np.zeros(NBYTES, np.uint8),
     "src": lambda scene: HOST,
+    "CUDAArray.copy_from.src": lambda scene: np.zeros((64, 16), np.float32),
+    "CUDAArray.copy_to.dst": lambda scene: np.zeros((64, 16), np.float32),
     "Array.copy_.src": lambda scene: np.full(NBYTES // 4, 7, np.float32),
     "Kernel.from_handle.handle": lambda scene: scene.kernel.handle,
     "copy.dst": "buffer",
@@ -256,6 +266,7 @@ ARGUMENTS = {
     "name": lambda scene: "a name",
     "debug_mode": lambda scene: 0,
     "device": lambda scene: 0,
+    "limit": lambda scene: "stack_size",
     "peer_device": lambda scene: 1,
     "out": "array",
     "input": "array",
@@ -325,6 +336,7 @@ LEFT_OUT = {
     "Communicator.recv": "ADDED has it, with what sends it",
     "Kernel.launch": "ADDED has it, with arguments",
     "Module.load": "makes another object",
+    "CUDAArray.from_handle": "makes another object",
     "PinnedBuffer.share": "of memory that was made for that alone",
     "Event.from_ipc_handle": "of another process",
     "Event.ipc_handle": "of another process",
@@ -343,8 +355,7 @@ LEFT_OUT = {
     "memory.set_checkpoint_state": "ends what it is told of",
     "sleep": "needs a compiled kernel",
     "set_module_loading": "before first use",
-    "set_limit": "of a GPU",
-    "get_limit": "of a GPU",
+    "set_limit": "of all of the process",
     "set_stream": "of the calling thread",
     "set_device": "of the calling thread",
     "memory.register_free_memory_callback": "ADDED has it, with its end",
@@ -441,6 +452,11 @@ def launched(scene):
     scene.kernel.launch(4, 64, (scene.array, 9), stream=scene.stream)
 
 
+def copied_in(scene):
+    part = scene.array[: 64 * 16].reshape(64, 16)
+    scene.cuda_array.copy_from(part, stream=scene.stream, blocking=False)
+
+
 # Name -> the roles that it touches, and the statement.
 def lent_memory(scene):
     with scene.memory_resource.buffer(NBYTES, scene.stream) as buffer:
@@ -467,6 +483,11 @@ ADDED = {
     "PoolResource.free_bytes": ({"memory_resource"}, lambda scene: scene.memory_resource.free_bytes),
     "Buffer()": ({"allocator"}, lambda scene: accelrt.Buffer(3 << 20)),
     "PinnedBuffer()": ({"pinned"}, lambda scene: accelrt.PinnedBuffer(1 << 20)),
+    "CUDAArray()": ({"allocator"}, lambda scene: accelrt.CUDAArray((64, 16), "f4").close()),
+    "CUDAArray.copy_from(Array)": ({"cuda_array", "array", "stream"}, copied_in),
+    "TextureObject()": ({"cuda_array"}, lambda scene: accelrt.TextureObject(scene.cuda_array).close()),
+    "del CUDAArray": ({"cuda_array"}, lambda scene: scene.forget("cuda_array")),
+    "del TextureObject": ({"texture"}, lambda scene: scene.forget("texture")),
     "numpy.from_dlpack": ({"array"}, lambda scene: np.from_dlpack(scene.array)),
     "launch_host_func": ({"stream"}, lambda scene: scene.stream.launch_host_func(int)),
     "Array[]": ({"array"}, lambda scene: scene.array[1:5]),

@@ -64,6 +64,7 @@ DOORS = {
     },
     "driver": {
         *("guard", "cuda.driver", "host.driver", "managed", "memory", "node_params", "registry"),
+        "textures",
         *("table", "testing"),
     },
 }

@@ -39,6 +39,9 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.definition_parts.DefinitionParts",
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.graphs.parameters.GraphParameters",
+    "accelrt.arrays.textures.CUDAArray",
+    "accelrt.arrays.textures.SurfaceObject",
+    "accelrt.arrays.textures.TextureObject",
     "accelrt.interop.cuda_core._Resource",
     "accelrt.interop.torch_memory_saver.TorchMemorySaver",
     "accelrt.interop.vllm.CuMemAllocator",
@@ -54,6 +57,7 @@ OWNERS_IN_PYTHON = {
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
+    "accelrt.arrays.textures.Closing",
     "accelrt.annotations.DeviceLike",
     "accelrt.nvtx._Range",
     "accelrt.tools.cli.commands.export.Collector",

@@ -1,4 +1,4 @@
-"""Limits of a device and access policy windows on real devices; the host device says that it has none."""
+"""Limits of a device and access policy windows, of which the host device says that it has none."""
 
 import gc
 
@@ -17,8 +17,8 @@ def test_the_host_device_says_that_it_has_none():
     with accelrt.Buffer(64) as buffer:
         stream = accelrt.Stream()
         for attempt in (
-            lambda: accelrt.get_limit("stack_size"),
-            lambda: accelrt.set_limit("stack_size", 4096),
+            lambda: accelrt.get_limit("persisting_l2_cache_size"),
+            lambda: accelrt.set_limit("persisting_l2_cache_size", 4096),
             lambda: accelrt.reset_persisting_l2_cache(),
             lambda: stream.set_access_policy_window(buffer.ptr, 64),
             lambda: stream.get_access_policy_window(),
@@ -44,7 +44,6 @@ def device():
     accelrt.reset_persisting_l2_cache()
 
 
-@pytest.mark.gpu
 def test_limits_are_read_and_set():
     before = accelrt.get_limit("stack_size")
     assert before > 0
@@ -52,6 +51,8 @@ def test_limits_are_read_and_set():
     assert accelrt.set_limit("stack_size", before) == before
     assert accelrt.get_limit("printf_fifo_size") > 0
     assert accelrt.get_limit("malloc_heap_size") > 0
+    with pytest.raises(accelrt.CudaError, match="limit_set"):
+        accelrt.set_limit("stack_size", 1 << 40)
     # A thread that never chose a device.
     assert on_a_thread(lambda: accelrt.get_limit("stack_size", 0)) == accelrt.get_limit("stack_size", 0)
 

@@ -7,7 +7,7 @@
 # rowgen.py reads the comments, and writes those rows, the pointers and what asks the library for them.
 from accelrt.driver.cuda.types cimport (
     CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS,
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUarray, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
     CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle, CUipcMemHandle,
     CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
@@ -54,22 +54,18 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemGetAllocationGranularity_v10020)(
         size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) noexcept nogil  # granularity
     ctypedef int (*PFN_cuMemAddressReserve_v10020)(
-        CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long
-    ) noexcept nogil  # no context: address_reserve(out_address, size, alignment, 0, 0)
+        CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long) noexcept nogil  # no context: address_reserve(out_address, size, alignment, 0, 0)  # no-cython-lint
     ctypedef int (*PFN_cuMemAddressFree_v10020)(
         CUdeviceptr, size_t) noexcept nogil  # no context: address_free(address, size)
     ctypedef int (*PFN_cuMemCreate_v10020)(
-        CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
-        unsigned long long) noexcept nogil  # physical_create, physical_create_shared
+        CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long) noexcept nogil  # physical_create, physical_create_shared  # no-cython-lint
     ctypedef int (*PFN_cuMemExportToShareableHandle_v10020)(
         void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # physical_export
     ctypedef int (*PFN_cuMemImportFromShareableHandle_v10020)(
-        CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType
-    ) noexcept nogil  # physical_import(out_handle, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType) noexcept nogil  # physical_import(out_handle, <void*><uintptr_t>file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)  # no-cython-lint
     ctypedef int (*PFN_cuMemRelease_v10020)(CUmemGenericAllocationHandle) noexcept nogil  # physical_release(handle)
     ctypedef int (*PFN_cuMemMap_v10020)(
-        CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long
-    ) noexcept nogil  # memory_map(address, size, 0, handle, 0)
+        CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) noexcept nogil  # memory_map(address, size, 0, handle, 0)  # no-cython-lint
     ctypedef int (*PFN_cuMemSetAccess_v10020)(
         CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access, memory_protect
     ctypedef int (*PFN_cuMemUnmap_v10020)(CUdeviceptr, size_t) noexcept nogil  # memory_unmap(address, size)
@@ -113,13 +109,11 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuStreamQuery_v2000)(CUstream) noexcept nogil  # stream_query(stream)
     ctypedef int (*PFN_cuStreamSynchronize_v2000)(CUstream) noexcept nogil  # stream_synchronize(stream), copy
     ctypedef int (*PFN_cuStreamWaitEvent_v3020)(
-        CUstream, CUevent, unsigned int
-    ) noexcept nogil  # stream_wait_event(stream, event, 0), stream_wait_external(stream, event, CU_EVENT_WAIT_EXTERNAL)
+        CUstream, CUevent, unsigned int) noexcept nogil  # stream_wait_event(stream, event, 0), stream_wait_external(stream, event, CU_EVENT_WAIT_EXTERNAL)  # no-cython-lint
     ctypedef int (*PFN_cuLaunchHostFunc_v10000)(
         CUstream, CUhostFn, void*) noexcept nogil  # stream_host_func(stream, fn, data)
     ctypedef int (*PFN_cuStreamSetAttribute_v11000)(
-        CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue*
-    ) noexcept nogil  # stream_window_set, stream_attribute_set
+        CUstream, CUlaunchAttributeID, const CUlaunchAttributeValue*) noexcept nogil  # stream_window_set, stream_attribute_set  # no-cython-lint
     ctypedef int (*PFN_cuStreamGetAttribute_v11000)(
         CUstream, CUlaunchAttributeID, CUlaunchAttributeValue*) noexcept nogil  # stream_window_get, stream_attribute_get
     ctypedef int (*PFN_cuEventCreate_v2000)(CUevent*, unsigned int) noexcept nogil  # event_create(out_event, flags)
@@ -135,10 +129,20 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUdeviceptr, CUdeviceptr, size_t, CUstream) noexcept nogil  # copy, copy_async(dst, src, size, stream)
     ctypedef int (*PFN_cuMemcpyPeerAsync_v4000)(
         CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream) noexcept nogil  # copy_peer, copy_across
-    ctypedef int (*PFN_cuMemcpy3DAsync_v3020)(const CUDA_MEMCPY3D_v2*, CUstream) noexcept nogil  # copy_3d
+    ctypedef int (*PFN_cuMemcpy3DAsync_v3020)(
+        const CUDA_MEMCPY3D_v2*, CUstream) noexcept nogil  # copy_3d, array_copy(copy, stream)
     ctypedef int (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr, unsigned char, size_t, CUstream) noexcept nogil  # fill
     ctypedef int (*PFN_cuMemsetD16Async_v3020)(CUdeviceptr, unsigned short, size_t, CUstream) noexcept nogil  # fill
     ctypedef int (*PFN_cuMemsetD32Async_v3020)(CUdeviceptr, unsigned int, size_t, CUstream) noexcept nogil  # fill
+    # CUDA arrays, textures and surfaces; the structs are laid out as those of ../textures.pxd
+    ctypedef int (*PFN_cuArray3DCreate_v3020)(CUarray*, const void*) noexcept nogil  # array_create(out_array, spec)
+    ctypedef int (*PFN_cuArrayDestroy_v2000)(CUarray) noexcept nogil  # array_destroy(array)
+    ctypedef int (*PFN_cuArray3DGetDescriptor_v3020)(void*, CUarray) noexcept nogil  # array_spec(spec, array)
+    ctypedef int (*PFN_cuTexObjectCreate_v5000)(
+        unsigned long long*, const void*, const void*, const void*) noexcept nogil  # texture_create
+    ctypedef int (*PFN_cuTexObjectDestroy_v5000)(unsigned long long) noexcept nogil  # texture_destroy
+    ctypedef int (*PFN_cuSurfObjectCreate_v5000)(unsigned long long*, const void*) noexcept nogil  # texture_create
+    ctypedef int (*PFN_cuSurfObjectDestroy_v5000)(unsigned long long) noexcept nogil  # texture_destroy
 
     # captures, graphs, conditional nodes and sharing between processes
     ctypedef int (*PFN_cuStreamBeginCapture_v10010)(
@@ -179,14 +183,11 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, const CUgraphEdgeData**,
         size_t*) noexcept nogil  # conditional_create, conditional_add, capture_site
     ctypedef int (*PFN_cuStreamUpdateCaptureDependencies_v12030)(
-        CUstream, CUgraphNode*, const CUgraphEdgeData*, size_t,
-        unsigned int) noexcept nogil  # conditional_add, capture_continue
+        CUstream, CUgraphNode*, const CUgraphEdgeData*, size_t, unsigned int) noexcept nogil  # conditional_add, capture_continue  # no-cython-lint
     ctypedef int (*PFN_cuGraphAddNode_v12030)(
-        CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t,
-        CUgraphNodeParams*) noexcept nogil  # conditional_add, graph_node_add
+        CUgraphNode*, CUgraph, const CUgraphNode*, const CUgraphEdgeData*, size_t, CUgraphNodeParams*) noexcept nogil  # conditional_add, graph_node_add  # no-cython-lint
     ctypedef int (*PFN_cuGraphConditionalHandleCreate_v12030)(
-        CUgraphConditionalHandle*, CUgraph, CUcontext, unsigned int,
-        unsigned int) noexcept nogil  # conditional_create, conditional_set, graph_condition
+        CUgraphConditionalHandle*, CUgraph, CUcontext, unsigned int, unsigned int) noexcept nogil  # conditional_create, conditional_set, graph_condition  # no-cython-lint
 
     # modules, launches and kernel nodes
     ctypedef int (*PFN_cuModuleLoadData_v2000)(CUmodule*, const void*) noexcept nogil  # module_load(out_module, image)
@@ -212,8 +213,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuOccupancyMaxActiveBlocksPerMultiprocessor_v6050)(
         int*, CUfunction, int, size_t) noexcept nogil  # occupancy_blocks(out_blocks, function, threads, shared_bytes)
     ctypedef int (*PFN_cuOccupancyMaxPotentialBlockSize_v6050)(
-        int*, int*, CUfunction, CUoccupancyB2DSize, size_t, int
-    ) noexcept nogil  # occupancy_block_size(out_grid, out_threads, function, NULL, shared_bytes, limit)
+        int*, int*, CUfunction, CUoccupancyB2DSize, size_t, int) noexcept nogil  # occupancy_block_size(out_grid, out_threads, function, NULL, shared_bytes, limit)  # no-cython-lint
     ctypedef int (*PFN_cuOccupancyMaxActiveClusters_v11070)(
         int*, CUfunction, const CUlaunchConfig*) noexcept nogil  # occupancy_clusters
     ctypedef int (*PFN_cuGraphKernelNodeGetParams_v12000)(

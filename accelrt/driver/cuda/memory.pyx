@@ -996,3 +996,20 @@ cdef int fill_entered(uintptr_t stream, uintptr_t dst, unsigned int value, int w
     if width == 4:
         return cuMemsetD32Async(dst, value, count, <CUstream>stream)
     return INVALID_VALUE
+
+
+# textures and surfaces
+
+cdef int texture_create_entered(void* resource, void* sampling, uintptr_t* out_texture) noexcept nogil:
+    cdef unsigned long long texture = 0
+    cdef int code
+    if sampling == NULL:
+        code = cuSurfObjectCreate(&texture, resource)
+    else:
+        code = cuTexObjectCreate(&texture, resource, sampling, NULL)
+    out_texture[0] = texture
+    return code
+
+
+cdef int texture_destroy_entered(uintptr_t texture, bint surface) noexcept nogil:
+    return cuSurfObjectDestroy(texture) if surface else cuTexObjectDestroy(texture)

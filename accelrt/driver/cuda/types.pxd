@@ -19,6 +19,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef void* CUstream
     ctypedef void* CUevent
     ctypedef void* CUmemoryPool
+    ctypedef void* CUarray
     ctypedef void* CUgraph
     ctypedef void* CUgraphNode
     ctypedef void* CUgraphExec

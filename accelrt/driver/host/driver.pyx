@@ -36,8 +36,8 @@ from accelrt.driver.host.machine cimport (
     take_lack_of_addresses, take_unused_modules, uncharge, unlock, unlock_memory,
 )
 from accelrt.driver.host.memory cimport (
-    close_file, copy_file, count_physicals, devices_with_access, file_size, fill_memory, free_plain, make_managed,
-    make_plain, place, prefer_device, range_of, take_away, takings,
+    close_file, copy_file, count_arrays, count_physicals, devices_with_access, file_size, fill_memory, free_plain,
+    make_managed, make_plain, place, prefer_device, range_of, take_away, takings, texture_limit,
 )
 from accelrt.driver.host.stream cimport (
     check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
@@ -305,7 +305,7 @@ cdef int device_pci_bus_id_gated(int device, char* out_text) noexcept nogil:
 
 
 cdef int launch_limit(int attribute) noexcept nogil:
-    # What a kernel's launch may ask for.
+    # What a kernel's launch may ask for, and what textures are made of.
     if attribute in (1, 2, 3):  # MAX_THREADS_PER_BLOCK, MAX_BLOCK_DIM_X, _Y
         return MOST_THREADS
     if attribute == 4:   # MAX_BLOCK_DIM_Z
@@ -322,7 +322,7 @@ cdef int launch_limit(int attribute) noexcept nogil:
         return SHARED_AT_ONCE
     if attribute == 97:  # MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return MOST_SHARED
-    return BLOCKS_AT_ONCE if attribute == 106 else 0  # MAX_BLOCKS_PER_MULTIPROCESSOR
+    return BLOCKS_AT_ONCE if attribute == 106 else texture_limit(attribute)  # MAX_BLOCKS_PER_MULTIPROCESSOR
 
 
 cdef int device_attribute_gated(int device, int attribute, int* out_value) noexcept nogil:
@@ -343,6 +343,51 @@ cdef int device_attribute_gated(int device, int attribute, int* out_value) noexc
         out_value[0] = device % node_count
     else:
         out_value[0] = launch_limit(attribute)
+    return 0
+
+
+# --- limits of contexts ------------------------------------------------------------------------------------
+# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.
+
+cdef enum:  # CUlimit numbers
+    UNSUPPORTED_LIMIT = 215  # the status
+    STACK_SIZE = 0
+    PENDING_LAUNCHES = 4
+    FETCH_GRANULARITY = 5
+    MOST_LIMITS = 6
+    MOST_STACK = 512 << 10
+    MOST_FETCHED = 128
+
+cdef size_t[MAX_HOST_DEVICES][MOST_LIMITS] changed_limits  # 0: as it began, else one more than it is
+cdef size_t[MOST_LIMITS] first_limits = [1024, 1 << 20, 8 << 20, 0, 2048, 64]
+
+
+cdef bint has_limit(int limit) noexcept nogil:
+    # Kernels wait for none that they launch from compute capability 9.0 on, and no L2 cache here keeps lines.
+    return 0 <= limit < MOST_LIMITS and first_limits[limit] != 0
+
+
+cdef int limit_get_gated(int device, int limit, size_t* out_value) noexcept nogil:
+    if not has_limit(limit):
+        return UNSUPPORTED_LIMIT
+    lock()
+    out_value[0] = changed_limits[device][limit] - 1 if changed_limits[device][limit] else first_limits[limit]
+    unlock()
+    return 0
+
+
+cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
+    if not has_limit(limit):
+        return UNSUPPORTED_LIMIT
+    if limit == STACK_SIZE and value > MOST_STACK or value >> 60:
+        return INVALID_VALUE
+    if limit == FETCH_GRANULARITY:
+        value = min(value, <size_t>MOST_FETCHED)
+    elif limit != PENDING_LAUNCHES:
+        value = rounded(value, 16)
+    lock()
+    changed_limits[device][limit] = value + 1
+    unlock()
     return 0
 
 
@@ -1302,7 +1347,7 @@ def live_objects() -> dict[str, int]:
     For tests: what was made has to be gone again.
     """
     cdef size_t[4] memory
-    cdef size_t graph_count, exec_count, module_count, stream_count, event_count, queued
+    cdef size_t graph_count, exec_count, module_count, stream_count, event_count, queued, array_count, texture_count
     if gate_any():
         return {}
     with nogil:
@@ -1312,10 +1357,12 @@ def live_objects() -> dict[str, int]:
         stream_count, event_count, queued = count_streams(), events.count, operations
         unlock()
         memory_counts(memory)
+        count_arrays(&array_count, &texture_count)
     return {
         "allocations": memory[0], "bytes": memory[1], "reservations": memory[2], "physical": count_physicals(),
         "host_allocations": memory[3], "graphs": graph_count, "execs": exec_count, "streams": stream_count,
         "events": event_count, "operations": queued, "modules": module_count,
+        "arrays": array_count, "textures": texture_count,
     }
 
 

@@ -17,7 +17,7 @@ from accelrt.driver.host.machine cimport (
     drop_launch, drop_plan, drop_ticket, drop_work, enqueue, enqueue_point, find_stream, follow_legacy_order,
     hold_end_open, is_legacy, lock, mark, new_handle, peek_stream, unlock,
 )
-from accelrt.driver.host.memory cimport claim_memory, find_allocation, make_allocation, note_instance
+from accelrt.driver.host.memory cimport claim_memory, find_allocation, is_of_array, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
     abandon_tickets, add_condition, add_node, append_node, begin_branch, begin_capture, beside_capture, bodies,
     break_capture, check_capturing, check_implicit, check_unsafe, condition_of, end_capture, enter, events, exchange_mode,
@@ -660,6 +660,8 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
     if entry == NULL or entry.work.kind in (KERNEL, SET, BRANCH):
         return INVALID_VALUE
     work = &entry.work
+    if work.kind == COPY_3D and (is_of_array(work.dst) or is_of_array(work.src)):
+        return NOT_SUPPORTED
     params.type = type_of(work.kind)
     params.dst, params.src = work.dst, work.src
     params.event, params.fn, params.data = work.event, work.fn, work.data

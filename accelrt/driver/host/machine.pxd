@@ -42,7 +42,8 @@ cdef enum:  # Range.kind
     MANAGED = 6
     OF_GRAPHS = 7   # of an Allocation; without access until a launch has it
     POOLED = 8      # of a pool that other processes may have: a part of its file, mapped by itself
-    KINDS = 9
+    OF_ARRAYS = 9   # reached by handles alone
+    KINDS = 10
 
 # Bytes of a device's file, or of a file of their own that other processes may have too, held while the handle is alive or
 # mapped.

@@ -18,9 +18,9 @@ from accelrt.driver.host.machine cimport (
     drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
     lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
     take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
-    drop_allocation, link_allocation,
+    drop_allocation, link_allocation, OF_ARRAYS, owner_of,
 )
-from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, put_in
+from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, prepare_copy_3d, put_in
 from accelrt.driver.host.work cimport (
     COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, SET, HostStream, Launch, Operation, Plan, Work, begin_work,
     ALLOCATE, CHILD, RELEASE, Allocation, place_of,
@@ -33,8 +33,13 @@ from accelrt.driver.managed cimport (
 )
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.table cimport Table
+from accelrt.driver.textures cimport (
+    ADDRESS_BORDER, ADDRESS_WRAP, ARRAY_CUBEMAP, ARRAY_GATHER, ARRAY_LAYERED, ARRAY_SURFACE, ArrayCopy, ArraySpec,
+    FORMAT_FLOAT, FORMAT_HALF, FORMAT_INT8, FORMAT_INT16, FORMAT_INT32, FORMAT_UINT8, FORMAT_UINT16, FORMAT_UINT32, Place,
+    PLACE_ARRAY, PLACE_MEMORY, Resource, RESOURCE_ARRAY, RESOURCE_LINEAR, RESOURCE_ROWS, Sampling,
+)
 from accelrt.status cimport (
-    HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED,
+    HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
     NO_HOST_MEMORY, OPERATING_SYSTEM, OUT_OF_MEMORY,
 )
 
@@ -47,6 +52,8 @@ cdef extern from "<sys/mman.h>" nogil:
 
 # Guarded by the lock of the memory.
 cdef AddressMap physicals
+cdef AddressMap arrays
+cdef AddressMap textures
 cdef uintptr_t next_handle = 0x5000000000  # never reused
 
 include "memory_rows.pxi"
@@ -187,7 +194,7 @@ cdef int take_away(uintptr_t start, int kind, int device) noexcept nogil:
     else:
         if kind != REGISTERED:
             drop_room(<void*>start, range_.charged)
-        if kind == PLAIN:
+        if kind == PLAIN or kind == OF_ARRAYS:
             give_bytes(device, range_.offset, range_.charged)
         if kind == MANAGED:
             drop_pages(range_)
@@ -239,8 +246,11 @@ cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexc
 
 cdef const Range* find_known(uintptr_t address) noexcept nogil:
     # NULL too for what a graph allocates, while nothing is behind it: NVIDIA's driver does not know that before a launch.
+    # Nor arrays, which have no addresses.
     cdef const Range* range_ = containing(memory, address)
-    return NULL if range_ != NULL and range_.kind == OF_GRAPHS and not range_.open else range_
+    if range_ != NULL and (range_.kind == OF_ARRAYS or range_.kind == OF_GRAPHS and not range_.open):
+        return NULL
+    return range_
 
 
 cdef int pointer_device_gated(uintptr_t address, int* out_device) noexcept nogil:
@@ -280,7 +290,11 @@ cdef int memory_alloc(int device, size_t size, uintptr_t* out_address) noexcept 
 
 
 cdef int make_plain(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef Range plain = range_of(PLAIN, device, 0, size)
+    return make_mapping(PLAIN, device, size, out_address)
+
+
+cdef int make_mapping(int kind, int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef Range plain = range_of(kind, device, 0, size)
     cdef size_t unit = PAGE if size >= 1 << 20 else 4096
     cdef int code
     plain.charged = rounded(size, unit)
@@ -1135,3 +1149,352 @@ cdef int ipc_memory_open_gated(int device, const char* handle, uintptr_t* out_ad
 
 cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
     return close_under_work(device, address, IMPORTED, device)
+
+
+# --- CUDA arrays, textures and surfaces ----------------------------------------------------------------------
+# An array is plain memory whose address nobody is told.  A texture's handle leads kernels to a place, which says where the
+# elements are; a place is taken again, by a handle of its own, so that kernels refuse the stale one.
+
+cdef extern from "../../kernels/cuda_on_host/accelrt_texture_layout.h" nogil:
+    ctypedef struct Texture "accelrt_texture":
+        uint64_t handle
+        char* bytes
+        uint64_t pitch
+        uint64_t slice
+        uint64_t width
+        unsigned int height
+        unsigned int depth
+        int format
+        int channels
+        unsigned int shape
+        int kind
+        int[3] address_modes
+        int filter_mode
+        unsigned int flags
+        unsigned int uses
+        float[4] border
+        Texture* next
+    uint64_t use_bits "accelrt_texture_use" (unsigned int uses) noexcept nogil
+
+cdef enum:  # limits of an H200 (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
+    MOST_LINE = 131072      # elements of a row of one or two axes
+    MOST_ROWS = 65536
+    MOST_LAYERED = 32768
+    MOST_LAYERS = 2048
+    MOST_SIDE = 16384       # of three axes
+    MOST_LINEAR = 1 << 28   # elements of linear memory
+    MOST_PITCHED_ROWS = 65000
+    MOST_PITCH = 2097120    # bytes
+    ALIGNMENT = 512
+    PITCH_ALIGNMENT = 32
+
+cdef struct HostArray:
+    ArraySpec spec
+    int device
+    uintptr_t address
+    size_t element   # bytes
+    size_t size
+
+cdef Texture* unused_places = NULL  # under the memory's lock
+
+
+# Numbers of CUdevice_attribute, from 21 and from 42 on; layers of cubemaps are faces.
+cdef int[10] limits_21 = [
+    MOST_LINE, MOST_LINE, MOST_ROWS, MOST_SIDE, MOST_SIDE, MOST_SIDE, MOST_LAYERED, MOST_LAYERED, MOST_LAYERS, ALIGNMENT,
+]
+cdef int[31] limits_42 = [
+    MOST_LAYERED, MOST_LAYERS, 1, MOST_LAYERED, MOST_LAYERED, 0, 0, 0, 0, PITCH_ALIGNMENT, MOST_LAYERED, MOST_LAYERED,
+    MOST_LAYERS - 2, MOST_LAYERED, MOST_LINE, MOST_ROWS, MOST_SIDE, MOST_SIDE, MOST_SIDE, MOST_LAYERED, MOST_LAYERS,
+    MOST_LAYERED, MOST_LAYERED, MOST_LAYERS, MOST_LAYERED, MOST_LAYERED, MOST_LAYERS - 2, MOST_LINEAR, MOST_LINE,
+    MOST_PITCHED_ROWS, MOST_PITCH,
+]
+
+
+cdef int texture_limit(int attribute) noexcept nogil:
+    if 21 <= attribute <= 30:
+        return limits_21[attribute - 21]
+    if 42 <= attribute <= 72:
+        return limits_42[attribute - 42]
+    return ALIGNMENT if attribute == 14 else 0
+
+
+cdef size_t element_size(int format, unsigned int channels) noexcept nogil:
+    # 0 for what is none.
+    cdef size_t size = 0
+    if format == FORMAT_UINT8 or format == FORMAT_INT8:
+        size = 1
+    elif format == FORMAT_UINT16 or format == FORMAT_INT16 or format == FORMAT_HALF:
+        size = 2
+    elif format == FORMAT_UINT32 or format == FORMAT_INT32 or format == FORMAT_FLOAT:
+        size = 4
+    return size * channels if channels in (1, 2, 4) else 0
+
+
+cdef bint is_shape(const ArraySpec* spec) noexcept nogil:
+    cdef bint layered = spec.flags & ARRAY_LAYERED
+    cdef size_t width = spec.width, height = spec.height, depth = spec.depth
+    if width == 0 or spec.flags & ~(ARRAY_LAYERED | ARRAY_SURFACE | ARRAY_CUBEMAP | ARRAY_GATHER):
+        return False
+    if spec.flags & ARRAY_GATHER and (height == 0 or depth or max(width, height) > MOST_LAYERED):
+        return False
+    if spec.flags & ARRAY_CUBEMAP:
+        return width == height and width <= MOST_LAYERED and (
+            depth % 6 == 0 and 0 < depth <= MOST_LAYERS if layered else depth == 6)
+    if layered:
+        return width <= MOST_LAYERED and height <= MOST_LAYERED and 0 < depth <= MOST_LAYERS
+    if depth:
+        return height > 0 and max(width, height, depth) <= MOST_SIDE
+    if height == 0 and spec.flags & ARRAY_SURFACE:
+        return width <= MOST_LAYERED
+    return width <= MOST_LINE and height <= MOST_ROWS
+
+
+cdef int array_create(int device, void* spec, uintptr_t* out_array) noexcept nogil:
+    global next_handle
+    cdef HostArray* array
+    cdef int code = permitted(device)
+    out_array[0] = 0
+    if code:
+        return code
+    array = <HostArray*>calloc(1, sizeof(HostArray))
+    if array == NULL:
+        return NO_HOST_MEMORY
+    array.spec, array.device = (<const ArraySpec*>spec)[0], device
+    array.element = element_size(array.spec.format, array.spec.channels)
+    array.size = array.element * array.spec.width * max(array.spec.height, <size_t>1) * max(array.spec.depth, <size_t>1)
+    code = INVALID_VALUE if array.element == 0 or not is_shape(&array.spec) else make_mapping(
+        OF_ARRAYS, device, array.size, &array.address)
+    if code:
+        free(array)
+        return code
+    lock_memory()
+    code = map_reserve(&arrays)
+    if code == 0:
+        next_handle += 16
+        out_array[0] = next_handle
+        map_insert(&arrays, out_array[0], array)
+    unlock_memory()
+    if code:
+        take_away(array.address, OF_ARRAYS, device)
+        free(array)
+    return code
+
+
+cdef HostArray* find_array(uintptr_t array, int device) noexcept nogil:
+    cdef HostArray* named = <HostArray*>map_find(&arrays, array)
+    return named if named != NULL and named.device == device else NULL
+
+
+cdef int array_spec_locked(int device, uintptr_t array, void* spec) noexcept nogil:
+    cdef const HostArray* named = find_array(array, device)
+    if named != NULL:
+        (<ArraySpec*>spec)[0] = named.spec
+    return INVALID_HANDLE if named == NULL else 0
+
+
+cdef bint is_of_array(uintptr_t address) noexcept nogil:
+    cdef const Range* range_
+    lock_memory()
+    range_ = containing(memory, address)
+    unlock_memory()
+    return range_ != NULL and range_.kind == OF_ARRAYS
+
+
+cdef bint is_in_use(uintptr_t texture, const HostArray* array) noexcept nogil:
+    # Whether queued work names a texture, or an array or a texture of it; as of all memory that goes, it is counted.
+    global takings
+    cdef size_t index
+    cdef const Texture* each
+    cdef bint named = False
+    lock()
+    lock_memory()
+    if working != NULL and array == NULL:
+        named = queue_names(texture, 1)
+    elif working != NULL:
+        named = queue_names(array.address, array.size)
+        for index in range(textures.capacity):
+            each = <const Texture*>textures.slots[index].value
+            named = named or each != NULL and <uintptr_t>each.bytes == array.address and queue_names(each.handle, 1)
+    unlock_memory()
+    takings += named
+    unlock()
+    return named
+
+
+cdef int array_destroy(int device, uintptr_t array) noexcept nogil:
+    # Waits where work names it, which the host device survives so.
+    cdef HostArray* named
+    cdef int code = permitted(device)
+    if code:
+        return code
+    lock_memory()
+    named = find_array(array, device)
+    if named != NULL:
+        map_remove(&arrays, array)
+    unlock_memory()
+    if named == NULL:
+        return INVALID_HANDLE
+    if is_in_use(0, named):
+        quiet(device)
+    take_away(named.address, OF_ARRAYS, device)
+    free(named)
+    return 0
+
+
+cdef inline bint is_within(size_t start, size_t count, size_t most) noexcept nogil:
+    return count <= most and start <= most - count
+
+
+cdef int locate(const Place* place, const ArrayCopy* box, int device, uintptr_t* out_address, size_t* out_pitch,
+                size_t* out_lines) noexcept nogil:
+    # Where a side of a copy begins, under the lock.
+    cdef const HostArray* array
+    cdef size_t pitch = place.pitch, lines = place.lines
+    out_address[0] = place.address
+    if place.kind == PLACE_ARRAY:
+        array = find_array(place.array, device)
+        if array == NULL:
+            return INVALID_VALUE
+        lines, pitch = max(array.spec.height, <size_t>1), array.spec.width * array.element
+        if place.x % array.element or box.width % array.element or not (
+                is_within(place.x, box.width, pitch) and is_within(place.y, box.height, lines)
+                and is_within(place.z, box.depth, max(array.spec.depth, <size_t>1))):
+            return INVALID_VALUE
+        out_address[0] = array.address
+    elif place.kind != PLACE_MEMORY:
+        return INVALID_VALUE
+    out_address[0] += (place.z * lines + place.y) * pitch + place.x
+    out_pitch[0], out_lines[0] = pitch, lines
+    return 0
+
+
+cdef int array_copy_gated(int device, uintptr_t stream, void* copy) noexcept nogil:
+    cdef const ArrayCopy* box = <const ArrayCopy*>copy
+    cdef Work work
+    cdef uintptr_t dst = 0, src = 0
+    cdef size_t dst_pitch = 0, dst_lines = 0, src_pitch = 0, src_lines = 0
+    cdef int code
+    if box.width == 0 or box.height == 0 or box.depth == 0:
+        return 0
+    lock_memory()
+    code = locate(&box.dst, box, device, &dst, &dst_pitch, &dst_lines)
+    if code == 0:
+        code = locate(&box.src, box, device, &src, &src_pitch, &src_lines)
+    unlock_memory()
+    if code == 0:
+        code = prepare_copy_3d(
+            &work, dst, dst_pitch, dst_lines, src, src_pitch, src_lines, box.width, box.height, box.depth)
+    if code == 0:
+        lock()
+        code = put_in(find_stream(device, stream), &work, NULL, NULL)
+        unlock()
+    return code
+
+
+cdef int read_array(const Resource* resource, int device, bint surface, Texture* texture) noexcept nogil:
+    cdef const HostArray* array
+    cdef int code = INVALID_VALUE
+    lock_memory()
+    array = find_array(resource.source, device)
+    if array != NULL and (not surface or array.spec.flags & ARRAY_SURFACE):
+        texture.bytes, texture.width = <char*>array.address, array.spec.width
+        texture.height, texture.depth = <unsigned int>array.spec.height, <unsigned int>array.spec.depth
+        texture.format, texture.channels, texture.shape = array.spec.format, array.spec.channels, array.spec.flags
+        texture.pitch = array.spec.width * array.element
+        texture.slice = texture.pitch * max(array.spec.height, <size_t>1)
+        code = 0
+    unlock_memory()
+    return code
+
+
+cdef int read_linear(const Resource* resource, Texture* texture) noexcept nogil:
+    # Linear memory, or rows of it.
+    cdef size_t element = element_size(resource.format, resource.channels), size = resource.width
+    if element == 0 or resource.source % ALIGNMENT:
+        return INVALID_VALUE
+    texture.bytes, texture.format, texture.channels = <char*>resource.source, resource.format, resource.channels
+    texture.width = resource.width // element
+    if resource.kind == RESOURCE_ROWS:
+        if not 0 < resource.width <= MOST_LINE or not 0 < resource.height <= MOST_PITCHED_ROWS or (
+                resource.pitch % PITCH_ALIGNMENT or not resource.width * element <= resource.pitch <= MOST_PITCH):
+            return INVALID_VALUE
+        texture.width, texture.height, texture.pitch = resource.width, <unsigned int>resource.height, resource.pitch
+        size = (resource.height - 1) * resource.pitch + resource.width * element
+    elif resource.kind != RESOURCE_LINEAR or not 0 < texture.width <= MOST_LINEAR:
+        return INVALID_VALUE
+    return INVALID_VALUE if owner_of(resource.source, size) == UNKNOWN_MEMORY else 0
+
+
+cdef bint is_sampling(const Sampling* sampling) noexcept nogil:
+    cdef int axis
+    for axis in range(3):
+        if not ADDRESS_WRAP <= sampling.address_modes[axis] <= ADDRESS_BORDER:
+            return False
+    return 0 <= sampling.filter_mode <= 1
+
+
+cdef int texture_create(int device, void* resource, void* sampling, uintptr_t* out_texture) noexcept nogil:
+    global unused_places
+    cdef const Sampling* sampled = <const Sampling*>sampling
+    cdef const Resource* read = <const Resource*>resource
+    cdef Texture described
+    cdef Texture* texture
+    cdef int code = permitted(device)
+    out_texture[0] = 0
+    if code:
+        return code
+    memset(&described, 0, sizeof(Texture))
+    if sampled != NULL:
+        if not is_sampling(sampled):
+            return INVALID_VALUE
+        described.address_modes, described.border = sampled.address_modes, sampled.border
+        described.filter_mode, described.flags = sampled.filter_mode, sampled.flags
+    described.kind = read.kind
+    if read.kind == RESOURCE_ARRAY:
+        code = read_array(read, device, sampled == NULL, &described)
+    else:
+        code = INVALID_VALUE if sampled == NULL else read_linear(read, &described)
+    if code:
+        return code
+    lock_memory()
+    code = map_reserve(&textures)
+    texture = unused_places
+    if code == 0 and texture == NULL:
+        texture = <Texture*>calloc(1, sizeof(Texture))
+        code = NO_HOST_MEMORY if texture == NULL else 0
+    elif code == 0:
+        unused_places = texture.next
+    if code == 0:
+        described.uses = texture.uses + 1
+        described.handle = use_bits(described.uses) | <uintptr_t>texture
+        texture[0] = described
+        out_texture[0] = described.handle
+        map_insert(&textures, described.handle, texture)
+    unlock_memory()
+    return code
+
+
+cdef int texture_destroy(int device, uintptr_t texture, bint surface) noexcept nogil:
+    global unused_places
+    cdef Texture* named
+    cdef int code = permitted(device)
+    if code:
+        return code
+    if is_in_use(texture, NULL):
+        quiet(device)
+    lock_memory()
+    named = <Texture*>map_find(&textures, texture)
+    if named == NULL:
+        code = INVALID_VALUE
+    else:
+        map_remove(&textures, texture)
+        named.handle, named.next = 0, unused_places
+        unused_places = named
+    unlock_memory()
+    return code
+
+
+cdef void count_arrays(size_t* out_arrays, size_t* out_textures) noexcept nogil:
+    lock_memory()
+    out_arrays[0], out_textures[0] = arrays.count, textures.count
+    unlock_memory()

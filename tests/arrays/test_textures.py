@@ -1,0 +1,485 @@
+"""CUDA arrays, textures and surfaces as objects: arguments, copies, figures, ends.
+
+Kernels that read them are in tests/compiler/test_texture_kernels.py.
+"""
+
+import gc
+import os
+import struct
+import threading
+
+import numpy as np
+import pytest
+from child import in_own_process
+from device_arrays import read, to_device
+
+import accelrt
+from accelrt.arrays import textures
+from accelrt.testing import Gate, live_objects
+
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+SHAPES = [
+    ((13,), {}),
+    ((5, 7), {}),
+    ((3, 5, 7), {}),
+    ((3, 7), {"layered": True}),
+    ((3, 5, 7), {"layered": True}),
+]
+SHAPES += [
+    ((6, 4, 4), {"cubemap": True}),
+    ((12, 4, 4), {"cubemap": True, "layered": True}),
+    ((5, 7), {"surface": True}),
+]
+
+
+def numbers(shape, dtype="float32"):
+    return np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+
+
+# --- copies -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "kinds"), SHAPES)
+@pytest.mark.parametrize("place", ["ordinary", "pinned", "device"])
+def test_elements_come_back_from_where_they_were_put(shape, kinds, place):
+    values = numbers(shape)
+    with accelrt.CUDAArray(shape, "float32", **kinds) as array:
+        assert (array.shape, array.dtype, array.channels) == (shape, np.float32, 1)
+        assert array.nbytes == values.nbytes
+        make = {"ordinary": np.array, "pinned": accelrt.asarray, "device": to_device}[place]
+        if place == "pinned":
+            source = accelrt.empty(shape, "float32", pin_memory=True)
+            source.copy_(values)
+            back = accelrt.empty(shape, "float32", pin_memory=True)
+        else:
+            source, back = make(values), make(np.zeros_like(values))
+        array.copy_from(source)
+        array.copy_to(back)
+        accelrt.synchronize()
+        assert (np.asarray(back.numpy() if hasattr(back, "numpy") else back) == values).all()
+
+
+@pytest.mark.parametrize("dtype", textures.FORMATS)
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_elements_have_one_two_or_four_values(dtype, channels):
+    shape = (4, 6) if channels == 1 else (4, 6, channels)
+    values = numbers(shape, dtype)
+    array = accelrt.CUDAArray((4, 6), dtype, channels)
+    array.copy_from(values)
+    back = np.zeros_like(values)
+    array.copy_to(back)
+    assert (back == values).all()
+
+
+def test_a_part_goes_anywhere_and_comes_from_anywhere():
+    array, image = accelrt.CUDAArray((4, 8, 16), "int16"), np.zeros((4, 8, 16), np.int16)
+    array.copy_from(image)
+    part = numbers((2, 3, 5), "int16")
+    for source in (part, to_device(part)):
+        array.copy_from(source, offset=(1, 4, 7))
+        image[1:3, 4:7, 7:12] = part
+        found = accelrt.empty((3, 8, 6), "int16")
+        array.copy_to(found, offset=(1, 0, 6))
+        assert (read(found) == image[1:, :, 6:12]).all()
+        array.copy_from(np.zeros((4, 8, 16), np.int16))
+        image[:] = 0
+
+
+@pytest.mark.parametrize("index", [np.s_[:, ::2], np.s_[::2], np.s_[::-1], np.s_[:, :5], np.s_[1:4, 2:]])
+def test_elements_that_lie_apart_are_put_together(index):
+    whole = to_device(numbers((6, 10)))
+    part = whole[index]
+    array = accelrt.CUDAArray(part.shape, "float32")
+    array.copy_from(part)
+    back = accelrt.zeros((6, 10), "float32")
+    array.copy_to(back[index])
+    wanted = np.zeros((6, 10), np.float32)
+    wanted[index] = read(whole)[index]
+    assert (read(back) == wanted).all()
+    turned = accelrt.CUDAArray((10, 6), "float32")
+    turned.copy_from(whole.transpose())
+    host = np.zeros((10, 6), np.float32)
+    turned.copy_to(host)
+    assert (host == read(whole).T).all()
+
+
+def test_copies_keep_the_order_of_their_stream():
+    stream, array, x = accelrt.Stream(), accelrt.CUDAArray((64,), "uint8"), accelrt.zeros(64, "uint8")
+    accelrt.synchronize()
+    with Gate(stream):
+        x.fill_(4, stream=stream)
+        array.copy_from(x, stream=stream, blocking=False)
+        x.fill_(5, stream=stream)
+    back = np.zeros(64, np.uint8)
+    array.copy_to(back, stream=stream)
+    assert (back == 4).all()
+
+
+def test_memory_that_dies_while_a_copy_reads_it_waits_for_the_copy():
+    stream, array = accelrt.Stream(), accelrt.CUDAArray((1 << 16,), "uint8")
+    x = accelrt.full(1 << 16, 7, "uint8")
+    accelrt.synchronize()
+    with Gate(stream):
+        array.copy_from(x, stream=stream, blocking=False)
+        address = x.ptr
+        del x
+        other = accelrt.full(1 << 16, 9, "uint8")  # of the default stream, which does not wait
+        assert other.ptr != address
+    back = np.zeros(1 << 16, np.uint8)
+    array.copy_to(back, stream=stream)
+    assert (back == 7).all()
+
+
+def test_copies_of_nothing_do_nothing():
+    array = accelrt.CUDAArray((4, 4), "float32")
+    array.copy_from(np.zeros((0, 4), np.float32))
+    array.copy_to(np.zeros((4, 0), np.float32), offset=(0, 4))
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (((), "float32"), "has 1 to 3 axes"),
+        (((1, 2, 3, 4), "float32"), "has 1 to 3 axes"),
+        (((0, 4), "float32"), "each axis has 1 element or more"),
+        (((4, -1), "float32"), "each axis has 1 element or more"),
+        (("4", "float32"), "pass an int, or 1 to 3 ints"),
+        (((4, 4), "float64"), "elements are of uint8"),
+        (((4, 4), "float32", 3), "an element has 1, 2 or 4"),
+        (((4, 4), "float32", "2"), "an element has 1, 2 or 4"),
+    ],
+)
+def test_what_is_no_array_is_refused(arguments, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        accelrt.CUDAArray(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds", "said"),
+    [
+        ((4,), {"layered": True}, "a layered array has 2 to 3 axes"),
+        ((4, 4), {"cubemap": True}, "a cubemap has 3 to 3 axes"),
+        ((6, 4, 5), {"cubemap": True}, "a cubemap has 6 faces"),
+        ((12, 4, 4), {"cubemap": True}, "a cubemap has 6 faces"),
+        ((7, 4, 4), {"cubemap": True, "layered": True}, "a cubemap has 6 faces"),
+    ],
+)
+def test_shapes_that_are_not_of_their_kind_are_refused(shape, kinds, said):
+    with pytest.raises(ValueError, match=said):
+        accelrt.CUDAArray(shape, "float32", **kinds)
+
+
+def test_what_is_too_large_says_where_the_limits_are():
+    with pytest.raises(
+        accelrt.CudaError, match=r"array_create.*shape=\(16777216,\).*maximum_texture2d_width"
+    ):
+        accelrt.CUDAArray(1 << 24, "float32")
+
+
+@pytest.mark.parametrize(
+    ("source", "offset", "said"),
+    [
+        (np.zeros((4, 5), np.float32), None, "does not lie in an array of"),
+        (np.zeros((4, 4), np.float32), (0, 1), "does not lie in an array of"),
+        (np.zeros((2, 2), np.float32), (-1, 0), "does not lie in an array of"),
+        (np.zeros((2, 2), np.float32), (1,), "pass 2 ints, one for each axis"),
+        (np.zeros(4, np.float32), None, "with as many axes"),
+        (np.zeros((4, 4), np.float64), None, "is of float64, the array of float32; convert it first"),
+        (object(), None, "pass a dtype of plain values"),
+    ],
+)
+def test_copies_that_do_not_fit_are_refused(source, offset, said):
+    array = accelrt.CUDAArray((4, 4), "float32")
+    for copy in (array.copy_from, array.copy_to):
+        with pytest.raises((ValueError, TypeError), match=said):
+            copy(source, offset=offset)
+
+
+def test_a_read_only_array_takes_no_copy():
+    array, values = accelrt.CUDAArray((4, 4), "float32"), np.zeros((4, 4), np.float32)
+    values.flags.writeable = False
+    array.copy_from(values)
+    with pytest.raises(ValueError, match="read-only"):
+        array.copy_to(values)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"address_mode": "repeat"}, "address_mode is 'repeat'; it may be wrap, clamp, mirror, border"),
+        ({"address_mode": "wrap"}, "need normalized_coords=True"),
+        ({"address_mode": ()}, "one for each of 1 to 3 axes"),
+        ({"filter_mode": "cubic"}, "it may be nearest, linear"),
+        ({"read_mode": "float"}, "it may be element_type, normalized_float"),
+        ({"read_mode": "normalized_float"}, "of integers of 8 and 16 bits; the elements are of float32"),
+        ({"border_color": (1, 2)}, "pass a float, or 4 of them"),
+        ({"border_color": "black"}, "pass a float, or 4 of them"),
+        ({"max_anisotropy": 17}, "from 0 to 16"),
+        ({"srgb": True}, "srgb is of elements of uint8"),
+        ({"channels": 2}, "channels is 2, the array has 1"),
+    ],
+)
+def test_what_a_texture_does_not_take_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        accelrt.TextureObject(accelrt.CUDAArray((4, 4), "float32"), **options)
+
+
+def test_integers_are_filtered_as_fractions_alone():
+    array = accelrt.CUDAArray((4, 4), "uint8")
+    with pytest.raises(ValueError, match=r"filter_mode is 'linear', but elements are of uint8"):
+        accelrt.TextureObject(array, filter_mode="linear")
+    accelrt.TextureObject(array, filter_mode="linear", read_mode="normalized_float").close()
+
+
+def test_memory_that_a_texture_cannot_have_is_refused():
+    rows = accelrt.zeros((4, 32), "float32")
+    for memory, said in (
+        (np.zeros(4, np.float32), "in the host's memory; copy it to a device"),
+        (rows[:, 1:], "a texture begins at a multiple of"),
+        (rows[:, ::2], "its rows have to be dense"),
+        (accelrt.zeros((4, 5), "float32"), "a texture has them at multiples of .*: make longer rows"),
+        (accelrt.zeros((2, 4, 32), "float32"), "one or two axes"),
+        (accelrt.zeros(0, "float32"), "one or two axes"),
+        (accelrt.zeros(8, "float64"), "elements are of uint8"),
+        ("text", "in the host's memory"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            accelrt.TextureObject(memory)
+    with pytest.raises(ValueError, match="read by its index, unfiltered; copy it to a CUDAArray"):
+        accelrt.TextureObject(accelrt.zeros(8, "float32"), filter_mode="linear")
+    texture = accelrt.TextureObject(accelrt.zeros((4, 8, 4), "float32"), channels=4)
+    assert texture.handle
+    assert accelrt.TextureObject(accelrt.Buffer(64)).array.dtype == np.uint8
+
+
+def test_a_surface_is_of_an_array_that_was_made_for_it():
+    with pytest.raises(ValueError, match="make it with surface=True"):
+        accelrt.SurfaceObject(accelrt.CUDAArray((4, 4), "float32"))
+    with pytest.raises(TypeError, match="pass a CUDAArray"):
+        accelrt.SurfaceObject(accelrt.zeros((4, 4)))
+
+
+# --- ends -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_closed_says_so():
+    array = accelrt.CUDAArray((4, 4), "float32", surface=True)
+    texture, surface = accelrt.TextureObject(array), accelrt.SurfaceObject(array)
+    assert 0 not in (texture.handle, surface.handle, array.handle)
+    for each in (array, texture, surface):
+        each.close()
+        each.close()
+        assert each.handle == 0
+        assert repr(each).endswith("device 0, closed>")
+    for use in (
+        lambda: array.copy_from(np.zeros((4, 4), np.float32)),
+        lambda: accelrt.TextureObject(array),
+        lambda: accelrt.SurfaceObject(array),
+    ):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    for again in (array, texture, surface):
+        with pytest.raises(TypeError, match="cannot be"):
+            again.__reduce__()
+
+
+def test_an_array_lives_as_long_as_its_textures():
+    array = accelrt.CUDAArray((4, 4), "float32")
+    texture = accelrt.TextureObject(array)
+    array.close()
+    del array
+    gc.collect()
+    assert accelrt.memory_stats()["cuda_array_bytes"] == 64
+    texture.close()
+    accelrt.synchronize()
+    assert accelrt.memory_stats()["cuda_array_bytes"] == 0
+
+
+def test_figures_count_arrays_until_they_are_gone():
+    before = accelrt.memory_stats().get("cuda_array_bytes", 0)
+    stream, array = accelrt.Stream(), accelrt.CUDAArray((1024, 1024), "float32")
+    assert accelrt.memory_stats()["cuda_array_bytes"] == before + (4 << 20)
+    x = accelrt.zeros((1024, 1024), "float32")
+    accelrt.synchronize()
+    with Gate(stream):
+        array.copy_from(x, stream=stream, blocking=False)
+        array.close()
+        assert accelrt.memory.memory_stat("cuda_array_bytes") == before + (4 << 20)
+    accelrt.synchronize()
+    accelrt.CUDAArray((4, 4), "float32").close()  # by which what is left over goes
+    assert accelrt.memory.memory_stat("cuda_array_bytes") == before
+
+
+@pytest.mark.host
+def test_a_refusal_tells_of_arrays_and_an_array_takes_what_is_cached():
+    total = accelrt.get_device_properties(0).total_memory
+    cached = accelrt.Buffer(total * 3 // 4)
+    cached.free()
+    array = accelrt.CUDAArray((total // 2 >> 14, 4096), "float32")  # more than is left beside the cache
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"CUDA arrays have .* beside it") as told:
+        accelrt.Buffer(total)
+    assert told.value.used_by_others == 0
+    with pytest.raises(accelrt.OutOfMemoryError, match="array_create"):
+        accelrt.CUDAArray((total // 2 >> 14, 4096), "float32", 4)
+    array.close()
+
+
+@in_own_process(printing="told\n" * 4)
+def test_refused_calls_leave_nothing_behind():
+    accelrt.testing.use_device("host")
+    before, values = live_objects(), np.zeros((4, 4), np.float32)
+    for row in ("array_create", "texture_create", "array_copy"):
+        with accelrt.testing.failing(rows=[row]), pytest.raises(accelrt.CudaError, match=row):
+            array = accelrt.CUDAArray((4, 4), "float32")
+            array.copy_from(values)
+            accelrt.TextureObject(array)
+        print("told")
+    array = accelrt.CUDAArray((4, 4), "float32")
+    texture = accelrt.TextureObject(array)
+    with accelrt.testing.failing(rows=["texture_destroy"]):
+        texture.close()
+    assert live_objects()["textures"] == before["textures"] + 1
+    array.close()
+    accelrt.synchronize()  # it is tried again
+    gc.collect()
+    accelrt.host_empty_cache()
+    after = live_objects()
+    assert [after[kind] - before[kind] for kind in ("arrays", "textures")] == [0, 0]
+    print("told")
+
+
+def test_arrays_come_and_go_beside_a_capture():
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+    x = accelrt.zeros(64)
+    accelrt.synchronize()
+    with accelrt.graph(graph, stream=stream):
+        array = accelrt.CUDAArray((4, 4), "float32")
+        texture = accelrt.TextureObject(array)
+        del array, texture
+        gc.collect()
+        x.fill_(1)
+    graph.replay()
+    accelrt.synchronize()
+    assert (read(x) == 1).all()
+
+
+def test_threads_close_what_others_copy_into():
+    stream, x = accelrt.Stream(), accelrt.zeros((64, 64), "float32")
+    accelrt.synchronize()
+    refused, errors = [], []
+
+    def work(array):
+        try:
+            for _ in range(50):
+                array.copy_from(x, stream=stream, blocking=False)
+                accelrt.TextureObject(array).close()
+        except ValueError as error:
+            refused.append(str(error))
+        except Exception as error:
+            errors.append(error)
+
+    for _ in range(10):
+        array = accelrt.CUDAArray((64, 64), "float32")
+        threads = [threading.Thread(target=work, args=(array,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        array.close()
+        for thread in threads:
+            thread.join()
+    stream.synchronize()
+    accelrt.synchronize()
+    assert not errors
+    assert all("closed" in text for text in refused)
+    if ON_HOST:
+        assert live_objects()["arrays"] == live_objects()["textures"] == 0
+
+
+@in_own_process(printing="told\n")
+def test_a_forked_child_has_none_of_them():
+    array = accelrt.CUDAArray((4, 4), "float32")
+    texture = accelrt.TextureObject(array)
+    child = os.fork()
+    if child == 0:
+        try:
+            array.copy_from(np.zeros((4, 4), np.float32))
+        except accelrt.ForkedError:
+            texture.close()
+            del array, texture
+            gc.collect()
+            print("told", flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    array.copy_from(np.ones((4, 4), np.float32))
+
+
+# --- others' arrays, and the structs -----------------------------------------------------------------------
+
+
+def test_an_array_that_another_library_made_is_used_and_left_to_it():
+    theirs = accelrt.CUDAArray((3, 4, 5), "uint8", 2, layered=True)
+    array = accelrt.CUDAArray.from_handle(theirs.handle, theirs)
+    assert (array.shape, array.dtype, array.channels, array.layered) == ((3, 4, 5), np.uint8, 2, True)
+    values = numbers((3, 4, 5, 2), "uint8")
+    array.copy_from(values)
+    array.close()
+    back = np.zeros_like(values)
+    theirs.copy_to(back)
+    assert (back == values).all()
+    if ON_HOST:
+        with pytest.raises(accelrt.CudaError, match="array_spec"):
+            accelrt.CUDAArray.from_handle(12345, None)
+    with pytest.raises(TypeError):
+        accelrt.CUDAArray.from_handle("handle", None)
+
+
+def test_the_structs_are_laid_out_as_cudas():
+    driver = pytest.importorskip("cuda.bindings.driver")
+    import ctypes
+
+    def raw(made, size):
+        return ctypes.string_at(made.getPtr(), size)
+
+    spec = driver.CUDA_ARRAY3D_DESCRIPTOR()
+    spec.Width, spec.Height, spec.Depth, spec.NumChannels, spec.Flags = 7, 5, 3, 4, 9
+    spec.Format = driver.CUarray_format.CU_AD_FORMAT_HALF
+    packed = textures.SPEC.pack(7, 5, 3, textures.FORMATS["float16"], 4, textures.LAYERED | textures.GATHER)
+    assert raw(spec, len(packed)) == packed
+    linear = driver.CUDA_RESOURCE_DESC()
+    linear.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_PITCH2D
+    rows = linear.res.pitch2D
+    rows.devPtr, rows.numChannels, rows.width, rows.height, rows.pitchInBytes = (
+        driver.CUdeviceptr(512),
+        2,
+        6,
+        4,
+        96,
+    )
+    rows.format = driver.CUarray_format.CU_AD_FORMAT_SIGNED_INT16
+    packed = textures.RESOURCE.pack(textures.OF_ROWS, 512, textures.FORMATS["int16"], 2, 6, 4, 96)
+    assert raw(linear, len(packed)) == packed
+    sampling = driver.CUDA_TEXTURE_DESC()
+    modes = driver.CUaddress_mode
+    sampling.addressMode = [
+        modes.CU_TR_ADDRESS_MODE_BORDER,
+        modes.CU_TR_ADDRESS_MODE_CLAMP,
+        modes.CU_TR_ADDRESS_MODE_WRAP,
+    ]
+    sampling.filterMode, sampling.flags = driver.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR, 3
+    sampling.maxAnisotropy, sampling.borderColor = 4, [1.0, 2.0, 3.0, 4.0]
+    packed = textures.SAMPLING.pack(3, 1, 0, 1, 3, 4, 0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0)
+    assert raw(sampling, len(packed)) == packed
+    copy = driver.CUDA_MEMCPY3D()
+    names = ("XInBytes", "Y", "Z", "LOD", "MemoryType", "Host", "Device", "Array", None, "Pitch", "Height")
+    values = (1, 2, 3, 0, driver.CUmemorytype.CU_MEMORYTYPE_ARRAY, 0, 5, driver.CUarray(6), None, 7, 8)
+    for side in ("src", "dst"):
+        for name, value in zip(names, values, strict=True):
+            if name and name != "Host":
+                setattr(copy, side + name, value)
+    copy.WidthInBytes, copy.Height, copy.Depth = 9, 10, 11
+    one = (1, 2, 3, 0, 3, 0, 5, 6, 0, 7, 8)
+    side = "QQQQi4xQQQQQQ"
+    packed = struct.pack(f"={side}{side}QQQ", *one, *one, 9, 10, 11)  # as tests/contract packs it
+    assert raw(copy, len(packed)) == packed

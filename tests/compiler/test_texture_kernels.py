@@ -1,0 +1,397 @@
+"""Kernels that read textures and write surfaces, against CUDA's programming guide, "Texture Fetching"."""
+
+import gc
+import os
+import weakref
+
+import numpy as np
+import pytest
+from child import in_child, tell_loss
+from device_arrays import read, to_device
+
+import accelrt
+from accelrt.testing import Gate, live_objects
+
+ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
+pytestmark = [] if ON_HOST else [pytest.mark.nvrtc]
+
+SOURCE = r"""
+#define AT const int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
+typedef cudaTextureObject_t Texture;
+extern "C" __global__ void one(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex1D<float>(t, x[i]);
+}
+extern "C" __global__ void two(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex2D<float>(t, x[i], x[n + i]);
+}
+extern "C" __global__ void three(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex3D<float>(t, x[i], x[n + i], x[2 * n + i]);
+}
+extern "C" __global__ void layers(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex2DLayered<float>(t, x[i], x[n + i], (int)x[2 * n + i]);
+}
+extern "C" __global__ void cube(Texture t, const float* x, float* out, int n) {
+    AT out[i] = texCubemap<float>(t, x[i], x[n + i], x[2 * n + i]);
+}
+extern "C" __global__ void linear(Texture t, int* out, int n) { AT out[i] = tex1Dfetch<int>(t, i - 2); }
+extern "C" __global__ void colours(Texture t, float* out, int n) {
+    AT float4 c = tex2D<float4>(t, i + 0.5f, 0.5f);
+    out[4 * i] = c.x, out[4 * i + 1] = c.y, out[4 * i + 2] = c.z, out[4 * i + 3] = c.w;
+}
+extern "C" __global__ void wholes(Texture t, int* out, int n) {
+    AT short2 c = tex2D<short2>(t, i + 0.5f, 0.5f);
+    out[2 * i] = c.x, out[2 * i + 1] = c.y;
+}
+extern "C" __global__ void write(cudaSurfaceObject_t s, int w, int n) {
+    AT int x = i % w, y = i / w;
+    float before;
+    surf2Dread(&before, s, x * 4, y);
+    surf2Dwrite(before + 100.0f * y + x, s, x * 4, y);
+    surf2Dwrite(-1.0f, s, -4, y, cudaBoundaryModeZero);
+}
+"""
+MODES = ["clamp", "border", "wrap", "mirror"]
+BORDER = 0.5
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    module = accelrt.compile(SOURCE)
+    return lambda name, signature="": module.function(
+        name, signature or "cudaTextureObject_t t, const float* x, float* out, int n"
+    )
+
+
+def launch(kernel, texture, places, shape=None, dtype=np.float32, *, stream=None):
+    """What a kernel reads at places, whose first axis is that of the coordinates."""
+    count = places.shape[-1]
+    x, out = to_device(places.astype(np.float32)), accelrt.zeros(shape or (count,), dtype)
+    kernel[-(-count // 64), 64, stream](texture, x, out, count)
+    accelrt.synchronize()
+    return read(out)
+
+
+def coordinates(values, length, mode, normalized, linear):
+    """Indices of two elements, whether each is outside, and how much of the second there is."""
+    x = values.astype(np.float64)
+    if mode == "wrap":
+        x = x - np.floor(x)
+    if mode == "mirror":
+        whole = np.floor(x)
+        x = np.where(whole % 2, 1 - (x - whole), x - whole)
+    if normalized:
+        x = x * length
+    if linear:
+        x = x - 0.5
+    first = np.floor(x).astype(int)
+    share = np.round((x - first) * 256) / 256 if linear else np.zeros_like(x)
+    sides = []
+    for index in (first, first + 1):
+        outside = (index < 0) | (index >= length)
+        held = index % length if mode == "wrap" else np.clip(index, 0, length - 1)
+        sides.append((held, outside & (mode == "border")))
+    return sides, share
+
+
+def expected(image, places, mode="clamp", normalized=False, linear=False):
+    """The same in NumPy, of any number of axes; places are the innermost axis's first."""
+    axes = [
+        coordinates(values, length, mode, normalized, linear)
+        for values, length in zip(places, image.shape[::-1], strict=True)
+    ]
+    total = np.zeros(places.shape[-1])
+    for corner in np.ndindex(*(2,) * len(axes)):
+        share, outside, index = np.ones(places.shape[-1]), False, []
+        for (sides, second), side in zip(axes, corner, strict=True):
+            share = share * (second if side else 1 - second)
+            index.append(sides[side][0])
+            outside = outside | sides[side][1]
+        total += np.where(share > 0, share * np.where(outside, BORDER, image[tuple(index[::-1])]), 0)
+    return total
+
+
+def close(found, wanted, linear):
+    """A GPU's fraction has 8 bits too, of which the last may be rounded otherwise."""
+    assert np.abs(found - wanted).max() <= (1e-6 if ON_HOST else 1 / 128 if linear else 0)
+
+
+@pytest.mark.parametrize("filter_mode", ["nearest", "linear"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("name", "shape"), [("one", (13,)), ("two", (5, 9)), ("three", (3, 4, 6))])
+def test_elements_are_found_and_filtered_along_every_axis(kernels, name, shape, mode, filter_mode):
+    random = np.random.default_rng(7)
+    image = random.random(shape, np.float32)
+    array = accelrt.CUDAArray(shape, "float32")
+    array.copy_from(image)
+    linear = filter_mode == "linear"
+    for normalized in {True, mode in ("wrap", "mirror")}:
+        reach = np.array([1.0 if normalized else length for length in shape[::-1]])[:, None]
+        # Between the places where the nearest element changes, or the last bit of a fraction.
+        places = np.round((random.random((len(shape), 500)) * 3 - 1) * reach * 128) / 128 + 1 / 1024
+        texture = accelrt.TextureObject(
+            array,
+            filter_mode=filter_mode,
+            address_mode=mode,
+            normalized_coords=normalized,
+            border_color=BORDER,
+        )
+        close(
+            launch(kernels(name), texture, places), expected(image, places, mode, normalized, linear), linear
+        )
+
+
+def test_layers_are_chosen_and_not_filtered(kernels):
+    image = np.random.default_rng(3).random((4, 5, 6), np.float32)
+    array = accelrt.CUDAArray(image.shape, "float32", layered=True)
+    array.copy_from(image)
+    texture = accelrt.TextureObject(array, filter_mode="linear")
+    places = np.random.default_rng(4).random((2, 200)) * [[6], [5]]
+    layer = np.random.default_rng(5).integers(0, 4, 200)
+    found = launch(kernels("layers"), texture, np.concatenate([places, layer[None]]))
+    wanted = np.array(
+        [
+            expected(image[each], places[:, [index]].astype(np.float32), linear=True)[0]
+            for index, each in enumerate(layer)
+        ]
+    )
+    close(found, wanted, True)
+
+
+def test_a_cubes_faces_are_found_by_direction(kernels):
+    array = accelrt.CUDAArray((6, 2, 2), "float32", cubemap=True)
+    array.copy_from(np.arange(24, dtype=np.float32).reshape(6, 2, 2))
+    texture = accelrt.TextureObject(array)
+    towards = np.array(
+        [[9, 1, -2], [-9, 1, -2], [1, 9, -2], [1, -9, -2], [1, -2, 9], [1, -2, -9]], np.float32
+    )
+    # By the guide: s and t are (-z, -y), (z, -y), (x, z), (x, -z), (x, -y), (-x, -y).
+    signs = [(2, -1), (-2, -1), (1, -2), (1, 2), (1, 2), (-1, 2)]
+    wanted = [4 * face + 2 * (t > 0) + (s > 0) for face, (s, t) in enumerate(signs)]
+    assert launch(kernels("cube"), texture, towards.T).tolist() == wanted
+
+
+def test_linear_memory_is_read_by_its_index(kernels):
+    values = to_device(np.arange(1, 9, dtype=np.int32))
+    texture = accelrt.TextureObject(values)
+    out = accelrt.zeros(12, np.int32)
+    kernels("linear", "cudaTextureObject_t t, int* out, int n")[1, 12](texture, out, 12)
+    assert read(out).tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0]
+
+
+def test_rows_of_memory_are_filtered(kernels):
+    rows = to_device(np.random.default_rng(0).random((7, 32)).astype(np.float32))
+    part = rows[:, :21]
+    places = np.random.default_rng(1).random((2, 100)) * [[21], [7]]
+    texture = accelrt.TextureObject(part, filter_mode="linear")
+    wanted = expected(read(rows)[:, :21], places.astype(np.float32), linear=True)
+    close(launch(kernels("two"), texture, places), wanted, True)
+
+
+def test_integers_are_read_as_fractions_or_as_they_are(kernels):
+    image = np.array([[[0, 51, 255, 204], [255, 0, 102, 255]]], np.uint8)
+    array = accelrt.CUDAArray((1, 2), "uint8", channels=4)
+    array.copy_from(image)
+    for srgb in (False, True):
+        texture = accelrt.TextureObject(array, read_mode="normalized_float", srgb=srgb)
+        out = accelrt.zeros(8, np.float32)
+        kernels("colours", "cudaTextureObject_t t, float* out, int n")[1, 2](texture, out, 2)
+        wanted = image.reshape(2, 4) / 255
+        if srgb:
+            colours = wanted[:, :3]
+            wanted[:, :3] = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+        assert np.abs(read(out).reshape(2, 4) - wanted).max() < (1e-6 if not srgb or ON_HOST else 1e-2)
+    pairs = np.array([[[-3, 7], [32767, -32768]]], np.int16)
+    array = accelrt.CUDAArray((1, 2), "int16", channels=2)
+    array.copy_from(pairs)
+    out = accelrt.zeros(4, np.int32)
+    kernels("wholes", "cudaTextureObject_t t, int* out, int n")[1, 2](accelrt.TextureObject(array), out, 2)
+    assert read(out).tolist() == pairs.ravel().tolist()
+
+
+def test_half_floats_are_widened(kernels):
+    values = np.array([[0, 1, -2.5, 65504, 6e-8, np.inf]], np.float16)
+    array = accelrt.CUDAArray(values.shape, "float16")
+    array.copy_from(values)
+    places = np.stack([np.arange(6) + 0.5, np.full(6, 0.5)])
+    assert (
+        launch(kernels("two"), accelrt.TextureObject(array), places) == values[0].astype(np.float32)
+    ).all()
+
+
+def test_a_surface_is_written_where_it_is(kernels):
+    image = np.random.default_rng(0).random((5, 7), np.float32)
+    with accelrt.CUDAArray((5, 7), "float32", surface=True) as array:
+        array.copy_from(image)
+        with accelrt.SurfaceObject(array) as surface:
+            kernels("write", "cudaSurfaceObject_t s, int w, int n")[1, 64](surface, 7, 35)
+        found = np.zeros_like(image)
+        array.copy_to(found)
+    y, x = np.mgrid[:5, :7]
+    assert (found == image + (100 * y + x).astype(np.float32)).all()
+
+
+# --- lifetimes ---------------------------------------------------------------------------------
+
+
+def a_texture(value=1.0):
+    array = accelrt.CUDAArray((4, 4), "float32")
+    array.copy_from(np.full((4, 4), value, np.float32))
+    return array, accelrt.TextureObject(array)
+
+
+PLACES = np.full((2, 8), 1.5, np.float32)
+
+
+def test_a_texture_that_is_closed_stays_until_the_work_is_past(kernels):
+    kernel, stream = kernels("two"), accelrt.Stream()
+    array, texture = a_texture(3.0)
+    x, out = to_device(PLACES), accelrt.zeros(8, np.float32)
+    accelrt.synchronize()
+    with Gate(stream):
+        kernel[1, 8, stream](texture, x, out, 8)
+        texture.close()
+        array.close()
+        del array, texture
+        if ON_HOST:
+            assert live_objects()["textures"] == live_objects()["arrays"] == 1
+    stream.synchronize()
+    assert (read(out) == 3).all()
+    accelrt.synchronize()
+    if ON_HOST:
+        assert live_objects()["textures"] == live_objects()["arrays"] == 0
+
+
+def test_a_graph_keeps_what_it_reads_although_it_is_closed(kernels):
+    kernel, stream, graph = kernels("two"), accelrt.Stream(), accelrt.CUDAGraph()
+    array, texture = a_texture(5.0)
+    x, out = to_device(PLACES), accelrt.zeros(8, np.float32)
+    accelrt.synchronize()
+    with accelrt.graph(graph, stream=stream):
+        kernel[1, 8, stream](texture, x, out, 8)
+    texture.close()
+    array.close()
+    del array, texture
+    for _ in range(2):
+        out.fill_(0)
+        accelrt.synchronize()
+        graph.replay()
+        assert (read(out) == 5).all()
+    graph.reset()
+    accelrt.synchronize()
+    if ON_HOST:
+        assert live_objects()["textures"] == live_objects()["arrays"] == 0
+
+
+def test_copies_of_arrays_are_captured_with_what_they_copy():
+    graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
+    array, x = accelrt.CUDAArray((4, 8), "float32"), to_device(np.zeros((4, 8), np.float32))
+    host = np.ones((4, 8), np.float32)
+    with accelrt.graph(graph, stream=stream):
+        with pytest.raises(ValueError, match=r"ordinary host memory, which no capture copies"):
+            array.copy_from(host, blocking=False)
+        array.copy_from(x, blocking=False)
+    for value in (2, 3):
+        x.fill_(value)
+        accelrt.synchronize()
+        graph.replay()
+        accelrt.synchronize()
+        array.copy_to(host)
+        assert (host == value).all()
+    kept = weakref.ref(array)
+    del array
+    gc.collect()
+    graph.replay()
+    accelrt.synchronize()
+    assert kept() is None
+    graph.reset()
+
+
+def test_a_texture_of_memory_uses_it_as_the_memory_itself_does(kernels):
+    kernel = kernels("two")
+    values = accelrt.zeros((4, 32), np.float32)
+    texture = accelrt.TextureObject(values)
+    held = weakref.ref(values.base)
+    assert texture.array is values
+    x, out = to_device(PLACES), accelrt.zeros(8, np.float32)
+    kernel[1, 8](texture, x, out, 8)
+    base = values.base
+    del values
+    gc.collect()
+    assert held() is not None  # the texture keeps it
+    accelrt.synchronize()
+    base.free()
+    with pytest.raises(ValueError, match=r"argument 0 of kernel 'two' is .* that was freed"):
+        kernel[1, 8](texture, x, out, 8)
+
+
+def test_memory_that_sleeps_is_refused(kernels):
+    pool = accelrt.memory.MemPool()
+    with accelrt.memory.use_mem_pool(pool):
+        values = accelrt.zeros((4, 512), np.float32)
+    texture = accelrt.TextureObject(values)
+    x, out = to_device(PLACES), accelrt.zeros(8, np.float32)
+    accelrt.synchronize()
+    pool.sleep()
+    with pytest.raises(accelrt.SleepingMemoryError):
+        kernels("two")[1, 8](texture, x, out, 8)
+    pool.wake()
+    kernels("two")[1, 8](texture, x, out, 8)
+    accelrt.synchronize()
+
+
+def test_what_a_kernel_does_not_take_is_refused(kernels):
+    kernel = kernels("two")
+    array, texture = a_texture()
+    x, out = to_device(PLACES), accelrt.zeros(8, np.float32)
+    with pytest.raises(
+        TypeError, match=r"argument 0 .* is a CUDAArray; .* by a TextureObject or a SurfaceObject of it"
+    ):
+        kernel[1, 8](array, x, out, 8)
+    with pytest.raises(
+        TypeError, match=r"argument 1 .* is a TextureObject; .* its parameter is a cudaTextureObject_t"
+    ):
+        kernel[1, 8](texture, texture, out, 8)
+    texture.close()
+    texture.close()
+    with pytest.raises(ValueError, match="argument 0 of kernel 'two' is a TextureObject that was closed"):
+        kernel[1, 8](texture, x, out, 8)
+    if accelrt.device_count() > 1:
+        other = accelrt.TextureObject(accelrt.CUDAArray((4, 4), "float32", device=1))
+        with pytest.raises(ValueError, match="on device 1"):
+            kernel[1, 8](other, x, out, 8)
+
+
+def name_a_stale_handle():
+    kernel = accelrt.compile(SOURCE).function("two")
+    texture = accelrt.TextureObject(accelrt.CUDAArray((4, 4), "float32"))
+    handle = np.uint64(texture.handle)
+    texture.close()
+    x, out = accelrt.zeros((2, 8), np.float32), accelrt.zeros(8, np.float32)
+    tell_loss(lambda: kernel[1, 8](handle, x, out, np.int32(8)))
+
+
+@pytest.mark.host
+def test_a_stale_handle_fails_the_kernel():
+    printed = in_child(name_a_stale_handle)
+    assert "a texture or a surface is used that was destroyed" in printed
+    assert "told LAUNCH_FAILED" in printed
+
+
+def write_outside(mode):
+    source = """
+    extern "C" __global__ void k(cudaSurfaceObject_t s, int at) { surf2Dwrite(1.0f, s, at, 0MODE); }
+    """.replace("MODE", mode)
+    array = accelrt.CUDAArray((1, 4), "float32", surface=True)
+    array.copy_from(np.zeros((1, 4), np.float32))
+    kernel = accelrt.compile(source).function("k", "cudaSurfaceObject_t s, int at")
+    tell_loss(lambda: kernel[1, 1](accelrt.SurfaceObject(array), 16))
+    found = np.zeros((1, 4), np.float32)
+    array.copy_to(found)
+    print(found.tolist())
+
+
+@pytest.mark.host
+def test_a_write_outside_of_a_surface_does_what_its_mode_says():
+    assert "told LAUNCH_FAILED" in in_child(write_outside, "")
+    assert in_child(write_outside, ", cudaBoundaryModeZero") == "[[0.0, 0.0, 0.0, 0.0]]\n"
+    assert in_child(write_outside, ", cudaBoundaryModeClamp") == "[[0.0, 0.0, 0.0, 1.0]]\n"
