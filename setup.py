@@ -107,8 +107,8 @@ memory.reservation resources.resource
 UNWALKED = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 FOR_SIZE = [
     *("-Os", "-fomit-frame-pointer"),
-    # Without Cython's short cuts to modules' globals and to bound methods' functions.
-    *("-DCYTHON_USE_DICT_VERSIONS=0", "-DCYTHON_UNPACK_METHODS=0"),
+    # Without Cython's short cuts to modules' globals, bound methods' functions and small integers' digits.
+    *("-DCYTHON_USE_DICT_VERSIONS=0", "-DCYTHON_UNPACK_METHODS=0", "-DCYTHON_USE_PYLONG_INTERNALS=0"),
 ]
 DIRECTIVES = {
     "language_level": "3",

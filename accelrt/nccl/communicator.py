@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from accelrt.devices.device import current_device, device, device_count, synchronize
 from accelrt.errors import ForkedError, NcclError
 from accelrt.nccl import process_end
-from accelrt.nccl.codes import OPERATIONS, PARTS, error_of, numbers_of
+from accelrt.nccl.codes import OPERATIONS, PARTS, WHOLE, error_of, numbers_of
 from accelrt.nccl.config import checked
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
@@ -286,7 +286,7 @@ class Communicator:
         at_root = number == self.rank
         gives = kind.root == "source" and at_root  # in place it only reads
         gets = bool(kind.target) and (kind.root != "target" or at_root)
-        is_in_place = output is None and kind.source == kind.target
+        is_in_place = output is None and kind.source == kind.target == WHOLE
         source: Any = None
         target: Any = None
         if kind.source:
@@ -299,9 +299,10 @@ class Communicator:
         writes = (target,) if target is not None else ()
         if source is target:
             reads, writes = (reads, ()) if gives else ((), writes)
-        # The array of which every rank has as many elements, as NCCL counts them.
+        # The array of which every rank has as many elements, as NCCL counts them; of parts alone, one part.
         counted = target if source is None or kind.source == PARTS else source
-        numbers = numbers_of(kind, counted.dtype, op, counted.size)
+        parts = self.size if kind.source == kind.target == PARTS else 1
+        numbers = numbers_of(kind, counted.dtype, op, counted.size // parts)
         if numbers[0]:  # without elements NCCL does nothing
             operation = Operation(self, call, worker, reads, writes, source, target, (*numbers, number))
             put(operation, perform)
@@ -315,7 +316,11 @@ class Communicator:
         if kind.source == PARTS:
             array, name, other, others = source, "input", target, "output"
         count, words = other.size, f"{others} has"
-        if PARTS in (kind.source, kind.target):
+        if kind.source == kind.target == PARTS:
+            if count % self.size:
+                words = f"{others} has {count} elements, which are no {self.size} parts of one size"
+                raise ValueError(f"{words}; pass an array of a multiple of {self.size}")
+        elif PARTS in (kind.source, kind.target):
             count, words = count * self.size, f"{self.size} {others}s have"
         if array.dtype != other.dtype:
             raise TypeError(

@@ -184,7 +184,8 @@ def reason(name: str, code: int) -> str:
     if name != "cuda":
         return f"the {name} driver did not open: {cause or text_of(code)}"
     advice = later("accelrt.devices.versions").advice_to_upgrade()
-    return f"no NVIDIA device can be used: {cause or text_of(code)}{advice}; {HOST_ADVICE}"
+    why = (cause or text_of(code)).rstrip(".")  # the text of another library may be a sentence
+    return f"no NVIDIA device can be used: {why}{advice}; {HOST_ADVICE}"
 
 
 def run_queued() -> None:

@@ -33,6 +33,7 @@ class Library:
         self.current_stream = typed(loaded, "accelrt_current_stream", integer, [integer, POINTER])
         self.version = typed(loaded, "accelrt_api_version", integer)
         self.name = typed(loaded, "accelrt_status_name", ctypes.c_char_p, [integer])
+        self.text = typed(loaded, "accelrt_status_text", ctypes.c_char_p, [integer])
         self.raise_failure = typed(loaded, "accelrt_raise_failure", integer, [integer, ctypes.c_char_p])
 
     def take(self, device, size, stream=0):
@@ -256,8 +257,13 @@ def test_an_import_that_fails_is_told_and_tried_again():
 
 @pytest.mark.skipif(not ON_HOST, reason="there is a driver")
 @in_own_process(ACCELRT_DRIVER="cuda", CUDA_VISIBLE_DEVICES="")
-def test_a_first_use_that_fails_is_a_code():
-    assert Library().take(0, 64)[0] == INIT_FAILED
+def test_a_first_use_that_fails_is_a_code_whose_text_says_where_its_error_is():
+    library = Library()
+    assert library.take(0, 64)[0] == INIT_FAILED
+    text = library.text(INIT_FAILED).decode()
+    assert "accelrt.init() raises" in text
+    with pytest.raises(RuntimeError, match="driver"):
+        accelrt.init()
 
 
 @pytest.mark.parametrize(("macro", "number"), [("VERSION", 2), ("VERSION", 0), ("REVISION", 1000)])

@@ -7,6 +7,7 @@ import pytest
 
 import accelrt
 from accelrt import nccl
+from accelrt.nccl.codes import OPERATIONS, PARTS, Kind
 
 pytestmark = pytest.mark.usefixtures("two_devices")
 TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -124,6 +125,35 @@ def test_reduce_scatter_gives_each_rank_its_part(size):
     expected = np.maximum(values(0, 2 * size), values(1, 2 * size)).reshape(2, size)
     for rank in range(2):
         np.testing.assert_array_equal(outputs[rank].numpy(), expected[rank])
+
+
+@pytest.mark.host  # of NCCL's bindings the function of the row's name is asked for
+@pytest.mark.parametrize("size", SIZES)
+def test_a_new_operation_is_a_row_and_a_method(comms, monkeypatch, size):
+    """Each rank sends each its part: rows of parts on both sides have checks and a host backend too."""
+    monkeypatch.setitem(OPERATIONS, "all_to_all", Kind(PARTS, PARTS))
+
+    def all_to_all(comm, input, output):
+        comm._call("all_to_all", input, output, None)
+
+    inputs = on_devices(2 * size)
+    outputs = [accelrt.empty(2 * size, "float32", rank) for rank in range(2)]
+    with nccl.group():
+        for rank, each in enumerate(comms):
+            all_to_all(each, inputs[rank], outputs[rank])
+    for rank, each in enumerate(comms):
+        each.synchronize()
+        parts = [values(other, 2 * size).reshape(2, size)[rank] for other in range(2)]
+        np.testing.assert_array_equal(outputs[rank].numpy(), np.concatenate(parts))
+    odd, more = (accelrt.empty(2 * size + extra, "float32", 0) for extra in (1, 2))
+    with pytest.raises(
+        ValueError, match=f"output has {2 * size + 1} elements, which are no 2 parts of one size"
+    ):
+        all_to_all(comms[0], inputs[0], odd)
+    with pytest.raises(ValueError, match=f"input has {2 * size} elements, output has {2 * size + 2}"):
+        all_to_all(comms[0], inputs[0], more)
+    with pytest.raises(TypeError, match="output"):
+        all_to_all(comms[0], inputs[0], None)
 
 
 def test_no_elements_are_no_operation(comms):
