@@ -355,8 +355,8 @@ cdef object put_descriptor(Parameters parameters, const Parameter* parameter, Py
     return put_bytes(parameters, parameter, index, argument, argument.data, packed, room)
 
 
-cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, Packed* packed, uintptr_t stream, object room):
-    # What put_plain leaves.  Answers the room, which may be a new one.
+cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, Packed* packed, uintptr_t stream,
+                     object room):  # what put_plain leaves; answers the room, which may be a new one
     cdef const Parameter* parameter = &parameters.unknown if parameters.count < 0 else &parameters.each[index]
     cdef Operand memory
     cdef char* out = <char*>&packed.values[index]
@@ -853,7 +853,8 @@ cdef class Kernel:
 
     cdef Stream stream_from(self, object stream):
         cdef Stream order = stream_of(stream, self.device_index)
-        return order if order.device_index == self.device_index else stream_for(order, self.device_index, f"kernel {self.name!r}")
+        same = order.device_index == self.device_index
+        return order if same else stream_for(order, self.device_index, f"kernel {self.name!r}")
 
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1:
         cdef Packed packed

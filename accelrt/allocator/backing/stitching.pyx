@@ -336,8 +336,7 @@ cdef enum:
     WASTE = 6                  # a reused stitched segment may be larger than the size by one part in this
     MAX_BUDGET = 65536         # the stitching budget stays within plus and minus this; an allocation earns 1
     STITCH_PRICE = 64          # besides its pages; work that reuses its segments makes fewer than one in so many allocations
-    CALL_PRICE = 12            # a call of the driver, one for each page, costs what so many allocations earn; pages fit
-                               # closely as long as it was called no more often than that
+    CALL_PRICE = 12            # a call of the driver, one a page, costs so much; pages fit closely while calls are no more
     CALL_BYTES = 1 << 19       # and once for so many reserved bytes; then a stitched segment is larger than the request
     SPILL_PARTS = 64           # by no more than one part in this, if there are such pages
     MOST_FITS = 4096           # of a heap, which then keeps no new part: every search reads them
