@@ -179,6 +179,7 @@ def tensors_of_each_allocator_end_in_the_others_time(interop, torch):
 def uninstall_beside_pools_and_captures_refuses_or_is_right(interop, torch):
     torch.cuda.init()
     turn = threading.Lock()  # torch's own allocator ends the process where a MemPool dies beside a capture
+    side = torch.cuda.Stream()  # torch has 32 in turn, so a new one each time would be another thread's
 
     def enter_pools():
         with turn:
@@ -190,7 +191,7 @@ def uninstall_beside_pools_and_captures_refuses_or_is_right(interop, torch):
 
     def capture():
         source, graph = numbers(torch, 100).cuda(), torch.cuda.CUDAGraph()
-        with turn, torch.cuda.stream(torch.cuda.Stream()):
+        with turn, torch.cuda.stream(side):
             graph.capture_begin(capture_error_mode="thread_local")
             copy = source.clone()
             graph.capture_end()
