@@ -237,16 +237,19 @@ cdef class NodeChange:
         # events, and memory of no allocator of accelrt's.
         cdef list leftover = [], things
         cdef Py_ssize_t index
-        cdef set stays = {id(thing) for things in after.things if things for thing in things}
+        cdef bint is_leftover
         for things in self.things:
             for index in range(len(things) if things else 0):
-                if isinstance(things[index], Side) or id(things[index]) in stays:
+                if isinstance(things[index], Side):
                     continue
+                is_leftover = self.kernel is None
                 if index + 1 < len(things) and isinstance(things[index + 1], Side):
-                    if note_sides([things[index + 1]], device, stream):
-                        leftover.append(things[index])
-                elif self.kernel is None:
+                    is_leftover = note_sides([things[index + 1]], device, stream)
+                if is_leftover:
                     leftover.append(things[index])
+        if leftover:  # as memory of accelrt's allocators is not
+            stays = {id(thing) for things in after.things if things for thing in things}
+            leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
 
 

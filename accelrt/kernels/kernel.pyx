@@ -586,7 +586,6 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
 
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
-# Kernel: a function that a device runs, and its launches.
 # A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
 # driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in
 # _slow or is behind a flag.
@@ -853,8 +852,8 @@ cdef class Kernel:
 
     cdef Stream stream_from(self, object stream):
         cdef Stream order = stream_of(stream, self.device_index)
-        same = order.device_index == self.device_index
-        return order if same else stream_for(order, self.device_index, f"kernel {self.name!r}")
+        return order if order.device_index == self.device_index else stream_for(
+            order, self.device_index, f"kernel {self.name!r}")
 
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1:
         cdef Packed packed

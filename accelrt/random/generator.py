@@ -271,9 +271,9 @@ class Generator:
             CompileError, CompilerNotFoundError: of the first call for a type.
         """
         chosen = _stream_of(stream, self._ordinal)
-        array = self._of_floats(out, chosen)
+        array, kind = self._of_floats(out, chosen)
         limits = _uniform_limits(array.dtype, _plain(low), _plain(high))
-        self._draw("uniform", array, _number_of(array), limits, chosen)
+        self._draw("uniform", array, _number_of(kind), limits, chosen)
         return out
 
     def normal(self, out: Any, mean: float = 0.0, std: float = 1.0, *, stream: Any = None) -> Any:
@@ -289,8 +289,8 @@ class Generator:
         rounds otherwise (accelrt/random/host_math.py).
         """
         chosen = _stream_of(stream, self._ordinal)
-        array = self._of_floats(out, chosen)
-        number = _number_of(array)
+        array, kind = self._of_floats(out, chosen)
+        number = _number_of(kind)
         self._draw("normal", array, number, _normal_values(number, _plain(mean), _plain(std)), chosen)
         return out
 
@@ -336,7 +336,7 @@ class Generator:
         array = checked_array(out, self._ordinal, chosen)
         if not 0 <= p <= 1:
             raise ValueError(f"p is {p}; a probability goes from 0 to 1")
-        number = _number_of(array)
+        number = _number_of(name_of(array.dtype))
         value = float(p) if number == "double" else float(numpy.float32(p))
         self._draw("bernoulli", array, number, (value,), chosen)
         return out
@@ -362,11 +362,13 @@ class Generator:
         self._draw("permutation", array, "accelrt_long", (), chosen)
         return out
 
-    def _of_floats(self, out: Any, stream: Stream) -> Array:
+    def _of_floats(self, out: Any, stream: Stream) -> tuple[Array, str]:
+        """The array to fill, and its type's name."""
         array = checked_array(out, self._ordinal, stream)
-        if name_of(array.dtype) not in EXACT:
+        kind = name_of(array.dtype)
+        if kind not in EXACT:
             raise TypeError(f"out is of {array.dtype}; these numbers are of {', '.join(EXACT)}")
-        return array
+        return array, kind
 
     def _draw(self, name: str, array: Array, number: str, values: tuple[Any, ...], stream: Stream) -> None:
         if not array.size:
@@ -410,7 +412,8 @@ def _stream_of(stream: Any, device: int) -> Stream:
 
 def _plain(value: Any) -> float:
     """A number that can be looked up, of anything that float() takes."""
-    return value if isinstance(value, int | float) else float(value)
+    # A tuple of types: a union would be made anew for each draw.
+    return value if isinstance(value, (int, float)) else float(value)
 
 
 @functools.lru_cache(maxsize=256)
@@ -439,5 +442,5 @@ def _normal_values(number: str, mean: float, std: float) -> tuple[float, float]:
         return float(kind(finite(mean, "mean"))), float(kind(finite(std, "std")))
 
 
-def _number_of(array: Array) -> str:
-    return "double" if name_of(array.dtype) == "float64" else "float"
+def _number_of(kind: str) -> str:
+    return "double" if kind == "float64" else "float"

@@ -15,7 +15,9 @@ from accelrt.allocator.heaps cimport trust_stream
 from accelrt.allocator.pinned.cache cimport (
     is_cached_pinned, PinnedStats, read_pinned_stats, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
 )
-from accelrt.allocator.pool cimport MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, use_across
+from accelrt.allocator.pool cimport (
+    MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
+)
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
@@ -255,11 +257,13 @@ cdef bint note_sides(list things, int device, uintptr_t stream) except *:
         if not isinstance(thing, Side):
             continue
         side, code = thing, NOT_ALLOCATED
-        with nogil:
-            if side.ordinal == PINNED:
-                code = use_pinned_on(side.address, device, stream)
-            elif side.ordinal >= 0:
-                code = use_across(side.ordinal, side.address, device, stream)
+        if side.ordinal == PINNED:
+            code = use_pinned_on(side.address, device, stream)  # a spin lock, held for bookkeeping alone
+        elif side.ordinal >= 0:  # most uses are known, which is seen without a wait
+            code = try_use_across(side.ordinal, side.address, device, stream)
+            if code == NOT_READY:
+                with nogil:
+                    code = use_across(side.ordinal, side.address, device, stream)
         if code == 0:
             watch.note_use_on(side.address, device, stream)
         if code == NO_HOST_MEMORY:
