@@ -1,9 +1,11 @@
 # Shapes and strides as plain numbers: an Array's extents are ndim lengths, then ndim strides in bytes.  Nothing here
 # looks at memory, takes a lock or needs the GIL, but for the functions that raise.
 from cpython.buffer cimport Py_buffer
+from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
 from accelrt.arrays.dlpack_abi cimport DLPackExchangeAPI
+from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.streams.stream cimport Stream
 from accelrt.runtime.access cimport Export
 
@@ -120,8 +122,13 @@ cdef object numpy_module()
 cdef int raise_dead(Array array, str name) except -1  # why check_live refuses it
 
 
+cdef inline bint is_held(PyObject* base) noexcept:
+    # Whether a Buffer was not freed.  Without a GIL an Array may have let go of it just now, and keeps it parked.
+    return (not WITHOUT_GIL or base != <PyObject*>None) and (<Buffer>base).live
+
+
 cdef inline bint is_live(Array array) noexcept:
-    return array.live and (array.owner != DEVICE_BUFFER or is_held(array.base))
+    return array.live and (array.owner != DEVICE_BUFFER or is_held(<PyObject*>array.base))
 
 
 cdef inline int check_live(Array array, str name) except -1:
@@ -129,8 +136,6 @@ cdef inline int check_live(Array array, str name) except -1:
     if is_live(array):
         return 0
     return raise_dead(array, name)
-
-cdef bint is_held(object base) noexcept  # whether a Buffer was not freed
 
 
 cdef inline bint still_has(object memory, uintptr_t address) noexcept:

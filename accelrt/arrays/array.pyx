@@ -745,10 +745,6 @@ cdef Array wrap_numpy(object array):
     return finish_array(wrapper)
 
 
-cdef bint is_held(object base) noexcept:
-    return (<Buffer>base).live if not WITHOUT_GIL or base is not None else False
-
-
 @cython.critical_section
 cdef object base_of(Array array):
     return array.base

@@ -107,6 +107,8 @@ cdef inline View read_operand(Operand* operand, object source, str name, bint wr
 cdef inline int look_again(Operand* side, object source, str name) except -1:
     if type(source) is Buffer and (<Buffer>source).live and (<Buffer>source).ptr == side.address:
         return 0
+    if type(source) is PinnedBuffer and (<PinnedBuffer>source).live and (<PinnedBuffer>source).ptr == side.address:
+        return 0
     return look_again_slow(side, source, name)
 
 

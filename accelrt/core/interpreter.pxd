@@ -2,6 +2,16 @@
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
     bint PyGILState_Check() noexcept nogil
+    cdef enum:
+        NOWAIT_LOCK
+        PY_LOCK_ACQUIRED
+        PY_LOCK_INTR
+    void* PyThread_allocate_lock() noexcept nogil
+    void PyThread_free_lock(void* lock) noexcept nogil
+    int PyThread_acquire_lock(void* lock, int waits) noexcept nogil
+    # For so many microseconds, or for ever where that is -1; may_signal: PY_LOCK_INTR where a signal came.
+    int PyThread_acquire_lock_timed(void* lock, long long microseconds, int may_signal) noexcept nogil
+    void PyThread_release_lock(void* lock) noexcept nogil
     int PyThreadState_SetAsyncExc(unsigned long thread, object error) except -1
 
 cdef extern from *:

@@ -41,6 +41,21 @@ cdef bint is_same(object one, object other) noexcept  # as current() answered
 cdef object current(int which)  # the value's own object, to be compared by identity; None where not set
 
 
+# Locks of Python code: see process.pyx.
+cdef class ForkSafeLock:
+    cdef void* lock           # of the interpreter's threads
+    cdef unsigned long owner  # the thread that has it; 0: none
+    cdef long depth           # how often
+    cdef long forks           # those before it was last renewed
+    cdef object __weakref__
+
+    cdef bint is_kept(self) noexcept
+    cdef int renew(self) except -1
+    cdef bint take(self, bint blocking, double timeout) except -1  # as acquire
+    cdef bint wait(self, double timeout) except -1
+    cdef int give_back(self) except -1  # as release
+
+
 # File descriptors with an owner, for modules whose own code takes them from the system.
 cdef class Descriptor:
     cdef int number  # -1 once it is closed or detached

@@ -9,14 +9,17 @@ import os
 import sys
 import threading  # whose own part in a child comes before ours
 import warnings
-from _thread import allocate_lock
-from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
-from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
+from accelrt.core.interpreter cimport (
+    NOWAIT_LOCK, PY_LOCK_ACQUIRED, PY_LOCK_INTR, PyThread_acquire_lock, PyThread_acquire_lock_timed, PyThread_allocate_lock,
+    PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock, PyThreadState_SetAsyncExc,
+)
 from accelrt.core.locks cimport (
     WITHOUT_GIL, begin_turn, end_turn, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock,
 )
+from accelrt.core.threads cimport now
 from accelrt.status cimport refuse_copy
 
 
@@ -222,6 +225,27 @@ cdef void note_fork() noexcept nogil:
     forks += 1
 
 
+cdef enum:
+    LONGEST_WAIT = 9_000_000_000  # seconds, whose nanoseconds 64 bits hold
+
+
+cdef void* make_lock() except NULL:
+    cdef void* lock = PyThread_allocate_lock()
+    if lock == NULL:
+        raise MemoryError("the host has no room for a lock")
+    return lock
+
+
+cdef int check_timeout(bint blocking, double timeout) except -1:
+    if not blocking:
+        raise ValueError("can't specify a timeout for a non-blocking call")
+    if not timeout >= 0:
+        raise ValueError("timeout value must be a non-negative number")
+    if timeout > LONGEST_WAIT:
+        raise OverflowError("timeout value is too large")
+    return 0
+
+
 cdef class ForkSafeLock:
     """A lock of Python code, as threading.RLock is, that nobody holds in a child of a fork but the thread that forked.
 
@@ -232,15 +256,13 @@ cdef class ForkSafeLock:
     stay locked for ever; this one is free there.  What it guards may be half changed.
     """
 
-    cdef object lock          # of _thread
-    cdef unsigned long owner  # the thread that has it; 0: none
-    cdef long depth           # how often
-    cdef long forks           # those before it was last renewed
-    cdef object __weakref__
-
     def __cinit__(self):
-        self.lock = allocate_lock()
+        self.lock = make_lock()
         self.forks = forks
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            PyThread_free_lock(self.lock)
 
     cdef bint is_kept(self) noexcept:
         # Whether its owner made all forks since.
@@ -251,14 +273,51 @@ cdef class ForkSafeLock:
         return True
 
     cdef int renew(self) except -1:
-        new = allocate_lock()
+        cdef void* unused = make_lock()
         begin_turn(&renewing)
-        before = self.lock  # no-cython-lint  it is to die behind the lock
         if self.forks != forks:
             if self.owner == 0 or not self.is_kept():
-                self.lock, self.owner, self.depth = new, 0, 0
+                self.lock, unused, self.owner, self.depth = unused, self.lock, 0, 0
             self.forks = forks
         end_turn(&renewing)
+        PyThread_free_lock(unused)
+        return 0
+
+    cdef bint take(self, bint blocking, double timeout) except -1:
+        cdef unsigned long thread = PyThread_get_thread_ident()
+        if self.forks != forks:
+            self.renew()
+        if self.owner != thread:
+            if timeout != -1:
+                check_timeout(blocking, timeout)
+            if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK) and not (blocking and self.wait(timeout)):
+                return False
+            self.owner = thread
+        self.depth += 1
+        return True
+
+    cdef bint wait(self, double timeout) except -1:
+        cdef long long left = -1 if timeout == -1 else <long long>(timeout * 1e6)  # microseconds
+        cdef long long end = now() + 1000 * left
+        cdef int answer
+        while True:
+            with nogil:
+                answer = PyThread_acquire_lock_timed(self.lock, left, True)
+            if answer != PY_LOCK_INTR:
+                return answer == PY_LOCK_ACQUIRED
+            PyErr_CheckSignals()
+            if timeout != -1:
+                left = max(end - now(), 0) // 1000
+
+    cdef int give_back(self) except -1:
+        if self.forks != forks:
+            self.renew()
+        if self.owner != PyThread_get_thread_ident():
+            raise RuntimeError("the calling thread gives back a lock that it does not have")
+        self.depth -= 1
+        if self.depth == 0:
+            self.owner = 0
+            PyThread_release_lock(self.lock)
         return 0
 
     def acquire(self, bint blocking=True, timeout: float = -1) -> bool:
@@ -270,15 +329,7 @@ cdef class ForkSafeLock:
         Returns:
             bool, whether the calling thread has it.
         """
-        cdef unsigned long thread = PyThread_get_thread_ident()
-        if self.forks != forks:
-            self.renew()
-        if self.owner != thread:
-            if not self.lock.acquire(blocking, timeout):
-                return False
-            self.owner = thread
-        self.depth += 1
-        return True
+        return self.take(blocking, timeout)
 
     def release(self) -> None:
         """Gives the lock back once.
@@ -286,12 +337,7 @@ cdef class ForkSafeLock:
         Raises:
             RuntimeError: the calling thread does not have it.
         """
-        if not self.held_here():
-            raise RuntimeError("the calling thread gives back a lock that it does not have")
-        self.depth -= 1
-        if self.depth == 0:
-            self.owner = 0
-            self.lock.release()
+        self.give_back()
 
     def held_here(self) -> bool:
         """Tells whether the calling thread has it."""
@@ -300,11 +346,11 @@ cdef class ForkSafeLock:
         return self.owner == PyThread_get_thread_ident()
 
     def __enter__(self) -> Self:
-        self.acquire()
+        self.take(True, -1)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.release()
+        self.give_back()
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "threads of this process wait for it; make another one")
@@ -574,12 +620,12 @@ cdef bint changed() noexcept nogil:
 
 cdef int warn() except -1:
     global is_watching
-    now = tuple([os.environ.get(name) for name in names])
-    if now == values_at_init:  # another variable, or the same value set again
+    values = tuple([os.environ.get(name) for name in names])
+    if values == values_at_init:  # another variable, or the same value set again
         look_again()
         return 0
     is_watching = False
-    for name, was, value in zip(names, values_at_init, now, strict=True):
+    for name, was, value in zip(names, values_at_init, values, strict=True):
         if was != value:
             warnings.warn(
                 f"{name} is now {shown(value)}, but was {shown(was)} when accelrt initialised; the change has no "

@@ -21,6 +21,7 @@ cdef struct NodeParams:
     size_t width            # bytes of a copy's row, elements of a fill's
     size_t height
     size_t depth
+    int sides               # of a copy: SIDES_ flags, or 0: nobody has asked the driver
     unsigned int value      # of a fill
     int element             # bytes, 1, 2 or 4
     host_fn fn              # of a host function
@@ -35,6 +36,11 @@ cdef struct NodeParams:
     int kind                # CONDITION_ numbers (of an allocation ALLOCATE_ numbers),
     unsigned int count      # how many bodies it has, and
     uintptr_t* bodies       # room for them: graphs that the node owns
+
+cdef enum:  # NodeParams.sides; memory that the driver knows may take the place of other such memory
+    SIDES_ASKED = 1
+    SIDES_SRC = 2  # src is the host's, and nothing that the driver knows
+    SIDES_DST = 4  # dst is
 
 # What an edge of a graph carries, as CUgraphEdgeData has it: all 0 for one node that is over before the next begins.
 cdef struct EdgeData:

@@ -221,56 +221,88 @@ include "python_rows.pxi"
 ROW_NAMES = tuple([text.partition("(")[0] for text in ROW_TEXTS.splitlines()])
 
 
+cdef enum Kind:  # of an argument, or of what the row writes
+    INT
+    UNSIGNED
+    SIZE
+    WIDE
+    REAL
+    FLAG
+    TEXT
+    ROOM
+    ADDRESS
+
+cdef dict KINDS = {"int": INT, "unsigned int": UNSIGNED, "size_t": SIZE, "uint64_t": WIDE, "float": REAL, "bint": FLAG,
+                   "const char*": TEXT}  # every other one is an address
+
+cdef struct Argument:
+    Kind kind
+    bint is_out
+    bint is_text   # of a ROOM: what the row writes ends with a null character
+    size_t size    # of a ROOM, bytes
+
+
 cdef class RowMethod:
     """A row as a method."""
     # stub: def __call__(self, /, *args: object, **kwargs: object) -> object: ...
     cdef int index
-    cdef list kinds  # of its arguments; None before the first call
-    cdef list names
+    cdef long is_read  # the rest is known, from the first call on
+    cdef int count
+    cdef int taken     # how many of the arguments a caller gives
+    cdef Argument[MOST_VALUES] arguments
 
     def __get__(self, RowTable rows, owner):
         return self if rows is None else PyMethod_New(self, rows)
 
-    def __call__(self, RowTable rows not None, *taken, **named):
+    def __call__(self, RowTable rows not None, *given, **named):
         cdef Value[MOST_VALUES] values
         cdef Table* table = rows.table
+        cdef Argument* argument
         cdef Py_ssize_t at, next_one = 0
-        cdef list answers, buffers = []
+        cdef list answers, rooms = []
         cdef int code
         self.read()
         if named:
-            taken = self.__signature__.bind(rows, *taken, **named).args[1:]
-        if len(taken) != len(self.taken()):
-            raise TypeError(f"{self.__name__}() takes exactly {len(self.taken())} positional arguments ({len(taken)} given)")
+            given = self.__signature__.bind(rows, *given, **named).args[1:]
+        if len(given) != self.taken:
+            raise TypeError(f"{self.__name__}() takes exactly {self.taken} positional arguments ({len(given)} given)")
         memset(values, 0, sizeof(values))
-        for at in range(len(self.kinds)):
-            if (<str>self.kinds[at]).startswith("char["):
-                buffers.append(bytearray(int((<str>self.kinds[at]).strip("char[]"))))
-                values[at].text = PyByteArray_AS_STRING(buffers[len(buffers) - 1])
-            elif not is_out(self.names[at]):
-                give_value(&values[at], self.kinds[at], taken[next_one])
+        for at in range(self.count):
+            argument = &self.arguments[at]
+            if argument.kind == ROOM:
+                rooms.append(bytearray(argument.size))
+                values[at].text = PyByteArray_AS_STRING(rooms[len(rooms) - 1])
+            elif not argument.is_out:
+                give_value(&values[at], argument.kind, given[next_one])
                 next_one += 1
         with nogil:
             code = row_functions[self.index](table, values)
         answers = [code]
-        for at in range(len(self.kinds)):
-            if (<str>self.kinds[at]).startswith("char["):
-                answers.append(text_of(bytes(buffers.pop(0)), self.names[at]))
-            elif is_out(self.names[at]):
-                answers.append(value_of(&values[at], self.kinds[at]))
+        for at in range(self.count):
+            argument = &self.arguments[at]
+            if argument.kind == ROOM:
+                answers.append(text_of(bytes(rooms.pop(0)), argument.is_text))
+            elif argument.is_out:
+                answers.append(value_of(&values[at], argument.kind))
         return tuple(answers) if len(answers) > 1 else code
 
     cdef int read(self) except -1:
-        cdef list arguments
-        if self.kinds is None:
-            text = ROW_TEXTS.splitlines()[self.index].partition("(")[2].removesuffix(")")
-            arguments = [argument.rpartition(" ") for argument in text.split(", ") if argument]
-            self.names = [name for _, _, name in arguments]
-            self.kinds = [kind for kind, _, _ in arguments]
+        # Two threads that come first at once read the same.
+        cdef int at, taken = 0
+        if load_count(&self.is_read):
+            return 0
+        pairs = pairs_of(self.index)
+        for at, (kind, name) in enumerate(pairs):
+            self.arguments[at].is_out = name.startswith("out_")
+            taken += not self.arguments[at].is_out
+            if kind.startswith("char["):
+                self.arguments[at].kind, self.arguments[at].size = ROOM, int(kind[5:-1])
+                self.arguments[at].is_text = name in ("out_text", "out_log")
+            else:
+                self.arguments[at].kind = KINDS.get(kind.removesuffix("*") if self.arguments[at].is_out else kind, ADDRESS)
+        self.count, self.taken = len(pairs), taken
+        store_count(&self.is_read, True)
         return 0
-
-    cdef list taken(self):
-        return [name for name in self.names if not is_out(name)]
 
     @property
     def __name__(self) -> str:
@@ -280,55 +312,55 @@ cdef class RowMethod:
     def __signature__(self) -> object:
         from inspect import Parameter, Signature  # which takes long to import
 
-        self.read()
-        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ["self", *self.taken()]])
+        names = [name for _, name in pairs_of(self.index) if not name.startswith("out_")]
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ["self", *names]])
 
     def __reduce__(self):
         refuse_copy(self, "it is one of a class's methods")
 
 
-cdef bint is_out(str name) except -1:
-    return name.startswith("out_")
+cdef list pairs_of(int index):
+    # (type, name) of each argument of a row.
+    text = ROW_TEXTS.splitlines()[index].partition("(")[2].removesuffix(")")
+    return [argument.rpartition(" ")[::2] for argument in text.split(", ") if argument]
 
 
-cdef int give_value(Value* value, str kind, object argument) except -1:
-    if kind == "int":
+cdef int give_value(Value* value, Kind kind, object argument) except -1:
+    if kind == INT:
         value.number = argument
-    elif kind == "unsigned int":
+    elif kind == UNSIGNED:
         value.count = argument
-    elif kind == "size_t":
+    elif kind == SIZE:
         value.size = argument
-    elif kind == "uint64_t":
+    elif kind == WIDE:
         value.wide = argument
-    elif kind == "float":
+    elif kind == REAL:
         value.real = argument
-    elif kind == "bint":
+    elif kind == FLAG:
         value.number = bool(argument)
-    elif kind == "const char*":
+    elif kind == TEXT:
         value.text = argument  # the caller's tuple keeps it
     else:
         value.address = argument
     return 0
 
 
-cdef object value_of(const Value* value, str kind):
-    if kind == "int*":
+cdef object value_of(const Value* value, Kind kind):
+    if kind == INT:
         return value.number
-    if kind == "unsigned int*":
+    if kind == UNSIGNED:
         return value.count
-    if kind == "size_t*":
+    if kind == SIZE:
         return value.size
-    if kind == "uint64_t*":
+    if kind == WIDE:
         return value.wide
-    if kind == "float*":
+    if kind == REAL:
         return value.real
     return value.address
 
 
-cdef object text_of(bytes written, str name):
-    if name in ("out_text", "out_log"):
-        return written.partition(b"\0")[0].decode(errors="replace")
-    return written
+cdef object text_of(bytes written, bint is_text):
+    return written.partition(b"\0")[0].decode(errors="replace") if is_text else written
 
 
 class Rows(RowCalls):

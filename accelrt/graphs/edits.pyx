@@ -5,6 +5,7 @@ other thread may use it; Bindings have an instance's nodes use other memory.
 """
 cimport cython
 from collections import namedtuple
+from cpython.dict cimport PyDict_Values
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
@@ -13,6 +14,7 @@ from libc.string cimport memcpy, memset
 from accelrt.allocator.private.routes cimport retain_pool
 from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_operand, uses_owner, View
 from accelrt.core.integers cimport checked_int
+from accelrt.core.process cimport ForkSafeLock
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.node_params cimport (
     EDGE_DEFAULT, EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE,
@@ -27,7 +29,7 @@ from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
-    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_side, node_call, Record, Side,
+    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_alone, keep_side, node_call, Record, Side,
 )
 from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, Event, Stream
@@ -544,7 +546,6 @@ cdef int put_change(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeWork
     made.kernel, made.roles = None, roles
     made.launches = None if own else params_of(&work.params)
     made.things = list(roles.values())
-    made.sides = [thing for things in made.things for thing in things if isinstance(thing, Side)]
     try:
         changed.keep_change(node, made)
         if exec_:
@@ -1140,20 +1141,6 @@ def blocks_of(CUDAGraph graph not None) -> set[int]:
     return {(<Side>thing).address for thing in graph.things() if isinstance(thing, Side)}
 
 
-# stub: class Given:
-cdef class Given:
-    """Memory that a name is given, and what it keeps alive."""
-
-    cdef object name, memory
-    cdef int index            # of the name, among those of the Bindings
-    cdef uintptr_t address
-    cdef NodeChange change
-    cdef object __weakref__
-
-    def __reduce__(self):
-        refuse_copy(self, "it names memory of this process")
-
-
 # stub: def graph_state(graph: CUDAGraph) -> tuple[int, int, int, int]: ...
 def graph_state(CUDAGraph graph not None):
     """Counts what makes its nodes others than those that were looked at."""
@@ -1169,7 +1156,8 @@ cdef class Bindings:
         state: graph_state before the nodes were looked at.
     """
 
-    cdef tuple state              # of the graph, as long as its nodes are as they are known here
+    cdef ForkSafeLock turn        # giving memory and replaying are one step
+    cdef uint64_t[4] state        # graph_state, as long as the nodes are as they are known here
     cdef list parameters          # and those of other Bindings before, which gave the instance other memory there
     cdef list keys                # of what is kept alive for each name, in CUDAGraph.changes
     cdef dict serials             # of nodes that were changed by hand -> when, as of the beginning
@@ -1186,13 +1174,15 @@ cdef class Bindings:
     def __init__(
         self, CUDAGraph graph not None, parameters: Sequence[tuple[object, ...]], state: tuple[int, int, int, int],
     ) -> None:
-        if self.state is not None:
+        if self.turn is not None:
             raise RuntimeError("these Bindings are made already; make others")
+        self.turn = ForkSafeLock()
         with cython.critical_section(graph):
             graph.require_calm()
             if graph_state(graph) != state:
                 raise RuntimeError("nodes of the graph were changed by another thread just now; make other GraphParameters")
-            self.state, self.handle = state, graph.node_graph()
+            self.state[0], self.state[1], self.state[2], self.state[3] = state
+            self.handle = graph.node_graph()
             require_as_made(graph)
             self.serials = {node: (<NodeChange>change).serial for node, change in (graph.node_changes() or {}).items()}
             self.places = {parameter[0]: index for index, parameter in enumerate(parameters)}
@@ -1293,20 +1283,36 @@ cdef class Bindings:
             params.arguments = copy_arguments(params.function, <void**>arguments)
         return 0
 
-    def rebind(self, CUDAGraph graph not None, memory: dict[str, object]) -> None:
-        """Gives the instance, whose memory these name, other memory under some names."""
+    def rebind(self, CUDAGraph graph not None, memory: dict[str, object], bint replays=False) -> None:
+        """Gives the instance, whose memory these name, other memory under some names, and replays it in the same turn."""
+        self.turn.take(True, -1)
+        try:
+            if memory or not replays:
+                self.give(graph, memory)
+            if replays:
+                graph.replay()
+        finally:
+            self.turn.give_back()
+
+    cdef bint knows(self, CUDAGraph graph, CUDAGraph source) noexcept:
+        # Whether the instance's nodes are those that were looked at.
+        return (graph.bound is self and graph.generation == self.state[0] and graph.edits == self.state[1]
+                and source.generation == self.state[2] and source.removals == self.state[3]
+                and source.graph == self.handle and source.record is None)
+
+    cdef int give(self, CUDAGraph graph, dict memory) except -1:
         cdef CUDAGraph source = graph if graph.source is None else graph.source
         cdef list changes = []
-        cdef tuple given = tuple(memory.values())
+        cdef tuple given = tuple(PyDict_Values(memory))
         cdef Access access
-        cdef Operand side
         cdef bint left = False
         for name, thing in memory.items():
-            changes.append(self.look(name, thing, &side))
+            changes.append(self.look(name, thing))
         with cython.critical_section(graph):
             graph.require_unreplayed()
             require_exec(graph)
-            if graph.bound is not self or graph_state(graph) != self.state or graph.node_graph() != self.handle:
+            source.require_calm()
+            if not self.knows(graph, source):
                 raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
                                    "named; make other GraphParameters")
             graph.own_kernels()
@@ -1314,7 +1320,7 @@ cdef class Bindings:
             count_uses(source, 1)
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
-            left = self.put_memory(graph, changes)
+            left = self.put_memory(graph, changes, given)
         finally:
             end_use(&access)
             count_uses(source, -1)
@@ -1322,44 +1328,48 @@ cdef class Bindings:
                 graph.busy -= 1
         if left:
             drain()
+        return 0
 
-    cdef bint put_memory(self, CUDAGraph graph, list changes) except -1:
+    cdef bint put_memory(self, CUDAGraph graph, list changes, tuple given) except -1:
         # Answers whether something waits for streams.  What there was is kept until the driver took all.
         cdef Operand side
-        cdef Given given
+        cdef NodeChange change
+        cdef BoundName* bound
         cdef bint left = False
-        cdef int index
+        cdef Py_ssize_t index
         for index in range(self.name_count):
             self.names[index].changes = False
-        for given in changes:
-            side.address = self.names[given.index].wanted = given.address
-            look_again(&side, given.memory, given.name)  # as when it was read
-            watch.refuse_sleeping(side.address, given.name)
-            self.names[given.index].changes = True
+        for index in range(len(changes)):
+            change = changes[index]
+            bound = &self.names[change.place]
+            side.address = bound.wanted = change.address
+            name = (<tuple>self.parameters[change.place])[0]
+            look_again(&side, given[index], name)  # as when it was read
+            watch.refuse_sleeping(side.address, name)
+            bound.changes = True
         try:
-            for given in changes:
-                graph.keep_change(self.keys[given.index], given.change)
+            for change in changes:
+                graph.keep_change(self.keys[change.place], change)
             self.change(graph)
         except BaseException:
-            for given in changes:
-                graph.undo_change(self.keys[given.index], given.change)
+            for change in changes:
+                graph.undo_change(self.keys[change.place], change)
             raise
-        for given in changes:
-            left = graph.finish_change(given.change) or left
+        for change in changes:
+            left = graph.finish_change(change) or left
         return left
 
-    cdef Given look(self, object name, object memory, Operand* side):
+    cdef NodeChange look(self, object name, object memory):
         # What is given for a name, and what it keeps alive.
-        cdef Record record = recorded()
-        cdef Given made = Given.__new__(Given)
         cdef NodeChange change = NodeChange.__new__(NodeChange)
+        cdef Operand side
         cdef BoundName* bound
         cdef View view
         index = self.places.get(name)
         if index is None:
             raise TypeError(f"the graph has no memory named {name!r}; it has {', '.join(self.places)}")
         bound = &self.names[<int>index]
-        view = read_operand(side, memory, name, bound.writes)
+        view = read_operand(&side, memory, name, bound.writes)
         if not side.ordered or side.ordinal != bound.device:
             raise ValueError(f"{name} is on device {side.ordinal}, and what was captured on {bound.device} "
                              "(-1 is page-locked memory)")
@@ -1368,12 +1378,9 @@ cdef class Bindings:
         if side.address % bound.alignment:
             raise ValueError(f"{name} begins at {side.address:#x}, less aligned than what was captured, at "
                              f"{bound.address:#x}")
-        keep_side(record, side.source, memory if view is None else view, side.ordinal, side.block)
-        change.things = [record.kept]
-        change.sides = [thing for thing in record.kept if isinstance(thing, Side)]
-        made.name, made.memory, made.index = name, memory, index
-        made.address, made.change = side.address, change
-        return made
+        change.things = [keep_alone(memory if view is None else view, side.ordinal, side.block)]
+        change.address, change.place = side.address, index
+        return change
 
     cdef int change(self, CUDAGraph graph) except -1:
         # Where the driver refuses one, those before it get back what they had.

@@ -393,8 +393,7 @@ cdef class CUDAGraph:
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
         self.kernels = self.changes = self.base = self.made = self.source = self.bound = None
-        self.launched_on = None
-        self.last_stream = UINTPTR_MAX
+        self.launched_on, self.last_stream = None, UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         self.rare |= RANDOM * (self.random is not None)
         return 0
@@ -972,7 +971,8 @@ cdef class CUDAGraph:
 
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1:
         while change is not None:
-            self.uses_others_memory = note_sides(change.sides, self.ordinal, stream) or self.uses_others_memory
+            for things in change.things:
+                self.uses_others_memory = note_sides(things, self.ordinal, stream) or self.uses_others_memory
             change = change.before
         return 0
 

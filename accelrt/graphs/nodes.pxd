@@ -19,12 +19,12 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
     cdef Kernel kernel      # None of a node of another kind
     cdef dict roles         # of another kind: role -> list of what it uses
     cdef object launches    # KernelParams of an instance's node, whose graph has others
-    cdef list things         # for each argument a list of what it uses: objects, each with its Side, and PoolUses
-    cdef list sides          # the Sides among them, and the kernel's
+    cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
+    cdef uintptr_t address   # of memory that a name is given: where it begins, and
+    cdef int place           # the name's, among those of the Bindings
     cdef uint64_t serial     # CUDAGraph.edits when it was made
     cdef NodeChange before   # where the graph refused what its instance took: what the graph's node still uses; or None
 
-    cdef int gather(self, Record record) except -1
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
 
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order

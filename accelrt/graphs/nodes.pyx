@@ -1,4 +1,5 @@
 """Nodes of graphs, which may be changed between replays; and graphs for code without Python."""
+cimport cython
 import os
 from collections import namedtuple
 from cpython.weakref cimport PyWeakref_NewRef
@@ -227,33 +228,28 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 # --- kernel nodes ----------------------------------------------------------------------------------------------
 
 # stub: class NodeChange:
+@cython.freelist(16)
 cdef class NodeChange:
     """The launch of a kernel node since it was changed, and what that uses."""
-
-    cdef int gather(self, Record record) except -1:
-        # What an argument uses, or the kernel; None is room for what uses nothing.
-        if record is None:
-            self.things.append(None)
-            return 0
-        self.things.append(record.kept)
-        self.sides += [thing for thing in record.kept if isinstance(thing, Side)]
-        return 0
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
         # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
         # events, and memory of no allocator of accelrt's.
         cdef list leftover = [], things
         cdef Py_ssize_t index
-        cdef set stays = {id(thing) for things in after.things if things for thing in things}
+        cdef bint is_leftover
         for things in self.things:
             for index in range(len(things) if things else 0):
-                if isinstance(things[index], Side) or id(things[index]) in stays:
+                if isinstance(things[index], Side):
                     continue
+                is_leftover = self.kernel is None
                 if index + 1 < len(things) and isinstance(things[index + 1], Side):
-                    if note_sides([things[index + 1]], device, stream):
-                        leftover.append(things[index])
-                elif self.kernel is None:
+                    is_leftover = note_sides([things[index + 1]], device, stream)
+                if is_leftover:
                     leftover.append(things[index])
+        if leftover:  # as memory of accelrt's allocators is not
+            stays = {id(thing) for things in after.things if things for thing in things}
+            leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
 
 
@@ -279,9 +275,8 @@ cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChang
     cdef Py_ssize_t index, slot
     cdef Record record = recorded()
     cdef list alone = [0] * len(arguments)
-    after.kernel, after.things, after.sides = kernel, [], []
     kernel.keep_with(record, ())
-    after.gather(record)
+    after.kernel, after.things = kernel, [record.kept]
     for index in range(len(arguments)):
         argument, record = arguments[index], None
         if isinstance(argument, bytes) and change is not None:
@@ -293,7 +288,7 @@ cdef int gather_uses(NodeChange after, Kernel kernel, tuple arguments, NodeChang
             record, alone[index] = recorded(), argument
             keep_memory(kernel.takes, tuple(alone), record)
             alone[index] = 0
-        after.gather(record)
+        after.things.append(None if record is None else record.kept)
     return 0
 
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from accelrt.annotations import Memory
-from accelrt.core.process import ForkSafeLock
 from accelrt.graphs.edits import (
     Bindings,
     CopyParams,
@@ -107,7 +106,6 @@ class GraphParameters(Mapping[str, GraphParameter]):
                 "no memory was named; pass what the graph uses by name: GraphParameters(graph, x=x)"
             )
         self._graph = graph
-        self._turn = ForkSafeLock()  # giving memory and replaying are one step
         places = {name: Place(name, given, twin is not None) for name, given in memory.items()}
         require_apart(list(places.values()))
         state = graph_state(graph)
@@ -158,8 +156,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
             RuntimeError: another thread uses the graph, or its nodes were changed since these names were
                 given, or other GraphParameters were made of it.
         """
-        with self._turn:
-            self._bindings.rebind(self._graph, memory)
+        self._bindings.rebind(self._graph, memory)
 
     def replay(self, **memory: Memory) -> None:
         """Replays the graph with other memory: rebind, then CUDAGraph.replay.
@@ -169,10 +166,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
         Raises:
             TypeError, ValueError, CudaError, RuntimeError: as of rebind.
         """
-        with self._turn:
-            if memory:
-                self._bindings.rebind(self._graph, memory)
-            self._graph.replay()
+        self._bindings.rebind(self._graph, memory, True)
 
 
 class Place:

@@ -1,5 +1,6 @@
 # Arguments: values that a launch passes, as the kernel's parameters take them.
 from cpython.object cimport PyObject
+from libc.limits cimport LLONG_MAX, LLONG_MIN
 from libc.stdint cimport uintptr_t
 
 from accelrt.driver.node_params cimport NodeParams
@@ -26,9 +27,27 @@ cdef struct Parameter:
     bint writes    # the kernel may write through the pointer
     size_t size    # bytes; 0 where neither the signature nor the driver says
     size_t offset
+    long long least       # ints from here to `most` are laid out as they are; where that is less, none is
+    long long most
     Kind pointee_kind     # of what a pointer points at
     size_t pointee        # its bytes; 0 where the signature does not say
     PyObject* fitting     # the last dtype of an Array that was found to fit; kept by the Parameters
+
+
+cdef inline void set_range(Parameter* parameter) noexcept nogil:
+    # Of the ints that are laid out as they are; none where there are no such.
+    cdef int bits = <int>(8 * parameter.size) if parameter.size else 64
+    cdef bint has_sign = parameter.kind == SIGNED or parameter.kind == ANY
+    parameter.least, parameter.most = 1, 0
+    if parameter.kind > UNSIGNED or bits > 64 or bits & (bits - 1):
+        return
+    parameter.least = 0 if not has_sign else LLONG_MIN >> (64 - bits)
+    parameter.most = LLONG_MAX if bits == 64 else (<long long>1 << (bits - (parameter.kind == SIGNED))) - 1
+
+
+cdef inline bint takes_pointer(const Parameter* parameter) noexcept:
+    return parameter.kind == POINTER or (parameter.kind == ANY and (parameter.size == sizeof(void*) or parameter.size == 0))
+
 
 cdef struct Value:
     double[2] parts  # WIDEST bytes, aligned for any type
@@ -44,14 +63,13 @@ cdef struct Packed:
 
 cdef class Parameters:  # of one kernel
     cdef Parameter* each
+    cdef Parameter unknown          # any of them, where nothing is known of them
     cdef readonly Py_ssize_t count  # -1: not known, any number is taken
     cdef readonly str name          # of the kernel
     cdef readonly int device_index
     cdef readonly bint has_signature
     cdef dict fitting               # index -> a parameter's fitting
     cdef object __weakref__
-
-    cdef Parameter* at(self, Py_ssize_t index) noexcept
 
 # The same in a capture: what the arguments point at is kept by its record.
 cdef int keep_memory(Parameters parameters, tuple arguments, Record record) except -1
@@ -64,6 +82,9 @@ cdef struct Dimensions:
     unsigned int[3] grid   # blocks
     unsigned int[3] block  # threads
     unsigned int shared    # bytes of dynamic shared memory
+
+cdef inline tuple triple(const unsigned int* lengths):
+    return lengths[0], lengths[1], lengths[2]
 
 cdef struct Extras:        # of launches that kernel_launch_with makes
     unsigned int flags
@@ -99,6 +120,7 @@ cdef class Kernel:
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
                          tuple arguments) except -1
     cdef int permit_shared(self, unsigned int shared) except -1
+    cdef Stream stream_from(self, object stream)  # a caller's, or the current one; ValueError where it is another device's
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1
     cdef int raise_refused(self, int code, const Dimensions* size, Stream stream) except -1
 

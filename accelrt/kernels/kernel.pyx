@@ -54,7 +54,6 @@ cimport accelrt.runtime.access as watch
 
 # --- packing ----------------------------------------------------------------------------------------------------------
 # Arguments: what a launch passes is checked against the kernel's parameters and laid out for the driver.
-#
 # What a parameter takes is decided once, when the kernel is made: from its signature, and from what the driver tells of
 # its size.  A driver before CUDA 12.4 tells nothing; then a value is laid out in 8 or 16 bytes, of which the driver reads
 # as many as the kernel's parameter has.
@@ -74,15 +73,14 @@ cdef class Parameters:
     def __cinit__(self):
         self.count = -1
         self.fitting = {}
+        self.unknown.kind, self.unknown.writes = ANY, True
+        set_range(&self.unknown)
 
     def __dealloc__(self):
         free(self.each)
 
     def __reduce__(self):
         refuse_copy(self, "it describes a kernel of this process")
-
-    cdef Parameter* at(self, Py_ssize_t index) noexcept:
-        return &self.each[index]
 
 
 cdef Py_ssize_t ask_count(uintptr_t function) except -2:
@@ -134,6 +132,7 @@ cdef Parameters make_parameters(uintptr_t function, str name, int device_index, 
                     f"{parameter.size}")
             parameter.kind, parameter.size = kind, size
             parameter.pointee_kind, parameter.pointee = pointees[index]
+        set_range(parameter)
     return parameters
 
 
@@ -145,7 +144,7 @@ cdef str describe(const Parameter* parameter):
 
 cdef int refuse(Parameters parameters, Py_ssize_t index, str argument, str advice="", object kind=TypeError) except -1:
     # argument describes it, with its bytes.
-    cdef Parameter* parameter = parameters.at(index)
+    cdef Parameter* parameter = &parameters.each[index]
     at = f", at offset {parameter.offset}" if parameter.size else ""
     raise kind(f"argument {index} of kernel {parameters.name!r} is {argument}; the kernel takes {describe(parameter)}{at}"
                + (f"; {advice}" if advice else ""))
@@ -188,33 +187,43 @@ cdef object pack(Parameters parameters, tuple arguments, uintptr_t stream, Packe
     # needed.
     cdef Py_ssize_t count = PyTuple_GET_SIZE(arguments), index
     cdef object room = None
-    cdef PyObject* argument
-    cdef Parameter* parameter
-    cdef Parameter unknown
-    if parameters.count < 0:
-        unknown.kind, unknown.size, unknown.offset, unknown.writes = ANY, 0, 0, True
-    elif count != parameters.count:
+    if parameters.count >= 0 and count != parameters.count:
         refuse_count(parameters, count)
     packed.pointers, packed.values, packed.shared, packed.foreign = packed.room, packed.place, False, False
     packed.ran = False
     if count > INLINE:
         room = make_room(packed, count)
-    for index in range(count):
+    index = put_plain(parameters, arguments, stream, packed, 0)
+    while index < count:
+        room = put_slow(parameters, index, arguments[index], packed, stream, room)
+        index = put_plain(parameters, arguments, stream, packed, index + 1)
+    return room
+
+
+cdef Py_ssize_t put_plain(Parameters parameters, tuple arguments, uintptr_t stream, Packed* packed,
+                          Py_ssize_t index) except -1:
+    # From index on, up to the first argument that is neither a plain Array nor a number that fits: answers its index.
+    cdef const Parameter* parameter = &parameters.unknown
+    cdef Py_ssize_t step = 0, count = PyTuple_GET_SIZE(arguments)
+    cdef void** pointer = packed.pointers + index
+    cdef Value* value = packed.values + index
+    cdef int device = parameters.device_index
+    cdef PyObject* argument
+    if parameters.count >= 0:
+        parameter, step = parameters.each + index, 1
+    while index < count:
         argument = <PyObject*>PyTuple_GET_ITEM(arguments, index)
-        packed.pointers[index] = &packed.values[index]
-        parameter = &unknown if parameters.count < 0 else &parameters.each[index]
-        if put_number(parameter, <object>argument, <char*>&packed.values[index]):
-            continue
-        if isinstance(<object>argument, Buffer):
-            put_buffer(parameters, parameter, index, <Buffer>argument, stream, packed)
-        elif isinstance(<object>argument, Array) and is_plain(parameters, parameter, <Array>argument):
+        if type(<object>argument) is Array:
+            if not is_plain(device, parameter, <Array>argument):
+                break
             if (<Array>argument).stream.handle != stream:
                 packed.shared = True
-            (<uintptr_t*>&packed.values[index])[0] = (<Array>argument).ptr
-        else:
-            packed.ran = True
-            room = put_slow(parameters, parameter, index, <object>argument, packed, stream, room)
-    return room
+            (<uintptr_t*>value)[0] = (<Array>argument).ptr
+        elif not put_number(parameter, <object>argument, <char*>value):
+            break
+        pointer[0] = value
+        parameter, pointer, value, index = parameter + step, pointer + 1, value + 1, index + 1
+    return index
 
 
 cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* packed) except -1:
@@ -248,23 +257,13 @@ cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed
     return 0
 
 
-cdef inline int put_buffer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, Buffer buffer,
-                           uintptr_t stream, Packed* packed) except -1:
-    if not buffer.live or buffer.device_index != parameters.device_index or not takes_pointer(parameter):
-        refuse_buffer(parameters, parameter, index, buffer)
-    if buffer.stream.handle != stream:
-        packed.shared = True
-    (<uintptr_t*>&packed.values[index])[0] = buffer.ptr
-    return 0
-
-
-cdef inline bint is_plain(Parameters parameters, const Parameter* parameter, Array array) noexcept:
+cdef inline bint is_plain(int device, const Parameter* parameter, Array array) noexcept:
     # It needs no second look: an Array of the device's that lives, and may be written if the kernel may.
-    if not array.live or array.device_index != parameters.device_index or not takes_pointer(parameter):
+    if not array.live or array.device_index != device or not takes_pointer(parameter):
         return False
     if parameter.pointee > 1 and array.itemsize > 1 and parameter.fitting != <PyObject*>array.dtype:
         return False
-    return not array.readonly and (array.owner != DEVICE_BUFFER or is_held(array.base))
+    return not array.readonly and (array.owner != DEVICE_BUFFER or is_held(<PyObject*>array.base))
 
 
 cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) except -1:
@@ -297,10 +296,6 @@ cdef int check_elements(Parameters parameters, Py_ssize_t index, Array array) ex
     return 0
 
 
-cdef inline bint takes_pointer(const Parameter* parameter) noexcept:
-    return parameter.kind == POINTER or (parameter.kind == ANY and (parameter.size == sizeof(void*) or parameter.size == 0))
-
-
 cdef int refuse_buffer(Parameters parameters, const Parameter* parameter, Py_ssize_t index, Buffer buffer) except -1:
     if not buffer.live:
         raise_freed(buffer, place_of(index, parameters))
@@ -320,14 +315,9 @@ cdef inline bint put_number(const Parameter* parameter, object number, char* out
     # Whether it was an exact int or float that the parameter takes.
     cdef int overflow = 0
     cdef long long value
-    cdef int bits = <int>(8 * parameter.size) if parameter.size else 64
     if PyLong_CheckExact(number):
         value = PyLong_AsLongLongAndOverflow(number, &overflow)
-        if overflow or parameter.kind > UNSIGNED or bits > 64 or bits & (bits - 1):
-            return False
-        if parameter.kind != SIGNED and parameter.kind != ANY and value < 0:
-            return False
-        if bits < 64 and (value >> (bits - (parameter.kind == SIGNED)) > 0 or value >> (bits - 1) < -1):
+        if overflow or not parameter.least <= value <= parameter.most:
             return False
         (<long long*>out)[0] = value
         return True
@@ -365,11 +355,27 @@ cdef object put_descriptor(Parameters parameters, const Parameter* parameter, Py
     return put_bytes(parameters, parameter, index, argument, argument.data, packed, room)
 
 
-cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize_t index, object argument, Packed* packed,
-                     uintptr_t stream, object room):
-    # Answers the room, which may be a new one.
+cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, Packed* packed, uintptr_t stream,
+                     object room):
+    # What put_plain leaves.  Answers the room, which may be a new one.
+    cdef const Parameter* parameter = &parameters.unknown if parameters.count < 0 else &parameters.each[index]
     cdef Operand memory
     cdef char* out = <char*>&packed.values[index]
+    packed.pointers[index] = out
+    if isinstance(argument, Buffer):
+        if not (<Buffer>argument).live or (<Buffer>argument).device_index != parameters.device_index or (
+                not takes_pointer(parameter)):
+            refuse_buffer(parameters, parameter, index, <Buffer>argument)
+        packed.shared |= (<Buffer>argument).stream.handle != stream
+        (<uintptr_t*>out)[0] = (<Buffer>argument).ptr
+        return room
+    if argument is None and takes_pointer(parameter):
+        (<uintptr_t*>out)[0] = 0
+        return room
+    if type(argument) is int or type(argument) is float or type(argument) is bool:  # which run nobody's code
+        put_python_number(parameters, parameter, index, argument, out)
+        return room
+    packed.ran = True
     if isinstance(argument, AccessDescriptor):
         return put_descriptor(parameters, parameter, index, argument, packed, stream, room)
     if read_memory(argument, &memory, index, parameters, parameter.writes):
@@ -382,9 +388,6 @@ cdef object put_slow(Parameters parameters, const Parameter* parameter, Py_ssize
         packed.shared |= memory.ordinal < 0 or memory.owned and memory.owner_stream != stream
         packed.foreign |= memory.producer != 0
         (<uintptr_t*>out)[0] = memory.address
-        return room
-    if argument is None and takes_pointer(parameter):
-        (<uintptr_t*>out)[0] = 0
         return room
     if isinstance(argument, (bytes, bytearray)) or is_ctypes(argument):
         return put_bytes(parameters, parameter, index, argument, bytes(argument), packed, room)
@@ -584,8 +587,6 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
 
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
-# Kernel: a function that a device runs, and its launches.
-#
 # A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
 # driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in
 # _slow or is behind a flag.
@@ -686,10 +687,6 @@ cdef int read_dimensions_slow(object value, str name, unsigned int* out) except 
 
 cdef unsigned int read_shared(object shared) except? 0:
     return checked_int(shared, "shared", 0, 0xFFFFFFFF, "bytes of dynamic shared memory as int")
-
-
-cdef tuple triple(const unsigned int* lengths):
-    return lengths[0], lengths[1], lengths[2]
 
 
 # --- kernels -----------------------------------------------------------------------------------------------
@@ -808,7 +805,7 @@ cdef class Kernel:
         read_dimensions((<tuple>sizes)[0], "grid", launcher.size.grid)
         read_dimensions((<tuple>sizes)[1], "block", launcher.size.block)
         if len(sizes) > 2 and (<tuple>sizes)[2] is not None:
-            launcher.chosen = stream_for((<tuple>sizes)[2], self.device_index, f"kernel {self.name!r}")
+            launcher.chosen = self.stream_from((<tuple>sizes)[2])
         if len(sizes) > 3:
             launcher.size.shared = read_shared((<tuple>sizes)[3])
         return launcher
@@ -851,7 +848,12 @@ cdef class Kernel:
         if cluster is not None:
             read_dimensions(cluster, "cluster", extras.cluster)
         self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL,
-                       stream_for(stream, self.device_index, f"kernel {self.name!r}"), tuple(args))
+                       self.stream_from(stream), tuple(args))
+
+    cdef Stream stream_from(self, object stream):
+        cdef Stream order = stream_of(stream, self.device_index)
+        return order if order.device_index == self.device_index else stream_for(
+            order, self.device_index, f"kernel {self.name!r}")
 
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1:
         cdef Packed packed

@@ -15,7 +15,9 @@ from accelrt.allocator.heaps cimport trust_stream
 from accelrt.allocator.pinned.cache cimport (
     is_cached_pinned, PinnedStats, read_pinned_stats, record_deferred_pinned, release_pinned, tidy_pinned, use_pinned_on,
 )
-from accelrt.allocator.pool cimport MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, use_across
+from accelrt.allocator.pool cimport (
+    MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
+)
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
@@ -56,6 +58,7 @@ Breakage = namedtuple("Breakage", "text call place scene")
 
 
 # stub: class Side:
+@cython.freelist(16)
 cdef class Side:
     """Memory that a captured node reads or writes; kept with what keeps it alive."""
 
@@ -192,7 +195,6 @@ cdef int note_source(Record record, uintptr_t source) except -1:
 
 @cython.critical_section
 cdef int keep_side_slow(Record record, object source, object keeper, int ordinal, uintptr_t address) except -1:
-    cdef Side side
     cdef uintptr_t key = <uintptr_t><void*>source
     cdef uint64_t[2] pool
     cdef bint private = False
@@ -207,39 +209,61 @@ cdef int keep_side_slow(Record record, object source, object keeper, int ordinal
             return 0  # it stays the graph's, which may use it for several things one after the other
     record.kept.append(source if keeper is None else keeper)
     note_source(record, key)
-    side = Side.__new__(Side)
+    record.kept.append(side_at(ordinal, address))
+    return 1
+
+
+cdef Side side_at(int ordinal, uintptr_t address):
+    cdef Side side = Side.__new__(Side)
     side.ordinal = ordinal if ordinal >= 0 else PINNED if is_cached_pinned(address) else OTHER_HOST
     side.address = address
-    record.kept.append(side)
-    return 1
+    return side
+
+
+cdef PoolUse use_of_pool(int ordinal, uint64_t first, uint64_t second):
+    cdef PoolUse use = PoolUse.__new__(PoolUse)
+    use.ordinal = ordinal
+    use.id[0], use.id[1] = first, second
+    return use
+
+
+cdef list keep_alone(object keeper, int ordinal, uintptr_t address):
+    cdef uint64_t[2] pool
+    cdef bint private = False
+    if ordinal >= 0:
+        with nogil:
+            private = in_private(ordinal, address, pool)
+    if private:
+        return [use_of_pool(ordinal, pool[0], pool[1]), keeper, side_at(ordinal, address)]
+    return [keeper, side_at(ordinal, address)]
 
 
 cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:
     # Once a pool.
-    cdef PoolUse use
     name = (ordinal, first, second)
     if record.pools is None:
         record.pools = set()
     if name not in record.pools:
-        use = PoolUse.__new__(PoolUse)
-        use.ordinal = ordinal
-        use.id[0], use.id[1] = first, second
-        record.kept.append(use)
+        record.kept.append(use_of_pool(ordinal, first, second))
         record.pools.add(name)
     return 0
 
 
-cdef bint note_sides(list sides, int device, uintptr_t stream) except *:
+cdef bint note_sides(list things, int device, uintptr_t stream) except *:
     cdef bint others = False
     cdef Side side
     cdef int code
-    for side in sides:
-        code = NOT_ALLOCATED
-        with nogil:
-            if side.ordinal == PINNED:
-                code = use_pinned_on(side.address, device, stream)
-            elif side.ordinal >= 0:
-                code = use_across(side.ordinal, side.address, device, stream)
+    for thing in things or ():
+        if not isinstance(thing, Side):
+            continue
+        side, code = thing, NOT_ALLOCATED
+        if side.ordinal == PINNED:
+            code = use_pinned_on(side.address, device, stream)  # a spin lock, held for bookkeeping alone
+        elif side.ordinal >= 0:  # most uses are known, which is seen without a wait
+            code = try_use_across(side.ordinal, side.address, device, stream)
+            if code == NOT_READY:
+                with nogil:
+                    code = use_across(side.ordinal, side.address, device, stream)
         if code == 0:
             watch.note_use_on(side.address, device, stream)
         if code == NO_HOST_MEMORY:

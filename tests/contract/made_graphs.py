@@ -18,6 +18,7 @@ class NodeParams(ctypes.Structure):
         ("arguments", ctypes.c_void_p),
         *((name, ctypes.c_size_t) for name in ("dst", "src", "dst_pitch", "dst_lines", "src_pitch")),
         *((name, ctypes.c_size_t) for name in ("src_lines", "width", "height", "depth")),
+        ("sides", ctypes.c_int),
         ("value", ctypes.c_uint),
         ("element", ctypes.c_int),
         ("fn", ctypes.c_void_p),

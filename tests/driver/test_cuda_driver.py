@@ -40,6 +40,21 @@ def copies(waits):
     assert fake.fake_synchronized() == before
 
 
+def changed_copies():
+    rows, fake = opened()
+    room = ctypes.create_string_buffer(1024)  # NodeParams
+    at, host, unified = ctypes.addressof(room), 1, 4
+    assert rows.set_device(0) == 0
+    for node, src in ((0x41, host), (0x42, unified)):
+        fake.fake_pointers()
+        assert rows.graph_node_params(0, node, at) == 0
+        assert fake.fake_pointers() == 2
+        for _ in range(3):
+            assert rows.graph_node_set(0, 0, 0x99, node, at) == 0
+            assert fake.fake_changed_sides() == src * 16 + unified
+        assert fake.fake_pointers() == 0
+
+
 def refused(code, reason):
     rows = Rows("cuda")
     assert cuda.open_error() == ""
@@ -314,6 +329,10 @@ def ranges():
     assert rows.pointer_range(DEVICE)[:3] == (0, 2, 0)
     assert rows.pointer_range(PINNED)[:3] == (0, 1, -1)
     assert rows.pointer_range(PAGEABLE) == (0, 0, -1, 0, 0)
+
+
+def test_a_copy_node_that_is_changed_again_and_again_asks_once_what_its_memory_is(library):
+    in_child(changed_copies, LD_LIBRARY_PATH=library)
 
 
 def test_what_an_address_is_is_asked_in_one_call(library):

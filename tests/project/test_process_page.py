@@ -27,7 +27,6 @@ LOCK = re.compile(r"(?<![\w.])(?:threading\.)?(?:RLock|Lock|allocate_lock)\(\)")
 # Locks of objects that are not ForkSafeLocks, each with why no child of a fork waits for it.
 OF_OBJECTS = {
     "checkpoint_listener.py": "a child forgets the listener",
-    "core/process.pyx": "ForkSafeLock's own",
     "kernels/apart.py": "of one call, on whose thread the caller waits",
     "memory/reservation.pyx": "asked for once the pool was found, which a child does not have",
     "resources/resource.pyx": "a pool is refused in a child",

@@ -1,5 +1,6 @@
 """The order of what happens around forks and at the end of the process, whoever registers when."""
 
+import math
 import multiprocessing.process
 import os
 import re
@@ -170,6 +171,38 @@ def test_a_lock_that_the_thread_does_not_have_is_not_given_back():
     with pytest.raises(RuntimeError, match=text):
         held_elsewhere(lock, lock.release)
     assert lock.acquire(blocking=False)
+    lock.release()
+
+
+def test_a_lock_is_waited_for_as_long_as_is_said_and_a_signal_ends_the_wait():
+    lock = process.ForkSafeLock()
+    wrong = [
+        (True, -2, ValueError),
+        (True, math.nan, ValueError),
+        (False, 1, ValueError),
+        (True, 1e12, OverflowError),
+    ]
+
+    def ring(number, frame):
+        raise InterruptedError("it rings")
+
+    def refused():
+        assert not lock.acquire(timeout=0)
+        assert not lock.acquire(timeout=0.01)
+        before = signal.signal(signal.SIGALRM, ring)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(InterruptedError, match="it rings"):
+                lock.acquire()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert not lock.held_here()
+
+    held_elsewhere(lock, refused)
+    for blocking, timeout, kind in wrong:
+        with pytest.raises(kind, match="timeout"):
+            lock.acquire(blocking, timeout)
+    assert lock.acquire(timeout=1)
     lock.release()
 
 

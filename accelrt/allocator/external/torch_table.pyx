@@ -868,7 +868,9 @@ cdef int plain_alloc(int device, size_t size, uintptr_t* out_address, char* text
     if code == 0:
         code = registry.active().memory_alloc(device, size, out_address)
         restore_mode(registry.active(), mode)
-    return explain(text, "allocate past its cache", device, code) * (-1 if code == OUT_OF_MEMORY else 1) if code else 0
+    if code:
+        explain(text, "allocate past its cache", device, code)
+    return 0 if code == 0 else 1 if code == OUT_OF_MEMORY else -1
 
 
 cdef void plain_free(uintptr_t address) noexcept nogil:
@@ -886,9 +888,7 @@ cdef int reach(int device, int other, char* text) noexcept nogil:
     if code == 0 and other != device:
         code = connect_two(registry.active(), device, other)
     enter_gil(state)
-    if code and code != PEER_ACCESS_UNSUPPORTED:
-        return explain(text, "reach other devices' memory", device, code)
-    return 0
+    return explain(text, "reach other devices' memory", device, code) if code and code != PEER_ACCESS_UNSUPPORTED else 0
 
 
 cdef void empty_pool(uint64_t first, uint64_t second) noexcept nogil:

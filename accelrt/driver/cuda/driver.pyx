@@ -49,6 +49,7 @@ from accelrt.driver.managed cimport LOCATION_HOST
 from accelrt.driver.node_params cimport (
     ALLOCATE_HOST, ALLOCATE_MANAGED, host_fn, LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_ALLOCATE, NODE_CHILD,
     NODE_CONDITION, NODE_COPY, NODE_EMPTY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT, NodeParams,
+    SIDES_ASKED, SIDES_DST, SIDES_SRC,
 )
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LOG_BYTES, TEXT_BYTES, Table
@@ -599,13 +600,19 @@ cdef int describe_node(int device, NodeParams* params, NodeRoom* room, CUgraphNo
     return code
 
 
+cdef int sides_of(uintptr_t src, uintptr_t dst) noexcept nogil:
+    # Two questions, so what asks for a node's params keeps the answer for whoever changes its addresses.
+    return SIDES_ASKED | SIDES_SRC * (memory_kind(src) == PAGEABLE) | SIDES_DST * (memory_kind(dst) == PAGEABLE)
+
+
 cdef void describe_copy(const NodeParams* params, CUDA_MEMCPY3D_v2* out_copy) noexcept nogil:
     # Of one row the pitches say nothing; slices are as copy_3d has them.  Unknown memory is the host's.
+    cdef int sides = params.sides if params.sides else sides_of(params.src, params.dst)
     out_copy.srcMemoryType = out_copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED
     out_copy.srcDevice, out_copy.dstDevice = params.src, params.dst
-    if memory_kind(params.src) == PAGEABLE:
+    if sides & SIDES_SRC:
         out_copy.srcMemoryType, out_copy.srcHost, out_copy.srcDevice = CU_MEMORYTYPE_HOST, <const void*>params.src, 0
-    if memory_kind(params.dst) == PAGEABLE:
+    if sides & SIDES_DST:
         out_copy.dstMemoryType, out_copy.dstHost, out_copy.dstDevice = CU_MEMORYTYPE_HOST, <void*>params.dst, 0
     if params.height > 1 or params.depth > 1:
         out_copy.srcPitch, out_copy.dstPitch = params.src_pitch, params.dst_pitch
@@ -699,6 +706,8 @@ cdef int read_copy_node(uintptr_t node, NodeParams* params) noexcept nogil:
     params.src_pitch, params.src_lines = copied.srcPitch, copied.srcHeight
     params.dst_pitch, params.dst_lines = copied.dstPitch, copied.dstHeight
     params.width, params.height, params.depth = copied.WidthInBytes, copied.Height, copied.Depth
+    if code == SUCCESS:
+        params.sides = sides_of(params.src, params.dst)
     return code
 
 

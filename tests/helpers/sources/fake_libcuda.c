@@ -84,7 +84,10 @@ static int event_query(uintptr_t event) { return left(event ? 0 : INVALID_VALUE)
 static int stream_synchronize(void) { synchronized++; return await(wants_context()); }
 static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x777; return 0; }
 static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? wants_memory() : INVALID_VALUE; }
+static int pointers;
+EXPORT int fake_pointers(void) { int calls = pointers; pointers = 0; return calls; }  /* questions what an address is */
 static int pointer(unsigned count, const int *numbers, void **out, uintptr_t at) {
+    pointers++;
     for (unsigned i = 0; i < count; i++)  /* 2 is the kind of memory, 9 the device's ordinal, others are of the range */
         *(int *)out[i] = numbers[i] == 2 ? (at < 0x10000 ? 2 : at < 0x20000 ? 1 : 0) : numbers[i] != 9 || at < 0x10000 ? 0 : -2;
     return wants_context();
@@ -306,6 +309,30 @@ static int discard_batch(uint64_t *addresses, size_t *sizes, size_t count, unsig
     return (uintptr_t)stream > 1 ? wants_context() : INVALID_VALUE;
 }
 
+/* Nodes 0x41 and 0x42 copy 64 bytes of pageable or page-locked memory to a device.  Words are those of CUDA_MEMCPY3D, which
+ * begins 32 bytes into CUgraphNodeParams. */
+enum { SRC_TYPE = 4, SRC_HOST, SRC_DEVICE, DST_TYPE = 15, DST_DEVICE = 17, WIDTH = 22, IN_NODE = 4 };
+static int changed_sides;
+EXPORT int fake_changed_sides(void) { return changed_sides; }  /* the kinds of memory that a copy was changed to: src * 16 + dst */
+static int node_type(uintptr_t node, int *type) {
+    if (node == 0x41 || node == 0x42)
+        *type = 1;
+    return wants_context();
+}
+static int copy_node(uintptr_t node, uint64_t *words) {
+    words[SRC_TYPE] = 1;
+    words[SRC_HOST] = node == 0x41 ? 0x30000 : 0x10000;
+    words[DST_TYPE] = 2;
+    words[DST_DEVICE] = 0x1000;
+    words[WIDTH] = 64;
+    words[WIDTH + 1] = words[WIDTH + 2] = 1;
+    return wants_context();
+}
+static int set_node(uintptr_t exec, uintptr_t node, const uint64_t *params) {
+    changed_sides = (int)(params[IN_NODE + SRC_TYPE] & 0xF) * 16 + (int)(params[IN_NODE + DST_TYPE] & 0xF);
+    return wants_context();
+}
+
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int wanted, uint64_t flags, int *status);
 
 static const struct { const char *name; int since; void *function; } FUNCTIONS[] = {
@@ -349,7 +376,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamBeginCaptureToGraph", 12030, wants_context}, {"cuStreamUpdateCaptureDependencies", 12030, wants_context},
     {"cuGraphConditionalHandleCreate", 12030, wants_context}, {"cuGraphDestroy", 10000, wants_context},
     {"cuGraphGetNodes", 10000, wants_context}, {"cuGraphGetEdges", 12030, wants_context},
-    {"cuGraphNodeGetType", 10000, wants_context}, {"cuGraphDebugDotPrint", 11030, wants_context},
+    {"cuGraphNodeGetType", 10000, node_type}, {"cuGraphDebugDotPrint", 11030, wants_context},
     {"cuGraphInstantiateWithFlags", 11040, wants_context}, {"cuGraphExecUpdate", 12000, wants_context},
     {"cuGraphUpload", 11010, wants_context}, {"cuGraphLaunch", 10000, wants_context},
     {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, load_data}, {"cuModuleLoadDataEx", 2010, load_data_ex},
@@ -367,10 +394,10 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
     {"cuGraphExecKernelNodeSetParams", 12000, wants_context}, {"cuGraphCreate", 10000, wants_context},
     {"cuGraphClone", 10000, wants_context}, {"cuGraphNodeFindInClone", 10000, wants_context},
-    {"cuGraphNodeSetParams", 12020, wants_context}, {"cuGraphExecNodeSetParams", 12020, wants_context},
+    {"cuGraphNodeSetParams", 12020, wants_context}, {"cuGraphExecNodeSetParams", 12020, set_node},
     {"cuGraphDestroyNode", 10000, wants_context}, {"cuGraphAddDependencies", 12030, wants_context},
     {"cuGraphRemoveDependencies", 12030, wants_context}, {"cuGraphNodeSetEnabled", 11060, wants_context},
-    {"cuGraphNodeGetEnabled", 11060, wants_context}, {"cuGraphMemcpyNodeGetParams", 10000, wants_context},
+    {"cuGraphNodeGetEnabled", 11060, wants_context}, {"cuGraphMemcpyNodeGetParams", 10000, copy_node},
     {"cuGraphMemsetNodeGetParams", 10000, wants_context}, {"cuGraphHostNodeGetParams", 10000, wants_context},
     {"cuGraphEventRecordNodeGetEvent", 11010, wants_context}, {"cuGraphEventWaitNodeGetEvent", 11010, wants_context},
     {"cuGraphChildGraphNodeGetGraph", 10000, wants_context}, {"cuGraphMemAllocNodeGetParams", 11040, wants_context},
