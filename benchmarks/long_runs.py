@@ -38,6 +38,7 @@ MOST_PAGES = 16  # of one commit
 ELEMENTS = 256
 ARRAYS = 4
 ROUNDS = 3  # replays of each graph
+NUMBERS = 1 << 18  # that arrays begin with parts of
 
 
 def check(condition: bool, text: str) -> None:
@@ -182,57 +183,95 @@ def perform(work: list[Operation], arrays: list[accelrt.Array], kernels: dict[st
             kernels["add"](arrays[to], arrays[origin], out=arrays[to])
 
 
-def fresh(chosen: random.Random) -> accelrt.Array:
-    """An array of random integers."""
-    return accelrt.asarray(
-        np.random.default_rng(chosen.randrange(1 << 31)).integers(0, 1 << 16, ELEMENTS, np.int32)
-    )
+def used_by(work: list[Operation]) -> list[int]:
+    """Which arrays a graph of the operations uses."""
+    used = set()
+    for kind, to, origin, _ in work:
+        if kind != "copy" or to != origin:
+            used |= {to} if kind == "fill" else {to, origin}
+    return sorted(used)
 
 
-def names_in(graph: accelrt.CUDAGraph, arrays: list[accelrt.Array]) -> dict[str, accelrt.Array]:
-    """Those of the arrays that the graph uses, by a name for each."""
-    found = {}
-    for index, each in enumerate(arrays):
-        try:
-            accelrt.GraphParameters(graph, m=each)
-        except ValueError as error:
-            check("no node of the graph uses m" in str(error), str(error))
-        else:
-            found[f"m{index}"] = each
-    return found
+class Graphs:
+    """What all graphs of a run share: kernels, numbers to begin with, and a place to compare arrays in.
 
+    Both are page-locked, so that copies only join the stream: the host waits once for each replay.
+    """
 
-def one_graph(run: Run, kernels: dict[str, Callable]) -> int:
-    """Captures a graph and replays it with other memory; answers how often."""
-    work, arrays = random_work(run.random), [fresh(run.random) for _ in range(ARRAYS)]
-    if not any(kind != "copy" or to != origin for kind, to, origin, _ in work):
-        return 0
-    graph = accelrt.CUDAGraph(keep_graph=True)
-    with accelrt.graph(graph):
-        perform(work, arrays, kernels)
-    named = names_in(graph, arrays)
-    bound = accelrt.GraphParameters(graph, **named)
-    for _ in range(ROUNDS):
-        changed = {name: fresh(run.random) for name in named if run.random.random() < 0.5}
-        arrays = [changed.get(f"m{index}", each) for index, each in enumerate(arrays)]
-        expected = [accelrt.asarray(each.numpy()) for each in arrays]
-        perform(work, expected, kernels)
-        bound.replay(**changed)
-        for index, (have, wanted) in enumerate(zip(arrays, expected, strict=True)):
-            check(bool((have.numpy() == wanted.numpy()).all()), f"array {index} differs after {work}")
-    return ROUNDS
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.kernels = {
+            "double": accelrt.elementwise("T x", "T y", "y = 2 * x", name="doubled"),
+            "add": accelrt.elementwise("T x, T y", "T z", "z = x + y", name="added"),
+        }
+        self.numbers = accelrt.empty(NUMBERS, np.int32, pin_memory=True)
+        random_numbers = np.random.default_rng(run.random.randrange(1 << 31))
+        self.numbers.numpy()[:] = random_numbers.integers(0, 1 << 16, NUMBERS, np.int32)
+        self.compared = accelrt.empty((2 * ARRAYS, ELEMENTS), np.int32, pin_memory=True)
+        self.seen = self.compared.numpy()
+        self.rows = [self.compared[row] for row in range(2 * ARRAYS)]
+
+    def copies(self, of: list[accelrt.Array]) -> list[accelrt.Array]:
+        """Arrays with what others hold."""
+        arrays = [accelrt.empty(ELEMENTS, np.int32) for _ in of]
+        accelrt.copy_many(arrays, of)
+        return arrays
+
+    def fresh(self, count: int) -> list[accelrt.Array]:
+        """Arrays of random integers."""
+        firsts = [self.run.random.randrange(NUMBERS - ELEMENTS) for _ in range(count)]
+        return self.copies([self.numbers[first : first + ELEMENTS] for first in firsts])
+
+    def compare(self, have: list[accelrt.Array], wanted: list[accelrt.Array], work: list[Operation]) -> None:
+        """Waits, and ends the program where an array differs."""
+        self.seen[:ARRAYS], self.seen[ARRAYS:] = 1, 2  # so that a copy that is not made is seen
+        accelrt.copy_many(self.rows, have + wanted)
+        accelrt.current_stream().synchronize()
+        differ = (self.seen[:ARRAYS] != self.seen[ARRAYS:]).any(1)
+        check(not differ.any(), f"arrays {np.flatnonzero(differ).tolist()} differ after {work}")
+
+    def parameters(
+        self, graph: accelrt.CUDAGraph, work: list[Operation], arrays: list[accelrt.Array]
+    ) -> tuple:
+        """The names of the arrays that the graph uses, bound; the others are refused, one by one."""
+        used = used_by(work)
+        for index in set(range(ARRAYS)).difference(used):
+            try:
+                accelrt.GraphParameters(graph, m=arrays[index])
+            except ValueError as error:
+                check("no node of the graph uses m" in str(error), str(error))
+            else:
+                check(False, f"array {index} was found in a graph of {work}")
+        return used, accelrt.GraphParameters(graph, **{f"m{index}": arrays[index] for index in used})
+
+    def one(self) -> int:
+        """Captures a graph and replays it with other memory; answers how often."""
+        chosen = self.run.random
+        work, arrays = random_work(chosen), self.fresh(ARRAYS)
+        if not used_by(work):
+            return 0
+        graph = accelrt.CUDAGraph(keep_graph=True)
+        with accelrt.graph(graph):
+            perform(work, arrays, self.kernels)
+        used, bound = self.parameters(graph, work, arrays)
+        for _ in range(ROUNDS):
+            named = [index for index in used if chosen.random() < 0.5]
+            changed = dict(zip(named, self.fresh(len(named)), strict=True))
+            arrays = [changed.get(index, each) for index, each in enumerate(arrays)]
+            expected = self.copies(arrays)
+            perform(work, expected, self.kernels)
+            bound.replay(**{f"m{index}": each for index, each in changed.items()})
+            self.compare(arrays, expected, work)
+        return ROUNDS
 
 
 def graphs(run: Run) -> None:
     """Random graphs with random memory."""
-    kernels = {
-        "double": accelrt.elementwise("T x", "T y", "y = 2 * x", name="doubled"),
-        "add": accelrt.elementwise("T x, T y", "T z", "z = x + y", name="added"),
-    }
     done = replays = 0
     with accelrt.stream(accelrt.Stream()):
+        shared = Graphs(run)
         while done < run.count and not run.over():
-            replays += one_graph(run, kernels)
+            replays += shared.one()
             done += 1
             if done % LOOK == 0:
                 accelrt.memory.audit()

@@ -6,7 +6,7 @@ copy        copies and fills of bytes and of elements of any strides; their side
 exchange    arrays with memory of their own, or of others; DLPack both ways; the user's own memory,
             page-locked; many copies at once
 creation    arrays of ones and of ranges
-managed     managed memory: moved, discarded, advised on
+managed     managed memory: moved, discarded, advised on; what is named by a handle, and copies of it
 textures    CUDA arrays, and how kernels read and write them: textures and surfaces
 elements    elements as Python's numbers and in repr(); what operators that Arrays do not have say
 dlpack_abi  the structures of DLPack, in C

@@ -24,8 +24,8 @@ cimport accelrt.arrays.array as arrays
 from accelrt.arrays.copy import copy as copy_bytes, fill as fill_bytes
 from accelrt.arrays.copy cimport (
     add_pieces, captures_apart, copy_array, device_of_pointer, fill_array, find_spans, finish, follow_producer,
-    insert_span, is_asynchronous, keep, look_again_slow, NOT_LOCKED, note_use, Operand, packed, PAST_END, Pieces,
-    read_array, read_operand, record_for, Spans, uses_owner,
+    insert_span, is_asynchronous, keep, NOT_LOCKED, note_use, Operand, packed, PAST_END, Pieces, read_array, read_operand,
+    record_for, Spans, uses_owner,
 )
 from accelrt.arrays.dlpack_abi cimport (
     DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_IS_COPIED, DL_PADDED, DL_READ_ONLY, DLPACK_MAJOR, DLPACK_MINOR,
@@ -40,13 +40,12 @@ cimport accelrt.driver.registry as registry
 from accelrt.memory.caching cimport checked_size
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
-from accelrt.runtime.lifetimes cimport AccessDescriptor, any_capture, keep_until_passed, Record, record_on
+from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
 from accelrt.driver.memory cimport PitchedCopy
-from accelrt.driver.textures cimport ArrayCopy, Place, PLACE_ARRAY, PLACE_MEMORY
 from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport (
-    Access, any_sleeps, begin_use, begin_use_of, end_use, end_use_of, link_export, refuse_sleeping, unlink_export,
+    Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export,
 )
 cimport accelrt.runtime.access as watch
 
@@ -1401,65 +1400,6 @@ def buffer_at(
     if driver_device >= 0 and driver_device != ordinal:
         raise ValueError(f"address is {pointer:#x}, of device {driver_device}; device is {device!r}")
     return buffer_over(owner, ordinal, stream_for(stream, ordinal, "the buffer"), pointer if size else 0, size)
-
-
-# --- copies to and from CUDA arrays -------------------------------------------------------------------------------
-
-# stub: def copy_box(array: AccessDescriptor, memory: Array, corner: tuple[int, int, int], size: tuple[int, int, int], layout: tuple[int, int], to_array: bool, blocking: bool, stream: Stream | int | None) -> bool: ...  # no-cython-lint
-def copy_box(
-    AccessDescriptor array not None, Array memory not None, tuple corner not None, tuple size not None,
-    tuple layout not None, bint to_array, bint blocking, stream: Stream | int | None,
-) -> bool:
-    """Copies a box between a CUDA array and an Array (cuMemcpy3DAsync), unless that is in ordinary host memory: False.
-
-    Arguments:
-        corner, size: ints: bytes, rows and slices, where the box begins in the array, and how large it is.
-        layout: ints: bytes from row to row of the memory, and rows from slice to slice.
-    """
-    cdef Stream worker = stream_for(stream, array.device_index, "the array")
-    cdef str call = "copy_from" if to_array else "copy_to"
-    cdef ArrayCopy box
-    cdef Place* side = &box.src if to_array else &box.dst
-    cdef Place* inside = &box.dst if to_array else &box.src
-    cdef Operand operand
-    cdef Access access
-    cdef Record record
-    cdef int code, kept = False
-    read_array(&operand, memory, call, not to_array)
-    if not is_asynchronous(&operand):
-        return False
-    memset(&box, 0, sizeof(ArrayCopy))
-    side.kind, side.address, side.pitch, side.lines = PLACE_MEMORY, operand.address, layout[0], layout[1]
-    inside.kind, inside.x, inside.y, inside.z = PLACE_ARRAY, corner[0], corner[1], corner[2]
-    box.width, box.height, box.depth = size
-    if blocking:
-        watch.before_wait(call)
-    if watch.detects_races():
-        watch.note_work(worker.device_index, worker.handle, call, [(
-            operand.address, side.pitch * (side.lines * (box.depth - 1) + box.height - 1) + box.width, "rw"[not to_array])])
-    begin_use_of(&access, operand.source, <PyObject*>array)
-    try:
-        array.check_open(call)
-        inside.array = array.held.handle
-        look_again_slow(&operand, memory, call)
-        refuse_sleeping(operand.address, call)
-        record = record_for(worker)
-        if record is not None:
-            kept = keep(&operand, None, record)
-            array.keep_with(record)
-        array.note_stream(worker.handle, None if worker.pooled != NULL else worker)
-        with nogil:
-            code = registry.active().array_copy(worker.device_index, worker.handle, &box)
-        if code:
-            raise_status(code, "array_copy", ("array", inside.array, "corner", corner, "size", size, "memory",
-                                              operand.address, "layout", layout, "stream", worker.handle))
-        note_use(&operand, worker, kept, blocking)
-        if blocking:
-            access.enqueued = True
-            finish(worker, &operand if operand.ordinal < 0 else NULL, memory, array, None, None)
-        return True
-    finally:
-        end_use_of(&access)
 
 
 # --- what an Array's methods do with memory ----------------------------------------------------------------------

@@ -1,28 +1,40 @@
-"""Managed memory: where it lies, and what the driver is told of its use."""
+"""Memory that the driver itself lays out: managed memory, where it lies and what the driver is told of its use; and what
+work names by a handle, CUDA arrays with their textures and surfaces, and copies of those."""
 cimport cython
 import re
 from collections import namedtuple
 from cpython.object cimport PyObject
+from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from accelrt.allocator.backing.pages cimport is_managed as is_managed_address
+from accelrt.arrays.array cimport Array
 from accelrt.arrays.copy cimport (
-    follow_producer, look_again_slow, note_use, Operand, read_operand, record_for, uses_owner, View,
+    finish, follow_producer, is_asynchronous, keep, look_again_slow, note_use, Operand, read_array, read_operand, record_for,
+    uses_owner, View,
 )
+from accelrt.core.locks cimport add_count
 from accelrt.devices.device cimport device_at, known_devices, ordinal_of
 from accelrt.driver.managed cimport (
     ACCESSED_BY, IS_READ_MOSTLY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, NOWHERE,
     PREFERRED_DEVICE, PREFETCHED_DEVICE, SET_ACCESSED_BY, SET_PREFERRED, SET_READ_MOSTLY, THE_HOST, UNSET_ACCESSED_BY,
     UNSET_PREFERRED, UNSET_READ_MOSTLY,
 )
+from accelrt.driver.guard cimport go_relaxed, restore_mode
 cimport accelrt.driver.registry as registry
+from accelrt.driver.textures cimport ArrayCopy, Place, PLACE_ARRAY, PLACE_MEMORY
 from accelrt.errors import ArgumentError, ArgumentTypeError, CaptureError, NotSupportedError
-from accelrt.runtime.access cimport Access, begin_use, end_use, refuse_sleeping
-cimport accelrt.runtime.access as watch
-from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy,
+from accelrt.runtime.access cimport (
+    Access, begin_use, begin_use_of, defer_release, Deferral, deferral_closed, deferral_for, end_use, end_use_of,
+    refuse_sleeping,
 )
-from accelrt.streams.stream cimport Stream, stream_of
+cimport accelrt.runtime.access as watch
+from accelrt.runtime.lifetimes cimport AccessDescriptor, any_waits, ARRAY, array_bytes, drain, DriverObject, Record
+from accelrt.status cimport (
+    CAPTURE_UNSUPPORTED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade,
+)
+from accelrt.streams.stream cimport Stream, stream_for, stream_of
 
 cdef enum:
     LAST_LEGACY = 1    # streams up to this number are the legacy default stream
@@ -409,3 +421,140 @@ def is_managed(memory: Memory) -> bool:
     cdef Operand side
     cdef View view = read_operand(&side, memory, "memory", False)
     return bool(side.nbytes and view is None and is_managed_address(side.address))
+
+
+# --- what work names by a handle ----------------------------------------------------------------------------------
+
+@cython.no_gc_clear  # as of the descriptor
+cdef class HandledMemory(AccessDescriptor):
+    """Memory, or a way to it, that work names by a handle of the driver's.
+
+    Attributes:
+        handle: int, the driver's; 0 once it was closed.
+    """
+
+    def _adopt(self, int kind, uintptr_t handle, source: object) -> None:
+        """Takes an object of the driver's that source owns, which it keeps."""
+        cdef DriverObject held = DriverObject.__new__(DriverObject)
+        held.kind, held.device, held.handle = kind, self.device_index, handle
+        held.source, held.borrowed = source, True
+        self.held = held
+
+    def _hold(
+        self, int kind, source: object, bytes description, sampling: bytes | None, long nbytes=0,
+    ) -> int:
+        """Makes the driver's object: an array of so many bytes, a texture, or a surface where there is no sampling;
+        returns the driver's code."""
+        cdef DriverObject held = DriverObject.__new__(DriverObject)
+        cdef uintptr_t handle = 0
+        cdef char* said = description
+        cdef char* sampled = NULL if sampling is None else <char*><bytes>sampling
+        cdef int mode, code
+        if any_waits():
+            drain()  # the memory of arrays before it
+        held.kind, held.device = kind, self.device_index
+        held.source = (<AccessDescriptor>source).held if isinstance(source, AccessDescriptor) else source
+        with nogil:
+            code = go_relaxed(registry.active(), &mode)
+            if code == 0:
+                if kind == ARRAY:
+                    code = registry.active().array_create(held.device, said, &handle)
+                else:
+                    code = registry.active().texture_create(held.device, said, sampled, &handle)
+                restore_mode(registry.active(), mode)
+        if code:
+            return code
+        held.handle, held.nbytes, self.held = handle, nbytes, held
+        add_count(&array_bytes[held.device], nbytes)
+        if kind != ARRAY:
+            self.data = (<const char*>&handle)[:sizeof(handle)]
+        return 0
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle, as int; 0 once it was closed."""
+        cdef DriverObject held = self.held
+        return 0 if held is None else held.handle
+
+    def close(self) -> None:
+        """Lets the driver's object go, once work that was put into streams is past it and no graph has it; again, it
+        does nothing."""
+        cdef AccessDescriptor rest = AccessDescriptor.__new__(AccessDescriptor)
+        cdef Deferral deferral = deferral_for(<PyObject*>self)
+        with cython.critical_section(self):
+            self.closed = True
+            rest.device_index = self.device_index
+            rest.held, rest.used_on = self.held, self.used_on
+            self.held = None
+            deferral = deferral_closed(deferral, <PyObject*>self)
+        if deferral is not None:
+            defer_release(deferral, NULL, 0, 0, rest)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> Literal[False]:
+        self.close()
+        return False
+
+
+# stub: def copy_box(array: HandledMemory, memory: Array, corner: tuple[int, int, int], size: tuple[int, int, int], layout: tuple[int, int], to_array: bool, blocking: bool, stream: Stream | int | None) -> bool: ...  # no-cython-lint
+def copy_box(
+    HandledMemory array not None, Array memory not None, tuple corner not None, tuple size not None,
+    tuple layout not None, bint to_array, bint blocking, stream: Stream | int | None,
+) -> bool:
+    """Copies a box between a CUDA array and an Array (cuMemcpy3DAsync), unless that is in ordinary host memory: False.
+
+    Arguments:
+        corner, size: ints: bytes, rows and slices, where the box begins in the array, and how large it is.
+        layout: ints: bytes from row to row of the memory, and rows from slice to slice.
+    """
+    cdef Stream worker = stream_for(stream, array.device_index, "the array")
+    cdef str call = "copy_from" if to_array else "copy_to"
+    cdef ArrayCopy box
+    cdef Place* side = &box.src if to_array else &box.dst
+    cdef Place* inside = &box.dst if to_array else &box.src
+    cdef DriverObject held
+    cdef Operand operand
+    cdef Access access
+    cdef Record record
+    cdef int code, kept = False
+    read_array(&operand, memory, call, not to_array)
+    if not is_asynchronous(&operand):
+        return False
+    memset(&box, 0, sizeof(ArrayCopy))
+    side.kind, side.address, side.pitch, side.lines = PLACE_MEMORY, operand.address, layout[0], layout[1]
+    inside.kind, inside.x, inside.y, inside.z = PLACE_ARRAY, corner[0], corner[1], corner[2]
+    box.width, box.height, box.depth = size
+    if blocking:
+        watch.before_wait(call)
+    watch.note_access(worker.device_index, worker.handle, operand.address,
+                      side.pitch * (side.lines * (box.depth - 1) + box.height - 1) + box.width, "rw"[not to_array], call)
+    begin_use_of(&access, operand.source, <PyObject*>array)
+    try:
+        held = array.held
+        array.check_open(call)
+        if held is None:
+            refuse_unmade(array)
+        inside.array = held.handle
+        look_again_slow(&operand, memory, call)
+        refuse_sleeping(operand.address, call)
+        record = record_for(worker)
+        if record is not None:
+            kept = keep(&operand, None, record)
+            array.keep_with(record)
+        array.note_stream(worker.handle, None if worker.pooled != NULL else worker)
+        with nogil:
+            code = registry.active().array_copy(worker.device_index, worker.handle, &box)
+        if code:
+            raise_status(code, "array_copy", ("array", inside.array, "corner", corner, "size", size, "memory",
+                                              operand.address, "layout", layout, "stream", worker.handle))
+        note_use(&operand, worker, kept, blocking)
+        if blocking:
+            access.enqueued = True
+            finish(worker, &operand if operand.ordinal < 0 else NULL, memory, array, None, None)
+        return True
+    finally:
+        end_use_of(&access)

@@ -15,20 +15,20 @@ import struct
 from typing import TYPE_CHECKING
 
 from accelrt.arrays.array import Array, Buffer
-from accelrt.arrays.exchange import asarray, copy_box, empty
+from accelrt.arrays.exchange import asarray, empty
+from accelrt.arrays.managed import HandledMemory, copy_box
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.devices.device import get_device_properties
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.memory.caching import empty_cache
-from accelrt.runtime.lifetimes import AccessDescriptor, capture_of
+from accelrt.runtime.lifetimes import capture_of
 from accelrt.status import status_error
 from accelrt.streams.stream import Stream, current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
-    from typing import Any, Literal, Self
+    from typing import Any, Self
 
     from numpy.typing import DTypeLike
 
@@ -57,26 +57,7 @@ RESOURCE = struct.Struct("=i4xQiIQQQ96x")
 SAMPLING = struct.Struct("=3iiIIif2f4f48x")
 
 
-class Closing(AccessDescriptor):
-    """Is a context, whose end closes the driver's object."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        self.close()
-        return False
-
-    def _text(self, facts: str) -> str:
-        state = "" if self.handle else ", closed"
-        return f"<accelrt.{type(self).__name__} {facts}, device {self.device_index}{state}>"
-
-
-class CUDAArray(Closing):
+class CUDAArray(HandledMemory):
     """Memory that kernels reach by textures and surfaces alone, laid out for what lies near each other.
 
         image = accelrt.CUDAArray((480, 640), "uint8", channels=4)
@@ -316,10 +297,10 @@ class CUDAArray(Closing):
 
     def __repr__(self) -> str:
         kinds = [name for name in ("layered", "cubemap", "surface") if getattr(self, name)]
-        return self._text(" ".join([f"of {self.shape}, {self.channels} x {self.dtype}", *kinds]))
+        return text_of(self, " ".join([f"of {self.shape}, {self.channels} x {self.dtype}", *kinds]))
 
 
-class TextureObject(Closing):
+class TextureObject(HandledMemory):
     """Lets kernels read elements of memory: a parameter of the type cudaTextureObject_t.
 
         texture = accelrt.TextureObject(image, filter_mode="linear", address_mode="border")
@@ -396,10 +377,10 @@ class TextureObject(Closing):
         make(self, TEXTURE, source, resource, sampling)
 
     def __repr__(self) -> str:
-        return self._text(f"of {self.array!r}, {self.description}" if self.handle else "")
+        return text_of(self, f"of {self.array!r}, {self.description}" if self.handle else "")
 
 
-class SurfaceObject(Closing):
+class SurfaceObject(HandledMemory):
     """Lets kernels read and write elements of a CUDAArray: a parameter of the type cudaSurfaceObject_t.
 
     Arguments:
@@ -428,7 +409,7 @@ class SurfaceObject(Closing):
         make(self, SURFACE_OBJECT, array, resource_of(array), None)
 
     def __repr__(self) -> str:
-        return self._text(f"of {self.array!r}" if self.handle else "")
+        return text_of(self, f"of {self.array!r}" if self.handle else "")
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
@@ -600,7 +581,12 @@ def resource_of(array: CUDAArray) -> bytes:
     return RESOURCE.pack(OF_ARRAY, array.handle, 0, 0, 0, 0, 0)
 
 
-def make(what: AccessDescriptor, kind: int, source: Any, resource: bytes, sampling: bytes | None) -> None:
+def text_of(what: HandledMemory, facts: str) -> str:
+    state = "" if what.handle else ", closed"
+    return f"<accelrt.{type(what).__name__} {facts}, device {what.device_index}{state}>"
+
+
+def make(what: HandledMemory, kind: int, source: Any, resource: bytes, sampling: bytes | None) -> None:
     code = what._hold(kind, source, resource, sampling)
     if code:
         raise status_error(

@@ -210,6 +210,7 @@ cdef class NodeWork:
         return tuple(told)
 
 
+cdef str UNTOLD = "it copies from or to a CUDAArray, of which nothing is told; capture such copies apart"
 cdef str refusal_of(NodeWork work, int code):
     if code == NOT_SUPPORTED:
         return ("the driver has no such nodes (graphs made by hand need CUDA 12.3), or the graph may not hold one: a body "
@@ -764,7 +765,7 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
         the driver's graph of a child; (address, bytes, device, kind, peers) of an allocation; the address of a free; None of
         an empty node.
     Raises:
-        CudaError: the node is none of the graph, or a condition, whose bodies the driver does not tell.
+        CudaError: the node is none of the graph, copies a CUDAArray, or is a condition, whose bodies nobody tells.
     """
     cdef NodeParams params
     cdef uintptr_t node = handle_of(asked)
@@ -772,7 +773,7 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
     with nogil:
         code = registry.active().graph_node_params(graph, node, &params)
     if code:
-        raise_status(code, "graph_node_params", ("graph", graph, "node", node))
+        raise_status(code, "graph_node_params", ("graph", graph, "node", node), UNTOLD if code == NOT_SUPPORTED else "")
     if params.type in (NODE_COPY, NODE_FILL):
         return params_of(&params)
     if params.type == NODE_HOST:
@@ -1278,7 +1279,8 @@ cdef class Bindings:
                 &params.block[1], &params.block[2], &params.shared_bytes, &arguments)
         params.type = type_
         if code:
-            raise_status(code, "graph_node_params", ("graph", self.handle, "node", node))
+            raise_status(code, "graph_node_params", ("graph", self.handle, "node", node),
+                         UNTOLD if code == NOT_SUPPORTED else "")
         if type_ == NODE_KERNEL:
             params.arguments = copy_arguments(params.function, <void**>arguments)
         return 0

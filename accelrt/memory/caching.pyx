@@ -34,6 +34,7 @@ from accelrt.allocator.stats cimport (
     ACTIVE_BYTES, ALLOCATED_BYTES, PER_HEAP, RESERVED_BYTES, STATS, Counter, current_of, load_news, Stats,
 )
 from accelrt.allocator.types cimport Pool
+from accelrt.core.locks cimport load_count
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.core.interpreter cimport PyThread_get_thread_ident, PyThreadState_SetAsyncExc
 from accelrt.core.process import call_at_exit
@@ -46,8 +47,7 @@ cimport accelrt.driver.registry as registry
 from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.history.recording import name_all, tag_stats
 from accelrt.runtime.init import later
-from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, dispose, drain
-from accelrt.runtime.lifetimes import cuda_array_bytes
+from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, array_bytes, dispose, drain
 from accelrt.status cimport (
     CAPTURED_EVENT, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status,
     refuse_copy, refuse_unmade,
@@ -1208,6 +1208,13 @@ cdef tuple fields_of(Counter counter):
     return counter.current, counter.peak, counter.allocated, counter.freed
 
 
+cdef int64_t bytes_of_arrays(Pool* pool, object device) except -1:
+    # Which a device without a pool may have.
+    if pool == NULL and is_unused():
+        return 0
+    return load_count(&array_bytes[pool.device if pool != NULL else ordinal_of(device)])
+
+
 cdef dict single_figures(const Stats* stats, Pool* pool, object device):
     cdef int64_t idle = current_of(stats, RESERVED_BYTES) + stats.sleeping_bytes - current_of(stats, ACTIVE_BYTES)
     cdef int64_t largest, limit
@@ -1227,7 +1234,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool, object device):
         "reserved_addresses": stats.reserved_addresses,
         "sleeping_bytes": stats.sleeping_bytes,
         "managed_bytes": stats.managed_bytes,
-        "cuda_array_bytes": cuda_array_bytes(pool.device if pool != NULL else ordinal_of(device)),
+        "cuda_array_bytes": bytes_of_arrays(pool, device),
         "largest_free_block": largest,
         "fragmentation": 1 - largest / idle if idle else 0.0,
     }

@@ -104,6 +104,7 @@ cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintp
 # Keeps an owner alive until the work that is in a stream now is complete.
 cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept
 # Objects of the driver's that copies and kernels name by their handles.
+cdef long* array_bytes        # of CUDA arrays that accelrt made, by device
 cdef class DriverObject:      # given back when it dies
     cdef int kind
     cdef int device

@@ -598,7 +598,8 @@ cdef void drain_too(draining more) noexcept:
 
 # --- objects by handle ---------------------------------------------------------------------------------------
 
-cdef long[MAX_DEVICES] array_bytes  # of CUDA arrays that accelrt made
+cdef long[MAX_DEVICES] bytes_of_arrays
+array_bytes = bytes_of_arrays
 
 
 @cython.no_gc_clear  # what it is made of goes after it
@@ -658,63 +659,6 @@ cdef class AccessDescriptor:
             raise RuntimeError(f"a {type(self).__name__} is made once; make another one")
         self.array, self.device_index, self.address = array, device, address
         self.data, self.writes = data, writes
-
-    def _adopt(self, int kind, uintptr_t handle, source: object) -> None:
-        """Takes an object that source owns, which it keeps."""
-        cdef DriverObject held = DriverObject.__new__(DriverObject)
-        held.kind, held.device, held.handle = kind, self.device_index, handle
-        held.source, held.borrowed = source, True
-        self.held = held
-
-    def _hold(
-        self, int kind, source: object, bytes description, sampling: bytes | None, long nbytes=0,
-    ) -> int:
-        """Makes the driver's object: an array of so many bytes, a texture, or a surface where there is no sampling;
-        returns the driver's code."""
-        cdef DriverObject held = DriverObject.__new__(DriverObject)
-        cdef uintptr_t handle = 0
-        cdef char* said = description
-        cdef char* sampled = NULL if sampling is None else <char*><bytes>sampling
-        cdef int mode, code
-        if any_waits():
-            drain()  # the memory of arrays before it
-        held.kind, held.device = kind, self.device_index
-        held.source = (<AccessDescriptor>source).held if isinstance(source, AccessDescriptor) else source
-        with nogil:
-            code = go_relaxed(registry.active(), &mode)
-            if code == 0:
-                if kind == ARRAY:
-                    code = registry.active().array_create(held.device, said, &handle)
-                else:
-                    code = registry.active().texture_create(held.device, said, sampled, &handle)
-                restore_mode(registry.active(), mode)
-        if code:
-            return code
-        held.handle, held.nbytes, self.held = handle, nbytes, held
-        add_count(&array_bytes[held.device], nbytes)
-        if kind != ARRAY:
-            self.data = (<const char*>&handle)[:sizeof(handle)]
-        return 0
-
-    @property
-    def handle(self) -> int:
-        """The driver's handle, as int; 0 once it was closed."""
-        cdef DriverObject held = self.held
-        return 0 if held is None or self.closed else held.handle
-
-    def close(self) -> None:
-        """Lets the driver's object go, once work that was put into streams is past it and no graph has it; again, it
-        does nothing."""
-        cdef AccessDescriptor rest = AccessDescriptor.__new__(AccessDescriptor)
-        cdef watch.Deferral deferral = watch.deferral_for(<PyObject*>self)
-        with cython.critical_section(self):
-            self.closed = True
-            deferral = watch.deferral_closed(deferral, <PyObject*>self)
-            rest.device_index = self.device_index
-            rest.held, rest.used_on = self.held, self.used_on
-            self.held = None
-        if deferral is not None:
-            watch.defer_release(deferral, NULL, 0, 0, rest)
 
 
 def cuda_array_bytes(int device) -> int:
@@ -1516,7 +1460,7 @@ cdef void forget_in_fork() noexcept nogil:
     memset(returned, 0, sizeof(returned))
     memset(&streams, 0, sizeof(streams))
     memset(&events, 0, sizeof(events))
-    memset(array_bytes, 0, sizeof(array_bytes))
+    memset(bytes_of_arrays, 0, sizeof(bytes_of_arrays))
 
 
 at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_in_fork)

@@ -14,6 +14,8 @@ from peers.histories import Histories
 from peers.readings import Readings
 
 MIB = 1 << 20
+# Bytes of the pieces of a batch: 16 KiB each, or from 8 to 32 KiB.
+ALIKE, MIXED = [16384] * 4096, [8 + index * 7919 % 25 << 10 for index in range(4096)]
 
 
 def calls(function):
@@ -26,6 +28,14 @@ def entered(context, argument):
             pass
 
     return switch
+
+
+def within(context, work):
+    def inside():
+        with context:
+            return work()
+
+    return inside
 
 
 class Accelrt(Readings, Histories, cuda=accelrt):
@@ -53,17 +63,8 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         accelrt.memory.record_history(enabled, **how)
 
     def history_tag(self):
-        tag, pair = accelrt.memory.tag("benchmark"), self.pair(512)
-
-        def tagged():
-            with tag:
-                return pair()
-
-        def untagged():
-            with tag:
-                return nothing()
-
-        return Work(tagged, untagged)
+        tag = accelrt.memory.tag("benchmark")
+        return Work(within(tag, self.pair(512)), within(tag, nothing))
 
     def dump(self, path):
         accelrt.memory.dump_snapshot(path)
@@ -77,16 +78,14 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
         return lambda: delete(alloc(size))
 
-    pair_512 = partialmethod(pair, 512)
-    pair_4mib = partialmethod(pair, 4 * MIB)
+    pair_512, pair_4mib = partialmethod(pair, 512), partialmethod(pair, 4 * MIB)
 
-    def pair_on(self, stream):
+    def pair_on(self, stream=None):
         alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
-        handle = stream.cuda_stream
+        handle = (stream or self.stream).cuda_stream
         return lambda: delete(alloc(512, stream=handle))
 
-    def pair_512_stream(self):
-        return self.pair_on(self.stream)
+    pair_512_stream = pair_on
 
     def mixed_200(self):
         return churn(accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete)
@@ -96,7 +95,6 @@ class Accelrt(Readings, Histories, cuda=accelrt):
 
     buffer_512 = partialmethod(made, accelrt.Buffer, 512)
     pinned_1mib = partialmethod(made, accelrt.PinnedBuffer, MIB)
-
     memory_allocated = calls(accelrt.memory_allocated)
 
     # --- streams and events ---
@@ -122,8 +120,7 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         event, stream = accelrt.Stream().record_event(), self.stream
         return lambda: stream.wait_event(event)
 
-    def with_device(self):
-        return entered(accelrt.device, 0)
+    with_device = calls(entered(accelrt.device, 0))
 
     # --- graphs ---
 
@@ -147,8 +144,7 @@ class Accelrt(Readings, Histories, cuda=accelrt):
     def asked(self, count):
         # (device, stream, event) of each thread that records and asks beside captures.
         self.asked_of = [(each, each.record_event()) for each in self.side_streams(count)]
-        device = self.stream.device_index
-        return [(device, stream.cuda_stream, event.cuda_event) for stream, event in self.asked_of]
+        return [(each.device_index, each.cuda_stream, event.cuda_event) for each, event in self.asked_of]
 
     def replay_10(self):
         return self.captured()().replay
@@ -156,12 +152,11 @@ class Accelrt(Readings, Histories, cuda=accelrt):
     def rebind_8(self):
         accelrt.set_stream(self.stream)
         to, common = accelrt.Buffer(1024), accelrt.Buffer(1024)
-        sources, others = ([accelrt.Buffer(1024) for _ in range(8)] for _ in range(2))
+        ours, theirs = ({f"x{index}": accelrt.Buffer(1024) for index in range(8)} for _ in range(2))
         graph = accelrt.CUDAGraph(keep_graph=True)
         with accelrt.graph(graph, stream=self.stream):
             for index in range(1000):
-                accelrt.copy(to, sources[index // 125] if index % 125 == 0 else common, blocking=False)
-        theirs, ours = ({f"x{index}": each for index, each in enumerate(one)} for one in (others, sources))
+                accelrt.copy(to, common if index % 125 else ours[f"x{index // 125}"], blocking=False)
         rebind, turns = accelrt.GraphParameters(graph, **ours).rebind, itertools.cycle([theirs, ours])
         return lambda: rebind(**next(turns))
 
@@ -184,19 +179,20 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         module = accelrt.Module(Path(__file__).parents[1] / "raw" / "empty.ptx")
         return module.function(f"empty_{count}", kinds[:count])
 
+    def launched(self, count):
+        return self.empty_kernel(count)[1, 1, self.stream], accelrt.empty(256, "float32", stream=self.stream)
+
     def launch_1(self):
-        launcher = self.empty_kernel(1)[1, 1, self.stream]
-        x = accelrt.empty(256, "float32", stream=self.stream)
+        launcher, x = self.launched(1)
         return lambda: launcher(x)
 
     def launch_16(self):
-        launcher = self.empty_kernel(16)[1, 1, self.stream]
-        x = accelrt.empty(256, "float32", stream=self.stream)
+        launcher, x = self.launched(16)
         return lambda: launcher(x, x, x, x, x, x, x, x, 1, 2, 3, 4, 0.5, 1.5, 2.5, 3.5)
 
     def launch_subject(self):
-        self.kept = kernel, x = self.empty_kernel(1), accelrt.empty(256, "float32", stream=self.stream)
-        return 0, self.stream.handle, kernel.handle, x.ptr
+        self.kept = launcher, x = self.launched(1)
+        return 0, self.stream.handle, launcher.kernel.handle, x.ptr
 
     def elementwise_new(self):
         kernel = accelrt.elementwise("T x", "T z", "z = 2 * x", name="doubled")
@@ -224,51 +220,35 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         buffer, fill, stream = accelrt.Buffer(1024, stream=self.stream), accelrt.fill, self.stream
         return lambda: fill(buffer, stream=stream)
 
-    def many(self, count=4096, piece=16384):
+    def pieces(self, sizes):
+        """Memory of both kinds, where pieces of it begin that lie behind each other, and their sizes."""
         import numpy as np
 
-        device = accelrt.Buffer(count * piece, stream=self.stream)
-        host = accelrt.PinnedBuffer(count * piece)
-        offsets = np.arange(count, dtype=np.uint64) * np.uint64(piece)
-        return device, host, device.ptr + offsets, host.ptr + offsets, piece
-
-    def many_16kib(self, is_rate=False):
-        device, host, dsts, srcs, piece = self.many()
-        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
-        counted = {"nbytes": device.nbytes} if is_rate else {"per": len(dsts)}
-        return Work(lambda: copy_many(dsts, srcs, piece, memory=memory, stream=stream), **counted)
-
-    many_16kib_rate = partialmethod(many_16kib, is_rate=True)
-
-    def mixed(self, count=4096):
-        import numpy as np
-
-        sizes = (8 + np.arange(count, dtype=np.uint64) * 7919 % 25) << np.uint64(10)
+        sizes = np.array(sizes, np.uint64)
         offsets = np.cumsum(sizes) - sizes
         device = accelrt.Buffer(int(sizes.sum()), stream=self.stream)
         host = accelrt.PinnedBuffer(device.nbytes)
         return device, host, device.ptr + offsets, host.ptr + offsets, sizes
 
-    def many_mixed(self):
-        device, host, dsts, srcs, sizes = self.mixed()
+    def many(self, sizes, is_rate=False):
+        device, host, dsts, srcs, bytes_ = self.pieces(sizes)
+        nbytes = sizes[0] if len(set(sizes)) == 1 else bytes_
         copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
-        return Work(lambda: copy_many(dsts, srcs, sizes, memory=memory, stream=stream), per=len(dsts))
+        counted = {"nbytes": device.nbytes} if is_rate else {"per": len(dsts)}
+        return Work(lambda: copy_many(dsts, srcs, nbytes, memory=memory, stream=stream), **counted)
 
-    def many_mixed_rate(self):
-        device, host, dsts, srcs, sizes = self.mixed()
-        copy_many, stream, memory = accelrt.copy_many, self.stream, (device, host)
-        work = lambda: copy_many(dsts, srcs, sizes, memory=memory, stream=stream)  # noqa: E731
-        return Work(work, nbytes=device.nbytes)
+    many_16kib, many_16kib_rate = partialmethod(many, ALIKE), partialmethod(many, ALIKE, is_rate=True)
+    many_mixed, many_mixed_rate = partialmethod(many, MIXED), partialmethod(many, MIXED, is_rate=True)
 
     def many_loop(self):
-        device, host, dsts, _, piece = self.many()
-        copy, stream, places = accelrt.copy, self.stream, range(0, len(dsts) * piece, piece)
+        device, host, *_ = self.pieces(ALIKE)
+        copy, stream, places = accelrt.copy, self.stream, range(0, device.nbytes, 16384)
 
         def work():
             for place in places:
-                copy(device, host, piece, dst_offset=place, src_offset=place, stream=stream, blocking=False)
+                copy(device, host, 16384, dst_offset=place, src_offset=place, stream=stream, blocking=False)
 
-        return Work(work, per=len(dsts))
+        return Work(work, per=len(places))
 
     def many_objects(self):
         dsts = [accelrt.Buffer(16384, stream=self.stream) for _ in range(256)]
@@ -316,5 +296,4 @@ class Accelrt(Readings, Histories, cuda=accelrt):
         nbytes = self.large // 8 if on_host() else 16 * self.large
         return Work(self.draw(name, nbytes), nbytes=nbytes)
 
-    uniform_rate = partialmethod(draw_rate, "uniform")
-    normal_rate = partialmethod(draw_rate, "normal")
+    uniform_rate, normal_rate = partialmethod(draw_rate, "uniform"), partialmethod(draw_rate, "normal")

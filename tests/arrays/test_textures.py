@@ -366,6 +366,17 @@ def test_arrays_come_and_go_beside_a_capture():
     assert (read(x) == 1).all()
 
 
+def test_a_graph_with_copies_of_arrays_says_that_its_memory_cannot_be_named():
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph(keep_graph=True)
+    array, x = accelrt.CUDAArray((4, 4), "float32"), accelrt.zeros((4, 4), "float32")
+    with accelrt.graph(graph, stream=stream):
+        array.copy_from(x, blocking=False)
+    with pytest.raises(
+        accelrt.NotSupportedError, match="copies from or to a CUDAArray, of which nothing is told"
+    ):
+        accelrt.GraphParameters(graph, x=x)
+
+
 def test_threads_close_what_others_copy_into():
     stream, x = accelrt.Stream(), accelrt.zeros((64, 64), "float32")
     accelrt.synchronize()

@@ -282,6 +282,56 @@ def test_a_graph_keeps_what_it_reads_although_it_is_closed(kernels):
         assert live_objects()["textures"] == live_objects()["arrays"] == 0
 
 
+def test_nodes_that_are_made_or_changed_by_hand_keep_their_textures(kernels):
+    kernel, stream = kernels("two"), accelrt.Stream()
+    x, out = to_device(PLACES), accelrt.zeros(8, np.float32)
+    (array, texture), definition = a_texture(2.0), accelrt.GraphDefinition()
+    definition.kernel(kernel, 1, 8, (texture, x, out, 8))
+    texture.close()
+    del array, texture
+    instance = definition.instantiate()
+    accelrt.synchronize()
+    instance.replay()
+    assert (read(out) == 2).all()
+    _, first = a_texture(3.0)
+    graph = accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph, stream=stream):
+        kernel[1, 8, stream](first, x, out, 8)
+    _, second = a_texture(4.0)
+    graph.set_kernel_node_params(graph.nodes()[0], args=(second, x, out, 8))
+    first.close()
+    second.close()
+    gc.collect()
+    accelrt.synchronize()
+    graph.replay()
+    assert (read(out) == 4).all()
+
+
+@pytest.mark.parametrize("mode", ["r", "w"])
+def test_the_race_detector_is_told_of_a_textures_memory(mode):
+    printed = in_child(race_on_a_texture, mode, ACCELRT_SANITIZE="raise")
+    assert printed == ("no race\n" if mode == "r" else "race of two\n")
+
+
+def race_on_a_texture(mode):
+    values = accelrt.zeros((4, 32), np.float32)
+    x, out = accelrt.full((2, 8), 1.5, np.float32), accelrt.zeros(8, np.float32)
+    kernel = accelrt.compile(SOURCE).function(
+        "two", "cudaTextureObject_t t, const float* x, float* out, int n"
+    )
+    texture, stream = accelrt.TextureObject(values), accelrt.Stream()
+    accelrt.synchronize()
+    if mode == "w":
+        values.fill_(1)  # of another stream
+    else:
+        accelrt.copy(accelrt.empty((4, 32), np.float32), values, blocking=False)
+    try:
+        kernel[1, 8, stream](texture, x, out, 8)
+        print("no race")
+    except accelrt.RaceError as error:
+        print(f"race of {str(error).partition('second: ')[2].split()[0]}")
+
+
 def test_copies_of_arrays_are_captured_with_what_they_copy():
     graph, stream = accelrt.CUDAGraph(), accelrt.Stream()
     array, x = accelrt.CUDAArray((4, 8), "float32"), to_device(np.zeros((4, 8), np.float32))

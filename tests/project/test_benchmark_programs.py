@@ -307,23 +307,41 @@ def test_a_long_run_ends_when_its_seconds_are_over():
     assert json.loads(done.stdout)["done"] == 0
 
 
-def test_a_long_run_sees_what_differs(tmp_path):
-    wrong = (
-        "import sys; sys.argv = ['long_runs.py', 'commits', '--count', '1000']\n"
-        "import long_runs\n"
-        "change = long_runs.change_pages\n"
-        "def lossy(run, cache, model, pages):\n"
-        "    change(run, cache, model, pages)\n"
-        "    model.update({page: (value + 1) % 256 for page, value in model.items()})\n"
-        "long_runs.change_pages = lossy\n"
-        "long_runs.main()\n"
-    )
-    (tmp_path / "wrong.py").write_text(wrong)
+LOSSY_PAGES = """
+change = long_runs.change_pages
+def lossy(run, cache, model, pages):
+    change(run, cache, model, pages)
+    model.update({page: (value + 1) % 256 for page, value in model.items()})
+long_runs.change_pages = lossy
+"""
+# A replay that forgets what it was given; and arrays of which one is taken for unused.
+FORGETFUL = """
+replay = long_runs.accelrt.GraphParameters.replay
+long_runs.accelrt.GraphParameters.replay = lambda self, **given: replay(self)
+"""
+BLIND = """
+used = long_runs.used_by
+long_runs.used_by = lambda work: used(work)[1:] or used(work)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "wrong", "said"),
+    [
+        ("commits", LOSSY_PAGES, "lost its contents"),
+        ("graphs", FORGETFUL, "differ after"),
+        ("graphs", BLIND, "was found in a graph"),
+    ],
+)
+def test_a_long_run_sees_what_differs(tmp_path, mode, wrong, said):
+    arguments = ["long_runs.py", mode, "--count", "1000"]
+    text = f"import sys; sys.argv = {arguments}\nimport long_runs\n{wrong}\nlong_runs.main()\n"
+    (tmp_path / "wrong.py").write_text(text)
     environment = {**os.environ, "ACCELRT_DRIVER": "host", "PYTHONPATH": str(FOLDER)}
     command = [sys.executable, str(tmp_path / "wrong.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 1
-    assert "lost its contents" in done.stderr
+    assert said in done.stderr
 
 
 def test_a_kv_cache_needs_little_more_than_its_sequences(modules, monkeypatch):

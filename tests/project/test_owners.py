@@ -57,7 +57,6 @@ OWNERS_IN_PYTHON = {
 }
 # Their parts, which no user meets alone: programs, tables and records of one process.
 PARTS = {
-    "accelrt.arrays.textures.Closing",
     "accelrt.annotations.DeviceLike",
     "accelrt.nvtx._Range",
     "accelrt.tools.cli.commands.export.Collector",
