@@ -52,11 +52,13 @@ class Listener:
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self.make = make
-        self.closed = False
-        self.turn = threading.RLock()  # for asleep
+        self.closed: bool = False
+        self.turn: threading.RLock = threading.RLock()  # for asleep
         self.asleep: ExitStack | None = None
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.thread = threading.Thread(target=self.run, name="accelrt-checkpoint", daemon=True)
+        self.socket: socket.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.thread: threading.Thread = threading.Thread(
+            target=self.run, name="accelrt-checkpoint", daemon=True
+        )
 
     def begin(self) -> None:
         self.socket.bind(address_of(os.getpid()))
