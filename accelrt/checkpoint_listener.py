@@ -54,12 +54,14 @@ class Listener:
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self.make = make
-        self.closed = False
-        self.turn = threading.RLock()  # for asleep
-        self.opening = threading.RLock()  # for the socket
+        self.closed: bool = False
+        self.turn: threading.RLock = threading.RLock()  # for asleep
+        self.opening: threading.RLock = threading.RLock()  # for the socket
         self.asleep: ExitStack | None = None
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.thread = threading.Thread(target=self.run, name="accelrt-checkpoint", daemon=True)
+        self.socket: socket.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.thread: threading.Thread = threading.Thread(
+            target=self.run, name="accelrt-checkpoint", daemon=True
+        )
 
     def begin(self) -> None:
         with self.opening:

@@ -360,6 +360,6 @@ class LeakError(AssertionError):
         misuses: dict[str, int] | None = None,
     ) -> None:
         super().__init__(message)
-        self.blocks = blocks or []
-        self.handles = handles or {}
-        self.misuses = misuses or {}
+        self.blocks: list[dict[str, Any]] = blocks or []
+        self.handles: dict[str, int] = handles or {}
+        self.misuses: dict[str, int] = misuses or {}

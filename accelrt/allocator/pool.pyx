@@ -37,8 +37,8 @@ from accelrt.allocator.sizes cimport GRANULE, LARGE, ROUND_LIMIT, SMALL, SMALL_L
 from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN, Block, Heap, Page, Pool, Segment
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock,
-    spin_try, spin_unlock,
+    load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+    spin_lock, spin_try, spin_unlock, store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport add_use, destroy_spare, drop_use, has_use, is_main_thread, Use, UseStore
@@ -610,13 +610,15 @@ cdef struct Lent:
     Use* uses
 
 cdef int lending = 0       # a lock of these two
-cdef AddressMap lent       # address -> Lent; its count is read without the lock, by who has such memory
+cdef AddressMap lent       # address -> Lent
+cdef long lent_count = 0   # lent.count, which who has such memory reads without the lock
 cdef UseStore lent_uses
 
 
 cdef void forget_lent() noexcept nogil:
     global lending
     lending = 0
+    store_count(&lent_count, 0)
     memset(&lent, 0, sizeof(AddressMap))
     memset(&lent_uses, 0, sizeof(UseStore))
 
@@ -630,6 +632,7 @@ cdef int add_lent(uintptr_t address) noexcept nogil:
     code = map_reserve(&lent)
     if code == 0:
         map_insert(&lent, address, made)
+        store_count(&lent_count, <long>lent.count)
     spin_unlock(&lending)
     if code:
         free(made)
@@ -655,6 +658,7 @@ cdef int drop_lent(uintptr_t address, UseStore* store, Use** uses) noexcept nogi
     code = copy_each(memory.uses if memory != NULL else NULL, store, uses)
     if code == 0 and memory != NULL:
         map_remove(&lent, address)
+        store_count(&lent_count, <long>lent.count)
         while memory.uses != NULL:
             drop_use(&lent_uses, &memory.uses)
         free(memory)
@@ -1123,7 +1127,9 @@ cdef int try_use_across(int device, uintptr_t address, int stream_on, uintptr_t 
     cdef Heap* heap = heap_at(address)
     cdef const Block* block = NULL
     cdef bint known = False
-    if lent.count or pool == NULL or heap == NULL or heap.settings != &pool.settings or not spin_try(&heap.lock):
+    if load_count(&lent_count) or pool == NULL or heap == NULL or heap.settings != &pool.settings:
+        return NOT_READY
+    if not spin_try(&heap.lock):
         return NOT_READY
     if heap.fast:
         block = block_in(heap, address)
@@ -1152,7 +1158,7 @@ cdef int use_across(int device, uintptr_t address, int stream_on, uintptr_t stre
     cdef int code = pool_of(device, &pool)
     if code or address == 0:
         return code
-    if lent.count:
+    if load_count(&lent_count):
         code = use_lent(address, stream_on, heap_stream(stream))
         if code != NOT_ALLOCATED:
             return code

@@ -25,6 +25,10 @@ class DefinitionNode:
 
     __slots__ = ("__weakref__", "definition", "id", "type")
 
+    definition: Any
+    id: int
+    type: str
+
     def __init__(self, definition: Any, node: int, kind: str) -> None:
         self.definition, self.id, self.type = definition, node, kind
 

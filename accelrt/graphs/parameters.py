@@ -172,6 +172,12 @@ class GraphParameters(Mapping[str, GraphParameter]):
 class Place:
     """Memory that was named, and in a twin what stands for it."""
 
+    name: str
+    twin: int
+    address: int
+    nbytes: int
+    device: int
+
     def __init__(self, name: str, given: Any, has_twin: bool) -> None:
         self.name, self.twin = name, 0
         if has_twin:

@@ -6,12 +6,16 @@ from collections import namedtuple
 
 __all__ = ["KernelAttributes"]
 
-# CUfunction_attribute, by number from 0 (CUDA driver API, "Data types used by CUDA driver").
-_Figures = namedtuple(
-    "_Figures",
-    "max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs ptx_version "
-    "binary_version cache_mode_ca max_dynamic_shared_size_bytes",
-)
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    _Figures = tuple[int, ...]  # type checkers find no types in a namedtuple
+else:
+    # CUfunction_attribute, by number from 0 (CUDA driver API, "Data types used by CUDA driver").
+    _Figures = namedtuple(
+        "_Figures",
+        "max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs ptx_version "
+        "binary_version cache_mode_ca max_dynamic_shared_size_bytes",
+    )
 
 
 class KernelAttributes(_Figures):

@@ -47,19 +47,14 @@ def read(pool: DriverPool, name: str) -> int:
     return bool(value) if name.startswith("reuse_") else int(value)
 
 
-def attribute(name: str, doc: str) -> property:
-    """A property that reads and sets one attribute of the driver's."""
-
-    def write(pool: DriverPool, value: int) -> None:
-        if not isinstance(value, int) or value < 0 or value >> 64:
-            raise ValueError(f"{name} is {value!r}; pass an int from 0 to 2**64 - 1, or a bool")
-        if name.endswith("_high") and value:
-            raise ValueError(f"{name} is {value}; it is set to 0, which begins it anew at what there is")
-        code = pool._call("set", ATTRIBUTES[name], int(value))
-        if code:
-            raise pool.error(code, pool._row("set"), name)
-
-    return property(lambda pool: read(pool, name), write, doc=doc)
+def write(pool: DriverPool, name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 0 or value >> 64:
+        raise ValueError(f"{name} is {value!r}; pass an int from 0 to 2**64 - 1, or a bool")
+    if name.endswith("_high") and value:
+        raise ValueError(f"{name} is {value}; it is set to 0, which begins it anew at what there is")
+    code = pool._call("set", ATTRIBUTES[name], int(value))
+    if code:
+        raise pool.error(code, pool._row("set"), name)
 
 
 class DriverMemory(PoolBlock):
@@ -75,8 +70,10 @@ class DriverMemory(PoolBlock):
 
     __slots__ = ("_pool", "is_mapped", "managed", "nbytes")
 
-    if TYPE_CHECKING:
-        stream: Stream
+    managed: bool
+    is_mapped: bool
+    nbytes: int
+    stream: Stream
 
     def __init__(self, pool: DriverPool, nbytes: int, stream: Stream, is_mapped: bool = False) -> None:
         if not isinstance(pool, DriverPool):
@@ -209,21 +206,83 @@ class DriverPool:
     managed: bool = False
     handle: int = 0
 
-    reuse_follow_event_dependencies = attribute(
-        "reuse_follow_event_dependencies", "Whether a stream that waits for another's event reuses its frees."
-    )
-    reuse_allow_opportunistic = attribute(
-        "reuse_allow_opportunistic", "Whether frees are reused whose stream is seen to be past them."
-    )
-    reuse_allow_internal_dependencies = attribute(
-        "reuse_allow_internal_dependencies", "Whether the driver may make a stream wait for another's free."
-    )
-    release_threshold = attribute(
-        "release_threshold",
-        "The bytes that the pool keeps when a stream, an event or a device is waited for.",
-    )
-    reserved_mem_high = attribute("reserved_mem_high", "The peak of reserved bytes; 0 begins it anew.")
-    used_mem_high = attribute("used_mem_high", "The peak of allocated bytes; 0 begins it anew.")
+    @property
+    def reuse_follow_event_dependencies(self) -> int:
+        """Tells whether a stream that waits for another's event reuses its frees.
+
+        Raises:
+            ValueError: what is assigned is no int from 0 to 2**64 - 1, and no bool.
+        """
+        return read(self, "reuse_follow_event_dependencies")
+
+    @reuse_follow_event_dependencies.setter
+    def reuse_follow_event_dependencies(self, value: int) -> None:
+        write(self, "reuse_follow_event_dependencies", value)
+
+    @property
+    def reuse_allow_opportunistic(self) -> int:
+        """Tells whether frees are reused whose stream is seen to be past them.
+
+        Raises:
+            as of reuse_follow_event_dependencies.
+        """
+        return read(self, "reuse_allow_opportunistic")
+
+    @reuse_allow_opportunistic.setter
+    def reuse_allow_opportunistic(self, value: int) -> None:
+        write(self, "reuse_allow_opportunistic", value)
+
+    @property
+    def reuse_allow_internal_dependencies(self) -> int:
+        """Tells whether the driver may make a stream wait for another's free.
+
+        Raises:
+            as of reuse_follow_event_dependencies.
+        """
+        return read(self, "reuse_allow_internal_dependencies")
+
+    @reuse_allow_internal_dependencies.setter
+    def reuse_allow_internal_dependencies(self, value: int) -> None:
+        write(self, "reuse_allow_internal_dependencies", value)
+
+    @property
+    def release_threshold(self) -> int:
+        """The bytes that the pool keeps when a stream, an event or a device is waited for.
+
+        Raises:
+            as of reuse_follow_event_dependencies.
+        """
+        return read(self, "release_threshold")
+
+    @release_threshold.setter
+    def release_threshold(self, value: int) -> None:
+        write(self, "release_threshold", value)
+
+    @property
+    def reserved_mem_high(self) -> int:
+        """The peak of reserved bytes; 0 begins it anew.
+
+        Raises:
+            ValueError: what is assigned is not 0.
+        """
+        return read(self, "reserved_mem_high")
+
+    @reserved_mem_high.setter
+    def reserved_mem_high(self, value: int) -> None:
+        write(self, "reserved_mem_high", value)
+
+    @property
+    def used_mem_high(self) -> int:
+        """The peak of allocated bytes; 0 begins it anew.
+
+        Raises:
+            as of reserved_mem_high.
+        """
+        return read(self, "used_mem_high")
+
+    @used_mem_high.setter
+    def used_mem_high(self, value: int) -> None:
+        write(self, "used_mem_high", value)
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ class Case:
         on_device = [
             pool for pool in facts["by_pool"] if not pool.get("managed") or pool["id"] == facts["pool"]
         ]
-        self.facts = {**facts, "by_pool": on_device}
+        self.facts: dict[str, Any] = {**facts, "by_pool": on_device}
         self.size: int = facts["rounded"]
         self.granule: int = facts.get("granule") or 2 * MIB
         self.need: int = round_up(self.size, self.granule)  # of the device

@@ -6,6 +6,8 @@ finds what NCCL leaves to chance: ranks that disagree on what is next, and ranks
 themselves are compiled, in ranks.pyx.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 
@@ -31,6 +33,10 @@ from accelrt.nccl.ranks import (
     split,
 )
 
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = [
     "abort",
     "async_error",
@@ -52,7 +58,9 @@ __all__ = [
 MAY_TAKE_LONG = False  # calls are over when they return
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 
-group_start, group_end, group_abandon = open_host_group, close_host_group, abandon_host_group
+group_start: Callable[[], None] = open_host_group
+group_end: Callable[[], None] = close_host_group
+group_abandon: Callable[[], None] = abandon_host_group
 
 
 def version() -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accelrt.annotations import DeviceArgument
 
 
-entered = threading.local()  # .stack: [Resource] of use_resource(), the outermost first
+entered: threading.local = threading.local()  # .stack: [Resource] of use_resource(), the outermost first
 of_devices: dict[int, Resource] = {}  # ordinal -> Resource of all threads
 
 

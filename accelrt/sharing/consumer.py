@@ -107,6 +107,11 @@ class PinnedPlace:
 
     __slots__ = ("name", "nbytes", "number", "pid")
 
+    name: str
+    pid: int
+    number: int
+    nbytes: int
+
     def __init__(self, name: str, pid: int, number: int, nbytes: int) -> None:
         self.name = name
         self.pid = pid

@@ -54,6 +54,9 @@ class PinnedFile:
 
     __slots__ = ("__weakref__", "file", "nbytes")
 
+    file: Descriptor | None
+    nbytes: int
+
     def __init__(self, file: Descriptor | None, nbytes: int) -> None:
         self.file = file
         self.nbytes = nbytes

@@ -22,6 +22,7 @@ from accelrt.testing.device import wrapped_table
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
     from typing import Any, Literal
 
     Call = Callable[[], Any]
@@ -57,12 +58,12 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.jobs: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self.ended = threading.Event()
-        self.outcome = Outcome()
-        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self.ended: threading.Event = threading.Event()
+        self.outcome: Outcome = Outcome()
+        self.thread: threading.Thread = threading.Thread(target=self.run, name=name, daemon=True)
         self.thread.start()
         assert self.thread.ident is not None
-        self.ident = self.thread.ident
+        self.ident: int = self.thread.ident
 
     def run(self) -> None:
         while (call := self.jobs.get()) is not None:
@@ -90,11 +91,11 @@ class Interleaver:
 
     def __init__(self, limit: float = 20.0) -> None:
         self.limit = limit
-        self.table = wrapped_table()
-        self.workers = Worker("first"), Worker("second")
+        self.table: ModuleType = wrapped_table()
+        self.workers: tuple[Worker, Worker] = Worker("first"), Worker("second")
         # Without a GIL an object dies on the thread that made it, which may then wait for the one that is
         # parked.
-        self.parked = limit if HAS_GIL else min(limit, 1.0)
+        self.parked: float = limit if HAS_GIL else min(limit, 1.0)
 
     def run(self, call: Call, which: int = 0) -> Outcome:
         """Runs one operation on the first thread, or the second.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Self
 
-KINDS = {"stream": Stream, "event": Event, "graph": CUDAGraph, "pool": MemPool}
+KINDS: dict[str, type[Any]] = {"stream": Stream, "event": Event, "graph": CUDAGraph, "pool": MemPool}
 NOUNS = {
     "exec": ("executable graph", ""),
     "pinned": ("block", " of page-locked memory"),
@@ -147,7 +147,7 @@ class LeakCheck:
 
     def __init__(self, *, stacks: bool = True) -> None:
         self.stacks = stacks
-        self.records = False
+        self.records: bool = False
         self.before: State | None = None
 
     def begin(self) -> Self:

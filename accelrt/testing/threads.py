@@ -33,7 +33,7 @@ class Gate:
     """
 
     def __init__(self, stream: Stream) -> None:
-        self.open = threading.Event()
+        self.open: threading.Event = threading.Event()
         stream.launch_host_func(functools.partial(self.open.wait, 3 * SECONDS))
 
     def __enter__(self) -> Self:
@@ -58,10 +58,10 @@ class Caller:
         self.function = function
         self.answer: Any = None
         self.error: BaseException | None = None
-        self.begun = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.begun: threading.Event = threading.Event()
+        self.thread: threading.Thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
-        self.ident = self.thread.ident
+        self.ident: int | None = self.thread.ident
 
     def _run(self) -> None:
         self.begun.wait()
