@@ -1,11 +1,14 @@
 """Page-locked memory between processes: the same bytes, page-locked in each, and whose they are then."""
 
+import contextlib
 import gc
 import multiprocessing
 import pickle
+import sys
 
 import numpy as np
 import pytest
+from beside import Caller
 from child import in_own_process
 
 import accelrt
@@ -55,6 +58,21 @@ def other():
     handles.put(None)
     process.join(60)
     assert process.exitcode == 0
+
+
+def test_what_another_thread_frees_meanwhile_is_refused_as_freed():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            pinned = accelrt.PinnedBuffer(4096, shared=True)
+            caller = Caller(pinned.free).begin()
+            with contextlib.suppress(ValueError):  # NotSupportedError is none
+                while True:
+                    pinned.share().close()
+            caller.result()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_another_process_works_on_the_same_bytes(other):
