@@ -992,7 +992,10 @@ cdef size_t* numbers_of(object numbers_given, str name, size_t* out_count) excep
     cdef size_t* numbers
     cdef bint alike
     if PyObject_CheckBuffer(numbers_given) and not isinstance(numbers_given, (Buffer, PinnedBuffer, Array)):
-        PyObject_GetBuffer(numbers_given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+        try:
+            PyObject_GetBuffer(numbers_given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
+        except (BufferError, ValueError) as error:
+            raise ValueError(f"{name} is an array that cannot be read ({error}); pass a contiguous one, or a copy") from None
         alike = view.itemsize == 8 and view.ndim == 1 and has_int_format(view.format)
         numbers = <size_t*>malloc(view.len + 8) if alike else NULL
         if numbers != NULL:

@@ -666,8 +666,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef int note_stream(self, uintptr_t handle) except -1:
-        # The graph may die, and its memory with it, while a replay is under way on this stream.  Until the stream is known
-        # no other thread changes the graph: what it then used instead, nobody would note.
+        # The graph may die while a replay is under way on this stream.  Nobody changes it before all of its memory is noted.
         cdef Stream stream
         if self.launched_on is None:
             self.launched_on = {}

@@ -458,6 +458,8 @@ cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintp
 
 
 cdef str instance_hint(int code):
+    if code == INVALID_VALUE:
+        return "one reason is edges that make a circle, of which remove_edge() takes one out"
     if code != NOT_SUPPORTED:
         return ""
     return ("a graph with conditions or allocations has one instance at a time: drop or reset() the other one, or bring it "

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from accelrt.devices.device import current_device, device, device_count, synchronize
@@ -105,6 +106,7 @@ class Communicator:
         self._backend: Any = backend()
         self._name = name  # its unique id
         self._splits = 0  # how often all ranks have split it
+        self._shrinks: Counter[tuple[int, ...]] = Counter()  # how often some were left out, by their numbers
         self.config = config
         self.rank = rank
         self.size = size

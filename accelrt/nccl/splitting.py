@@ -110,7 +110,8 @@ def shrink(
     # Ranks that are left out count no more, and those that stay name the same ones.
     color = SHRUNK | zlib.crc32(repr(left_out).encode())
     for comm in comms:
-        number, comm._splits = comm._splits, comm._splits + 1
+        # Counted apart: ranks that are left out know nothing of it, and may split it with all others.
+        number, comm._shrinks[left_out] = comm._shrinks[left_out], comm._shrinks[left_out] + 1
         before = sum(rank < comm.rank for rank in left_out)
         child = comm._make_child(comm.rank - before, comm.size - len(left_out), number, color, config)
         words = f"shrink({comm._words}, exclude={list(left_out)})"

@@ -32,7 +32,7 @@ from accelrt.memory.mempool cimport MemPool, allocate_host_bytes, allocate_manag
 from accelrt.memory.mempool import PinnedMemPool, caching_host_allocator_delete, use_mem_pool
 from accelrt.resources.checks import check_callable, is_back, mark_back, refuse
 from accelrt.resources.figures import AllocationCounts, OutstandingAllocation
-from accelrt.runtime.access import free_in_pool
+from accelrt.runtime.access import free_in_pool, free_put_off
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport FORKED, OUT_OF_MEMORY, raise_status, refuse_copy
 from accelrt.streams.stream cimport LEGACY, PER_THREAD, Stream, mark_used, stream_for
@@ -413,6 +413,7 @@ cdef class DriverPoolResource(Resource):
             self.pool = self.handle = checked_address_int(int(pool), "pool")
 
     def take(self, nbytes: int, stream: Stream) -> int:
+        free_put_off()
         if self.handle is None or self.pool is self.handle:
             return self.take_from(self.handle or 0, nbytes, stream)
         return self.pool.with_handle(lambda handle: self.take_from(handle, nbytes, stream))

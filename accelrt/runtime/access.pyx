@@ -455,8 +455,9 @@ def free_in_pool(int device, stream, uintptr_t address):
 def free_put_off() -> None:
     """Tries again with what could not be given back."""
     global put_off
-    blocks = put_off  # no-cython-lint  what is refused again is put off anew as it dies
-    put_off = []
+    if put_off:
+        blocks = put_off  # no-cython-lint  what is refused again is put off anew as it dies
+        put_off = []
 
 
 # stub: def destroy_pool(answer: tuple[int, int]) -> None: ...

@@ -183,6 +183,15 @@ class Owner:
         else:
             connection.close()
 
+    def close_idle(self) -> None:
+        """Closes connections one by one, each taken out before: page-locked memory is opened meanwhile."""
+        while self.idle:
+            try:
+                connection = self.idle.pop()
+            except IndexError:  # another thread was as quick
+                return
+            connection.close()
+
     def remove_counters(self) -> None:
         """It counts as gone; where it is dead, nobody else removes its files."""
         if self.peer and not wire.is_alive(self.peer):
@@ -359,8 +368,9 @@ class GiveBack:
             self.service.thread = None
             if _owners.get(owner.name) is owner:
                 del _owners[owner.name]
-        for connection in (*owner.idle, *([self.line] if self.line is not None else [])):
-            connection.close()
+        owner.close_idle()
+        if self.line is not None:
+            self.line.close()
         return False
 
 

@@ -1458,12 +1458,15 @@ def file_of_pinned(PinnedBuffer memory) -> tuple[Descriptor | None, int]:
         return None, 0
     with nogil:
         file = pinned_file(address)
-    if file < 0:
+    descriptor = own(file) if file >= 0 else None
+    if not memory.live or memory.ptr != address:  # by another thread meanwhile: the address may be other memory's
+        raise_freed(memory, "this")
+    if descriptor is None:
         raise NotSupportedError(
             f"{memory!r} cannot be shared with other processes: it was not made for that; make it by "
             "PinnedBuffer(..., shared=True)", NOT_SUPPORTED, "NOT_SUPPORTED", "share",
         )
-    return own(file), memory.nbytes
+    return descriptor, memory.nbytes
 
 
 def open_pinned(file: int, size_t nbytes, device: DeviceArgument | None) -> PinnedBuffer:

@@ -324,6 +324,13 @@ def test_addresses_in_another_order_of_bytes_are_refused():
             accelrt.copy_many(np.array([5], kind), [pinned.ptr], PIECE)
 
 
+def test_addresses_with_gaps_between_are_refused_by_name():
+    addresses = np.zeros(4, np.uint64)[::2]
+    for name, other in (("dsts", "srcs"), ("srcs", "dsts")):
+        with pytest.raises(ValueError, match=f"{name} is an array that cannot be read .*contiguous one"):
+            accelrt.copy_many(**{name: addresses, other: [0, 0]}, sizes=1)
+
+
 def test_sizes_are_bytes_and_owners_a_sequence():
     buffer, pinned = filled(2)
     accelrt.copy_many([buffer], [pinned], np.int64(PIECE))

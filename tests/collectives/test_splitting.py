@@ -112,6 +112,20 @@ def test_ranks_are_left_out_and_the_others_keep_their_order():
 
 @pytest.mark.host
 @in_own_process(**FOUR)
+def test_all_ranks_split_a_communicator_of_which_some_were_left_out_before():
+    comms = nccl.init_all(range(4), timeout=5)
+    smaller = nccl.shrink_all(comms[:3], [3])
+    again, other = nccl.shrink_all(comms[:3], [3]), nccl.shrink_all(comms[1:], [0])
+    parts = nccl.split_all(comms, [0, 0, 1, 1])
+    assert sums(smaller) == sums(again) == [7] * 3
+    assert sums(other) == [14] * 3
+    assert sums(parts) == [3, 3, 12, 12]
+    for each in [*parts, *other, *again, *smaller, *comms]:
+        each.close()
+
+
+@pytest.mark.host
+@in_own_process(**FOUR)
 def test_a_rank_that_stopped_is_left_out_by_those_on_threads_of_their_own():
     comms, found = nccl.init_all(range(4), timeout=20), {}
 

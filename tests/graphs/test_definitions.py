@@ -108,6 +108,20 @@ def test_edges_are_added_and_removed():
         definition.instantiate()
 
 
+def test_edges_that_make_a_circle_are_told_of():
+    definition = accelrt.GraphDefinition()
+    first = definition.empty()
+    second = definition.empty(after=first)
+    try:
+        definition.add_edge(second, first)
+    except accelrt.CudaError:
+        pytest.skip("the driver refuses such an edge at once")
+    with pytest.raises(accelrt.CudaError, match="edges that make a circle"):
+        definition.instantiate()
+    definition.remove_edge(second, first)
+    definition.instantiate()
+
+
 def test_rows_are_copied_and_filled():
     definition = defined()
     x, y = buffer(), buffer()

@@ -306,6 +306,26 @@ def test_memory_of_the_drivers_pool_comes_and_goes_in_a_streams_order(managed):
         assert accelrt.memory.address_info(buffer.ptr).kind == ("managed" if managed else "device")
 
 
+@pytest.mark.parametrize("managed", [pytest.param(False, marks=pytest.mark.host), True])
+def test_what_dies_while_its_stream_is_captured_goes_back_with_the_next_request(managed):
+    pool = accelrt.memory.DriverPool(managed=managed)
+    try:
+        pool.attributes()
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver has no such pool")
+    stream, resource = accelrt.Stream(), resources.DriverPoolResource(managed=managed)
+    target, used = accelrt.zeros(64, "u1"), pool.used_mem_current
+    for _ in range(5):
+        buffer, graph = resource.buffer(1 << 20, stream), accelrt.CUDAGraph()
+        stream.synchronize()
+        with accelrt.graph(graph, stream=stream):
+            target.fill_(1)
+            del buffer
+    resource.buffer(1 << 20, stream).free()
+    stream.synchronize()
+    assert pool.used_mem_current == used
+
+
 def test_a_pool_that_other_processes_may_have_gives_memory():
     try:
         pool = accelrt.memory.DriverPool(ipc_enabled=True, max_size=1 << 26)

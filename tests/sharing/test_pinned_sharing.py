@@ -1,16 +1,21 @@
 """Page-locked memory between processes: the same bytes, page-locked in each, and whose they are then."""
 
+import contextlib
 import gc
 import multiprocessing
+import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
+from beside import Caller, on_a_thread
 from child import in_own_process
 
 import accelrt
 import accelrt.sharing
 from accelrt import memory
+from accelrt.sharing import consumer, mapping
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
@@ -55,6 +60,45 @@ def other():
     handles.put(None)
     process.join(60)
     assert process.exitcode == 0
+
+
+def test_what_another_thread_frees_meanwhile_is_refused_as_freed():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            pinned = accelrt.PinnedBuffer(4096, shared=True)
+            caller = Caller(pinned.free).begin()
+            with contextlib.suppress(ValueError):  # NotSupportedError is none
+                while True:
+                    pinned.share().close()
+            caller.result()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+class TakesAnother:
+    """A connection beside whose end another thread takes one to open page-locked memory."""
+
+    def __init__(self, owner):
+        self.owner, self.taken = owner, None
+
+    def close(self):
+        self.taken = on_a_thread(lambda: self.owner.take_connection(0.0))
+
+
+def test_a_connection_that_another_thread_has_just_taken_stays_open():
+    name = f"accelrt-test-{os.getpid()}"
+    listener = mapping.Listener(name)
+    connection = mapping.connect(name, mapping.FOREVER)
+    owner = consumer.Owner(name, os.getpid(), None)
+    first = TakesAnother(owner)
+    owner.idle += [connection, first]
+    assert owner.giving.goes_on() is False  # no memory is lent, so that its connections end
+    assert first.taken is connection
+    assert connection.fileno() >= 0
+    connection.close()
+    listener.close()
 
 
 def test_another_process_works_on_the_same_bytes(other):
