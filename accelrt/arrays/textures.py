@@ -356,12 +356,14 @@ class TextureObject(HandledMemory):
         source: CUDAArray | Array
         if isinstance(memory, CUDAArray):
             source, resource, address = memory, resource_of(memory), 0
+            axes = len(memory.shape) - memory.layered
             if channels not in (1, memory.channels):
                 raise ArgumentError(f"channels is {channels}, the array has {memory.channels}")
         else:
             source = linear = checked_linear(memory, channels)
             resource, address = rows_of(linear, channels), linear.ptr
-            if linear.ndim - (channels > 1) == 1 and (filter_mode == "linear" or normalized_coords):
+            axes = linear.ndim - (channels > 1)
+            if axes == 1 and (filter_mode == "linear" or normalized_coords):
                 raise ArgumentError(
                     "memory of one axis is read by its index, unfiltered; copy it to a CUDAArray"
                 )
@@ -372,6 +374,8 @@ class TextureObject(HandledMemory):
             | NORMALIZED * bool(normalized_coords)
             | SRGB * bool(srgb)
         )
+        # A GPU reads one axis as a row between two of the border, and would filter these in.
+        modes[axes:] = [ADDRESS_MODES["clamp"]] * (3 - axes)
         sampling = SAMPLING.pack(*modes, chosen, flags, max_anisotropy, 0, 0.0, 0.0, 0.0, *border)
         self.description = f"{filter_mode}, {address_mode}, {read_mode}"
         make(self, TEXTURE, source, resource, sampling)

@@ -110,7 +110,8 @@ def test_limits_are_told_and_set(rows):
 
 def test_limits_are_rounded_or_kept_within_what_there_is(rows):
     before = rows.ok("limit_get", 0, 5)  # CU_LIMIT_MAX_L2_FETCH_GRANULARITY
-    rows.ok("limit_set", 0, 5, 1000)
+    assert rows.limit_set(0, 5, 1000) == INVALID_VALUE
+    rows.ok("limit_set", 0, 5, 128)
     assert before <= rows.ok("limit_get", 0, 5) <= 128
     rows.ok("limit_set", 0, 5, before)
     for limit in (1, 2):  # of printf's buffer and the kernels' heap

@@ -379,11 +379,9 @@ cdef int limit_get_gated(int device, int limit, size_t* out_value) noexcept nogi
 cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
     if not has_limit(limit):
         return UNSUPPORTED_LIMIT
-    if limit == STACK_SIZE and value > MOST_STACK or value >> 60:
+    if limit == STACK_SIZE and value > MOST_STACK or limit == FETCH_GRANULARITY and value > MOST_FETCHED or value >> 60:
         return INVALID_VALUE
-    if limit == FETCH_GRANULARITY:
-        value = min(value, <size_t>MOST_FETCHED)
-    elif limit != PENDING_LAUNCHES:
+    if limit != FETCH_GRANULARITY and limit != PENDING_LAUNCHES:
         value = rounded(value, 16)
     lock()
     changed_limits[device][limit] = value + 1
