@@ -72,6 +72,12 @@ struct Allocator final : CUDAAllocator {
   std::atomic<bool> caching{true};
 
   void *take(size_t size, DeviceIndex device, cudaStream_t stream) {
+    void *given = take_block(size, device, stream);
+    tell_tracer(given, true);  // which may allocate: past the routes of this allocation
+    return given;
+  }
+
+  void *take_block(size_t size, DeviceIndex device, cudaStream_t stream) {
     uintptr_t address = 0;
     char text[TORCH_TEXT];
     if (size == 0) return nullptr;
@@ -86,7 +92,6 @@ struct Allocator final : CUDAAllocator {
     TORCH_CHECK(code == 0, text);
     void *given = reinterpret_cast<void *>(address);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(given, accelrt->size_of(device, address), device);
-    tell_tracer(given, true);
     if (C10_UNLIKELY(is_tracked.load())) give_postponed();
     return given;
   }

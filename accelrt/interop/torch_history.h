@@ -181,7 +181,7 @@ void watch(const TorchEvent *event) {
     if (action == TraceEntry::FREE_COMPLETED && found != recorder.live.end()) recorder.live.erase(found);
   } else {
     bool comes = action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_MAP;
-    keep_segment(key, event->size, comes && when >= RecordContext::STATE);
+    keep_segment(key, event->size, comes && when >= RecordContext::ALLOC);
   }
   keep(entry_of(action, event->device, event->address, event->size, reinterpret_cast<void *>(event->stream),
                 {event->pool[0], event->pool[1]}, when >= RecordContext::ALLOC ? frames : nullptr, event->tag));
