@@ -145,8 +145,10 @@ def perform(pending: list[Any], call: str = "") -> None:
             each.handle = None
     except BaseException:
         for each in joining:
-            if each.handle is not None:
-                with contextlib.suppress(Exception):  # the first error tells more
+            with contextlib.suppress(Exception):  # the first error tells more
+                if each.result._hold.has_handle:  # it has its handle, and others may not
+                    each.result._free("not all were made", "init_rank", True)
+                elif each.handle is not None:
                     module.abort(each.handle)
         raise
     await_ready([each.result for each in joining])

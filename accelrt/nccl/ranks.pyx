@@ -12,6 +12,7 @@ The last two parts are the host backend's (host_for_tests.py): a rank shows a ch
 the next one once all who need it have taken it.  All ranks take all chunks that they need and compute the result themselves,
 in the order of the ranks, so that all get the same bits.
 """
+cimport cython
 import contextlib
 import fcntl
 import functools
@@ -538,6 +539,7 @@ cdef tuple look_up(long pid):
     return ("", 0) if status is None else (status.state, status.started)
 
 
+@cython.no_gc_clear  # as it dies it writes into its memory
 cdef class Rank:
     """One rank of a communicator: its place in the shared memory, and what went wrong."""
 

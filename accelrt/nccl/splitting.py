@@ -8,6 +8,7 @@ call it too), and a rank that does not come is found as in every operation.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -73,8 +74,20 @@ def split(comms: Sequence[Any], sides: Sequence[Side], config: Config | None, ca
         children.append(child)
         words = f"split({comm._words}, color={side.color}, key={side.key})"
         pending.append(Splitting(comm, child, side.color, side.key, words))
-    perform(pending, call if len(pending) > 1 else "")
-    return children
+    try:
+        perform(pending, call if len(pending) > 1 else "")
+        return children
+    except BaseException:
+        drop(children)
+        raise
+
+
+def drop(children: list[Any]) -> None:
+    """Ends what an interrupted call made, which its caller does not get."""
+    for child in children:
+        if child is not None:
+            with contextlib.suppress(Exception):  # the first error tells more
+                child.abort()
 
 
 def checked_ranks(comm: Any, exclude: Iterable[int]) -> tuple[int, ...]:
@@ -116,8 +129,13 @@ def shrink(
         child = comm._make_child(comm.rank - before, comm.size - len(left_out), number, color, config)
         words = f"shrink({comm._words}, exclude={list(left_out)})"
         pending.append(Shrinking(comm, child, left_out, aborts, words))
-    perform(pending, call if len(pending) > 1 else "")
-    return [each.result for each in pending]
+    children = [each.result for each in pending]
+    try:
+        perform(pending, call if len(pending) > 1 else "")
+        return children
+    except BaseException:
+        drop(children)
+        raise
 
 
 def exchange(comms: Sequence[Any], sides: Sequence[Side]) -> list[list[Side]]:

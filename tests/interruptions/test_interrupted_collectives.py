@@ -10,13 +10,14 @@ import time
 import launched
 import pytest
 from beside import Caller
-from every_bytecode import Held, interrupt_everywhere
+from every_bytecode import Held, interrupt_everywhere, some_places
 
 import accelrt
 from accelrt import nccl
-from accelrt.nccl import collectives, host_for_tests, process_end, rendezvous
+from accelrt.nccl import collectives, host_for_tests, process_end, rendezvous, splitting
 from accelrt.nccl import ranks as compiled_ranks
 from accelrt.nccl.launcher import Place
+from accelrt.nccl.splitting import Side
 
 pytestmark = pytest.mark.host
 MODULES = [f"accelrt.nccl.{name}" for name in ("communicator", "groups", "collectives", "process_end")]
@@ -120,6 +121,31 @@ def check_lists(arrays):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@some_places(5)
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_what_is_split_off(shrinks, places):
+    def make(ranks):
+        if shrinks:
+            parts = splitting.shrink(ranks.comms[:1], [1], False, None, "shrink_all()")
+        else:
+            parts = splitting.split(ranks.comms, [Side(0, 0), Side(0, 1)], None, "split_all()")
+        with contextlib.ExitStack() as ends:
+            for part in parts:
+                ends.callback(part.abort)
+
+    def check_parts(ranks):
+        parts = set(process_end.live) - ranks.others - set(ranks.comms)
+        assert not any(part._hold.has_handle for part in parts)
+        gc.collect()
+        assert len(process_end.abandoned) == abandoned
+        check(ranks)
+
+    abandoned = len(process_end.abandoned)
+    modules = ["accelrt.nccl.splitting", "accelrt.nccl.groups"]
+    reached, escaped = interrupt_everywhere(make, modules, Ranks, check_parts, places)
+    assert escaped > 0.8 * reached > 5
+
+
 def test_a_function_over_a_list():
     places, raised = interrupt_everywhere(lists, MODULES, two_arrays, check_lists)
     assert raised == places > 50
