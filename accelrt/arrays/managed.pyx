@@ -453,7 +453,12 @@ cdef class HandledMemory(AccessDescriptor):
         if any_waits():
             drain()  # the memory of arrays before it
         held.kind, held.device = kind, self.device_index
-        held.source = (<AccessDescriptor>source).held if isinstance(source, AccessDescriptor) else source
+        held.source = source
+        if isinstance(source, AccessDescriptor):  # its driver's object, which stays until this one goes
+            held.source = (<AccessDescriptor>source).held
+            if held.source is None:  # another thread closed it since it was described
+                (<AccessDescriptor>source).check_open("the array")
+                refuse_unmade(source)
         with nogil:
             code = go_relaxed(registry.active(), &mode)
             if code == 0:
@@ -483,6 +488,8 @@ cdef class HandledMemory(AccessDescriptor):
         cdef Deferral deferral = deferral_for(<PyObject*>self)
         with cython.critical_section(self):
             self.closed = True
+            if self.used_on is None:
+                self.used_on = {}  # in which a use that is under way notes its stream
             rest.device_index = self.device_index
             rest.held, rest.used_on = self.held, self.used_on
             self.held = None

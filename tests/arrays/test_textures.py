@@ -377,6 +377,20 @@ def test_a_graph_with_copies_of_arrays_says_that_its_memory_cannot_be_named():
         accelrt.GraphParameters(graph, x=x)
 
 
+@pytest.mark.parametrize("kind", [accelrt.TextureObject, accelrt.SurfaceObject])
+def test_an_array_that_is_closed_once_it_was_described_is_not_read(kind, monkeypatch):
+    described = textures.resource_of
+
+    def closing(memory):
+        resource = described(memory)
+        memory.close()
+        return resource
+
+    monkeypatch.setattr(textures, "resource_of", closing)
+    with pytest.raises(ValueError, match="the array is a CUDAArray that was closed"):
+        kind(accelrt.CUDAArray((4, 4), "float32", surface=True))
+
+
 def test_threads_close_what_others_copy_into():
     stream, x = accelrt.Stream(), accelrt.zeros((64, 64), "float32")
     accelrt.synchronize()
@@ -392,7 +406,7 @@ def test_threads_close_what_others_copy_into():
         except Exception as error:
             errors.append(error)
 
-    for _ in range(10):
+    for _ in range(20):
         array = accelrt.CUDAArray((64, 64), "float32")
         threads = [threading.Thread(target=work, args=(array,)) for _ in range(2)]
         for thread in threads:
