@@ -254,7 +254,7 @@ cdef class RowMethod:
     def __get__(self, RowTable rows, owner):
         return self if rows is None else PyMethod_New(self, rows)
 
-    def __call__(self, RowTable rows not None, *given, **named):
+    def __call__(self, RowTable rows not None, *arguments, **named):
         cdef Value[MOST_VALUES] values
         cdef Table* table = rows.table
         cdef Argument* argument
@@ -263,9 +263,9 @@ cdef class RowMethod:
         cdef int code
         self.read()
         if named:
-            given = self.__signature__.bind(rows, *given, **named).args[1:]
-        if len(given) != self.taken:
-            raise TypeError(f"{self.__name__}() takes exactly {self.taken} positional arguments ({len(given)} given)")
+            arguments = self.__signature__.bind(rows, *arguments, **named).args[1:]
+        if len(arguments) != self.taken:
+            raise TypeError(f"{self.__name__}() takes exactly {self.taken} positional arguments ({len(arguments)} given)")
         memset(values, 0, sizeof(values))
         for at in range(self.count):
             argument = &self.arguments[at]
@@ -273,7 +273,7 @@ cdef class RowMethod:
                 rooms.append(bytearray(argument.size))
                 values[at].text = PyByteArray_AS_STRING(rooms[len(rooms) - 1])
             elif not argument.is_out:
-                give_value(&values[at], argument.kind, given[next_one])
+                give_value(&values[at], argument.kind, arguments[next_one])
                 next_one += 1
         with nogil:
             code = row_functions[self.index](table, values)

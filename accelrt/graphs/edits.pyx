@@ -74,23 +74,23 @@ cdef class NodeWork:
     def __reduce__(self):
         refuse_copy(self, "it names memory of this process; make another node")
 
-    cdef uintptr_t read(self, Operand* side, object given, str role, int ordinal, bint writable) except? 0:
+    cdef uintptr_t read(self, Operand* side, object argument, str role, int ordinal, bint writable) except? 0:
         # An int is an address, whose memory is the caller's to keep.
         cdef Record record
         cdef View view
-        if isinstance(given, int) and not isinstance(given, bool):
-            side.address = checked_int(given, role, 1, 0xFFFFFFFFFFFFFFFF, "an address")
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            side.address = checked_int(argument, role, 1, 0xFFFFFFFFFFFFFFFF, "an address")
             side.nbytes, side.ordinal = ANY_BYTES, -1
             side.source, side.ordered = NULL, True
             self.things[role] = []
             return side.address
-        view = read_operand(side, given, role, writable)
+        view = read_operand(side, argument, role, writable)
         if side.ordinal >= 0 and side.ordinal != ordinal:
             raise ValueError(f"{role} is on device {side.ordinal}, the graph on {ordinal}")
         record = recorded()
-        keep_side(record, side.source, given if view is None else view, side.ordinal, side.block)
+        keep_side(record, side.source, argument if view is None else view, side.ordinal, side.block)
         self.things[role] = record.kept
-        self.memory.append((given, role))
+        self.memory.append((argument, role))
         return side.address
 
     cdef int hold_child(self) except -1:

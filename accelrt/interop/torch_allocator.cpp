@@ -72,9 +72,9 @@ struct Allocator final : CUDAAllocator {
   std::atomic<bool> caching{true};
 
   void *take(size_t size, DeviceIndex device, cudaStream_t stream) {
-    void *given = take_block(size, device, stream);
-    tell_tracer(given, true);  // which may allocate: past the routes of this allocation
-    return given;
+    void *memory = take_block(size, device, stream);
+    tell_tracer(memory, true);  // which may allocate: past the routes of this allocation
+    return memory;
   }
 
   void *take_block(size_t size, DeviceIndex device, cudaStream_t stream) {
@@ -90,10 +90,10 @@ struct Allocator final : CUDAAllocator {
     if (code > 0 && run_callbacks()) code = accelrt->alloc(size, device, stream, &address, text);
     if (code > 0) refuse(size, device, stream, text);
     TORCH_CHECK(code == 0, text);
-    void *given = reinterpret_cast<void *>(address);
-    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(given, accelrt->size_of(device, address), device);
+    void *memory = reinterpret_cast<void *>(address);
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report(memory, accelrt->size_of(device, address), device);
     if (C10_UNLIKELY(is_tracked.load())) give_postponed();
-    return given;
+    return memory;
   }
 
   [[noreturn]] void refuse(size_t size, DeviceIndex device, cudaStream_t stream, const char *text) {
@@ -104,8 +104,8 @@ struct Allocator final : CUDAAllocator {
     cudaGetLastError();
     {
       std::lock_guard<std::mutex> guard(recorder.lock);
-      bool told = recorder.when.load() >= RecordContext::ALLOC;
-      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, told ? context : nullptr));
+      bool is_recorded = recorder.when.load() >= RecordContext::ALLOC;
+      keep(entry_of(TraceEntry::OOM, device, room, size, stream, {0, 0}, is_recorded ? context : nullptr));
       observers = recorder.observers;
     }
     accelrt->totals(device, &allocated, &reserved);
@@ -175,11 +175,11 @@ struct Allocator final : CUDAAllocator {
     DeviceIndex device = c10::cuda::current_device();
     c10::Device place(c10::kCUDA, device);
     if (C10_UNLIKELY(!caching.load())) {
-      void *given = take_plain(size, device);
-      return {given, given, size != 0 ? &free_plain : &free_ours, place};
+      void *memory = take_plain(size, device);
+      return {memory, memory, size != 0 ? &free_plain : &free_ours, place};
     }
-    void *given = take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
-    return {given, given, &free_ours, place};
+    void *memory = take(size, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    return {memory, memory, &free_ours, place};
   }
   c10::DeleterFnPtr raw_deleter() const override { return caching.load() ? &free_ours : &free_plain; }
   void copy_data(void *to, const void *from, size_t count) const override {
@@ -243,10 +243,10 @@ struct Allocator final : CUDAAllocator {
     return {room, total};
   }
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
-    Blocks found(device);
+    Blocks listed(device);
     std::vector<StreamSegmentSize> sizes;
-    for (size_t index = 0; index < found.count; ++index) {
-      const TorchBlock &block = found.blocks[index];
+    for (size_t index = 0; index < listed.count; ++index) {
+      const TorchBlock &block = listed.blocks[index];
       if (!block.expandable) continue;
       if (block.opens) sizes.emplace_back(reinterpret_cast<cudaStream_t>(block.stream), !block.large, 0);
       sizes.back().total_size += block.size;
@@ -355,10 +355,10 @@ struct Allocator final : CUDAAllocator {
   }
   bool checkPoolLiveAllocations(DeviceIndex device, Pool pool, const std::unordered_set<void *> &expected) override {
     if (CUDAAllocator *other = owner_of(device, pool)) return other->checkPoolLiveAllocations(device, pool, expected);
-    Blocks found(device);
+    Blocks listed(device);
     size_t live = 0;
-    for (size_t index = 0; index < found.count; ++index) {
-      const TorchBlock &block = found.blocks[index];
+    for (size_t index = 0; index < listed.count; ++index) {
+      const TorchBlock &block = listed.blocks[index];
       if (block.state != TORCH_LIVE || Pool(block.pool[0], block.pool[1]) != pool) continue;
       if (expected.count(reinterpret_cast<void *>(block.address)) == 0) return false;
       ++live;

@@ -108,8 +108,8 @@ struct PinnedAllocator final : at::HostAllocator {
       return before->allocate(size);
     }
     try {
-      void *given = take(size);
-      return {given, given, &free_pinned, at::DeviceType::CPU};
+      void *memory = take(size);
+      return {memory, memory, &free_pinned, at::DeviceType::CPU};
     } catch (...) {
       --live;
       throw;
@@ -137,8 +137,8 @@ struct PinnedAllocator final : at::HostAllocator {
     return reinterpret_cast<void *>(address);
   }
 
-  void give(void *given) {
-    uintptr_t address = reinterpret_cast<uintptr_t>(given);
+  void give(void *memory) {
+    uintptr_t address = reinterpret_cast<uintptr_t>(memory);
     Pool pool{0, 0};
     Gathered gathered(RecordContext::ALL);
     --live;
@@ -338,18 +338,18 @@ struct PinnedAllocator final : at::HostAllocator {
   }
   bool is_history_enabled() const override { return records.load(); }
   std::vector<c10::CachingDeviceAllocator::HostSegmentInfo> get_segments() override {
-    std::vector<c10::CachingDeviceAllocator::HostSegmentInfo> found;
+    std::vector<c10::CachingDeviceAllocator::HostSegmentInfo> segments;
     std::lock_guard<std::mutex> guard(history_lock);
-    for (const auto &each : seen) found.push_back(each.second);
-    return found;
+    for (const auto &each : seen) segments.push_back(each.second);
+    return segments;
   }
   std::vector<TraceEntry> get_traces() override {
     c10::ApproximateClockToUnixTimeConverter clock;
     auto to_ns = clock.makeConverter();
     std::lock_guard<std::mutex> guard(history_lock);
-    std::vector<TraceEntry> found(trace.begin(), trace.end());
-    for (auto &entry : found) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
-    return found;
+    std::vector<TraceEntry> entries(trace.begin(), trace.end());
+    for (auto &entry : entries) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
+    return entries;
   }
   void record_external_register(void *address, size_t size) override {
     note(TraceEntry::ALLOC, reinterpret_cast<uintptr_t>(address), size, {0, 0});

@@ -32,8 +32,8 @@ def text_in_force(torch: ModuleType) -> str:
     """Returns torch's settings string; "" where torch refuses it, which it says at its first use of CUDA."""
     try:
         return str(torch._C._cuda_memorySnapshot(NO_POOL)["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"])
-    except (RuntimeError, ValueError):  # also: torch has a plugged allocator, which tells nothing
-        return ""
+    except (RuntimeError, ValueError, AttributeError, KeyError):
+        return ""  # a plugged allocator, or a build without it, tells nothing
 
 
 def limits(torch: ModuleType) -> dict[int, float]:
@@ -75,12 +75,12 @@ def follow(text: str) -> None:
     text named."""
     named = named_in(text)
     with _turn:
-        given = {key: named[key] for key in KEYS if key in named}
-        gone = dict.fromkeys(_followed - given.keys(), "default")
-        if not given and not gone:
+        followed = {key: named[key] for key in KEYS if key in named}
+        gone = dict.fromkeys(_followed - followed.keys(), "default")
+        if not followed and not gone:
             return
         try:
-            set_allocator_settings(",".join(f"{key}:{value}" for key, value in (given | gone).items()))
+            set_allocator_settings(",".join(f"{key}:{value}" for key, value in (followed | gone).items()))
         except SettingsError as error:
             warnings.warn(
                 f"accelrt, torch's allocator here, does not follow torch's settings {text!r}: {error}",
@@ -89,7 +89,7 @@ def follow(text: str) -> None:
             )
             return
         _followed.difference_update(gone)
-        _followed.update(given)
+        _followed.update(followed)
 
 
 def end() -> None:

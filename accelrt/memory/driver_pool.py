@@ -113,14 +113,14 @@ class DriverMemory(PoolBlock):
                 "pool is this process's own; pass the one that DriverPool.from_allocation_handle made of the "
                 "other process's handle"
             )
-        made = cls(pool, descriptor.nbytes, pool._stream(stream), True)
+        memory = cls(pool, descriptor.nbytes, pool._stream(stream), True)
         row, device = Rows().pool_pointer_import, pool.device_index
-        code = pool.with_handle(lambda handle: made.take(row, device, handle, descriptor.payload))
+        code = pool.with_handle(lambda handle: memory.take(row, device, handle, descriptor.payload))
         if code:
             raise status_error(
                 code, "pool_pointer_import", ("device", pool.device_index, "size", descriptor.nbytes)
             )
-        return made
+        return memory
 
     @property
     def ipc_descriptor(self) -> IPCBufferDescriptor:
@@ -478,21 +478,21 @@ class DriverPool:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 1 or more")
         chosen = self._stream(stream)
         free_put_off()
-        made = DriverMemory(self, nbytes, chosen)
+        memory = DriverMemory(self, nbytes, chosen)
         device, order, row = self.device_index, chosen.handle, "managed_pool_alloc"
         if not self.handle:
-            code = made.take(Rows().managed_pool_alloc, device, order, nbytes)
+            code = memory.take(Rows().managed_pool_alloc, device, order, nbytes)
         else:
             row = "pool_alloc"
             # Only the host's row refuses a capture, which a GPU's has allocate memory of the graph's instead.
             code = CAPTURE_UNSUPPORTED
             if not chosen.is_capturing:
                 code = self.with_handle(
-                    lambda handle: made.take(Rows().pool_alloc, device, order, handle, nbytes)
+                    lambda handle: memory.take(Rows().pool_alloc, device, order, handle, nbytes)
                 )
         if code:
             raise status_error(code, row, ("device", device, "size", nbytes))
-        return made
+        return memory
 
     def access(self, peer: DeviceArgument) -> str:
         """Tells what a device may do with the pool's memory (cuMemPoolGetAccess).

@@ -500,10 +500,10 @@ cdef class PoolBlock:
         refuse_copy(self, "it owns memory; allocate more")
 
     cdef PoolBlock move_out(self):
-        cdef PoolBlock made = PoolBlock.__new__(PoolBlock)
-        made.device_index, made.stream, made.handle, made.tries = self.device_index, self.stream, self.handle, self.tries
-        made.address, self.address = self.address, 0
-        return made
+        cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
+        later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
+        later.address, self.address = self.address, 0
+        return later
 
     cdef int give_back(self) except? -1:
         # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.

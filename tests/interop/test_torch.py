@@ -140,7 +140,7 @@ def torch_like(cuda="13.0", initialized=False):
     torch = types.ModuleType("torch")
     torch.__version__ = "2.11.0"
     torch.version = types.SimpleNamespace(cuda=cuda)
-    torch.cuda = types.SimpleNamespace(is_initialized=lambda: initialized)
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: initialized, device_count=lambda: 0)
     torch._C = types.SimpleNamespace(__file__=torch_table.__file__, _cuda_getCurrentRawStream=int)
     sys.modules["torch"] = torch
     return torch

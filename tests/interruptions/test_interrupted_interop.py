@@ -97,9 +97,10 @@ class Torch(ModuleType):
     def __init__(self):
         super().__init__("torch")
         self.backend, self.allocators = "native", []
-        self._C = SimpleNamespace(
-            __file__="torch", _cuda_init=int, **dict.fromkeys(torch_interop.FUNCTIONS, int)
-        )
+        settings = {"allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": ""}}
+        functions = dict.fromkeys(torch_interop.FUNCTIONS, int)
+        functions["_cuda_memorySnapshot"] = lambda pool: settings
+        self._C = SimpleNamespace(__file__="torch", _cuda_init=int, **functions)
         memory = SimpleNamespace(
             MemPool=int, change_current_allocator=self.change, get_allocator_backend=lambda: self.backend
         )

@@ -86,18 +86,18 @@ inline Along along(const accelrt_texture& texture, int axis, double x, int64_t l
     if (mode == 2) x = fmod(whole, 2) ? 1 - (x - whole) : x - whole;
     x = normalized ? x * length : x;
     x = x > -1e9 ? (x < 1e9 ? x : 1e9) : -1e9;  // a NaN too
-    Along found = {};
+    Along along = {};
     if (linear) x -= 0.5;
-    found.index[0] = (int64_t)floor(x);
-    found.index[1] = found.index[0] + 1;
-    found.second = linear ? rint((x - floor(x)) * 256) / 256 : 0;  // of 8 bits
+    along.index[0] = (int64_t)floor(x);
+    along.index[1] = along.index[0] + 1;
+    along.second = linear ? rint((x - floor(x)) * 256) / 256 : 0;  // of 8 bits
     for (int each = 0; each < 2; each++) {
-        int64_t& index = found.index[each];
-        found.outside[each] = mode == 3 && (index < 0 || index >= length);
+        int64_t& index = along.index[each];
+        along.outside[each] = mode == 3 && (index < 0 || index >= length);
         if (mode == 0) index = (index % length + length) % length;
         index = index < 0 ? 0 : index >= length ? length - 1 : index;
     }
-    return found;
+    return along;
 }
 
 // Of up to three axes; layer is the slice of what has fewer.
