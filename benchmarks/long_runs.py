@@ -26,6 +26,7 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 from peers.with_accelrt import Accelrt
+from words import resident_bytes
 
 import accelrt
 
@@ -45,12 +46,6 @@ def check(condition: bool, text: str) -> None:
     """Ends the program where something differs."""
     if not condition:
         sys.exit(f"long_runs: {text}")
-
-
-def resident() -> int:
-    """The process's bytes in memory."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 @dataclass
@@ -79,7 +74,7 @@ def updates(run: Run) -> None:
     for _ in range(LOOK):
         update()
     gc.collect()
-    before, live, samples = resident(), accelrt.memory_allocated(), []
+    before, live, samples = resident_bytes(), accelrt.memory_allocated(), []
     done = 0
     while done < run.count and not run.over():
         start = perf_counter_ns()
@@ -88,7 +83,7 @@ def updates(run: Run) -> None:
         samples.append((perf_counter_ns() - start) / LOOK)
         done += LOOK
     gc.collect()
-    grown = resident() - before
+    grown = resident_bytes() - before
     tenth = max(1, len(samples) // 10)
     run.said = {
         "done": done,
@@ -295,13 +290,8 @@ def main() -> None:
     start = perf_counter()
     {"updates": updates, "commits": commits, "graphs": graphs}[options.mode](run)
     said = {"mode": options.mode, "of": count, **run.said, "seconds": round(perf_counter() - start, 3)}
-    print(
-        json.dumps(said)
-        if options.json
-        else "  ".join(
-            f"{key} {value:,}" if not isinstance(value, str) else value for key, value in said.items()
-        )
-    )
+    words = (value if isinstance(value, str) else f"{key} {value:,}" for key, value in said.items())
+    print(json.dumps(said) if options.json else "  ".join(words))
 
 
 if __name__ == "__main__":

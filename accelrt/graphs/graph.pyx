@@ -667,6 +667,7 @@ cdef class CUDAGraph:
 
     cdef int note_stream(self, uintptr_t handle) except -1:
         # The graph may die while a replay is under way on this stream.  Nobody changes it before all of its memory is noted.
+        cdef Stream stream
         if self.launched_on is None:
             self.launched_on = {}
         if handle not in self.launched_on:
@@ -676,7 +677,7 @@ cdef class CUDAGraph:
                 for change in (self.changes or {}).values():
                     self.note_change(change, handle)
                 stream = current_of(self.ordinal)
-                self.launched_on[handle] = None if (<Stream>stream).pooled != NULL else stream
+                self.launched_on[handle] = None if stream.pooled != NULL else stream
             finally:
                 self.uses -= 1
         self.last_stream = handle
