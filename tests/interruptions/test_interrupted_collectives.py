@@ -88,7 +88,7 @@ def check_made(found):
     process_end.abandoned.clear()
     for each in nccl.init_all([0, 1]):  # clears away
         each.close()
-    assert glob.glob(host_for_tests.prefix() + "*") == []
+    assert glob.glob(compiled_ranks.prefix() + "*") == []
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
