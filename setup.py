@@ -32,6 +32,12 @@ LIBRARY = "accelrt.lib.libaccelrt"
 # What Cython would write into every module, once: functions that Python calls, arguments, imports, errors.
 SHARED = "accelrt.core.cython_utilities"
 NOT_SHARED = ("MemoryView",)  # which no module uses
+# What Cython before 3.3.1 writes for "x.attribute = value": the old value goes before the new one is there,
+# so whatever runs at its end, and every thread that it lets on, would find an object that is gone.
+OLD_VALUE_FIRST = re.compile(
+    r"^( *)__Pyx_(X?)GOTREF\((.+)\);\n *__Pyx_\2DECREF\(\3\);\n *(.+->.+?) = (.+);$", re.MULTILINE
+)
+NEW_VALUE_FIRST = r"\1__Pyx_\2GOTREF(\3);\n\1__Pyx_\2DECREF_SET(\4, \5);"
 # What writes sources: no part of a wheel.
 NOT_INSTALLED = ("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen")
 CMAKE_VERSION = """\
@@ -327,6 +333,15 @@ def write_shared_module(source, force):
         )
 
 
+def put_new_values_first(source):
+    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does."""
+    path = ROOT / source
+    text = path.read_text()
+    corrected = OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, text)
+    if corrected != text:
+        path.write_text(corrected)
+
+
 class Stamp:
     """What results were built with, in a file of the build folder."""
 
@@ -398,6 +413,7 @@ class ParallelBuild(build_ext):
             modules, cythonize(modules, include_path=[str(ROOT)], **options), strict=True
         ):
             module.sources, module.include_dirs = translated.sources, translated.include_dirs
+            put_new_values_first(module.sources[0])
             # Not CUDA's headers, which are as new as their installation too: their version counts.
             module.depends = [path for path in translated.depends if PACKAGE in Path(path).resolve().parents]
 

@@ -54,6 +54,33 @@ def test_what_was_built_of_a_source_that_is_gone_goes(build, tmp_path):
     assert sorted(left) == sorted(kept)
 
 
+def test_an_attribute_has_its_new_value_before_the_old_one_goes(build, tmp_path):
+    """What runs when the old value goes, and other threads meanwhile, must not find it there."""
+    earlier = (  # as Cython before 3.3.1 writes x.a = value and x.b = None
+        "  __Pyx_GOTREF((PyObject *)__pyx_v_x->a);\n  __Pyx_DECREF((PyObject *)__pyx_v_x->a);\n"
+        "  __pyx_v_x->a = ((struct A *)__pyx_t_1);\n  __pyx_t_1 = 0;\n"
+        "    __Pyx_XGOTREF(__pyx_v_x->b);\n    __Pyx_XDECREF(__pyx_v_x->b);\n    __pyx_v_x->b = Py_None;\n"
+        "  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;\n"
+    )
+    source = tmp_path / "earlier.c"
+    source.write_text(earlier)
+    build.put_new_values_first(source)
+    assert source.read_text() == (
+        "  __Pyx_GOTREF((PyObject *)__pyx_v_x->a);\n"
+        "  __Pyx_DECREF_SET(__pyx_v_x->a, ((struct A *)__pyx_t_1));\n  __pyx_t_1 = 0;\n"
+        "    __Pyx_XGOTREF(__pyx_v_x->b);\n    __Pyx_XDECREF_SET(__pyx_v_x->b, Py_None);\n"
+        "  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;\n"
+    )
+
+    module = tmp_path / "assigning.pyx"
+    module.write_text("cdef class A:\n    cdef A other\n    def clear(self):\n        self.other = None\n")
+    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
+    build.put_new_values_first(module.with_suffix(".c"))
+    assert re.search(
+        r"__Pyx_DECREF_SET\(\(?__pyx_v_self->other, .*Py_None\)", module.with_suffix(".c").read_text()
+    )
+
+
 @pytest.mark.parametrize("version", [12030, 12090, 13000, 13050, 14020])
 def test_headers_that_have_what_is_needed_are_taken(build, headers, version):
     folder = headers(version)

@@ -1023,8 +1023,7 @@ cdef int enter_home(int device, void* stream) noexcept nogil:
         return NOT_READY
     if not home_devices >> device & 1:  # a second thread that retains it does no harm
         code = retain_pool(device, 0, home, True, SIZE_MAX)
-        if code == 0:
-            set_bits(&home_devices, <uint64_t>1 << device)
+        set_bits(&home_devices, <uint64_t>(code == 0) << device)
     return code if code else begin_pool_for_common(device, <uintptr_t>stream, 0, home)
 
 
@@ -1033,13 +1032,14 @@ cdef void leave_home(int device) noexcept nogil:
 
 
 cdef void empty_with_home() noexcept nogil:
+    cdef uint64_t[2] name = [0, home]
     cdef int device
     hook_reset()
     if home:
         for device in range(MAX_DEVICES):
             if pool_if_made(device) != NULL:
                 add_count(&waits_apart[device], -1)
-        empty_private([0, home])
+        empty_private(name)
 
 
 def choose_home(number: int) -> None:
