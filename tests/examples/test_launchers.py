@@ -83,6 +83,7 @@ def test_mpirun_starts_the_ranks(kind, options):
     if command is None:
         pytest.skip(f"no mpirun of {kind} is on PATH")
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    allowed["OMPI_MCA_plm_rsh_agent"] = "sh"  # it asks for one, also where no rank is on another machine
     said = run(command, *options, "-n", str(RANKS), sys.executable, PROGRAM, **allowed)
     assert ranks_and_devices(said) == [("0", "0"), ("1", "1")]
 

@@ -148,6 +148,14 @@ def test_what_the_driver_refuses_is_taken_from_others_idle_memory():
     assert pool.stats()["allocated_bytes.current"] == 0
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("bits", [42, 50])
+def test_more_than_the_host_has_is_refused_before_a_page_of_it_is_made(bits, shared):
+    """Making the pages would not fail: the system would end the process for want of memory."""
+    with pytest.raises(accelrt.OutOfMemoryError, match=r"the host has .* available"):
+        accelrt.PinnedBuffer(1 << bits, shared=shared)
+
+
 def test_a_snapshot_shows_segments_and_blocks():
     pool = accelrt.PinnedMemPool(numa_node=0)
     pinned = accelrt.PinnedBuffer(3 * MIB, pool=pool)

@@ -10,6 +10,7 @@ from accelrt.allocator.pinned.block cimport (
     round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
+from accelrt.core.host_room cimport has_room
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
@@ -361,7 +362,7 @@ cdef int take_relaxed(
     int device, size_t size, const PinnedSettings* settings, int node, uintptr_t* out_address
 ) noexcept nogil:
     cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
+    cdef int code = go_relaxed(registry.active(), &mode) if has_room(size) else OUT_OF_MEMORY
     if code:
         return code
     if settings.use_register or node != ANY_NODE:  # no call of the driver's takes a node
@@ -435,7 +436,7 @@ cdef int take_memory(
     spin_unlock(&pool.lock)
     segment = new_segment(0, size, kind)  # first: with the memory in hand nothing may fail
     if segment == NULL:
-        return NO_HOST_MEMORY
+        return NO_HOST_MEMORY if has_room(size) else OUT_OF_MEMORY
     segment.uncached = uncached
     if not uncached and pool.whole == NULL:
         code = take_reserve(pool, device, &settings)
@@ -1161,7 +1162,7 @@ cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept 
     if size == 0 or size >> HOST_ROUND_LIMIT:
         return OUT_OF_MEMORY
     size = round_up(size, PAGE)
-    file = make_file(size)
+    file = make_file(size) if has_room(size) else -1
     if file < 0:
         return OUT_OF_MEMORY
     code = take_file(pool_here(device), device, file, size, out_address)
