@@ -1,7 +1,9 @@
 """The pinned_* settings, each and in pairs, and the figures of the page-locked memory."""
 
 import itertools
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,6 +116,27 @@ def test_memory_may_come_from_the_operating_system_and_be_registered():
     accelrt.configure_pinned(pinned_use_cuda_host_register=False)
     accelrt.host_empty_cache()
     assert accelrt.host_memory_stats()["num_host_free"] == 1
+
+
+def mapped():
+    """Bytes that this process has mapped."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_registered_memory_may_lie_in_huge_pages_and_goes_whole(threads):
+    fresh()
+    accelrt.configure_pinned(pinned_use_cuda_host_register=True, pinned_num_register_threads=threads)
+    accelrt.PinnedBuffer(32 * MIB).free()  # what a first time needs of its own: stacks of threads, records
+    accelrt.host_empty_cache()
+    before = mapped()
+    pinned = accelrt.PinnedBuffer(32 * MIB)
+    assert pinned.ptr % (2 * MIB) == 0
+    assert 32 * MIB <= mapped() - before < 33 * MIB
+    pinned.free()
+    accelrt.host_empty_cache()
+    assert mapped() - before < MIB
 
 
 def test_sizes_above_the_threshold_are_rounded_to_pages_only():

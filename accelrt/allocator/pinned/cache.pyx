@@ -10,7 +10,7 @@ from accelrt.allocator.pinned.block cimport (
     round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
-from accelrt.core.host_room cimport has_room
+from accelrt.core.host_pages cimport has_room, map_pages, threads_for
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
@@ -231,7 +231,7 @@ cdef PinnedBlock* block_of(PinnedPool* pool, uintptr_t address) noexcept nogil:
 # segments: the driver's memory, taken and given back
 
 cdef extern from "<sys/mman.h>" nogil:
-    enum: PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_SHARED, MAP_ANONYMOUS
+    enum: PROT_READ, PROT_WRITE, MAP_SHARED
     void* MAP_FAILED
     void* mmap(void* address, size_t length, int protection, int flags, int file, long offset)
     int munmap(void* address, size_t length)
@@ -317,13 +317,13 @@ cdef void touch_all(uintptr_t address, size_t size, int threads) noexcept nogil:
 
 
 cdef int map_and_register(int device, size_t size, int threads, int node, uintptr_t* out_address) noexcept nogil:
-    cdef void* room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    cdef void* room = map_pages(size)
     cdef int code
-    if room == MAP_FAILED:
+    if room == NULL:
         return OUT_OF_MEMORY
     if node != ANY_NODE:
         prefer_node(room, size, node)  # what the node has no room for lies elsewhere: that is no reason to refuse
-    touch_all(<uintptr_t>room, size, threads)
+    touch_all(<uintptr_t>room, size, threads if threads > 1 else threads_for(size))
     code = registry.active().host_register(device, <uintptr_t>room, size)
     if code:
         munmap(room, size)
