@@ -9,7 +9,7 @@ import traceback
 
 import pytest
 from cards import card_libraries, on_cards
-from child import close_server
+from child import close_servers
 
 __all__ = ["card_libraries", "on_cards"]
 
@@ -76,7 +76,7 @@ def _only_its_own_objects_are_visited():
 
 
 def pytest_sessionfinish():
-    close_server()
+    close_servers()
     gc.unfreeze()  # so that the interpreter's end finds all there is
 
 

@@ -20,7 +20,7 @@ if host is not None:
     assert host.continuations_of_others() == 0, 'a capture went on after what is no node of it'
     assert host.frees_under_work() == 0, 'memory was taken away under queued work'
 """
-_servers = []  # in_child's one, once it is needed
+_servers = {}  # by what they have imported, once they are needed
 
 
 def in_child(function, *arguments, **environment):
@@ -32,14 +32,20 @@ def in_child(function, *arguments, **environment):
     Raises AssertionError with the child's output if it fails.
     """
     environment = child_environment(os.environ, environment)
-    if not _servers or _servers[0].closed:
-        _servers[:] = [ForkServer(child_environment(AT_START, {}), "import numpy, pytest")]
-    if _servers[0].suits(environment):
-        done = _servers[0].run(program(function, arguments), environment, SECONDS)
+    server = server_with("import numpy, pytest")
+    if server.suits(environment):
+        done = server.run(program(function, arguments), environment, SECONDS)
     else:
         done = run_fresh(function, arguments, environment)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
     return done.stdout
+
+
+def server_with(preparation):
+    """The fork server that has run a source, one for all tests."""
+    if preparation not in _servers or _servers[preparation].closed:
+        _servers[preparation] = ForkServer(child_environment(AT_START, {}), preparation)
+    return _servers[preparation]
 
 
 def in_own_process(function=None, /, *, printing=None, **environment):
@@ -101,10 +107,10 @@ def run_fresh(function, arguments, environment):
     )
 
 
-def close_server():
-    """Ends the interpreter that in_child's children are forks of."""
+def close_servers():
+    """Ends the interpreters that children are forks of."""
     while _servers:
-        _servers.pop().close()
+        _servers.popitem()[1].close()
 
 
 class Forks:
