@@ -10,8 +10,9 @@ import traceback
 import pytest
 from cards import card_libraries, on_cards
 from child import close_servers
+from downstream_project import downstream
 
-__all__ = ["card_libraries", "on_cards"]
+__all__ = ["card_libraries", "downstream", "on_cards"]
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")

@@ -7,7 +7,6 @@ import pytest
 from beside import Crowd
 from capture_storm import MODES, storm
 from child import in_child, in_own_process, wrap_host
-from downstream_project import built
 
 import accelrt
 from accelrt.testing import Interleaver
@@ -54,8 +53,7 @@ def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pi
     assert accelrt.host_memory_stats()["active_requests.current"] == 0
 
 
-def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
-    built("graphs")
+def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else(downstream):
     in_child(broken_at_once_without_the_gil)
 
 

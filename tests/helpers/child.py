@@ -20,32 +20,37 @@ if host is not None:
     assert host.continuations_of_others() == 0, 'a capture went on after what is no node of it'
     assert host.frees_under_work() == 0, 'memory was taken away under queued work'
 """
-_servers = {}  # by what they have imported, once they are needed
+MOST_SERVERS = 5  # at once: each has some 40 MB
+_servers = []  # the one that was asked last at the end
 
 
 def in_child(function, *arguments, **environment):
     """Calls function(*arguments) in a process of its own and returns what it printed.
 
     The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.  It
-    is a fork of an interpreter that has imported numpy and pytest (fork_server.py), and a fresh interpreter
-    where the environment has what is read at its start.
+    is a fork of an interpreter that has imported numpy and pytest (fork_server.py).
     Raises AssertionError with the child's output if it fails.
     """
     environment = child_environment(os.environ, environment)
-    server = server_with("import numpy, pytest")
-    if server.suits(environment):
-        done = server.run(program(function, arguments), environment, SECONDS)
-    else:
-        done = run_fresh(function, arguments, environment)
+    done = server_for(environment).run(program(function, arguments), environment, SECONDS)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
     return done.stdout
 
 
-def server_with(preparation):
-    """The fork server that has run a source, one for all tests."""
-    if preparation not in _servers or _servers[preparation].closed:
-        _servers[preparation] = ForkServer(child_environment(AT_START, {}), preparation)
-    return _servers[preparation]
+def server_for(environment, preparation="import numpy, pytest"):
+    """The fork server that has run a source, and began with what an interpreter reads of the environment at
+    its start.
+    """
+    for server in _servers:
+        if server.preparation == preparation and not server.closed and server.suits(environment):
+            break
+    else:
+        server = ForkServer(environment, preparation)
+    _servers[:] = [each for each in _servers if each is not server and not each.closed]
+    while len(_servers) >= MOST_SERVERS:
+        _servers.pop(0).close()
+    _servers.append(server)
+    return server
 
 
 def in_own_process(function=None, /, *, printing=None, **environment):
@@ -110,7 +115,7 @@ def run_fresh(function, arguments, environment):
 def close_servers():
     """Ends the interpreters that children are forks of."""
     while _servers:
-        _servers.popitem()[1].close()
+        _servers.pop().close()
 
 
 class Forks:

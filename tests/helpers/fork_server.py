@@ -44,7 +44,7 @@ class ForkServer:
     """
 
     def __init__(self, environment, preparation):
-        self.environment = dict(environment)
+        self.environment, self.preparation = dict(environment), preparation
         self.turn = threading.Lock()
         self.connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         code = f"exec(*__import__('fork_server').serve({other.fileno()}, {preparation!r}))"

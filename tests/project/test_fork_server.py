@@ -238,7 +238,7 @@ def test_the_next_child_gets_another_server():
     with pytest.raises(AssertionError, match="the fork server ended"):
         in_child(kill_server)
     assert in_child(say_hello) == "hello\n"
-    assert not child.server_with("import numpy, pytest").closed
+    assert not child.server_for(child_environment(os.environ, {})).closed
 
 
 CLIENT = """
