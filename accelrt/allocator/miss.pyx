@@ -122,31 +122,31 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
 cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil:
     # Frees a live block as of the event.  On failure the block stays live.
     cdef Queue* queue
-    cdef Offer* made
+    cdef Offer* offer
     cdef int code = ensure_watch(pool)
     if code:
         return code
     queue = queue_of(&pool.queues, pool.device, pool.watch)
-    made = <Offer*>calloc(1, sizeof(Offer))
-    if queue == NULL or made == NULL:
-        free(made)
+    offer = <Offer*>calloc(1, sizeof(Offer))
+    if queue == NULL or offer == NULL:
+        free(offer)
         return NO_HOST_MEMORY
     code = watch(pool, queue, block, event)
     if code:
-        free(made)
+        free(offer)
         return code
     count_freed(pool, block)
     if record_block_events(pool, block):  # deferred: recorded again later, and not offered
-        free(made)
+        free(offer)
         defer(pool, block)
         return 0
     block.state = PENDING
     block.heap.pending += 1
     record_event(pool, OFFERED, block.address, block.requested, block.heap.stream, block.heap.owner)
-    made.block = block
-    made.record = record
-    made.next = pool.offers
-    store_offers(&pool.offers, made)
+    offer.block = block
+    offer.record = record
+    offer.next = pool.offers
+    store_offers(&pool.offers, offer)
     return 0
 
 

@@ -532,13 +532,13 @@ cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogi
 
 cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil:
     global imported
-    cdef Imported* made = <Imported*>calloc(1, sizeof(Imported))
-    if made == NULL:
+    cdef Imported* entry = <Imported*>calloc(1, sizeof(Imported))
+    if entry == NULL:
         return NO_HOST_MEMORY
-    made.device, made.address, made.size = device, address, size
+    entry.device, entry.address, entry.size = device, address, size
     spin_lock(&lock)
-    made.next = imported
-    imported = made
+    entry.next = imported
+    imported = entry
     spin_unlock(&lock)
     return 0
 
@@ -624,18 +624,18 @@ cdef void forget_lent() noexcept nogil:
 
 
 cdef int add_lent(uintptr_t address) noexcept nogil:
-    cdef Lent* made = <Lent*>calloc(1, sizeof(Lent))
+    cdef Lent* entry = <Lent*>calloc(1, sizeof(Lent))
     cdef int code = NO_HOST_MEMORY
-    if made == NULL:
+    if entry == NULL:
         return code
     spin_lock(&lending)
     code = map_reserve(&lent)
     if code == 0:
-        map_insert(&lent, address, made)
+        map_insert(&lent, address, entry)
         store_count(&lent_count, <long>lent.count)
     spin_unlock(&lending)
     if code:
-        free(made)
+        free(entry)
     return code
 
 
