@@ -3,6 +3,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
     evict, grow_pages, grow_plain, grow_plain_at, has_returned, is_of_functions, need_at_end, release_page,
     release_plain, takes_plain, trim_all_expandable, unlock_growth, within_limits,
@@ -12,10 +13,10 @@ from accelrt.allocator.backing.stitching cimport (
     forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget, mark_all_quiescent,
     mark_leaving, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )
-from accelrt.allocator.event_ring cimport record_event
+from accelrt.allocator.event_ring cimport drop_stack, record_event
 from accelrt.allocator.heaps cimport (
-    PER_THREAD, call_unlocked, count_freed, drop_empty, ensure_blocks, hand_out, has_graphs, heap_of, heap_stream,
-    lock_all, pool_for, reserved, total_of, unlock_all,
+    PER_THREAD, call_unlocked, count_freed, count_splits, drop_empty, ensure_blocks, hand_out, has_graphs, heap_of,
+    heap_stream, lock_all, pool_for, reserved, total_of, unlock_all,
 )
 from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.history_types cimport BORROWED, OFFERED, REFUSED
@@ -805,6 +806,16 @@ cdef void leave_locks(Pool* pool) noexcept nogil:
     # Leaves the exclusive section and releases the growth lock.
     unlock_all(pool, NULL)
     unlock_growth(pool)
+
+
+cdef int leave_audited(Pool* pool, int code) noexcept nogil:
+    # The same at the end of a call that may have changed any heap.
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
+    code = inspected(pool, code)
+    leave_locks(pool)
+    drop_stack()
+    return code
 
 
 cdef int take_locks(Pool* pool, Request* request) noexcept nogil:

@@ -26,7 +26,7 @@ from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.allocator.miss cimport (
-    claim, defer, find, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events,
+    claim, defer, find, hand_on_uses, leave_audited, load_offers, note_wait, offer, poll, record_all_events, record_events,
     release_own, release_with, Request, retry, wait_all,
 )
 from accelrt.allocator.pool_settings cimport (
@@ -1091,13 +1091,7 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
         code = release_own(pool, find_private(pool, name[0], name[1]))
     if code == 0:
         code = destroy_spare(pool.table, device)
-    if pool.heaps != NULL:
-        count_splits(pool, pool.heaps)
-    code = inspected(pool, code)
-    unlock_all(pool, NULL)
-    unlock_growth(pool)
-    drop_stack()
-    return code
+    return leave_audited(pool, code)
 
 
 cdef int set_limit(int device, size_t limit) noexcept nogil:
