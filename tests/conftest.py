@@ -11,8 +11,9 @@ import pytest
 from cards import card_libraries, on_cards
 from child import close_servers
 from downstream_project import downstream
+from kernel_sources import image
 
-__all__ = ["card_libraries", "downstream", "on_cards"]
+__all__ = ["card_libraries", "downstream", "image", "on_cards"]
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")

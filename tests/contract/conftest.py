@@ -184,8 +184,8 @@ def event(rows):
 
 
 @pytest.fixture
-def image(rows, tmp_path):
-    return image_for(rows.driver, tmp_path)
+def image(rows):
+    return image_for(rows.driver)
 
 
 @pytest.fixture

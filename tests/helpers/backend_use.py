@@ -48,6 +48,21 @@ class Books:
         assert Rows().memory_free(device, address) == 0
 
 
+def capture_into_pool(books):
+    """A graph whose memory comes from a pool of books.allocator."""
+    pool, graph = accelrt.MemPool(books.allocator), accelrt.CUDAGraph()
+    source = accelrt.PinnedBuffer(4096)
+    np.frombuffer(source, np.uint8)[:] = 7
+    with accelrt.graph(graph, pool=pool.id):
+        buffer = accelrt.Buffer(4096)
+        buffer.copy_from(source, blocking=False)
+    assert books.live == 2 * MIB
+    graph.replay()
+    assert set(bytes_of(buffer)) == {7}
+    graph.reset()
+    buffer.free()
+
+
 def use_memory(live, limit):
     """Contents, streams, statistics and a refusal.
 

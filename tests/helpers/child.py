@@ -201,6 +201,26 @@ def waits():
     return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]
 
 
+def fail_each_call(step, settled, code, mode):
+    """Has each call of the driver that a step makes fail in turn; none may leave more than there was.
+
+    settled: callable, the objects that are alive, by kind, once nothing is under way.
+    """
+    from accelrt.testing import failing_calls
+
+    step()
+    step()
+    level, codes = settled(), set()
+    for call, error in failing_calls(step, code, mode):
+        codes |= {error.code} if error else set()
+        after = settled()
+        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
+        assert not more, f"{mode} {code} at call {call}: leaked {more}"
+    step()
+    assert codes == {code}
+    assert call > 30
+
+
 def tell_loss(work):
     """Calls a function whose work loses the device, tells the error's name, and ends the process.
 

@@ -45,10 +45,15 @@ def compile_library(name, folder):
     return str(path)
 
 
+def compile_image(text):
+    """The bytes of a shared library of C text, which exports everything."""
+    return library_of(text, ("-O1", "-Wall"))
+
+
 def compile_source(text, folder, name):
-    """Compiles C text into a shared library of a folder, which exports everything; returns its path."""
+    """Writes such a library into a folder; returns its path."""
     path = Path(folder) / f"{name}.so"
-    path.write_bytes(library_of(text, ("-O1", "-Wall")))
+    path.write_bytes(compile_image(text))
     return path
 
 

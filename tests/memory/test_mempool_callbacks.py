@@ -5,9 +5,8 @@ import gc
 import threading
 import weakref
 
-import numpy as np
 import pytest
-from backend_use import Books
+from backend_use import Books, capture_into_pool
 from compiled import typed
 from device_arrays import bytes_of
 
@@ -261,17 +260,7 @@ def test_a_pool_that_sleeps_or_dies_meanwhile_keeps_nothing(books):
 
 
 def test_a_graph_is_captured_into_such_a_pool(books):
-    pool, graph = accelrt.MemPool(books.allocator), accelrt.CUDAGraph()
-    source = accelrt.PinnedBuffer(4096)
-    np.frombuffer(source, np.uint8)[:] = 7
-    with accelrt.graph(graph, pool=pool.id):
-        buffer = accelrt.Buffer(4096)
-        buffer.copy_from(source, blocking=False)
-    assert books.live == 2 * MIB
-    graph.replay()
-    assert set(bytes_of(buffer)) == {7}
-    graph.reset()
-    buffer.free()
+    capture_into_pool(books)
 
 
 def test_another_request_is_served_by_what_goes_back(books):

@@ -159,4 +159,4 @@ def test_a_fork_while_host_functions_run_hangs_no_child():
             stream.synchronize()
 
     with until_over(work, range(4)):
-        assert [in_fork(int, seconds=20) for _ in range(400)] == [0] * 400
+        assert [in_fork(int, seconds=20) for _ in range(200)] == [0] * 200
