@@ -8,7 +8,7 @@ import sys
 import traceback
 
 import pytest
-from fork_server import ForkServer
+from fork_server import READ_LATE, ForkServer
 
 SECONDS = 600
 AT_START = dict(os.environ)  # before any test changes it
@@ -45,7 +45,9 @@ def server_for(environment, preparation="import numpy, pytest"):
         if server.preparation == preparation and not server.closed and server.suits(environment):
             break
     else:
-        server = ForkServer(environment, preparation)
+        late = {name for name in environment if name.startswith(READ_LATE)} - {"PYTHONPATH"}
+        own = {name: text for name, text in environment.items() if name not in late}
+        server = ForkServer(own, preparation)
     _servers[:] = [each for each in _servers if each is not server and not each.closed]
     while len(_servers) >= MOST_SERVERS:
         _servers.pop(0).close()

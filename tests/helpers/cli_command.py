@@ -21,14 +21,14 @@ RECORDED = {  # name -> events, peak of live bytes, and torch's ratio of reserve
 def accelrt(*arguments, **environment):
     """Runs python -m accelrt, on the host device and without audits unless told; None unsets a setting.
 
-    It is a fork of an interpreter that has what most commands import.
+    It is a fork of an interpreter that has the libraries that most commands import, but nothing of accelrt's.
     """
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "0", "ACCELRT_HOST_MEMORY": None, **environment}
     variables = {name: value for name, value in (os.environ | settings).items() if value is not None}
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     words = ["accelrt", *map(str, arguments)]
     code = f"import sys; sys.argv = {words}; from accelrt.tools.cli.main import main; sys.exit(main())"
-    server = server_for(variables, "import numpy, accelrt.tools.cli.main, cuda.bindings.driver")
+    server = server_for(variables, "import argparse, json, numpy, cuda.bindings.driver")
     return server.run(code, variables, 300, ROOT, apart=True)
 
 
