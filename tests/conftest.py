@@ -9,9 +9,11 @@ import traceback
 
 import pytest
 from cards import card_libraries, on_cards
-from child import close_server
+from child import close_servers
+from downstream_project import downstream
+from kernel_sources import image
 
-__all__ = ["card_libraries", "on_cards"]
+__all__ = ["card_libraries", "downstream", "image", "on_cards"]
 
 os.environ.setdefault("ACCELRT_DRIVER", "host")
 os.environ.setdefault("ACCELRT_DEBUG", "2")
@@ -76,7 +78,7 @@ def _only_its_own_objects_are_visited():
 
 
 def pytest_sessionfinish():
-    close_server()
+    close_servers()
     gc.unfreeze()  # so that the interpreter's end finds all there is
 
 

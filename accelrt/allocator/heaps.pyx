@@ -25,7 +25,6 @@ from accelrt.allocator.types cimport HOLE, LIVE, MAX_PROBES, Heap
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.core.zero_pages cimport take_fresh
 from accelrt.driver.guard cimport go_relaxed, restore_mode, unmark
 from accelrt.driver.table cimport CAPTURE_ACTIVE
 from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
@@ -37,8 +36,21 @@ from accelrt.status cimport CAPTURE_IMPLICIT, INVALID_VALUE, NO_HOST_MEMORY
 # Records are small beside what they describe: 128 bytes for a block of at least 512.  A block's record stays with its heap,
 # so that a hit takes and recycles records under its heap's lock alone.
 
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void** out, size_t alignment, size_t size)
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #include <sys/mman.h>
+    static void* accelrt_fresh(size_t size) {
+        void* start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (start == MAP_FAILED) return NULL;
+        madvise(start, size, MADV_NOHUGEPAGE);  /* which would be written to whole */
+        return start;
+    }
+    """
+    int posix_memalign(void** out, size_t alignment, size_t size) nogil
+    # Whole pages of zeros, which cost nothing before they are written to, for records that mostly stay empty and are never
+    # given back; calloc may answer with memory that was used before, which it then writes to from end to end.
+    void* take_fresh "accelrt_fresh" (size_t size) noexcept nogil  # NULL where the host has none
 
 cdef enum:
     SLAB = 64     # records of blocks that are allocated together

@@ -44,6 +44,7 @@ cdef int (*on_refusal)(int device, size_t size) noexcept nogil
 
 cdef int find(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # in the exclusive section; no growth
 cdef int retry(Pool* pool, Request* request, uintptr_t* out_address) noexcept nogil  # and under the growth lock
+cdef int leave_audited(Pool* pool, int code) noexcept nogil  # leaves both, once the audit has looked at the pool
 # Waits for devices by a function that call_unlocked runs, so that what any stream freed may serve every other.  NOT_READY
 # beside a capture, where the driver refuses to.  In the exclusive section.
 cdef int wait_by(Pool* pool, int (*wait)(Pool* pool, void* about) noexcept nogil, void* about) noexcept nogil

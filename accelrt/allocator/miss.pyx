@@ -3,6 +3,7 @@ from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
     evict, grow_pages, grow_plain, grow_plain_at, has_returned, is_of_functions, need_at_end, release_page,
     release_plain, takes_plain, trim_all_expandable, unlock_growth, within_limits,
@@ -12,10 +13,10 @@ from accelrt.allocator.backing.stitching cimport (
     forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget, mark_all_quiescent,
     mark_leaving, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )
-from accelrt.allocator.event_ring cimport record_event
+from accelrt.allocator.event_ring cimport drop_stack, record_event
 from accelrt.allocator.heaps cimport (
-    PER_THREAD, call_unlocked, count_freed, drop_empty, ensure_blocks, hand_out, has_graphs, heap_of, heap_stream,
-    lock_all, pool_for, reserved, total_of, unlock_all,
+    PER_THREAD, call_unlocked, count_freed, count_splits, drop_empty, ensure_blocks, hand_out, has_graphs, heap_of,
+    heap_stream, lock_all, pool_for, reserved, total_of, unlock_all,
 )
 from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.history_types cimport BORROWED, OFFERED, REFUSED
@@ -122,31 +123,31 @@ cdef int watch(Pool* pool, Queue* queue, Block* block, uintptr_t event) noexcept
 cdef int offer(Pool* pool, Block* block, uintptr_t event, uint64_t record) noexcept nogil:
     # Frees a live block as of the event.  On failure the block stays live.
     cdef Queue* queue
-    cdef Offer* made
+    cdef Offer* offer
     cdef int code = ensure_watch(pool)
     if code:
         return code
     queue = queue_of(&pool.queues, pool.device, pool.watch)
-    made = <Offer*>calloc(1, sizeof(Offer))
-    if queue == NULL or made == NULL:
-        free(made)
+    offer = <Offer*>calloc(1, sizeof(Offer))
+    if queue == NULL or offer == NULL:
+        free(offer)
         return NO_HOST_MEMORY
     code = watch(pool, queue, block, event)
     if code:
-        free(made)
+        free(offer)
         return code
     count_freed(pool, block)
     if record_block_events(pool, block):  # deferred: recorded again later, and not offered
-        free(made)
+        free(offer)
         defer(pool, block)
         return 0
     block.state = PENDING
     block.heap.pending += 1
     record_event(pool, OFFERED, block.address, block.requested, block.heap.stream, block.heap.owner)
-    made.block = block
-    made.record = record
-    made.next = pool.offers
-    store_offers(&pool.offers, made)
+    offer.block = block
+    offer.record = record
+    offer.next = pool.offers
+    store_offers(&pool.offers, offer)
     return 0
 
 
@@ -805,6 +806,16 @@ cdef void leave_locks(Pool* pool) noexcept nogil:
     # Leaves the exclusive section and releases the growth lock.
     unlock_all(pool, NULL)
     unlock_growth(pool)
+
+
+cdef int leave_audited(Pool* pool, int code) noexcept nogil:
+    # The same at the end of a call that may have changed any heap.
+    if pool.heaps != NULL:
+        count_splits(pool, pool.heaps)
+    code = inspected(pool, code)
+    leave_locks(pool)
+    drop_stack()
+    return code
 
 
 cdef int take_locks(Pool* pool, Request* request) noexcept nogil:

@@ -26,7 +26,7 @@ from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE, Event
 from accelrt.allocator.inline.fast_path cimport allocate_cached, free_cached, put, take
 from accelrt.allocator.miss cimport (
-    claim, defer, find, hand_on_uses, load_offers, note_wait, offer, poll, record_all_events, record_events,
+    claim, defer, find, hand_on_uses, leave_audited, load_offers, note_wait, offer, poll, record_all_events, record_events,
     release_own, release_with, Request, retry, wait_all,
 )
 from accelrt.allocator.pool_settings cimport (
@@ -532,13 +532,13 @@ cdef int open_imported(int device, uintptr_t address, size_t size) noexcept nogi
 
 cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil:
     global imported
-    cdef Imported* made = <Imported*>calloc(1, sizeof(Imported))
-    if made == NULL:
+    cdef Imported* entry = <Imported*>calloc(1, sizeof(Imported))
+    if entry == NULL:
         return NO_HOST_MEMORY
-    made.device, made.address, made.size = device, address, size
+    entry.device, entry.address, entry.size = device, address, size
     spin_lock(&lock)
-    made.next = imported
-    imported = made
+    entry.next = imported
+    imported = entry
     spin_unlock(&lock)
     return 0
 
@@ -624,18 +624,18 @@ cdef void forget_lent() noexcept nogil:
 
 
 cdef int add_lent(uintptr_t address) noexcept nogil:
-    cdef Lent* made = <Lent*>calloc(1, sizeof(Lent))
+    cdef Lent* entry = <Lent*>calloc(1, sizeof(Lent))
     cdef int code = NO_HOST_MEMORY
-    if made == NULL:
+    if entry == NULL:
         return code
     spin_lock(&lending)
     code = map_reserve(&lent)
     if code == 0:
-        map_insert(&lent, address, made)
+        map_insert(&lent, address, entry)
         store_count(&lent_count, <long>lent.count)
     spin_unlock(&lending)
     if code:
-        free(made)
+        free(entry)
     return code
 
 
@@ -1091,13 +1091,7 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
         code = release_own(pool, find_private(pool, name[0], name[1]))
     if code == 0:
         code = destroy_spare(pool.table, device)
-    if pool.heaps != NULL:
-        count_splits(pool, pool.heaps)
-    code = inspected(pool, code)
-    unlock_all(pool, NULL)
-    unlock_growth(pool)
-    drop_stack()
-    return code
+    return leave_audited(pool, code)
 
 
 cdef int set_limit(int device, size_t limit) noexcept nogil:

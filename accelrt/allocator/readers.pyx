@@ -505,7 +505,7 @@ def pinned_segments() -> list[dict[str, Any]]:
     cdef PinnedView* views
     cdef size_t count = 0, index
     cdef long number = 0
-    cdef list found = []
+    cdef list segments = []
     while pinned_pool(number) != NULL:
         with nogil:
             views = copy_pinned(pinned_pool(number), &count)
@@ -514,15 +514,15 @@ def pinned_segments() -> list[dict[str, Any]]:
         try:
             for index in range(count):
                 if views[index].block.before == NULL:
-                    found.append(pinned_dict(&views[index], number, pinned_pool(number).node))
-                found[len(found) - 1]["blocks"].append({
+                    segments.append(pinned_dict(&views[index], number, pinned_pool(number).node))
+                segments[len(segments) - 1]["blocks"].append({
                     "address": views[index].block.address, "size": views[index].block.size,
                     "state": pinned_states[views[index].block.state],
                 })
         finally:
             free(views)
         number += 1
-    return found
+    return segments
 
 
 # --- holdings ---------------------------------------------------------------------------------------------------------

@@ -17,5 +17,4 @@ procfs       the cards that NVIDIA's kernel driver lists in /proc, and processes
 slots        sections that are passed in nanoseconds, and a wait until all who were inside have left
 threads      the clock, pauses, conditions, and starting a thread
 version      the version, which setup.py writes from pyproject.toml
-zero_pages   zeroed memory whose pages cost nothing before they are written to
 """

@@ -375,15 +375,15 @@ def gated(body: Body, lock: str) -> str:
     if "device" in row.types:
         gate = "gate(device)" if IN_NO_CONTEXT.match(row.name) else "enter(device)"
         gate = "gate_device(device)" if IN_ANY_STATE.match(row.name) else gate
-    declared, look_ups, answer = "", "", body.call
+    declared, look_ups, value = "", "", body.call
     for handle in reversed(handles):
         look_up, refusal = LOOK_UPS[handle.type]
         declared += f"    cdef {handle.type} {handle.name}_\n"
         look_ups = f"    {handle.name}_ = {look_up.format(handle.name)}\n{look_ups}"
-        answer = f"{refusal} if {handle.name}_ == NULL else {answer}"
-    lines = f"    return {answer}\n"
+        value = f"{refusal} if {handle.name}_ == NULL else {value}"
+    lines = f"    return {value}\n"
     if body.kind == "locked":
-        lines = f"    {lock}()\n{look_ups}    code = {answer}\n    un{lock}()\n    return code\n"
+        lines = f"    {lock}()\n{look_ups}    code = {value}\n    un{lock}()\n    return code\n"
     return (
         f"cdef int {row.name}({row.signature}) noexcept nogil:\n{declared}"
         f"    cdef int code = {gate}\n{row.clears}    if code:\n        return code\n{lines}"

@@ -263,8 +263,8 @@ def make_graphed_callables(
     check_calls(functions, samples, num_warmup_iters)
     if not isinstance(allow_unused_input, bool):
         raise TypeError(f"allow_unused_input is {allow_unused_input!r}; pass a bool")
-    made = [CUDAGraph() for _ in functions] if graphs is None else list(graphs)
-    check_graphs(made, len(functions))
+    of_each = [CUDAGraph() for _ in functions] if graphs is None else list(graphs)
+    check_graphs(of_each, len(functions))
     inputs = [Inputs(sample, current_device()) for sample in samples]
     if is_current_stream_capturing():
         raise RuntimeError("the current stream is capturing; make graphed callables outside captures")
@@ -277,9 +277,9 @@ def make_graphed_callables(
             warm_up(functions, samples, num_warmup_iters)
     finally:
         current.wait_stream(warm)
-    results = capture(functions, samples, made, side, pool, capture_error_mode)
+    results = capture(functions, samples, of_each, side, pool, capture_error_mode)
     turns = Turns(current)
-    graphed = tuple(map(GraphedCallable, functions, made, inputs, results, [turns] * len(made)))
+    graphed = tuple(map(GraphedCallable, functions, of_each, inputs, results, [turns] * len(of_each)))
     return graphed if isinstance(callables, tuple) else graphed[0]
 
 

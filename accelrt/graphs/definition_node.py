@@ -209,11 +209,11 @@ class DefinitionNode:
 
     def _describe(self, places: dict[DefinitionNode, int], edges: list[DefinitionEdge]) -> dict[str, Any]:
         """Describes it as plain data, for GraphDefinition.to_dict; edges are those to it."""
-        told = [edge for edge in edges if not edge.kind == edge.port == "default"]
+        with_ports = [edge for edge in edges if not edge.kind == edge.port == "default"]
         return {
             **{"id": places[self], "type": self.type, "name": self.name},
             "after": [places[edge[0]] for edge in edges],
-            "ports": [[places[edge[0]], edge.kind, edge.port] for edge in told],
+            "ports": [[places[edge[0]], edge.kind, edge.port] for edge in with_ports],
             "params": plain_params(self.type, self.params),
             "graphs": [each.to_dict() for each in self._graphs()],
         }

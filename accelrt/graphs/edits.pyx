@@ -196,18 +196,18 @@ cdef class NodeWork:
     cdef tuple described(self, uintptr_t graph):
         # For errors.
         cdef NodeParams* params = &self.params
-        told = ["graph", graph, "type", type_name(params.type)]
+        facts = ["graph", graph, "type", type_name(params.type)]
         if params.type in (NODE_COPY, NODE_FILL):
-            told += ["dst", params.dst, "width", params.width, "height", params.height]
+            facts += ["dst", params.dst, "width", params.width, "height", params.height]
         if params.type == NODE_COPY:
-            told += ["src", params.src, "depth", params.depth]
+            facts += ["src", params.src, "depth", params.depth]
         elif params.type == NODE_FILL:
-            told += ["value", params.value, "element", params.element]
+            facts += ["value", params.value, "element", params.element]
         elif params.type == NODE_KERNEL and self.kernel is not None:
-            told += ["kernel", self.kernel.name]
+            facts += ["kernel", self.kernel.name]
         elif params.type in (NODE_ALLOCATE, NODE_FREE):
-            told += ["address", params.address, "size", params.size]
-        return tuple(told)
+            facts += ["address", params.address, "size", params.size]
+        return tuple(facts)
 
 
 cdef str UNTOLD = "it copies from or to a CUDAArray, of which nothing is told; capture such copies apart"
@@ -675,15 +675,15 @@ def remove_edge(uintptr_t graph, int ordinal, base: _Things, made: _Made, before
 def tools_ids(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: Sequence[object]) -> list[int]:
     """The numbers by which tools of profiling name nodes."""
     cdef uint64_t number = 0
-    cdef list found = []
+    cdef list numbers = []
     cdef int code
     for node in asked:
         code = registry.active().graph_node_tools_id(graph, handle_of(node), &number)
         if code:
             raise_status(code, "graph_node_tools_id", ("graph", graph, "node", node.id),
                          "the driver tells no such numbers (CUDA 13.1)" if code == NOT_SUPPORTED else "")
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def exec_tools_id(CUDAGraph graph not None) -> int:
@@ -1110,7 +1110,7 @@ def params_to_bind(
     uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph source,
 ) -> list[tuple[GraphNode, object]]:
     """The same of a driver's graph."""
-    cdef list found = []
+    cdef list nodes = []
     for node in list_nodes(graph):
         params = None
         if node.type == "kernel":
@@ -1119,8 +1119,8 @@ def params_to_bind(
             params = read_node(graph, ordinal, base, made, node)
         elif node.type == "graph":
             params = params_to_bind(read_node(graph, ordinal, base, made, node), ordinal, base, made, source)
-        found.append((node, params))
-    return found
+        nodes.append((node, params))
+    return nodes
 
 
 def read_kernel(uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object) -> KernelParams:
@@ -1450,7 +1450,7 @@ cdef class Bindings:
 
 cdef list moved_elsewhere(Bindings before, list parameters):
     # Of the memory that the instance was given there, what is not named here.
-    cdef list found = []
+    cdef list elsewhere = []
     cdef int index
     for index in range(before.name_count):
         _, address, nbytes, _, _ = parameter = before.parameters[index]
@@ -1461,8 +1461,8 @@ cdef list moved_elsewhere(Bindings before, list parameters):
                 raise ValueError(f"{name} is a part of memory in whose place other GraphParameters gave the graph other "
                                  "memory; name all of it, or instantiate the graph anew")
         if all([begin != address for _, begin, _, _, _ in parameters]):
-            found.append((None, *parameter[1:]))
-    return found
+            elsewhere.append((None, *parameter[1:]))
+    return elsewhere
 
 
 cdef uintptr_t* same_place(const BoundWord* word, BoundNode* node) noexcept:
@@ -1483,18 +1483,18 @@ cdef uintptr_t* place_of(BoundNode* node, object argument, size_t word) except N
 cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
     # One block: the pointers, and what they point at.
     cdef size_t offset = 0, size = 0, count = 0, total = 0, index
-    cdef void** made
+    cdef void** arguments
     cdef char* place
     while registry.active().function_parameter(function, count, &offset, &size) == 0:
         total += (size + 15) & ~<size_t>15
         count += 1
-    made = <void**>calloc(1, (count + 2) * sizeof(void*) + total + 16)
-    if made == NULL:
+    arguments = <void**>calloc(1, (count + 2) * sizeof(void*) + total + 16)
+    if arguments == NULL:
         raise MemoryError("no host memory for a kernel's arguments")
-    place = <char*>((<uintptr_t>(made + count + 1) + 15) & ~<uintptr_t>15)
+    place = <char*>((<uintptr_t>(arguments + count + 1) + 15) & ~<uintptr_t>15)
     for index in range(count):
         registry.active().function_parameter(function, index, &offset, &size)
-        made[index] = place
+        arguments[index] = place
         memcpy(place, values[index], size)
         place += (size + 15) & ~<size_t>15
-    return made
+    return arguments

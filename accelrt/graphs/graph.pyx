@@ -1006,14 +1006,14 @@ cdef class CUDAGraph:
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
         # What a change used that another takes the place of: allocators of accelrt know that replays use it, and of the rest
         # nothing goes before the stream is past them.
-        cdef list found = []
+        cdef list unused = []
         while before is not None:
-            found += [thing for thing in before.foreign(self.ordinal, stream, after)
-                      if not isinstance(thing, Kernel) or self.kernels.get((<Kernel>thing).handle) is not thing]
+            unused += [thing for thing in before.foreign(self.ordinal, stream, after)
+                       if not isinstance(thing, Kernel) or self.kernels.get((<Kernel>thing).handle) is not thing]
             before = before.before
-        if found:
-            keep_until_passed(self.ordinal, stream, found)
-        return len(found) > 0
+        if unused:
+            keep_until_passed(self.ordinal, stream, unused)
+        return len(unused) > 0
 
     @cython.critical_section
     def edges(self) -> list[tuple[int, int]]:

@@ -93,8 +93,8 @@ class DefinitionEdge(tuple[Any, Any]):
         return made
 
     def __repr__(self) -> str:
-        told = "" if self.kind == self.port == "default" else f" {self.kind} from port {self.port}"
-        return f"<accelrt.DefinitionEdge {self[0]!r} -> {self[1]!r}{told}>"
+        ports = "" if self.kind == self.port == "default" else f" {self.kind} from port {self.port}"
+        return f"<accelrt.DefinitionEdge {self[0]!r} -> {self[1]!r}{ports}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DefinitionEdge cannot be pickled or copied: its nodes are of one graph")

@@ -108,8 +108,8 @@ def _import() -> tuple[Any, Any]:
 
 def _contexts(driver: Any) -> list[Any]:
     """The contexts that numba has made."""
-    found = [device.primary_context for device in driver.driver.list_devices()]
-    return [context for context in found if context is not None]
+    contexts = [device.primary_context for device in driver.driver.list_devices()]
+    return [context for context in contexts if context is not None]
 
 
 def _owner_of(device: int) -> Stream:

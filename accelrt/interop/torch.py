@@ -563,15 +563,15 @@ def torchs_id(pool: tuple[int, int]) -> tuple[int, int]:
 
 def snapshot(which: Any = None) -> dict[str, Any]:
     """As torch._C._cuda_memorySnapshot: of all pools, or of the one whose id `which` begins with."""
-    found = {**snapshots.snapshot()}
-    for segment in found["segments"]:
+    state = {**snapshots.snapshot()}
+    for segment in state["segments"]:
         segment["segment_pool_id"] = torchs_id(segment["segment_pool_id"])
     if which is not None and tuple(which[:2]) != (0, 0):
         wanted = tuple(which[:2])
-        found["segments"] = [each for each in found["segments"] if each["segment_pool_id"] == wanted]
-    for _ in range(registry.active_device_count() - len(found["device_traces"])):
-        found["device_traces"].append([])
-    return found
+        state["segments"] = [each for each in state["segments"] if each["segment_pool_id"] == wanted]
+    for _ in range(registry.active_device_count() - len(state["device_traces"])):
+        state["device_traces"].append([])
+    return state
 
 
 def record_history(*arguments: Any) -> None:

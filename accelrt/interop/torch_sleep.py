@@ -217,12 +217,12 @@ def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
         if readers.holdings(device) is None and not others:
             continue
         for held in awake:
-            what, reason = name_of(held.pool), "it is awake"
+            owner, reason = name_of(held.pool), "it is awake"
             if held.id == DEFAULT:
-                what, reason = "accelrt's common memory", "nothing of it can sleep"
+                owner, reason = "accelrt's common memory", "nothing of it can sleep"
             elif not held.retained:
                 reason = "no graph and no MemPool retains it, yet it is live"
-            staying.append(Staying(device, what, held.bytes, reason))
+            staying.append(Staying(device, owner, held.bytes, reason))
         if others:
             staying.append(
                 Staying(device, "torch's former allocator", others, "it was allocated before install()")

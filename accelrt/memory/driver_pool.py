@@ -355,9 +355,9 @@ class DriverPool:
             ValueError: it was closed.
         """
         if self._owned is not None:
-            with self._owned.hold() as answer:
-                if answer is not None:
-                    return call(answer[1])
+            with self._owned.hold() as owned:
+                if owned is not None:
+                    return call(owned[1])
         raise ArgumentError("the pool was closed; make another one")
 
     def _row(self, name: str) -> str:

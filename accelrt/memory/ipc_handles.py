@@ -68,10 +68,10 @@ class IPCAllocationHandle:
         Raises:
             ValueError: it was closed.
         """
-        answer = self._owned.value
-        if answer is None:
+        owned = self._owned.value
+        if owned is None:
             raise ArgumentError("the handle was closed; ask the pool for another one")
-        return answer[1]
+        return owned[1]
 
     def close(self) -> None:
         """Closes the descriptor; again, it does nothing.  Who has opened the pool keeps it."""
@@ -99,8 +99,8 @@ class IPCAllocationHandle:
         return self.__copy__()
 
     def __repr__(self) -> str:
-        answer = self._owned.value
-        return f"<accelrt.memory.IPCAllocationHandle {'closed' if answer is None else answer[1]}>"
+        owned = self._owned.value
+        return f"<accelrt.memory.IPCAllocationHandle {'closed' if owned is None else owned[1]}>"
 
 
 def receive(sent: Any) -> IPCAllocationHandle:
@@ -111,8 +111,8 @@ def receive(sent: Any) -> IPCAllocationHandle:
 def with_file(handle: IPCAllocationHandle | int, call: Callable[[int], _T]) -> _T:
     """Calls a function with a file descriptor: of a handle, which stays open meanwhile, or given as int."""
     if isinstance(handle, IPCAllocationHandle):
-        with handle._owned.hold() as answer:
-            return call(handle.fileno() if answer is None else answer[1])
+        with handle._owned.hold() as owned:
+            return call(handle.fileno() if owned is None else owned[1])
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise ArgumentTypeError(
             f"handle is of type {type(handle).__name__}; pass an IPCAllocationHandle, or a file descriptor "

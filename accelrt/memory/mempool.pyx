@@ -428,16 +428,16 @@ def host_memory_stats() -> dict[str, int]:
 
 
 cdef dict pinned_figures(PinnedStats stats):
-    cdef dict answer = {}
-    add_tally(answer, "allocations", stats.segments)
-    add_tally(answer, "allocated_bytes", stats.segment_bytes)
-    add_tally(answer, "active_requests", stats.blocks)
-    add_tally(answer, "active_bytes", stats.block_bytes)
-    add_timing(answer, "host_alloc_time", stats.take)
-    add_timing(answer, "host_free_time", stats.give)
-    answer["num_host_alloc"] = stats.take.count
-    answer["num_host_free"] = stats.give.count
-    return dict(sorted(answer.items()))
+    cdef dict figures = {}
+    add_tally(figures, "allocations", stats.segments)
+    add_tally(figures, "allocated_bytes", stats.segment_bytes)
+    add_tally(figures, "active_requests", stats.blocks)
+    add_tally(figures, "active_bytes", stats.block_bytes)
+    add_timing(figures, "host_alloc_time", stats.take)
+    add_timing(figures, "host_free_time", stats.give)
+    figures["num_host_alloc"] = stats.take.count
+    figures["num_host_free"] = stats.give.count
+    return dict(sorted(figures.items()))
 
 
 def host_memory_snapshot() -> list[dict[str, Any]]:
@@ -754,11 +754,11 @@ cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) exce
 
 
 cdef dict figures_of(PrivateStats stats):
-    cdef dict answer = {"limit": None if stats.limit == SIZE_MAX else stats.limit, "sleeping_bytes": stats.sleeping}
+    cdef dict figures = {"limit": None if stats.limit == SIZE_MAX else stats.limit, "sleeping_bytes": stats.sleeping}
     for name, figure in SHOWN.items():
-        answer[f"{name}.current"] = stats.current[<int>figure]
-        answer[f"{name}.peak"] = stats.peak[<int>figure]
-    return dict(sorted(answer.items()))
+        figures[f"{name}.current"] = stats.current[<int>figure]
+        figures[f"{name}.peak"] = stats.peak[<int>figure]
+    return dict(sorted(figures.items()))
 
 
 cdef class MemPool:

@@ -1322,10 +1322,10 @@ cdef class PoolResource(Adaptor):
 
     cdef list idle_chunks(self, Stream only):
         # Takes them out of the tables, with the streams on which they go back.
-        cdef list found = []
+        cdef list idle = []
         cdef Chunk chunk
         if not self.enter():
-            return found
+            return idle
         try:
             self.absorb()
             for chunk in list(self.chunks.values()):
@@ -1334,14 +1334,14 @@ cdef class PoolResource(Adaptor):
                     continue
                 if only is not None and (len(arenas) != 1 or (<Arena>arenas[0]).stream != only):
                     continue
-                found.append((chunk, self.order_of(chunk)))
-            for chunk, _ in found:  # behind the last step that may be refused
+                idle.append((chunk, self.order_of(chunk)))
+            for chunk, _ in idle:  # behind the last step that may be refused
                 self.whole(chunk)
                 del self.chunks[chunk.address]
                 self.claim(-chunk.size)
         finally:
             self.leave()
-        return found
+        return idle
 
     cdef Block take_over(self, object size, Stream stream):
         # A block that another stream freed, behind whose work this one waits; in the stream's own arena.

@@ -1,14 +1,13 @@
 """The extension of another project, and a stream that it leases."""
 
 import pytest
-from downstream_project import built
 
 import accelrt
 
 
 @pytest.fixture(scope="module")
-def graphs():
-    return built("graphs")
+def graphs(downstream):
+    return downstream("graphs")
 
 
 @pytest.fixture

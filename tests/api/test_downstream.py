@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 from beside import Gate, on_threads
-from downstream_project import built
 
 import accelrt
 
 
 @pytest.fixture(scope="module")
-def loops():
-    return built("loops")
+def loops(downstream):
+    return downstream("loops")
 
 
 def test_allocating_in_a_loop_without_the_gil_from_eight_threads(loops):

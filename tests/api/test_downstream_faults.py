@@ -5,7 +5,6 @@ import gc
 
 import pytest
 from child import in_child, wrap_host
-from downstream_project import built
 
 import accelrt
 from accelrt.driver.host import driver as host
@@ -77,6 +76,5 @@ def sweep(mode):
 
 
 @pytest.mark.parametrize("mode", ["once", "onward"])
-def test_each_failure_leaves_nothing_behind_and_the_next_capture_works(mode):
-    built("graphs")
+def test_each_failure_leaves_nothing_behind_and_the_next_capture_works(mode, downstream):
     assert in_child(sweep, mode) == ""

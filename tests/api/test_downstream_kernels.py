@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from beside import on_threads
-from downstream_project import built
 
 import accelrt
 
@@ -14,8 +13,8 @@ pytestmark = pytest.mark.host
 
 
 @pytest.fixture(scope="module")
-def kernels():
-    return built("kernels")
+def kernels(downstream):
+    return downstream("kernels")
 
 
 def test_a_kernel_of_cython_is_launched_from_nogil_code(kernels):

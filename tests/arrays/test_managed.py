@@ -5,12 +5,11 @@ import re
 
 import numpy as np
 import pytest
-from child import in_child, in_own_process, wrap_host
+from child import fail_each_call, in_child, in_own_process, wrap_host
 
 import accelrt
 from accelrt import memory
 from accelrt.driver.registry import Rows, driver_name
-from accelrt.testing import failing_calls
 
 MIB = 1 << 20
 MANAGED, CONCURRENT = 83, 89
@@ -404,14 +403,4 @@ def test_every_call_may_fail(mode, code, shared):
     import accelrt.sharing  # noqa: F401  its threads start before
 
     wrap_host()
-    everything(shared)
-    everything(shared)
-    level, codes = settled(), set()
-    for call, error in failing_calls(lambda: everything(shared), code, mode):
-        codes |= {error.code} if error else set()
-        after = settled()
-        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
-        assert not more, f"{mode} {code} at call {call}: leaked {more}"
-    everything(shared)
-    assert codes == {code}
-    assert call > 30
+    fail_each_call(lambda: everything(shared), settled, code, mode)

@@ -16,11 +16,8 @@ COMMANDS = {
     "version": "--version",
     "help": "--help",
     "info": "info",
-    "info json": "info --json",
-    "replay": "replay TRACE",
     "replay json": "replay TRACE --json",
     "top": "top --once",
-    "top json": "top --once --json",
     "export": "export --once",
     "demo": "demo",
 }

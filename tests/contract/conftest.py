@@ -159,19 +159,23 @@ def device(rows):
 
 
 @pytest.fixture
-def stream(rows):
-    made = rows.stream()
-    yield made
-    assert rows.ok("capture_status", 0, made)[0] == 0
-    rows.ok("stream_destroy", 0, made)
+def pinned(rows):
+    """The address and the bytes of page-locked memory."""
+    address, bytes_ = rows.pinned(1 << 16)
+    bytes_[:] = np.random.default_rng(0).integers(1, 256, bytes_.size, np.uint8)
+    yield address, bytes_
+    rows.ok("host_free", 0, address)
 
 
 @pytest.fixture
-def other(rows):
-    made = rows.stream()
-    yield made
-    assert rows.ok("capture_status", 0, made)[0] == 0
-    rows.ok("stream_destroy", 0, made)
+def stream(rows):
+    handle = rows.stream()
+    yield handle
+    assert rows.ok("capture_status", 0, handle)[0] == 0
+    rows.ok("stream_destroy", 0, handle)
+
+
+other = stream  # a second one
 
 
 @pytest.fixture
@@ -180,8 +184,8 @@ def event(rows):
 
 
 @pytest.fixture
-def image(rows, tmp_path):
-    return image_for(rows.driver, tmp_path)
+def image(rows):
+    return image_for(rows.driver)
 
 
 @pytest.fixture

@@ -15,14 +15,6 @@ PIECE, COUNT = 512, 64
 SIZE = 1 << 16
 
 
-@pytest.fixture
-def pinned(rows):
-    address, bytes_ = rows.pinned(SIZE)
-    bytes_[:] = np.random.default_rng(0).integers(1, 256, SIZE, np.uint8)
-    yield address, bytes_
-    rows.ok("host_free", 0, address)
-
-
 def addresses(values):
     return np.asarray(values, np.uint64)
 

@@ -11,14 +11,6 @@ INVALID_VALUE = 1
 SIZE = 1 << 16
 
 
-@pytest.fixture
-def pinned(rows):
-    address, bytes_ = rows.pinned(SIZE)
-    bytes_[:] = np.random.default_rng(0).integers(1, 256, SIZE, np.uint8)
-    yield address, bytes_
-    rows.ok("host_free", 0, address)
-
-
 def slices(bytes_, pitch, lines, width, height, depth):
     """The bytes that such a side of a copy names, as a view of three axes."""
     strides = (pitch * lines, pitch, 1)

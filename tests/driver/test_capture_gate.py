@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from beside import Crowd
 from capture_storm import MODES, storm
-from child import in_child, in_own_process
-from downstream_project import built
+from child import in_child, in_own_process, wrap_host
 
 import accelrt
+from accelrt.testing import Interleaver
 
 MIB = 1 << 20
 THREAD_LOCAL = 1
@@ -53,8 +53,7 @@ def test_memory_that_the_captured_stream_used_is_freed_on_other_threads(mode, pi
     assert accelrt.host_memory_stats()["active_requests.current"] == 0
 
 
-def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
-    built("graphs")
+def test_a_nogil_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else(downstream):
     in_child(broken_at_once_without_the_gil)
 
 
@@ -80,6 +79,7 @@ def test_a_stream_that_begins_to_capture_is_not_asked_whether_it_is_idle():
 def broken_at_once_without_the_gil():
     from downstream import graphs  # the parent built it
 
+    wrap_host(posing=True)
     told, buffer, pool, stream = Counter(), accelrt.Buffer(4096), accelrt.MemPool(), graphs.lease(0)
 
     def synchronize():
@@ -100,14 +100,24 @@ def broken_at_once_without_the_gil():
         assert pool.use_count() == 1
         graphs.give(0, graphs.take(0, 4096, stream))
 
-    with Crowd(synchronize):
-        while told["at once"] < 3 or told["later"] < 3:
-            capture()
-    accelrt.synchronize()
-    capture()
+    beside_each_call(capture, synchronize)
+    assert told["at once"] > 0
+    assert told["later"] > 0
     graphs.give_stream(0, stream)
     accelrt.memory.audit()
     assert {segment["segment_pool_id"] for segment in accelrt.memory_snapshot()} == {(0, 0)}
+
+
+def beside_each_call(capture, synchronize):
+    """Has a capture stop at each of its calls of the driver, and another thread synchronise meanwhile."""
+    interleaver = Interleaver()
+    capture()
+    for number, _ in interleaver.places(capture):
+        for when in ("before", "after"):
+            for outcome in interleaver.run_beside(capture, synchronize, number, when):
+                assert outcome.error is None
+    interleaver.close()
+    capture()
 
 
 def holds(segment, address):
@@ -117,6 +127,7 @@ def holds(segment, address):
 @in_own_process
 def test_a_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
     # By a user's synchronize(), which is refused beside a capture and breaks it whenever it comes.
+    wrap_host(posing=True)
     told, buffer, texts, pools = Counter(), accelrt.Buffer(4096), [], []
 
     def synchronize():
@@ -140,11 +151,10 @@ def test_a_capture_broken_as_soon_as_it_began_is_an_error_and_nothing_else():
         assert not graph.is_capturing
         graph.reset()
 
-    with Crowd(synchronize):
-        while told["capture_begin"] < 3 or told["capture_end"] < 3:
-            capture()
-    accelrt.synchronize()
-    capture()
+    beside_each_call(capture, synchronize)
+    assert told["refused"] > 0
+    assert told["capture_begin"] > 0
+    assert told["capture_end"] > 0
     accelrt.memory.audit()
     assert all("another thread broke the capture as soon as it began" in text for text in texts)
     assert set(pools) == {(0, 0)}

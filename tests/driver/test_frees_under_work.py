@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from compiled import compile_source
+from compiled import compile_image
 from kernel_sources import SOURCE
 
 import accelrt
@@ -95,8 +95,8 @@ class Rig:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    return compile_source(SOURCE, tmp_path_factory.mktemp("number"), "number").read_bytes()
+def image():
+    return compile_image(SOURCE)
 
 
 @pytest.fixture

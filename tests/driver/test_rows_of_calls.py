@@ -1,6 +1,5 @@
 """Which rows of the driver single calls come to: their own, and a look for a capture where that matters."""
 
-import tempfile
 from functools import partial
 
 import pytest
@@ -41,10 +40,8 @@ def single_calls():
 
 
 def launches_and_replays():
-    with tempfile.TemporaryDirectory() as folder:
-        image = image_for("host", folder)
     _faults, graph, memory = wrap_host(), accelrt.CUDAGraph(), accelrt.Buffer(1024)
-    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    kernel = accelrt.Module(image_for("host")).function("number", "uint32_t* at, uint32_t value")
     assert calls_of(lambda: kernel[4, 64](memory, 5)) == {"kernel_launch": 1}
     with accelrt.graph(graph):
         for _ in range(10):

@@ -12,7 +12,7 @@ import weakref
 import numpy as np
 import pytest
 from child import in_own_process
-from kernel_sources import image_for, numbers
+from kernel_sources import numbers
 
 import accelrt
 from accelrt import testing
@@ -20,11 +20,6 @@ from accelrt.testing.interleavings import Interleaver
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
 
 
 def kernel_of(image):

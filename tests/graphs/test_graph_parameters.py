@@ -1,7 +1,6 @@
 """Graphs with arguments: memory that replays are given anew, and what is refused since it is not sure."""
 
 import gc
-import os
 import threading
 import weakref
 
@@ -10,20 +9,14 @@ import pytest
 from child import in_own_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_sources import image_for, numbers
+from kernel_sources import numbers
 
 import accelrt
 from accelrt import testing
 
 COUNT = 256
 BYTES = 4 * COUNT
-ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 NUMBER = "uint32_t* at, uint32_t value"
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
 
 
 def number_of(image):

@@ -2,9 +2,7 @@
 
 import copy
 import gc
-import os
 import pickle
-import tempfile
 import threading
 import weakref
 
@@ -18,12 +16,6 @@ import accelrt
 from accelrt.driver import testing
 
 COUNT = 256
-ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
 
 
 def captured(image, instantiate=True):
@@ -191,8 +183,7 @@ def test_bytes_that_a_node_had_keep_what_they_point_at(image):
 def test_a_change_that_only_the_instance_took_keeps_both_sides():
     """What becomes of the memory of two changes where the graph refuses what its instance took."""
     wrap_host()
-    with tempfile.TemporaryDirectory() as folder:
-        graph, buffer = captured(image_for("host", folder))
+    graph, buffer = captured(image_for("host"))
     node, other, third = kernel_node(graph), accelrt.Buffer(4 * COUNT), accelrt.Buffer(4 * COUNT)
     graph.set_kernel_node_params(node, args=(other, 8))
     before, after = weakref.ref(other), weakref.ref(third)
@@ -298,10 +289,8 @@ def test_a_graph_that_was_not_kept_or_is_gone_tells_nothing(image):
 @in_own_process
 def test_a_change_costs_as_many_calls_in_a_large_graph():
     """The driver's calls of 50 changes to a graph of two nodes, and to one of a thousand."""
-    with tempfile.TemporaryDirectory() as folder:
-        image = image_for("host", folder)
     faults, found = wrap_host(), []
-    kernel = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
+    kernel = accelrt.Module(image_for("host")).function("number", "uint32_t* at, uint32_t value")
     buffer = accelrt.Buffer(4 * COUNT)
     for nodes in (2, 1000):
         graph = accelrt.CUDAGraph(keep_graph=True)

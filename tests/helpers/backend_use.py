@@ -11,8 +11,56 @@ from device_arrays import bytes_of
 
 import accelrt
 from accelrt import memory
+from accelrt.driver.registry import Rows
 
 MIB = 1 << 20
+
+
+class Books:
+    """An allocator in Python over the driver's rows, with what it was asked."""
+
+    def __init__(self, limit=1 << 40):
+        self.held, self.limit, self.fails, self.asked, self.freed = {}, limit, None, [], []
+        self.meanwhile = None  # called while memory is asked for
+        self.allocator = memory.CallbackAllocator(self.allocate, self.free, "books")
+
+    @property
+    def live(self):
+        return sum(list(self.held.values()))  # at once: other threads allocate meanwhile
+
+    def allocate(self, size, device, stream):
+        self.asked.append((size, device, stream))
+        if self.meanwhile is not None:
+            self.meanwhile()
+        if self.fails is not None:
+            raise self.fails
+        if self.live + size > self.limit:
+            return None
+        code, address = Rows().memory_alloc(device, size)
+        if code:
+            raise MemoryError(code)
+        self.held[address] = size
+        return address
+
+    def free(self, address, size, device, stream):
+        assert self.held.pop(address) == size
+        self.freed.append(size)
+        assert Rows().memory_free(device, address) == 0
+
+
+def capture_into_pool(books):
+    """A graph whose memory comes from a pool of books.allocator."""
+    pool, graph = accelrt.MemPool(books.allocator), accelrt.CUDAGraph()
+    source = accelrt.PinnedBuffer(4096)
+    np.frombuffer(source, np.uint8)[:] = 7
+    with accelrt.graph(graph, pool=pool.id):
+        buffer = accelrt.Buffer(4096)
+        buffer.copy_from(source, blocking=False)
+    assert books.live == 2 * MIB
+    graph.replay()
+    assert set(bytes_of(buffer)) == {7}
+    graph.reset()
+    buffer.free()
 
 
 def use_memory(live, limit):

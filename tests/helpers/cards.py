@@ -15,31 +15,25 @@ FIRST_MIG = "MIG-dddddddd-0000-0000-0000-000000000011"
 SECOND_MIG = "MIG-eeeeeeee-0000-0000-0000-000000000012"
 
 
-def compile_cards(folder):
-    """Compiles both stand-ins into a folder, by the names that the loader looks for; returns it as str."""
-    made = Path(folder)
-    shutil.move(compile_library("fake_libnvidia_ml", made), made / "libnvidia-ml.so.1")
-    shutil.move(compile_library("fake_cards_libcuda", made), made / "libcuda.so.1")
-    return str(made)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def card_libraries(tmp_path_factory):
-    """The folder of the stand-ins."""
-    return compile_cards(tmp_path_factory.mktemp("cards"))
+    """The folder of the stand-ins, which have the names that the loader looks for."""
+    folder = tmp_path_factory.mktemp("cards")
+    shutil.move(compile_library("fake_libnvidia_ml", folder), folder / "libnvidia-ml.so.1")
+    shutil.move(compile_library("fake_cards_libcuda", folder), folder / "libcuda.so.1")
+    return str(folder)
 
 
 # Makes a test that asks for card_libraries run in a process of its own on the stand-ins.
 beside_cards = functools.partial(in_own_process, ACCELRT_DRIVER="cuda", LD_LIBRARY_PATH="{card_libraries}")
 
 
-@pytest.fixture(scope="module")
-def on_cards(tmp_path_factory):
+@pytest.fixture(scope="session")
+def on_cards(card_libraries):
     """A function that runs a scenario of the test file in a process of its own on the stand-ins."""
-    folder = compile_cards(tmp_path_factory.mktemp("cards"))
 
     def run(scenario, *arguments, **environment):
-        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": folder, **environment}
+        settings = {"ACCELRT_DRIVER": "cuda", "LD_LIBRARY_PATH": card_libraries, **environment}
         return in_child(scenario, *arguments, **settings)
 
     return run

@@ -8,7 +8,7 @@ import sys
 import traceback
 
 import pytest
-from fork_server import ForkServer
+from fork_server import READ_LATE, ForkServer
 
 SECONDS = 600
 AT_START = dict(os.environ)  # before any test changes it
@@ -20,26 +20,39 @@ if host is not None:
     assert host.continuations_of_others() == 0, 'a capture went on after what is no node of it'
     assert host.frees_under_work() == 0, 'memory was taken away under queued work'
 """
-_servers = []  # in_child's one, once it is needed
+MOST_SERVERS = 5  # at once: each has some 40 MB
+_servers = []  # the one that was asked last at the end
 
 
 def in_child(function, *arguments, **environment):
     """Calls function(*arguments) in a process of its own and returns what it printed.
 
     The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.  It
-    is a fork of an interpreter that has imported numpy and pytest (fork_server.py), and a fresh interpreter
-    where the environment has what is read at its start.
+    is a fork of an interpreter that has imported numpy and pytest (fork_server.py).
     Raises AssertionError with the child's output if it fails.
     """
     environment = child_environment(os.environ, environment)
-    if not _servers or _servers[0].closed:
-        _servers[:] = [ForkServer(child_environment(AT_START, {}), "import numpy, pytest")]
-    if _servers[0].suits(environment):
-        done = _servers[0].run(program(function, arguments), environment, SECONDS)
-    else:
-        done = run_fresh(function, arguments, environment)
+    done = server_for(environment).run(program(function, arguments), environment, SECONDS)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
     return done.stdout
+
+
+def server_for(environment, preparation="import numpy, pytest"):
+    """The fork server that has run a source, and began with what an interpreter reads of the environment at
+    its start.
+    """
+    for server in _servers:
+        if server.preparation == preparation and not server.closed and server.suits(environment):
+            break
+    else:
+        late = {name for name in environment if name.startswith(READ_LATE)} - {"PYTHONPATH"}
+        own = {name: text for name, text in environment.items() if name not in late}
+        server = ForkServer(own, preparation)
+    _servers[:] = [each for each in _servers if each is not server and not each.closed]
+    while len(_servers) >= MOST_SERVERS:
+        _servers.pop(0).close()
+    _servers.append(server)
+    return server
 
 
 def in_own_process(function=None, /, *, printing=None, **environment):
@@ -101,8 +114,8 @@ def run_fresh(function, arguments, environment):
     )
 
 
-def close_server():
-    """Ends the interpreter that in_child's children are forks of."""
+def close_servers():
+    """Ends the interpreters that children are forks of."""
     while _servers:
         _servers.pop().close()
 
@@ -188,6 +201,26 @@ def waits():
 
     counts = faults.call_counts()
     return counts["event_synchronize"] + counts["device_synchronize"] + counts["memory_free"]
+
+
+def fail_each_call(step, settled, code, mode):
+    """Has each call of the driver that a step makes fail in turn; none may leave more than there was.
+
+    settled: callable, the objects that are alive, by kind, once nothing is under way.
+    """
+    from accelrt.testing import failing_calls
+
+    step()
+    step()
+    level, codes = settled(), set()
+    for call, error in failing_calls(step, code, mode):
+        codes |= {error.code} if error else set()
+        after = settled()
+        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
+        assert not more, f"{mode} {code} at call {call}: leaked {more}"
+    step()
+    assert codes == {code}
+    assert call > 30
 
 
 def tell_loss(work):

@@ -1,12 +1,14 @@
 """Libraries and extensions that tests compile, with the compiler that built this Python's extensions."""
 
 import ctypes
+import functools
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,19 +39,32 @@ def compile_library(name, folder):
     """
     if shutil.which(COMPILER[0]) is None:
         pytest.skip("no C compiler")
-    path = str(Path(folder) / f"lib{name}.so")
-    source = SOURCES / f"{name}.c"
-    flags = ["-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Werror", "-Wno-pedantic"]
-    subprocess.run([*COMPILER, *flags, "-o", path, source, "-ldl"], check=True)
-    return path
+    path = Path(folder) / f"lib{name}.so"
+    flags = ("-fvisibility=hidden", "-pthread", "-Wall", "-Werror", "-Wno-pedantic", "-ldl")
+    path.write_bytes(library_of((SOURCES / f"{name}.c").read_text(), flags))
+    return str(path)
+
+
+def compile_image(text):
+    """The bytes of a shared library of C text, which exports everything."""
+    return library_of(text, ("-O1", "-Wall"))
 
 
 def compile_source(text, folder, name):
-    """Compiles C text into a shared library of a folder, which exports everything; returns its path."""
-    path, source = Path(folder) / f"{name}.so", Path(folder) / f"{name}.c"
-    source.write_text(text)
-    subprocess.run([*COMPILER, "-shared", "-fPIC", "-O1", "-Wall", "-o", path, source], check=True)
+    """Writes such a library into a folder; returns its path."""
+    path = Path(folder) / f"{name}.so"
+    path.write_bytes(compile_image(text))
     return path
+
+
+@functools.cache
+def library_of(text, flags):
+    """The shared library of C text, compiled once a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "library.so")
+        command = [*COMPILER, "-shared", "-fPIC", "-x", "c", "-", "-o", path, *flags]
+        subprocess.run(command, input=text.encode(), check=True)
+        return path.read_bytes()
 
 
 def compile_libcuda(folder):

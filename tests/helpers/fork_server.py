@@ -10,9 +10,9 @@ folder and the dispositions of signals that a fresh one has, its standard input 
 interpreter's whole end.  It differs in this: sys.modules has what the server imported, gc never visits that,
 strings hash as in the server's other forks, and the parent process is the server.
 
-Server and client speak over a socket, a message at a time: the client sends a program with the descriptor for
-its output, and the server answers with the exit status.  What ends either of them closes the socket, and that
-ends the other's part: without its client the server kills the program and ends.
+Server and client speak over a socket, a message at a time: the client sends a program with the descriptors
+for its outputs, and the server answers with the exit status.  What ends either of them closes the socket, and
+that ends the other's part: without its client the server kills the program and ends.
 """
 
 import gc
@@ -44,9 +44,8 @@ class ForkServer:
     """
 
     def __init__(self, environment, preparation):
-        self.environment = dict(environment)
+        self.environment, self.preparation = dict(environment), preparation
         self.turn = threading.Lock()
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  what the server itself writes; close() closes it
         self.connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         code = f"exec(*__import__('fork_server').serve({other.fileno()}, {preparation!r}))"
         with other:
@@ -55,8 +54,8 @@ class ForkServer:
                 env=self.environment,
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=self.errors,
-                stderr=self.errors,
+                stdout=subprocess.PIPE,  # a pipe, as its programs' is
+                stderr=subprocess.STDOUT,
             )
 
     def suits(self, environment):
@@ -65,15 +64,24 @@ class ForkServer:
         changed = {name for name in names if environment.get(name) != self.environment.get(name)}
         return all(name.startswith(READ_LATE) for name in changed)
 
-    def run(self, code, environment, seconds):
+    def run(self, code, environment, seconds, folder=None, apart=False):
         """Runs a program: a CompletedProcess with what it, and what it started, wrote to both outputs.
 
+        folder: where it runs; None is this process's.
+        apart: whether stderr is kept apart from stdout.
         Raises subprocess.TimeoutExpired, and AssertionError where the server has ended.  Then, and after any
         other exception, the program is killed and the server is of no more use.
         """
+        request = {"code": code, "environment": dict(environment), "folder": str(folder or os.getcwd())}
         with self.turn:
             try:
-                return self.run_alone(code, environment, seconds)
+                if not apart:
+                    return self.run_alone(request, seconds)
+                with tempfile.TemporaryFile() as errors:
+                    done = self.run_alone(request, seconds, errors.fileno())
+                    errors.seek(0)
+                    done.stderr = errors.read().decode()
+                    return done
             except TimeoutError:
                 self.close()
                 raise subprocess.TimeoutExpired(code, seconds) from None
@@ -81,13 +89,12 @@ class ForkServer:
                 self.close()
                 raise
 
-    def run_alone(self, code, environment, seconds):
+    def run_alone(self, request, seconds, *errors):
         end = time.monotonic() + seconds
-        request = json.dumps({"code": code, "environment": dict(environment), "folder": os.getcwd()})
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as output:
             try:
-                socket.send_fds(self.connection, [request.encode()], [writing])
+                socket.send_fds(self.connection, [json.dumps(request).encode()], [writing, *errors])
             except ConnectionError:
                 self.tell_end()
             finally:
@@ -100,13 +107,12 @@ class ForkServer:
             status = b""
         if not status:
             self.tell_end(written)
-        return subprocess.CompletedProcess(code, int(status), written)
+        return subprocess.CompletedProcess(request["code"], int(status), written)
 
     def tell_end(self, written=""):
         """Raises AssertionError with what is known of the server's end."""
         status = self.process.wait()
-        self.errors.seek(0)
-        told = self.errors.read().decode(errors="replace")
+        told = self.process.stdout.read().decode(errors="replace")
         raise AssertionError(f"the fork server ended with status {status}\n{told}\n{written}")
 
     @property
@@ -119,7 +125,7 @@ class ForkServer:
             self.connection.shutdown(socket.SHUT_RDWR)  # also where a fork of this process holds the socket
             self.connection.close()
             self.process.wait()
-            self.errors.close()
+            self.process.stdout.close()
 
 
 def await_input(file, end):
@@ -153,32 +159,34 @@ def serve(descriptor, preparation):
     gc.freeze()  # so that forks share these objects' pages, and do not visit them when they end
     connection = socket.socket(fileno=descriptor)
     while message := receive(connection):
-        request, output = message
+        request, outputs = message
         program = os.fork()
         if program == 0:
             connection.close()
             signal.signal(signal.SIGINT, interrupt)
-            return begin(**json.loads(request), output=output)
-        os.close(output)
+            return begin(**json.loads(request), outputs=outputs)
+        for output in outputs:
+            os.close(output)
         with suppress(ConnectionError):
             connection.send(b"%d" % await_end(program, connection))
     return "", {}
 
 
 def receive(connection):
-    """A request and the descriptor for the output; None where the client has closed the socket."""
+    """A request and the descriptors for the outputs; None where the client has closed the socket."""
     with suppress(ConnectionError):
-        request, outputs, _, _ = socket.recv_fds(connection, LONGEST, 1)
+        request, outputs, _, _ = socket.recv_fds(connection, LONGEST, 2)
         if request:
-            return request, outputs[0]
+            return request, outputs
     return None
 
 
-def begin(code, environment, folder, output):
+def begin(code, environment, folder, outputs):
     """Gives a fork what a fresh interpreter starts with; returns the code and the namespace to run it in."""
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    os.dup2(outputs[0], 1)
+    os.dup2(outputs[-1], 2)
+    for output in outputs:
+        os.close(output)
     os.chdir(folder)
     sys.path[:] = search_path(environment.get("PYTHONPATH", ""))
     os.environ.clear()

@@ -1,9 +1,11 @@
 """Kernels for every driver; each thread of `number` writes a value plus its own number into memory."""
 
 import ctypes
+import os
 
 import numpy as np
-from compiled import compile_source
+import pytest
+from compiled import compile_image
 
 BLOCKS, THREADS = 4, 64
 PTX = b""".version 7.0
@@ -109,9 +111,15 @@ void unsized(const accelrt_block *where, void **arguments) {}
 """
 
 
-def image_for(driver, folder):
+def image_for(driver):
     """What module_load takes: PTX, or a shared object's bytes."""
-    return PTX if driver == "cuda" else compile_source(SOURCE, folder, "number").read_bytes()
+    return PTX if driver == "cuda" else compile_image(SOURCE)
+
+
+@pytest.fixture(scope="session")
+def image():
+    """The same for the driver that the tests run on."""
+    return image_for(os.environ.get("ACCELRT_DRIVER", "host"))
 
 
 def launch(rows, function, stream, at, value, grid=(BLOCKS, 1, 1), block=(THREADS, 1, 1), shared=0):

@@ -12,7 +12,6 @@ import functools
 import inspect
 import os
 import re
-import tempfile
 
 import numpy as np
 from kernel_sources import image_for
@@ -63,12 +62,6 @@ def filled_pinned(scene):
     return pinned
 
 
-@functools.cache
-def image():
-    with tempfile.TemporaryDirectory() as folder:
-        return image_for("host", folder)
-
-
 # Role -> how to make the object.  An object is made when an operation of the trial first names it.
 MAKERS = {
     "pool": lambda scene: accelrt.MemPool(),
@@ -98,7 +91,7 @@ MAKERS = {
     "integers": lambda scene: accelrt.zeros(64, "i8"),
     "checkpoint": lambda scene: accelrt.memory.get_checkpoint_state(scene.pool),
     "communicator": lambda scene: accelrt.nccl.Communicator(1, accelrt.nccl.unique_id(), 0, 0, timeout=10),
-    "module": lambda scene: accelrt.Module(image()),
+    "module": lambda scene: accelrt.Module(image_for("host")),
     "kernel": lambda scene: scene.module.function("number"),
     "handle": lambda scene: scene.array.share(),
     "memory_resource": lambda scene: accelrt.resources.PoolResource(),

@@ -25,6 +25,27 @@ def run(program, kind, name, **environment):
     return done.stdout
 
 
+def both_tests(helper, scenarios, on_gpus_alone=(), many=lambda name: False):
+    """The two tests of a helper's scenarios, on a GPU and on the stand-in, each in a process of its own.
+
+    on_gpus_alone: those that the stand-in cannot run.  many: whether one takes two of its devices.
+    """
+
+    @pytest.mark.own_process
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("name", scenarios)
+    def on_a_gpu(name):
+        run(helper.__file__, "gpu", name, ACCELRT_DRIVER="cuda")
+
+    @pytest.mark.own_process
+    @pytest.mark.host
+    @pytest.mark.parametrize("name", [name for name in scenarios if name not in on_gpus_alone])
+    def on_the_standin(standin, name):
+        run(helper.__file__, "standin", name, STANDIN_DEVICES="2" if many(name) else "1", **standin)
+
+    return on_a_gpu, on_the_standin
+
+
 @pytest.fixture(scope="module")
 def standin(tmp_path_factory):
     """The environment of a process on the stand-in."""

@@ -38,20 +38,20 @@ class Runner:
 
     def __init__(self, folder):
         self.folder = Path(folder)
+        self.trials = open(self.folder / "trials", "a", buffering=1)  # noqa: SIM115  one for all trials
         self.interleaver = Interleaver()
         self.calls, self.outcomes = {}, {}
         self.contents = {}  # by an operation's name: what the memory holds after it alone
         self.mistakes = count_misuses()
 
-    def write_down(self, name, text):
-        (self.folder / name).write_text(text)
-
-    def add(self, name, text):
-        with open(self.folder / name, "a") as file:
-            file.write(text)
+    def begin(self, index, where=""):
+        """Writes down which pair comes, or which trial, so that it is known where the process dies."""
+        self.index = index
+        self.trials.write(f"{index} {where}\n")
 
     def report(self, text):
-        self.add("found", text.replace("\n", " ") + "\n")
+        with open(self.folder / "found", "a") as file:
+            file.write(text.replace("\n", " ") + "\n")
 
     # -- one operation alone, and two in order
 
@@ -99,6 +99,22 @@ class Runner:
             self.contents[operation.name] = self.alone(operation)[1]
         return self.contents[operation.name]
 
+    def leave_all(self, first, second, contents):
+        """Whether the memory is as it was made, and each operation alone leaves it so: so do both."""
+        return all(
+            is_same(held, self.untouched(role))
+            and all(is_same(self.contents_alone(each).get(role, held), held) for each in (first, second))
+            for role, held in contents.items()
+        )
+
+    def untouched(self, role):
+        """What a new object holds."""
+        if role not in self.contents:
+            scene = Scene()
+            scene.prepare({role})
+            self.contents[role] = self.finish(scene)[role]
+        return self.contents[role]
+
     # -- one trial
 
     def try_pair(self, first, second, places=None):
@@ -110,7 +126,7 @@ class Runner:
 
     def try_point(self, first, second, number, row, when):
         where = f"{first} stopped {when} {row} (call {number}), beside {second}"
-        self.write_down("where", where)
+        self.begin(self.index, where)
         scene = Scene()
         scene.prepare(first.needs | second.needs)
         ended = self.interleaver.run_beside(
@@ -118,7 +134,6 @@ class Runner:
         )
         kinds = [kind_of(outcome) for outcome in ended]
         del ended
-        self.add("trials", ".")
         self.judge(first, second, where, kinds, self.finish(scene))
 
     def finish(self, scene):
@@ -136,16 +151,14 @@ class Runner:
         if (misuses := count_misuses()) != self.mistakes:
             self.report(f"{where}: calls on which a GPU dies: {misuses}")
             self.mistakes = misuses
-        orders = self.orders(first, second)
-        for place, kind in enumerate(
-            kinds
-        ):  # an error's text names handles, so its name and code are compared
-            usual = {order[place] for order, _ in orders}
-            if kind not in usual and is_wrong(kind):
-                self.report(f"{where}: {(first, second)[place]} ended with {kind}; in order: {usual}")
+        for place, kind in enumerate(kinds):
+            if is_wrong(kind):  # an error's text names handles, so its name and code are compared
+                usual = {order[place] for order, _ in self.orders(first, second)}
+                if kind not in usual:
+                    self.report(f"{where}: {(first, second)[place]} ended with {kind}; in order: {usual}")
         if "generator" in first.touches | second.touches:
             return  # what is drawn depends on who comes first, and where it lies on who writes last
-        if first.name in IN_STEPS:
+        if first.name in IN_STEPS or self.leave_all(first, second, contents):
             return
         allowed_contents = self.allowed_contents(first, second)
         for role, held in contents.items():
@@ -217,6 +230,10 @@ def is_one_of(held, allowed, refused):
     return bool(np.all(np.any([held == each for each in arrays], axis=0)))
 
 
+def is_same(one, other):
+    return not isinstance(one, str) and not isinstance(other, str) and np.array_equal(one, other)
+
+
 def shown(held):
     if isinstance(held, str):
         return held
@@ -254,7 +271,7 @@ def try_from(start, folder, quick, part, parts, names):
     gc.freeze()
     last = None
     for index, (one, other) in enumerate(tried[start:], start):
-        runner.write_down("index", str(index))
+        runner.begin(index)
         points = runner.points_of(one)
         if not points:
             continue
@@ -273,7 +290,7 @@ def sweep(folder, quick=True, part=0, parts=1, names=()):
     """
     folder.mkdir(exist_ok=True)
     begun, start, found = time.monotonic(), 0, []
-    for name in ("found", "trials", "where", "index"):
+    for name in ("found", "trials"):
         (folder / name).write_text("")
     while True:
         try:
@@ -290,18 +307,18 @@ def sweep(folder, quick=True, part=0, parts=1, names=()):
             )
             break
         except (AssertionError, subprocess.TimeoutExpired) as error:
-            where = (folder / "where").read_text()
-            found.append(f"{where}: the process died or was stuck:\n{str(error)[-3000:]}")
-            after = int((folder / "index").read_text() or -1) + 1
-            if after <= start and not where:
+            written = (folder / "trials").read_text().splitlines()
+            if not written:
                 raise
-            start = max(after, start + 1)
+            index, _, where = written[-1].partition(" ")
+            found.append(f"{where}: the process died or was stuck:\n{str(error)[-3000:]}")
+            start = max(int(index), start) + 1
     found += (folder / "found").read_text().splitlines()
     table = operations()
     figures = {
         "operations": len(table),
         "pairs": len(selected(table, part, parts, names)),
-        "points": len((folder / "trials").read_text()),
+        "points": sum(" stopped " in line for line in (folder / "trials").read_text().splitlines()),
         "seconds": round(time.monotonic() - begun, 1),
     }
     return figures, found

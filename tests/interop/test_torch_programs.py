@@ -1,20 +1,9 @@
 """torch programs of all kinds on accelrt, a process for each scenario (torch_programs.py)."""
 
-import pytest
 import torch_programs
-from torch_alone import run, standin
+from torch_alone import both_tests, standin
 
-pytestmark = pytest.mark.own_process
 __all__ = ["standin"]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", torch_programs.PROGRAMS)
-def test_on_a_gpu(name):
-    run(torch_programs.__file__, "gpu", name, ACCELRT_DRIVER="cuda")
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("name", torch_programs.PROGRAMS)
-def test_on_the_standin(standin, name):
-    run(torch_programs.__file__, "standin", name, STANDIN_DEVICES="2" if "device" in name else "1", **standin)
+test_on_a_gpu, test_on_the_standin = both_tests(
+    torch_programs, torch_programs.PROGRAMS, many=lambda name: "device" in name
+)

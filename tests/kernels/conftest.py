@@ -3,7 +3,6 @@
 import os
 
 import pytest
-from kernel_sources import image_for
 
 import accelrt
 from accelrt.driver.host import driver as host
@@ -12,11 +11,6 @@ from accelrt.testing import settle
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 SAXPY = "float a, const float* x, float* y, int n"
-
-
-@pytest.fixture(scope="session")
-def image(tmp_path_factory):
-    return image_for("host" if ON_HOST else "cuda", tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import compile_source
+from compiled import compile_image
 from kernel_sources import SOURCE
 
 import accelrt
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.host
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return Path(compile_source(SOURCE, tmp_path_factory.mktemp("damaged"), "whole")).read_bytes()
+def whole():
+    return compile_image(SOURCE)
 
 
 def entries(data):

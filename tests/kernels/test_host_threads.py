@@ -1,7 +1,5 @@
 """The blocks of a kernel of the host device, shared by threads: each runs once, and all before it ends."""
 
-import tempfile
-
 import numpy as np
 import pytest
 from child import in_child
@@ -60,11 +58,11 @@ void sum(const accelrt_block *where, void **arguments) {
 
 
 def opened():
-    from compiled import compile_source
+    from compiled import compile_image
 
     import accelrt
 
-    return accelrt, accelrt.Module(compile_source(SOURCE, tempfile.mkdtemp(), "visit"))
+    return accelrt, accelrt.Module(compile_image(SOURCE))
 
 
 def visits():

@@ -1,7 +1,6 @@
 """Drivers that refuse a call, and kernels that fail."""
 
 import ctypes
-import tempfile
 
 import numpy as np
 import pytest
@@ -13,10 +12,6 @@ from accelrt.driver.host import driver as host
 from accelrt.testing import failing_calls, settle
 
 pytestmark = pytest.mark.own_process
-
-
-def host_image():
-    return image_for("host", tempfile.mkdtemp())
 
 
 def step(image):
@@ -48,7 +43,7 @@ def left():
 @pytest.mark.host
 @in_own_process
 def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
-    _faults, image, codes = wrap_host(), host_image(), set()
+    _faults, image, codes = wrap_host(), image_for("host"), set()
     assert step(image) == 3
     assert left() == (0, 0, 0, 0)
     for call, error in failing_calls(lambda: step(image), code=719):
@@ -62,7 +57,7 @@ def test_whatever_call_fails_the_error_is_told_and_nothing_is_left():
 @in_own_process
 def test_an_error_that_comes_late_names_the_kernels():
     faults = wrap_host()
-    kernel = accelrt.Module(host_image()).function("number", "uint32_t* at, uint32_t value")
+    kernel = accelrt.Module(image_for("host")).function("number", "uint32_t* at, uint32_t value")
     buffer = accelrt.Buffer(1024)
     kernel[4, 64](buffer, 1)
     faults.arm(1, 700, "late", ["kernel_launch"])
@@ -84,7 +79,7 @@ SUSPECTS = (
 @pytest.mark.host
 @in_own_process
 def test_a_kernel_that_traps_is_named_and_the_other_device_goes_on():
-    module = accelrt.Module(host_image())
+    module = accelrt.Module(image_for("host"))
     number, stop = module.function("number"), module.function("stop")
     buffer, other, stream = accelrt.Buffer(1024), accelrt.Buffer(1024, device=1), accelrt.Stream()
     number[4, 64, stream](buffer, 1)

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 from child import in_child, in_fork, tell_loss
-from compiled import compile_source
+from compiled import compile_image, compile_source
 from kernel_sources import PTX, SOURCE, numbers
 
 import accelrt
@@ -59,10 +59,10 @@ def test_an_image_that_is_none_is_refused(given, error, text):
         accelrt.Module(given)
 
 
-def test_an_image_that_does_not_load_tells_what_the_driver_says_of_it(tmp_path):
+def test_an_image_that_does_not_load_tells_what_the_driver_says_of_it():
     if ON_HOST:
         source = "extern int nowhere(void); int number(void) { return nowhere(); }"
-        given, said = compile_source(source, tmp_path, "missing").read_bytes(), "undefined symbol: nowhere"
+        given, said = compile_image(source), "undefined symbol: nowhere"
     else:
         given, said = PTX.replace(b"mov.u32 %r2", b"move.u32 %r2", 1), r"line \d+; error .*\n.*fatal"
     with pytest.raises(accelrt.CudaError, match=rf"the driver said:\n    .*{said}"):

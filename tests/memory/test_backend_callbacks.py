@@ -10,48 +10,20 @@ import threading
 
 import numpy as np
 import pytest
-from backend_use import capture, churn, figures, keep_shared, stay_within_a_limit
+from backend_use import Books, capture, churn, figures, keep_shared, stay_within_a_limit
 from child import in_child
 
 import accelrt
 from accelrt import memory
-from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.own_process
 DRIVER = os.environ.get("ACCELRT_DRIVER", "host")
 MIB = 1 << 20
 
 
-class Books:
-    """An allocator in Python over the driver's rows, with what it was asked."""
-
-    def __init__(self, limit=1 << 40):
-        self.held, self.limit, self.fails, self.asked = {}, limit, None, []
-
-    @property
-    def live(self):
-        return sum(list(self.held.values()))  # at once: other threads allocate meanwhile
-
-    def allocate(self, size, device, stream):
-        self.asked.append((size, device, stream))
-        if self.fails is not None:
-            raise self.fails
-        if self.live + size > self.limit:
-            return None
-        code, address = Rows().memory_alloc(device, size)
-        if code:
-            raise MemoryError(code)
-        self.held[address] = size
-        return address
-
-    def free(self, address, size, device, stream):
-        assert self.held.pop(address) == size
-        assert Rows().memory_free(device, address) == 0
-
-
 def plugged(**limits):
     books = Books(**limits)
-    memory.change_current_allocator(memory.CallbackAllocator(books.allocate, books.free, "books"))
+    memory.change_current_allocator(books.allocator)
     return books
 
 

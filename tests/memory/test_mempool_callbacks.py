@@ -5,54 +5,25 @@ import gc
 import threading
 import weakref
 
-import numpy as np
 import pytest
+from backend_use import Books, capture_into_pool
 from compiled import typed
 from device_arrays import bytes_of
 
 import accelrt
 from accelrt import memory
-from accelrt.driver.registry import Rows
 
 MIB = 1 << 20
-
-
-class Books:
-    """An allocator in Python over the driver's rows, with what it was asked."""
-
-    def __init__(self, limit=1 << 40):
-        self.held, self.limit, self.fails, self.asked, self.freed = {}, limit, None, [], []
-        self.meanwhile = None  # called while a segment is asked for
-        self.allocator = memory.CallbackAllocator(self.allocate, self.free, "books")
-
-    def allocate(self, size, device, stream):
-        self.asked.append((size, device, stream))
-        if self.meanwhile is not None:
-            self.meanwhile()
-        if self.fails is not None:
-            raise self.fails
-        if sum(list(self.held.values())) + size > self.limit:
-            return None
-        code, address = Rows().memory_alloc(device, size)
-        if code:
-            raise MemoryError(code)
-        self.held[address] = size
-        return address
-
-    def free(self, address, size, device, stream):
-        assert self.held.pop(address) == size
-        self.freed.append(size)
-        assert Rows().memory_free(device, address) == 0
 
 
 @pytest.fixture
 def books():
     accelrt.init()
-    made = Books()
-    yield made
+    books = Books()
+    yield books
     gc.collect()
     accelrt.empty_cache()
-    assert made.held == {}
+    assert books.held == {}
     memory.audit()
 
 
@@ -69,7 +40,7 @@ def test_a_pools_segments_come_from_two_functions(books):
     with accelrt.stream(stream):
         kept = [inside(pool, 64 << 10) for _ in range(32)]
     assert books.asked == [(2 * MIB, stream.device_index, stream.handle)]
-    assert pool.stats()["reserved_bytes.current"] == 2 * MIB == sum(books.held.values())
+    assert pool.stats()["reserved_bytes.current"] == 2 * MIB == books.live
     for number, buffer in enumerate(kept):
         buffer.fill(number, stream=stream)
     accelrt.synchronize()
@@ -267,7 +238,7 @@ def test_threads_that_grow_one_pool_at_once_stay_within_its_limit(books):
     for thread in threads:
         thread.join()
     assert max(stats) <= 8 * MIB
-    assert sum(books.held.values()) == pool.stats()["reserved_bytes.current"]
+    assert books.live == pool.stats()["reserved_bytes.current"]
     memory.audit()
 
 
@@ -289,17 +260,7 @@ def test_a_pool_that_sleeps_or_dies_meanwhile_keeps_nothing(books):
 
 
 def test_a_graph_is_captured_into_such_a_pool(books):
-    pool, graph = accelrt.MemPool(books.allocator), accelrt.CUDAGraph()
-    source = accelrt.PinnedBuffer(4096)
-    np.frombuffer(source, np.uint8)[:] = 7
-    with accelrt.graph(graph, pool=pool.id):
-        buffer = accelrt.Buffer(4096)
-        buffer.copy_from(source, blocking=False)
-    assert sum(books.held.values()) == 2 * MIB
-    graph.replay()
-    assert set(bytes_of(buffer)) == {7}
-    graph.reset()
-    buffer.free()
+    capture_into_pool(books)
 
 
 def test_another_request_is_served_by_what_goes_back(books):

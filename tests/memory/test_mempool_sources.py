@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 import pytest
+from backend_use import capture_into_pool
 from child import in_child
 from compiled import compile_library, typed
-from device_arrays import bytes_of
 
 import accelrt
 from accelrt import memory
@@ -106,17 +106,7 @@ def test_what_the_library_refuses_is_out_of_memory_and_nothing_is_lost(books):
 
 
 def test_a_graph_is_captured_into_such_a_pool(books):
-    pool, graph = accelrt.MemPool(books.allocator), accelrt.CUDAGraph()
-    source = accelrt.PinnedBuffer(4096)
-    np.frombuffer(source, np.uint8)[:] = 7
-    with accelrt.graph(graph, pool=pool.id):
-        buffer = accelrt.Buffer(4096)
-        buffer.copy_from(source, blocking=False)
-    assert books.live == 2 * MIB
-    graph.replay()
-    assert set(bytes_of(buffer)) == {7}
-    graph.reset()
-    buffer.free()
+    capture_into_pool(books)
 
 
 def test_memory_outlives_the_pool_object(books):

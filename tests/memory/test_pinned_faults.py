@@ -5,11 +5,10 @@ import gc
 import numpy as np
 import pytest
 from beside import Crowd, on_threads
-from child import in_child, in_fork, in_own_process, run_code, wrap_host
+from child import fail_each_call, in_child, in_fork, in_own_process, run_code, wrap_host
 
 import accelrt
 from accelrt.driver.host import driver as host
-from accelrt.testing import failing_calls
 
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 MIB = 1 << 20
@@ -56,17 +55,7 @@ def settled():
 @in_own_process(printing="")
 def test_every_call_of_the_cache_may_fail(mode, code, register):
     wrap_host()
-    path(register)
-    path(register)
-    level, codes = settled(), set()
-    for call, error in failing_calls(lambda: path(register), code, mode):
-        codes |= {error.code} if error else set()
-        after = settled()
-        more = {kind: after[kind] - level[kind] for kind in after if after[kind] > level[kind]}
-        assert not more, f"{mode} {code} at call {call}: leaked {more}"
-    path(register)
-    assert codes == {code}
-    assert call > 30
+    fail_each_call(lambda: path(register), settled, code, mode)
 
 
 @in_own_process

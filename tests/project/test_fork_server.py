@@ -143,6 +143,12 @@ def test_both_outputs_and_those_of_its_children_are_read_to_their_end(shared, en
     assert done.stdout == "x" * 300_000 + "\nto stderr\nechoed\nlater"
 
 
+def test_the_outputs_may_be_read_apart_in_a_folder(shared, environment, tmp_path):
+    code = "import os, sys; print('ä', file=sys.stderr); print(os.getcwd()); sys.exit(3)"
+    done = shared.run(code, environment, SECONDS, tmp_path, apart=True)
+    assert (done.returncode, done.stdout, done.stderr) == (3, f"{tmp_path}\n", "ä\n")
+
+
 def test_programs_leave_each_other_nothing(shared, environment):
     first = "import os, sys, numpy; numpy.left = sys.left = 1; os.environ['LEFT'] = '1'"
     second = "import os, sys, numpy; print(hasattr(numpy, 'left'), hasattr(sys, 'left'), os.getenv('LEFT'))"
@@ -232,7 +238,7 @@ def test_the_next_child_gets_another_server():
     with pytest.raises(AssertionError, match="the fork server ended"):
         in_child(kill_server)
     assert in_child(say_hello) == "hello\n"
-    assert not child._servers[0].closed
+    assert not child.server_for(child_environment(os.environ, {})).closed
 
 
 CLIENT = """

@@ -8,7 +8,7 @@ import pytest
 from child import output_of
 
 PROGRAM = Path(__file__).parents[1] / "helpers" / "data_integrity.py"
-SECONDS = 6
+SECONDS = 2
 
 
 def run_program(*arguments, **environment):

@@ -1,7 +1,5 @@
 """Kernel nodes that were changed: replays are taken for what they launch now."""
 
-import tempfile
-
 import pytest
 from child import in_child
 
@@ -15,9 +13,7 @@ def captured(launches):
     import accelrt
 
     accelrt.sanitizer.enable()
-    kernel = accelrt.Module(image_for("host", tempfile.mkdtemp())).function(
-        "saxpy", "float a, const float* x, float* y, int n"
-    )
+    kernel = accelrt.Module(image_for("host")).function("saxpy", "float a, const float* x, float* y, int n")
     graph = accelrt.CUDAGraph(keep_graph=True)
     memory = [accelrt.Buffer(1024) for _ in range(6)]
     with accelrt.graph(graph):

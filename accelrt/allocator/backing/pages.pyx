@@ -666,40 +666,40 @@ cdef size_t find_run(const Reservation* found, size_t count) noexcept nogil:
 
 cdef bint take_addresses(Pool* pool, size_t count, uintptr_t* out_address) noexcept nogil:
     # From the first reservation with a run that is long enough.
-    cdef Reservation* found = pool.reservations
+    cdef Reservation* reservation = pool.reservations
     cdef size_t first
-    while found != NULL:
-        first = find_run(found, count) if found.granules - found.taken >= count else found.granules
-        if first < found.granules:
-            mark_run(found, first, count, True)
-            out_address[0] = found.address + first * pool.granule
+    while reservation != NULL:
+        first = find_run(reservation, count) if reservation.granules - reservation.taken >= count else reservation.granules
+        if first < reservation.granules:
+            mark_run(reservation, first, count, True)
+            out_address[0] = reservation.address + first * pool.granule
             return True
-        found = found.after
+        reservation = reservation.after
     return False
 
 
 cdef int reserve(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.
-    cdef Reservation* made = <Reservation*>about
-    return pool.table.address_reserve(made.granules * pool.granule, pool.granule, &made.address)
+    cdef Reservation* reservation = <Reservation*>about
+    return pool.table.address_reserve(reservation.granules * pool.granule, pool.granule, &reservation.address)
 
 
 cdef int add_reservation(Pool* pool, size_t count) noexcept nogil:
     # Reserves so many granules of addresses.
     cdef Reservation** link = &pool.reservations
-    cdef Reservation* made = <Reservation*>calloc(1, sizeof(Reservation) + count // 64 * sizeof(uint64_t))
+    cdef Reservation* reservation = <Reservation*>calloc(1, sizeof(Reservation) + count // 64 * sizeof(uint64_t))
     cdef int code
-    if made == NULL:
+    if reservation == NULL:
         return NO_HOST_MEMORY
-    made.granules = count
-    code = call_unlocked(pool, reserve, made)
+    reservation.granules = count
+    code = call_unlocked(pool, reserve, reservation)
     pool.stats.virtual_memory_calls += 1
     if code:
-        free(made)
+        free(reservation)
         return code
     while link[0] != NULL:
         link = &link[0].after
-    link[0] = made
+    link[0] = reservation
     return 0
 
 
@@ -721,8 +721,8 @@ cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept n
 
 cdef int unreserve(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.
-    cdef const Reservation* found = <const Reservation*>about
-    return pool.table.address_free(found.address, found.granules * pool.granule)
+    cdef const Reservation* reservation = <const Reservation*>about
+    return pool.table.address_free(reservation.address, reservation.granules * pool.granule)
 
 
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
@@ -806,15 +806,15 @@ cdef int unmap_slot(Pool* pool, Slot* slot) noexcept nogil:
 
 cdef int create(Pool* pool, void* about) noexcept nogil:
     # Run by call_unlocked, outside the exclusive section.  Halves a size that is refused, down to a granule.
-    cdef Creation* made = <Creation*>about
-    cdef Page* page = made.page
+    cdef Creation* creation = <Creation*>about
+    cdef Page* page = creation.page
     cdef int code
     page.shareable = load_count(&shareable) != 0
     code = create_memory(pool, page)
     while code == OUT_OF_MEMORY and page.size > pool.granule:
         page.size = round_up(page.size // 2, pool.granule)
         code = create_memory(pool, page)
-        made.calls += 1
+        creation.calls += 1
     return code
 
 

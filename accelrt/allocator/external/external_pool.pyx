@@ -953,8 +953,8 @@ cdef uintptr_t address_in(const Callbacks* callbacks, const Record* record, int 
     # What the function answers: 0 and None are no memory.
     if depth > MAX_DEPTH:
         raise RecursionError("it asks accelrt for the memory, which asks it")
-    answer = (<object>callbacks.allocate)(record.size, device, record.stream)
-    return 0 if answer is None else checked_address_int(answer, "what it returned")
+    address = (<object>callbacks.allocate)(record.size, device, record.stream)
+    return 0 if address is None else checked_address_int(address, "what it returned")
 
 
 cdef uintptr_t ask(const Callbacks* callbacks, const Record* record, int device, int* out_code) noexcept:

@@ -813,7 +813,7 @@ def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
     cdef Use[64] copies
     cdef int index, count = 0
     cdef Use* use
-    cdef list answer = []
+    cdef list listed = []
     pthread_mutex_lock(&guard)
     use = uses
     while use != NULL and count < 64:
@@ -824,8 +824,8 @@ def open_uses() -> list[tuple[int, tuple[int, int], str, str]]:
     for index in range(count):
         use = &copies[index]
         kind = {TORCH_CAPTURE: "capture", TORCH_HOLDER: "object"}.get(use.purpose, "thread")
-        answer.append((use.device, (use.id[0], use.id[1]), kind, ("open", "ended", "lost")[use.state]))
-    return answer
+        listed.append((use.device, (use.id[0], use.id[1]), kind, ("open", "ended", "lost")[use.state]))
+    return listed
 
 
 # --- torch's object ---------------------------------------------------------------------------------------------------

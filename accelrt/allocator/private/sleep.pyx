@@ -3,15 +3,14 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memset
 
-from accelrt.allocator.audit cimport inspected
-from accelrt.allocator.backing.pages cimport close_file, count_owner, open_range, unlock_growth
-from accelrt.allocator.event_ring cimport drop_stack, record_event
+from accelrt.allocator.backing.pages cimport close_file, count_owner, open_range
+from accelrt.allocator.event_ring cimport record_event
 from accelrt.allocator.heaps cimport (
-    block_at, call_unlocked, count_pool, count_splits, find_private, lock_all, release_hold, reserved, retain, sum_of,
+    block_at, call_unlocked, count_pool, find_private, lock_all, release_hold, reserved, retain, sum_of,
     unlock_all,
 )
 from accelrt.allocator.history_types cimport SLEPT, WOKEN
-from accelrt.allocator.miss cimport release_free, wait_all, wait_by
+from accelrt.allocator.miss cimport leave_audited, release_free, wait_all, wait_by
 from accelrt.allocator.pinned.cache cimport allocate_pinned_on, release_pinned, use_pinned_on
 from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.private_types cimport Kept, PrivatePool, Range, Suspension
@@ -36,6 +35,9 @@ from accelrt.status cimport CAP_REACHED, NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMOR
 cdef enum:
     CHUNK = 256 << 20    # bytes of page-locked memory in one piece: a copy of 64 MiB and more runs at the link's full speed
     BRIDGED = 64 << 10   # free bytes between two live blocks that are copied along, rather than begin another copy
+
+# Counts the owner's segments in a list, or what is in them, on top of a count, and notes each unless entries is NULL.
+ctypedef size_t (*Count)(const PrivatePool* owner, const Segment* segment, void* entries, size_t count) noexcept nogil
 
 cdef Suspension* suspensions = NULL  # under the lock
 cdef int lock = 0
@@ -139,43 +141,37 @@ cdef int by_low(const void* one, const void* other) noexcept nogil:
     return -1 if (<const Range*>one).low < (<const Range*>other).low else 1
 
 
+cdef size_t count_in(Pool* pool, const PrivatePool* owner, Count count_of, void* entries) noexcept nogil:
+    # What a function counts in all of the lists that have segments of the owner.
+    cdef const Heap* heap = <const Heap*>owner.heaps
+    cdef size_t count = count_of(owner, pool.first, entries, 0)
+    while heap != NULL:
+        count = count_of(owner, heap.first_stitched, entries, count)
+        heap = heap.sibling
+    return count
+
+
+cdef size_t count_segments(const PrivatePool* owner, const Segment* segment, void* entries, size_t count) noexcept nogil:
+    cdef Range* ranges = <Range*>entries
+    while segment != NULL:
+        if segment.heap.owner == owner:
+            if ranges != NULL:
+                ranges[count].low = segment.address
+                ranges[count].high = segment.address + segment.size
+            count += 1
+        segment = segment.after
+    return count
+
+
 cdef int note_ranges(Pool* pool, const PrivatePool* owner, Suspension* suspension) noexcept nogil:
     # Notes the addresses of the pool's segments for is_suspended.  The caller is in the exclusive section.
-    cdef const Segment* segment = pool.first
-    cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef size_t count = 0
-    while segment != NULL:
-        count += segment.heap.owner == owner
-        segment = segment.after
-    while heap != NULL:
-        segment = heap.first_stitched
-        while segment != NULL:
-            count += 1
-            segment = segment.after
-        heap = heap.sibling
+    cdef size_t count = count_in(pool, owner, count_segments, NULL)
     suspension.ranges = <Range*>malloc((count + 1) * sizeof(Range))
     if suspension.ranges == NULL:
         return NO_HOST_MEMORY
-    segment = pool.first
-    while segment != NULL:
-        if segment.heap.owner == owner:
-            add_range(suspension, segment)
-        segment = segment.after
-    heap = <const Heap*>owner.heaps
-    while heap != NULL:
-        segment = heap.first_stitched
-        while segment != NULL:
-            add_range(suspension, segment)
-            segment = segment.after
-        heap = heap.sibling
-    qsort(suspension.ranges, suspension.range_count, sizeof(Range), &by_low)
+    suspension.range_count = count_in(pool, owner, count_segments, suspension.ranges)
+    qsort(suspension.ranges, count, sizeof(Range), &by_low)
     return 0
-
-
-cdef void add_range(Suspension* suspension, const Segment* segment) noexcept nogil:
-    suspension.ranges[suspension.range_count].low = segment.address
-    suspension.ranges[suspension.range_count].high = segment.address + segment.size
-    suspension.range_count += 1
 
 
 cdef void enlist(Suspension* suspension) noexcept nogil:
@@ -209,8 +205,7 @@ cdef void forget_suspensions() noexcept nogil:
 
 
 cdef void discard(Suspension* suspension) noexcept nogil:
-    # For sleep.pyx. in no list any more; no copy is under way, no lock is held.
-    # It is in no list and no pool names it any more.
+    # It is in no list, and no pool names it any more; no copy is under way, and no lock is held.
     release_chunks(suspension)
     free(suspension.ranges)
     free(suspension)
@@ -218,8 +213,8 @@ cdef void discard(Suspension* suspension) noexcept nogil:
 
 # --- contents ----------------------------------------------------------------------------------------------------
 
-cdef size_t count_live(const PrivatePool* owner, const Segment* segment, Kept* kept, size_t count) noexcept nogil:
-    # Counts the live blocks of the owner in a list of segments, and notes them if kept is not NULL; the new count.
+cdef size_t count_live(const PrivatePool* owner, const Segment* segment, void* entries, size_t count) noexcept nogil:
+    cdef Kept* kept = <Kept*>entries
     cdef const Block* block
     while segment != NULL:
         block = segment.first if segment.heap.owner == owner else NULL
@@ -234,25 +229,16 @@ cdef size_t count_live(const PrivatePool* owner, const Segment* segment, Kept* k
     return count
 
 
-cdef size_t count_all_live(Pool* pool, const PrivatePool* owner, Kept* kept) noexcept nogil:
-    cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef size_t count = count_live(owner, pool.first, kept, 0)
-    while heap != NULL:
-        count = count_live(owner, heap.first_stitched, kept, count)
-        heap = heap.sibling
-    return count
-
-
 cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* suspension) noexcept nogil:
     # Lists the live memory, laid end to end on the host; a small gap between two blocks is copied with them.  Such a gap is
     # mapped: it is smaller than a page, so each of its pages has bytes of one of the blocks.  Returns 0 or NO_HOST_MEMORY.
-    cdef size_t count = count_all_live(pool, owner, NULL)
+    cdef size_t count = count_in(pool, owner, count_live, NULL)
     cdef size_t index, last
     cdef Kept* before
     suspension.kept = <Kept*>malloc((count + 1) * sizeof(Kept))
     if suspension.kept == NULL:
         return NO_HOST_MEMORY
-    suspension.kept_count = count_all_live(pool, owner, suspension.kept)
+    suspension.kept_count = count_in(pool, owner, count_live, suspension.kept)
     suspension.kept_bytes = 0
     for index in range(suspension.kept_count):
         if index:
@@ -961,15 +947,7 @@ cdef PrivatePool* begin(Pool* pool, uint64_t first, uint64_t second) noexcept no
 
 cdef int end(Pool* pool, int code) noexcept nogil:
     # Audits, then releases the locks that begin() took.
-    if pool == NULL:
-        return code
-    if pool.heaps != NULL:
-        count_splits(pool, pool.heaps)
-    code = inspected(pool, code)
-    unlock_all(pool, NULL)
-    unlock_growth(pool)
-    drop_stack()
-    return code
+    return code if pool == NULL else leave_audited(pool, code)
 
 
 # --- resume ----------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def read_list(text: str) -> tuple[int, ...]:
     A size stands for the class that begins with it, the first one also for those below; ">" is every class
     above the last one named.  A class that nothing names is 0, off.
     """
-    found = [0] * DIVISION_CLASSES
+    divisions = [0] * DIVISION_CLASSES
     above = 0  # the first class that is still to come
     for entry in text.split(","):
         size, colon, count = (part.strip() for part in entry.partition(":"))
@@ -165,15 +165,15 @@ def read_list(text: str) -> tuple[int, ...]:
             raise ValueError(text)
         number = count_of(count)
         if size == ">":
-            found[above:] = [number] * (DIVISION_CLASSES - above)
+            divisions[above:] = [number] * (DIVISION_CLASSES - above)
             above = DIVISION_CLASSES + 1  # nothing may follow
             continue
         index = whole(size).bit_length() - 1
         if not is_power_of_two(whole(size)) or not above <= index < DIVISION_CLASSES:
             raise ValueError(text)
-        found[index if above else 0 : index + 1] = [number] * (1 if above else index + 1)
+        divisions[index if above else 0 : index + 1] = [number] * (1 if above else index + 1)
         above = index + 1
-    return tuple(found)
+    return tuple(divisions)
 
 
 def written(divisions: tuple[int, ...]) -> str:

@@ -37,14 +37,14 @@ class AllocatorSettings:
         for name in keys:
             if name not in KEYS:
                 raise TypeError(f"{SOURCE}: {unknown(name, repr(keys[name]))}")
-        given = {name: value for name, value in keys.items() if value is not None}
-        text = ",".join(f"{name}:{text_of(name, value)}" for name, value in given.items())
+        chosen = {name: value for name, value in keys.items() if value is not None}
+        text = ",".join(f"{name}:{text_of(name, value)}" for name, value in chosen.items())
         fill(self, parse(text, SOURCE))
-        if more := [name for name in self.named if name not in given]:
+        if more := [name for name in self.named if name not in chosen]:
             raise TypeError(
                 f"{SOURCE}: a value has a comma in it, and sets {', '.join(more)} too; pass each by name"
             )
-        for name, value in given.items():
+        for name, value in chosen.items():
             check_type(name, value, self._values[name])
 
     @classmethod

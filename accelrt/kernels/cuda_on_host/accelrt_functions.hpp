@@ -2,11 +2,13 @@
 // Elementwise kernels of the host device begin with this; kernels in CUDA C with accelrt_kernels.hpp.
 #pragma once
 
+#include <cstddef>
+// CUDA has none of C++17's special functions, and libstdc++'s take half of a small kernel's compilation.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #include <cfenv>
 #include <climits>
 #include <cfloat>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

@@ -585,16 +585,16 @@ def tag_stats(int device) -> dict[str, dict[str, dict[str, int]]]:
     cdef History* history = history_of(device)
     cdef TagFigures figures
     cdef uint32_t number
-    answer = {}
+    by_tag = {}
     for number in range(1, len(tag_names) if history != NULL else 1):
         figures = read_tag(history, number)
         if figures.allocated_blocks:
-            answer[tag_names[number]] = {
+            by_tag[tag_names[number]] = {
                 "allocated_bytes": tag_counter(figures.bytes_, figures.peak_bytes, figures.allocated_bytes),
                 "requested_bytes": tag_counter(figures.requested, figures.peak_requested, figures.allocated_requested),
                 "allocation": tag_counter(figures.blocks, figures.peak_blocks, figures.allocated_blocks),
             }
-    return answer
+    return by_tag
 
 
 # stub: def name_all(segments: list[dict[str, Any]]) -> list[dict[str, Any]]: ...

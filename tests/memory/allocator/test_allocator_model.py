@@ -144,7 +144,7 @@ def run_machine():
     run_state_machine_as_test(
         AllocatorAgainstModel,
         settings=settings(
-            max_examples=80,
+            max_examples=50,
             stateful_step_count=60,
             deadline=None,
             database=None,
@@ -163,10 +163,10 @@ def test_any_sequence_of_operations(settings, debug):
 @pytest.mark.parametrize(
     ("settings", "debug", "operations"),
     [
-        ("", "2", 50_000),
-        ("", "0", 25_000),
-        ("expandable_segments:False", "2", 10_000),
-        ("expandable_segments:False", "0", 10_000),
+        ("", "2", 25_000),
+        ("", "0", 15_000),
+        ("expandable_segments:False", "2", 6_000),
+        ("expandable_segments:False", "0", 6_000),
         ("stitching:False", "2", 5_000),
         ("piece_size_mb:6", "2", 5_000),
         ("growth_slack:0.1", "2", 5_000),
@@ -186,10 +186,10 @@ def test_bulk_of_random_operations(settings, debug, operations):
 @pytest.mark.parametrize(
     ("settings", "debug", "operations"),
     [
-        ("", "2", 15_000),
-        ("", "0", 20_000),
-        ("stitching:False", "2", 5_000),
-        ("expandable_segments:False", "2", 5_000),
+        ("", "2", 6_000),
+        ("", "0", 6_000),
+        ("stitching:False", "2", 3_000),
+        ("expandable_segments:False", "2", 3_000),
     ],
 )
 def test_bulk_of_random_operations_on_more_streams_than_stay_awake(settings, debug, operations):
