@@ -10,7 +10,8 @@ from accelrt.allocator.inline.block_ops cimport (
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport class_of, insert, next_class, remove
 from accelrt.allocator.inline.heap_stats cimport (
-    add_stat, count_of, cumulative, current, is_over_limit, is_over_split_limit, lower_limits, update_headroom,
+    add_stat, count_of, cumulative, current, is_over_limit, is_over_split_limit, lower_limits, pass_all_headroom,
+    update_headroom,
     use_split_headroom,
 )
 from accelrt.allocator.pool_settings cimport store_routed
@@ -777,7 +778,7 @@ cdef void drop_empty(Pool* pool) noexcept nogil:
 # each may rise in the fast path.  Functions without a note of their locks run in the section.
 
 cdef enum:
-    MOST_AWAKE = 16  # heaps awake up to which none is put to sleep: each slow call locks and adds up all of them
+    MOST_AWAKE = 24  # heaps awake up to which none is put to sleep: each slow call locks and adds up all of them
     ALL_STATS = (1 << 3 * PER_HEAP) - 1  # a bit for each kind's and each of BOTH (stat_bit)
     PATIENCE = 8     # a heap falls asleep after more entries of the exclusive section than this without a hit in it
 
@@ -857,8 +858,8 @@ cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil:
     pool.awake_count += 1
 
 
-cdef inline bint may_sleep(const Pool* pool, const Heap* heap) noexcept nogil:
-    return pool.awake_count > MOST_AWAKE and heap.rounds_idle > PATIENCE and heap.cached == NULL
+cdef inline bint may_sleep(const Heap* heap) noexcept nogil:
+    return heap.rounds_idle > PATIENCE and heap.cached == NULL
 
 
 cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
@@ -1010,10 +1011,31 @@ cdef uint64_t passed_limits(const Pool* pool, const Heap* requester) noexcept no
     return bits
 
 
+cdef inline bint is_within_limits(const Heap* heap) noexcept nogil:
+    cdef bint over = False
+    cdef int kind
+    for kind in range(3):
+        over |= is_over_limit(&heap.stats[kind]) | is_over_split_limit(&heap.stats[kind])
+    return not over
+
+
+cdef bint gather_within(Pool* pool, Heap* heap) noexcept nogil:
+    # Takes what a heap lacks from others, as hits do (inline/fast_path.pxd); whether they had enough.
+    cdef Heap* other = pool.awake
+    cdef bint answer = is_within_limits(heap)
+    while not answer and other != NULL:
+        if other != heap:
+            answer = pass_all_headroom(other, heap)
+        other = other.next_awake
+    return answer
+
+
 cdef void renew_headroom(Pool* pool, Heap* requester) noexcept nogil:
-    # Brings the headroom of all heaps up to date, and distributes those limits again that are passed.  Only stale heaps are
-    # recomputed: most slow calls change neither a limit nor what is pending.
+    # Brings the headroom of all heaps up to date.  Heaps that passed a limit take what they lack from others; if that is
+    # not enough, since a peak rose, the passed limits are distributed again.  Only stale heaps are recomputed: most slow
+    # calls change neither a limit nor what is pending.
     cdef Heap* heap = pool.awake
+    cdef bint suffices = not pool.risen
     cdef uint64_t passed
     while heap != NULL:
         if heap.stale:
@@ -1023,7 +1045,11 @@ cdef void renew_headroom(Pool* pool, Heap* requester) noexcept nogil:
         if pool.peaked:
             raise_sole(pool, pool.heaps)
     else:
-        passed = ALL_STATS if pool.risen else passed_limits(pool, requester)
+        heap = pool.awake
+        while heap != NULL and suffices:
+            suffices = gather_within(pool, heap)
+            heap = heap.next_awake
+        passed = 0 if suffices else ALL_STATS if pool.risen else passed_limits(pool, requester)
         if passed:
             distribute_headroom(pool, requester, passed)
     pool.risen = pool.peaked = False
@@ -1066,16 +1092,18 @@ cdef void unlock_all(Pool* pool, Heap* requester) noexcept nogil:
     # Wakes the requester's heap, distributes headroom, puts idle heaps to sleep and enables the fast path in the others.
     cdef Heap** link = &pool.awake
     cdef Heap* heap
+    cdef bint many
     if requester != NULL:
         wake(pool, requester)
+    many = pool.awake_count > MOST_AWAKE
     raise_shown(pool, INACTIVE_SPLIT)
     raise_shown(pool, INACTIVE_SPLIT_BYTES)
     move_split_base(pool, -1)
     renew_headroom(pool, requester)
     while link[0] != NULL:
         heap = link[0]
-        if may_sleep(pool, heap):
-            link[0] = heap.next_awake
+        if many and may_sleep(heap):
+            store_heap(link, heap.next_awake)
             lower_limits(heap)
             update_headroom(heap)
             put_to_sleep(pool, heap)

@@ -5,11 +5,12 @@ from libc.string cimport memset
 
 from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
-    evict, grow_pages, grow_plain, grow_plain_at, has_returned, is_of_functions, need_at_end, release_page,
+    grow_pages, grow_plain, grow_plain_at, has_returned, is_of_functions, need_at_end, release_page,
     release_plain, takes_plain, trim_all_expandable, unlock_growth, within_limits,
 )
 from accelrt.allocator.backing.stitching cimport (
-    cancel_device_wait, close_epochs, confirm_pages, drop_idle_stitched, drop_progress_events, drop_waited, find_pages,
+    cancel_device_wait, close_epochs, confirm_pages, drop_idle_stitched, drop_progress_events, drop_waited, evict,
+    find_pages,
     forget_missing, Found, free_block, has_much_budget, has_too_many_stitched, is_over_budget, mark_all_quiescent,
     mark_leaving, next_replay, poll_all, poll_progress, reset_budget, return_all_pages, reuse_stitched, stitch,
 )

@@ -714,7 +714,7 @@ cdef inline int serve(
     elif not spin_try(&heap.lock):
         return NOT_READY
     code = 0 if allocate_cached(heap, size, requested, out_address) else take(
-        heap, &pool.settings, size, requested, out_address)
+        pool, heap, size, requested, out_address)
     if noted and code == 0:
         record_allocation(pool, found_by_hit(heap, out_address[0]), False)
     spin_unlock(&heap.lock)

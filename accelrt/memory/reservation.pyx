@@ -17,10 +17,10 @@ from libc.string cimport memset
 
 from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport (
-    add_gap, drop_slot, evict, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
+    add_gap, drop_slot, link_segment, link_slot, make_page_for, make_resident, new_segment, open_slots,
     release_page, reserve_addresses, slot_index, unlock_growth, unmap_slot, within_limits,
 )
-from accelrt.allocator.backing.stitching cimport free_block, poll_progress
+from accelrt.allocator.backing.stitching cimport evict, free_block, poll_progress
 from accelrt.allocator.event_ring cimport drop_stack, take_stack
 from accelrt.allocator.heaps cimport (
     block_at, count_freed, count_splits, ensure_blocks, find_private, hand_out_unlisted, heap_of, heap_stream, lock_all,

@@ -55,7 +55,6 @@ cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil  # NULL: no host memory
 cdef int reserve_addresses(Pool* pool, Segment* segment, size_t room) noexcept nogil
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil
-cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; no growth lock
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil  # its page, here and free; no growth lock
 
 # Other devices than a pool's own; outside of the exclusive section.

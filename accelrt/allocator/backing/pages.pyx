@@ -4,14 +4,13 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 from posix.unistd cimport close
 
-from accelrt.allocator.backing.guarded cimport unguard_page
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
     append_hole, call_unlocked, claim_addresses, count_oversize, count_pool, ensure_blocks, lock_all, put_free,
     reserved, take_free, total_of, unlock_all,
 )
-from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED, SEGMENT_UNMAPPED
-from accelrt.allocator.inline.block_ops cimport recycle, split_off
+from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED
+from accelrt.allocator.inline.block_ops cimport recycle
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport LARGE, UNIT, round_up
 from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES, SEGMENT, current_of, note_news
@@ -587,33 +586,6 @@ cdef void drop_slot(Slot* slot) noexcept nogil:
         slot.after.before = slot.before
     slot.page = NULL
     slot.mapped = False
-
-
-cdef void evict(Pool* pool, Page* page) noexcept nogil:
-    # The caller ensured two spare records in the heap.  page.cover must be current: it is the free block over the slot, or a
-    # block before that one.
-    cdef Slot* slot = page.resident
-    cdef Block* block = page.cover
-    if page.guard != NULL:
-        unguard_page(pool, page)
-    while block.address + block.size <= slot.address:
-        block = block.after
-    take_free(pool, block)
-    if block.address < slot.address:
-        split_off(block.heap, block, slot.address - block.address)
-        block.after.state = HOLE
-        put_free(pool, block)
-        block = block.after
-    if block.size > slot.size:
-        split_off(block.heap, block, slot.size)
-        block.state = HOLE
-        put_free(pool, block.after)
-    block.state = HOLE
-    slot.hole = block
-    page.resident = NULL
-    record_event(pool, SEGMENT_UNMAPPED, slot.address, slot.size, block.heap.stream, block.heap.owner)
-    if slot.segment.shape == STITCHED:
-        slot.segment.evicted += 1
 
 
 cdef void make_resident(Pool* pool, Slot* slot) noexcept nogil:

@@ -1,7 +1,7 @@
 # How far each stream has finished with the memory that it freed, so that its free pages may serve other streams.  All in
 # the exclusive section.
 from accelrt.allocator.private.private_types cimport Replay
-from accelrt.allocator.types cimport Block, Heap, Pool, Segment
+from accelrt.allocator.types cimport Block, Heap, Page, Pool, Segment
 
 cdef void poll_progress(Pool* pool, Heap* heap) noexcept nogil  # updates heap.quiescent_epoch; never waits
 cdef void poll_all(Pool* pool) noexcept nogil  # polls all but graphs' heaps, and the replays of destroyed graphs
@@ -34,6 +34,7 @@ cdef size_t find_pages(Pool* pool, Heap* heap, bint across, Found* found) noexce
 # NO_HOST_MEMORY, and none is marked.
 cdef int mark_leaving(Pool* pool) noexcept nogil
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil  # of marked pages; no driver call
+cdef void evict(Pool* pool, Page* page) noexcept nogil  # its slot becomes a HOLE; page.cover must be current
 cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogil  # of marked pages, newly mapped
 cdef void free_block(Pool* pool, Block* block) noexcept nogil  # from LIVE or PENDING; no growth lock
 cdef void return_all_pages(Pool* pool) noexcept nogil  # pages that heaps keep (Heap.keeps_pages)

@@ -4,16 +4,17 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 
 from accelrt.allocator.backing.guarded cimport guard_page, unguard_page
 from accelrt.allocator.backing.pages cimport (
-    STUCK_PARTS, add_slot, drop_slot, evict, free_addresses, has_no_replays, make_resident, map_run, new_segment,
+    STUCK_PARTS, add_slot, drop_slot, free_addresses, has_no_replays, make_resident, map_run, new_segment,
     reserve_addresses, slot_index, unmap_slot,
 )
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
     RANKED, count_splits, drop_replay, ensure_blocks, file_heap, file_heaps, first_ending, first_ranked,
-    forget_replays, has_graphs, has_pages, put_free, rank, serves_others, set_free, wake,
+    forget_replays, has_graphs, has_pages, put_free, rank, serves_others, set_free, take_free,
+    wake,
 )
-from accelrt.allocator.history_types cimport SEGMENT_MAPPED, STITCHED_TOGETHER, TAKEN_APART
-from accelrt.allocator.inline.block_ops cimport absorb, is_heap_quiescent, is_quiescent
+from accelrt.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED, STITCHED_TOGETHER, TAKEN_APART
+from accelrt.allocator.inline.block_ops cimport absorb, is_heap_quiescent, is_quiescent, split_off
 from accelrt.allocator.inline.free_list cimport class_of, next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative
 from accelrt.allocator.private.private_types cimport PrivatePool, Replay
@@ -545,19 +546,96 @@ cdef int mark_leaving(Pool* pool) noexcept nogil:
     return 0
 
 
-cdef int ensure_moves(Pool* pool, Page** pages, size_t count) noexcept nogil:
-    # Two spare records for each page to be evicted, in the heap that it is evicted from.
+cdef int ensure_moves(Slot** slots, size_t count) noexcept nogil:
+    # Two spare records for each page of these slots, in the heap that it is to be evicted from.
     cdef size_t index
     cdef int code = 0
     cdef Heap* heap
     for index in range(count):
-        pages[index].resident.segment.heap.moves += 1
+        slots[index].page.resident.segment.heap.moves += 1
     for index in range(count):
-        heap = pages[index].resident.segment.heap
+        heap = slots[index].page.resident.segment.heap
         if heap.moves and code == 0:
             code = ensure_blocks(heap, 2 * heap.moves + 2)
         heap.moves = 0
     return code
+
+
+# --- eviction ------------------------------------------------------------------------------------------------
+# Pages that lie in a row in one free block are evicted together: the block leaves its list once, and what is left of it
+# comes back once.
+
+cdef size_t row_length(Slot** slots, size_t count) noexcept nogil:
+    # How many pages of these slots, from the first on, are resident in a row.  All of them are wholly free, so a row is in
+    # one block.
+    cdef const Slot* last = slots[0].page.resident
+    cdef const Slot* slot
+    cdef size_t index
+    for index in range(1, count):
+        slot = slots[index].page.resident
+        if slot.segment != last.segment or slot.address != last.address + last.size:
+            return index
+        last = slot
+    return count
+
+
+cdef void evict_row(Pool* pool, Slot** slots, size_t count, bint noted) noexcept nogil:
+    # The caller ensured a spare record for each page of these slots in the heap, and one more.  The first one's page.cover
+    # must be current: it is the free block over the slot, or a block before that one.
+    # noted: the events are recorded here.
+    cdef Slot* slot = slots[0].page.resident
+    cdef Block* block = slots[0].page.cover
+    cdef Block* low
+    cdef Block* rest = NULL
+    cdef size_t index
+    while block.address + block.size <= slot.address:
+        block = block.after
+    take_free(pool, block)
+    if block.address < slot.address:
+        split_off(block.heap, block, slot.address - block.address)
+        low = block
+        block = block.after
+        block.state = HOLE
+        put_free(pool, low)
+    for index in range(count):
+        slot = slots[index].page.resident
+        if slot.page.guard != NULL:
+            unguard_page(pool, slot.page)
+        if index:
+            block = rest
+        rest = NULL
+        if block.size > slot.size:
+            split_off(block.heap, block, slot.size)
+            rest = block.after
+        block.state = HOLE
+        slot.hole = block
+        slot.page.resident = NULL
+        if slot.segment.shape == STITCHED:
+            slot.segment.evicted += 1
+        if noted:
+            note_evicted(pool, slot)
+    if rest != NULL:
+        put_free(pool, rest)
+
+
+cdef inline void note_evicted(Pool* pool, const Slot* slot) noexcept nogil:
+    record_event(pool, SEGMENT_UNMAPPED, slot.address, slot.size, slot.segment.heap.stream, slot.segment.heap.owner)
+
+
+cdef void evict_all(Pool* pool, Slot** slots, size_t count) noexcept nogil:
+    # The pages of these slots, for which ensure_moves ensured records.
+    cdef size_t row
+    while count:
+        row = row_length(slots, count)
+        evict_row(pool, slots, row, True)
+        slots += row
+        count -= row
+
+
+cdef void evict(Pool* pool, Page* page) noexcept nogil:
+    # The caller ensured two spare records in the heap.
+    cdef Slot* slot = page.resident
+    evict_row(pool, &slot, 1, True)
 
 
 # --- reuse ---------------------------------------------------------------------------------------------------
@@ -639,13 +717,9 @@ cdef void open_part(Pool* pool, Segment* stitched, size_t first, size_t count) n
 
 cdef bint move_pages_in(Pool* pool, Segment* stitched, size_t first, size_t count) noexcept nogil:
     # Evicts the pages of these slots from where they are resident; False if the host has no memory for the records.
-    cdef size_t index
-    for index in range(first, first + count):
-        if ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2):
-            return False
-    for index in range(first, first + count):
-        ensure_blocks(stitched.slots[index].page.resident.segment.heap, 2)
-        evict(pool, stitched.slots[index].page)
+    if ensure_moves(stitched.slots + first, count):
+        return False
+    evict_all(pool, stitched.slots + first, count)
     open_part(pool, stitched, first, count)
     return True
 
@@ -759,6 +833,25 @@ cdef int confirm_pages(Pool* pool, const Heap* requester) noexcept nogil:
     return code
 
 
+cdef inline bint is_others(const Block* block, const Slot* slot) noexcept nogil:
+    # Whether the slot's page is another heap's, and the stream that freed the block around it may still use it.
+    return slot.page.primary.segment.heap != block.heap and not is_quiescent(block)
+
+
+cdef size_t going_home(const Pool* pool, const Block* block, Slot** slots, size_t count, bint guarded) noexcept nogil:
+    # How many of these slots, from the first on, have pages wholly inside the free block that go home as the first does.
+    cdef const Heap* heap = block.heap
+    cdef size_t index
+    for index in range(1, count):
+        if slots[index].address + slots[index].size > block.address + block.size:
+            return index
+        if is_others(block, slots[index]) != guarded:
+            return index
+        if guarded and not may_guard(pool, heap, slots[index].page.primary.segment.heap):
+            return index
+    return count
+
+
 cdef void return_pages(Pool* pool, Block* block, bint freed) noexcept nogil:
     # Pages wholly inside the free block become resident in their expandable segments; those of other heaps only if the block
     # is quiescent, or guarded, else the heap keeps them (Heap.keeps_pages).  Exclusive section; no growth lock.
@@ -766,7 +859,7 @@ cdef void return_pages(Pool* pool, Block* block, bint freed) noexcept nogil:
     # the pages and lose them, again and again.
     cdef Segment* stitched = block.segment
     cdef Heap* heap = stitched.heap
-    cdef size_t index = slot_index(stitched, block.address)
+    cdef size_t index = slot_index(stitched, block.address), count, _row
     cdef Slot* slot
     cdef Slot* primary
     cdef bint guards
@@ -777,24 +870,29 @@ cdef void return_pages(Pool* pool, Block* block, bint freed) noexcept nogil:
         slot = stitched.slots[index]
         if slot.address + slot.size > block.address + block.size:
             break
-        index += 1
-        primary = slot.page.primary
-        guards = primary.segment.heap != heap and not is_quiescent(block)
-        if guards and not (freed and may_guard(pool, heap, primary.segment.heap)):
+        guards = is_others(block, slot)
+        if guards and not (freed and may_guard(pool, heap, slot.page.primary.segment.heap)):
             guards = False
             poll_progress(pool, heap)
             if not is_quiescent(block):
                 pool.heaps_keeping_pages += not heap.keeps_pages
                 heap.keeps_pages = True
+                index += 1
                 continue
-        if ensure_blocks(heap, 2):
+        count = going_home(pool, block, stitched.slots + index, stitched.slot_count - index, guards)
+        if ensure_blocks(heap, count + 1):
             return
         slot.page.cover = block
-        evict(pool, slot.page)
-        primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
-        make_resident(pool, primary)
-        if guards:
-            guard_page(pool, slot.page, slot, epoch)
+        evict_row(pool, stitched.slots + index, count, False)
+        for _row in range(count):
+            slot = stitched.slots[index]
+            note_evicted(pool, slot)
+            primary = slot.page.primary
+            primary.hole.epoch = epoch if primary.segment.heap == heap else primary.segment.heap.quiescent_epoch
+            make_resident(pool, primary)
+            if guards:
+                guard_page(pool, slot.page, slot, epoch)
+            index += 1
         block = slot.hole.after
         if block == NULL or block.state != FREE:
             break
@@ -1003,19 +1101,23 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
     cdef Part whole
     cdef Slot** old_slots = <Slot**>malloc(count * sizeof(Slot*))
     cdef size_t index, size = 0
-    cdef int code = ensure_moves(pool, pages, count)
-    if stitched == NULL or old_slots == NULL or code:
+    cdef int code = 0
+    if stitched == NULL or old_slots == NULL:
         free(stitched)
         free(old_slots)
         return NO_HOST_MEMORY
-    stitched.serial = pool.next_serial
-    stitched.used = heap.quiescent_epoch
-    pool.next_serial += 1
     for index in range(count):
         size += pages[index].size
         old_slots[index] = pages[index].resident
-    for index in range(count):
-        evict(pool, pages[index])
+    code = ensure_moves(old_slots, count)
+    if code:
+        free(stitched)
+        free(old_slots)
+        return code
+    stitched.serial = pool.next_serial
+    stitched.used = heap.quiescent_epoch
+    pool.next_serial += 1
+    evict_all(pool, old_slots, count)
     link_stitched(pool, stitched)
     code = reserve_addresses(pool, stitched, size)
     for index in range(count):

@@ -13,12 +13,16 @@ from accelrt.allocator.inline.block_ops cimport (
 )
 from accelrt.allocator.inline.free_list cimport best_fit, insert, remove
 from accelrt.allocator.inline.heap_stats cimport (
-    add_cached_rounds, add_given, add_taken, raise_limits, take_back_given, take_back_taken,
+    add_cached_rounds, add_given, add_taken, pass_all_headroom, raise_limits, take_back_given, take_back_taken,
 )
-from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.sizes cimport kind_of
+from accelrt.allocator.stats cimport BLOCKS, BOTH
 from accelrt.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, Pool
+from accelrt.core.locks cimport spin_try, spin_unlock
 from accelrt.status cimport NOT_READY
+
+cdef enum:
+    MOST_LENDERS = 64  # heaps that a thread asks for headroom before it enters the exclusive section
 
 cdef extern from *:
     """
@@ -95,8 +99,49 @@ cdef inline void flush_cached(Heap* heap) noexcept nogil:
         free_counted(heap, block)
 
 
+# Headroom of other heaps (stats.pxd).  A heap's lock keeps every thread out of the exclusive section, so no other heap is
+# put to sleep or wakes meanwhile, but for those that a thread which is leaving the section still holds.  Others' locks are
+# only tried: two threads may gather at the same time.
+
+cdef extern from *:
+    Heap* load_lender "accelrt_load_pointer" (Heap** place) noexcept nogil
+    void store_lender "accelrt_store_pointer" (Heap** place, Heap* heap) noexcept nogil
+
+
+cdef inline bint gather_from(Heap* other, Heap* heap) noexcept nogil:
+    # Whether the heap is within its limits afterwards.  The other's cached block has to be within them in both states.
+    cdef bint answer
+    if other == heap or not spin_try(&other.lock):
+        return False
+    answer = False
+    if other.awake:
+        if other.cached != NULL:
+            flush_cached(other)
+        other.seen -= other.stats[BOTH].headroom[BLOCKS]
+        answer = pass_all_headroom(other, heap)
+        other.seen += other.stats[BOTH].headroom[BLOCKS]
+    spin_unlock(&other.lock)
+    return answer
+
+
+cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
+    # Takes what a heap that counts too much lacks from others that are awake; whether they have enough.  First from the one
+    # that gathered last: work that goes from stream to stream takes it along.
+    cdef Heap* other = load_lender(&pool.lender)
+    cdef bint answer = other != NULL and gather_from(other, heap)
+    cdef int steps = MOST_LENDERS
+    other = load_lender(&pool.awake)
+    while not answer and other != NULL and steps:
+        answer = gather_from(other, heap)
+        other = load_lender(&other.next_awake)
+        steps -= 1
+    if answer:
+        store_lender(&pool.lender, heap)
+    return answer
+
+
 cdef inline int take(
-    Heap* heap, const PoolSettings* settings, size_t size, size_t requested, uintptr_t* out_address,
+    Pool* pool, Heap* heap, size_t size, size_t requested, uintptr_t* out_address,
 ) noexcept nogil:
     # Allocates size bytes by the best fit; 0 or NOT_READY.  Under the heap's lock.
     cdef Block* block
@@ -108,7 +153,7 @@ cdef inline int take(
     if heap.cached != NULL:
         flush_cached(heap)
     block = best_fit(heap, size) if heap.summary else NULL
-    if block == NULL or block.size >= settings.max_split:
+    if block == NULL or block.size >= heap.settings.max_split:
         return NOT_READY
     if heap.spare == NULL or not has_place(heap):
         return NOT_READY
@@ -117,10 +162,11 @@ cdef inline int take(
     if not splits:
         size = block.size
     if rarely(add_taken(heap, kind, size, requested, block.segment.kind, change)):
-        if not heap.sole:
+        if heap.sole:
+            raise_limits(heap)
+        elif not gather_headroom(pool, heap):
             take_back_taken(heap, kind, size, requested, block.segment.kind, change)
             return NOT_READY
-        raise_limits(heap)
     remove(heap, block)
     if splits:
         split_off(heap, block, size)
@@ -131,7 +177,7 @@ cdef inline int take(
     return 0
 
 
-cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
+cdef inline int put(Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
     # Frees a block by merging it; 0 or NOT_READY.  Under the heap's lock.  The map of a sleeping heap must not be read: the
     # exclusive section, which may change it, does not lock the heap.
     cdef Block* block
@@ -149,10 +195,11 @@ cdef inline int put(const Pool* pool, Heap* heap, uintptr_t address) noexcept no
         return NOT_READY
     change = of_freeing(block)
     if rarely(add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)):
-        if not heap.sole:
+        if heap.sole:
+            raise_limits(heap)
+        elif not gather_headroom(pool, heap):
             take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
             return NOT_READY
-        raise_limits(heap)
     if block.segment.shape == PLAIN:
         block.segment.idle_since = pool.allocations
     elif block.segment.shape == STITCHED:

@@ -153,6 +153,47 @@ cdef inline void update_headroom(Heap* heap) noexcept nogil:
     heap.stale = False
 
 
+cdef inline void pass_headroom(
+    HeapStats* giver, HeapStats* taker, int count, int plain, int active,
+) noexcept nogil:
+    # What the taker lacks of a count, as far as the giver has it, and half of what the giver has left.  The sums of their
+    # limits stay.  Under both heaps' locks.
+    cdef int64_t lacking = -taker.headroom[count]
+    cdef int64_t amount = giver.headroom[count]
+    if lacking <= 0 or amount <= 0:
+        return
+    if lacking < amount:
+        amount = lacking + (amount - lacking) // 2
+    giver.headroom[count] -= amount
+    giver.count_limit[count] -= amount
+    giver.limit[plain] -= amount
+    taker.headroom[count] += amount
+    taker.count_limit[count] += amount
+    taker.limit[plain] += amount
+    if active != plain:
+        giver.limit[active] -= amount
+        taker.limit[active] += amount
+
+
+cdef inline bint pass_all_headroom(Heap* giver, Heap* taker) noexcept nogil:
+    # Of every count; whether the taker is within its limits afterwards.  Under both heaps' locks.
+    cdef HeapStats* gives
+    cdef HeapStats* takes
+    cdef int kind
+    cdef bint over = False
+    for kind in range(3):
+        gives, takes = &giver.stats[kind], &taker.stats[kind]
+        if is_over_limit(takes):
+            pass_headroom(gives, takes, BLOCKS, ALLOCATION, ACTIVE)
+            pass_headroom(gives, takes, BYTES, ALLOCATED_BYTES, ACTIVE_BYTES)
+            pass_headroom(gives, takes, ASKED, REQUESTED_BYTES, REQUESTED_BYTES)
+        if is_over_split_limit(takes):
+            pass_headroom(gives, takes, SPLITS, INACTIVE_SPLIT, INACTIVE_SPLIT)
+            pass_headroom(gives, takes, SPLIT_BYTES, INACTIVE_SPLIT_BYTES, INACTIVE_SPLIT_BYTES)
+        over |= is_over_limit(takes) | is_over_split_limit(takes)
+    return not over
+
+
 cdef inline void raise_limits(Heap* heap) noexcept nogil:
     # The fast path passed a limit in a pool with one heap: the peak rises with the value.  Under the heap's lock.
     cdef int kind, stat

@@ -1,5 +1,7 @@
 """Which rows of the driver an allocation and its free call."""
 
+import itertools
+import random
 import threading
 
 import pytest
@@ -116,6 +118,33 @@ def test_streams_that_serve_in_turn_seldom_leave_the_fast_path():
 
     serve()
     assert serve() <= 8 * 12, "calls that had to enter the exclusive section"
+
+
+@in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="1")
+def test_streams_of_few_blocks_each_seldom_leave_the_fast_path():
+    streams = [accelrt.Stream(device=0) for _ in range(12)]
+    numbers = random.Random(5)
+    steps = [(numbers.randrange(12), numbers.randrange(1, 1 << 16), numbers.random()) for _ in range(2000)]
+
+    def work():
+        before, calls = audited_hits(0)[0], 0
+        live = [[] for _ in streams]
+        for index, size, chance in steps:
+            if live[index] and (len(live[index]) == 4 or chance < 0.4):
+                FREE(live[index].pop(int(chance * len(live[index]))))
+            else:
+                live[index].append(ALLOC(size, 0, streams[index]))
+            calls += 1
+        for address in itertools.chain(*live):
+            FREE(address)
+            calls += 1
+        return calls - (audited_hits(0)[0] - before)
+
+    work()
+    peaks = accelrt.memory_stats(0)
+    assert work() <= 20, "calls that had to enter the exclusive section, though no peak rose"
+    figures = accelrt.memory_stats(0)
+    assert all(figures[key] == peaks[key] for key in figures if key.endswith(".peak"))
 
 
 @in_own_process(ACCELRT_HOST_DEVICES="1", ACCELRT_DEBUG="0", ACCELRT_HOST_MEMORY="1GiB")
