@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from beside import on_a_thread
 from child import in_child, in_fork, in_fresh_interpreter, in_own_process, wrap_host
-from compiled import COMPILER, SANITIZE, compile_against, compile_program, typed
+from compiled import COMPILER, SANITIZE, compile_against, compile_program, compile_source, typed
 
 import accelrt
 
@@ -377,3 +377,24 @@ def test_calls_behind_the_interpreters_end(tmp_path):
     path = str(tmp_path / "late.so")
     assert "late 1 0 0 0\n" in in_fresh_interpreter(called_late, path, 1000, **DRIVER)
     assert f"late 1 {DEINITIALIZED} 0 0\n" in in_fresh_interpreter(called_late, path, 0, **DRIVER)
+
+
+AGAIN = """
+#include <stdlib.h>
+void Py_InitializeEx(int);
+int PyRun_SimpleString(const char *);
+static void again(void) {
+    Py_InitializeEx(0);
+    PyRun_SimpleString("try: import accelrt\\nexcept ImportError as error: print(error)");
+}
+int begin_again(void) { return atexit(again); }
+"""
+
+
+def imported_again(path):
+    assert ctypes.CDLL(path).begin_again() == 0
+
+
+def test_a_second_interpreter_behind_the_first_ones_end_is_told_what_to_do(tmp_path):
+    path = str(compile_source(AGAIN, tmp_path, "again"))
+    assert "keep one interpreter" in in_fresh_interpreter(imported_again, path, **DRIVER)
