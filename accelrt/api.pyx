@@ -1,6 +1,7 @@
 """The Cython API; see api.pxd."""
 from libc.string cimport memcpy
 
+from accelrt.core.interpreter cimport interpreter_is_gone
 from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport current_ordinal, ordinal_of
 from accelrt.driver.guard cimport captures_open
@@ -290,13 +291,17 @@ cdef const char* status_text(int code) noexcept nogil:
 
 
 cdef int raise_failure(int code, const char* call) except -1 nogil:
+    return -1 if interpreter_is_gone() else raise_in_python(code, call)
+
+
+cdef int raise_in_python(int code, const char* call) except -1 nogil:
     with gil:
         status.raise_status(code, call.decode())
     return 0
 
 
 cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept nogil:
-    if outside(device):
+    if outside(device) or interpreter_is_gone():
         if room:
             out_text[0] = 0
         return 0
@@ -305,7 +310,7 @@ cdef size_t explain_refusal(int device, size_t size, uintptr_t stream, char* out
 
 
 cdef size_t explain_last_refusal(char* out_text, size_t room) noexcept nogil:
-    if last_refusal.code == 0:
+    if last_refusal.code == 0 or interpreter_is_gone():
         if room:
             out_text[0] = 0
         return 0

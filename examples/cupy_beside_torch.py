@@ -4,10 +4,16 @@ python cupy_beside_torch.py
 """
 
 import gc
+import importlib.util
+import sys
 
 import accelrt
 import accelrt.interop.cupy
 import accelrt.interop.torch
+
+missing = [name for name in ("torch", "cupy") if importlib.util.find_spec(name) is None]
+if missing:
+    sys.exit(f"not installed: {', '.join(missing)}; this program hands memory from torch to CuPy and back")
 
 accelrt.interop.torch.install()  # before torch's first allocation on a GPU
 accelrt.interop.cupy.install()

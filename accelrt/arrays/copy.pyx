@@ -49,6 +49,7 @@ cdef uintptr_t ANY = ~<uintptr_t>0  # which no stream has
 
 
 # stub: class View:
+@cython.no_gc_clear  # a buffer whose owner a collection forgot would stay exported
 cdef class View:
     """A buffer of Python's that a side of a copy borrows, and the object that it is of."""
 

@@ -32,7 +32,7 @@ from accelrt.arrays.dlpack_abi cimport (
     DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLPackExchangeAPI, DLTensor, set_error,
 )
 from accelrt.core.integers cimport checked_address_int, checked_int
-from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check, PyThread_get_thread_ident
+from accelrt.core.interpreter cimport holds_gil, interpreter_is_gone, PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
 from accelrt.devices.device cimport count_devices, ordinal_of
 from accelrt.driver.guard cimport ask_stream, drop_with_gil, make_thread_state
@@ -239,7 +239,7 @@ cdef void delete_holder(void* holder) noexcept nogil:
     cdef bint new_state
     if interpreter_is_gone():
         return
-    if PyGILState_Check():  # to take it again would cost more than the rest
+    if holds_gil():  # to take it again would cost more than the rest
         (<void (*)(PyObject*) noexcept nogil><void*>drop_export)(<PyObject*>holder)
         return
     new_state = make_thread_state()

@@ -1,7 +1,6 @@
 # Python's thread, the GIL and the interpreter's end, as its C API tells them.
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
-    bint PyGILState_Check() noexcept nogil
     cdef enum:
         NOWAIT_LOCK
         PY_LOCK_ACQUIRED
@@ -21,5 +20,18 @@ cdef extern from *:
     #else
     #define accelrt_interpreter_is_gone() (!Py_IsInitialized() || _Py_IsFinalizing())
     #endif
+
+    /* PyGILState_Check() is true for every thread once there was a second interpreter, and again once there is none. */
+    static inline int accelrt_holds_gil(void) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        return PyThreadState_GetUnchecked() != NULL;
+    #elif PY_VERSION_HEX >= 0x030C0000
+        return _PyThreadState_UncheckedGet() != NULL;
+    #else
+        PyThreadState *holder = _PyThreadState_UncheckedGet();
+        return holder != NULL && holder == PyGILState_GetThisThreadState();
+    #endif
+    }
     """
     bint interpreter_is_gone "accelrt_interpreter_is_gone" () noexcept nogil
+    bint holds_gil "accelrt_holds_gil" () noexcept nogil  # the calling thread

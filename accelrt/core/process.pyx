@@ -40,7 +40,7 @@ cdef extern from *:
      * fork keeps every thread from coming back to Python, and waits for the mutex itself. */
     static void accelrt_lock_without_gil(pthread_mutex_t* mutex) {
         while (pthread_mutex_trylock(mutex) != 0) {
-            PyThreadState* held = PyGILState_Check() ? PyEval_SaveThread() : NULL;
+            PyThreadState* held = accelrt_holds_gil() ? PyEval_SaveThread() : NULL;
             pthread_mutex_lock(mutex);
             if (held == NULL) return;
             pthread_mutex_unlock(mutex);

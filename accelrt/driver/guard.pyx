@@ -224,7 +224,7 @@ cdef extern from *:
             sched_yield();
         }
         /* Its holder waits for the GIL, as tracemalloc has every allocation do. */
-        if (PyGILState_Check()) held = PyEval_SaveThread();
+        if (accelrt_holds_gil()) held = PyEval_SaveThread();
         pthread_mutex_lock(&accelrt_making);
         if (held != NULL) PyEval_RestoreThread(held);
     }

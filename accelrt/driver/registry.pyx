@@ -10,13 +10,14 @@ from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt import env
+from accelrt.core.interpreter cimport interpreter_is_gone
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process cimport FORK_DRIVER, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport are_abandoned, begin_wait, drop_with_gil, end_wait, guard_table, make_thread_state
 from accelrt.driver.node_params cimport NodeParams, host_fn
 from accelrt.driver.table cimport Table, TABLE_VERSION
-from accelrt.status cimport FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status, refuse_copy
+from accelrt.status cimport DEINITIALIZED, FORKED, INIT_FAILED, NOT_SUPPORTED, keep_init_error, raise_status, refuse_copy
 
 include "registry_rows.pxi"
 
@@ -168,6 +169,11 @@ def driver_name() -> str:
 
 cdef int bring_up() noexcept nogil:
     # The sentinel's rows may be called by any thread without the GIL, so never under a lock of ours.
+    # By itself, for Cython takes the GIL at every return of a function that has Python's objects.
+    return DEINITIALIZED if interpreter_is_gone() else bring_up_in_python()
+
+
+cdef int bring_up_in_python() noexcept nogil:
     cdef bint is_new = make_thread_state()
     with gil:
         drop_with_gil(is_new)

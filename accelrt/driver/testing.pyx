@@ -19,7 +19,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.core.locks cimport pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.core.process cimport FORK_DRIVER, at_fork
-from accelrt.core.interpreter cimport PyGILState_Check, PyThread_get_thread_ident
+from accelrt.core.interpreter cimport holds_gil as has_gil, PyThread_get_thread_ident
 from accelrt.core.threads cimport now, pause, pthread_cond_broadcast, pthread_cond_init, pthread_cond_t, wait_on
 from accelrt.driver.registry cimport begin_table, offer_over, table_named
 from accelrt.driver.node_params cimport NodeParams, host_fn
@@ -192,7 +192,7 @@ cdef int traced_count = 0
 
 cdef void watch(int row, long long* out_point) noexcept nogil:
     cdef unsigned long thread = PyThread_get_thread_ident()
-    cdef bint holds_gil = PyGILState_Check()
+    cdef bint holds_gil = has_gil()
     pthread_mutex_lock(&parking)
     if tracing and traced_count < TRACED_CALLS:
         note_call(row, thread, holds_gil)

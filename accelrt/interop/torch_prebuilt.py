@@ -126,8 +126,10 @@ def ask_child(torch: ModuleType, library: ctypes.CDLL) -> str:
         answer_and_end(torch, library, sender)
     os.close(sender)
     told, ended = b"", False
+    waiting = select.poll()  # select() takes no descriptor above 1023
     try:
-        while not ended and select.select([receiver], [], [], LIMIT)[0]:
+        waiting.register(receiver, select.POLLIN)
+        while not ended and waiting.poll(1000 * LIMIT):
             part = os.read(receiver, 4096)
             told, ended = told + part, not part
     finally:

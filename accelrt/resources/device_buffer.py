@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from typing import NamedTuple
 
 import numpy as np
 
 from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.arrays.managed import is_managed, prefetch
+from accelrt.core.process import ForkSafeLock
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.resources.current import current_resource
 from accelrt.resources.resource import Resource
@@ -16,9 +18,19 @@ from accelrt.streams.stream import Stream, current_stream
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from accelrt.annotations import DeviceArgument, Memory
+
+_exchanges = ForkSafeLock()  # of what DeviceBuffers hold; no call is made with it
+
+
+class Held(NamedTuple):
+    """Holds what a DeviceBuffer has at a moment: each change and each copy into it makes another one."""
+
+    memory: Buffer
+    size: int
 
 
 class DeviceBuffer:
@@ -41,11 +53,11 @@ class DeviceBuffer:
 
     Work that uses it is told of `buffer`, a Buffer, or takes the DeviceBuffer itself where memory is taken by
     __cuda_array_interface__.  Reserving or resizing moves it, so that addresses of before are void.
+    Threads may call its methods at once; what else uses `buffer` is theirs to keep apart from what moves it.
     """
 
-    __slots__ = ("__weakref__", "_memory", "_size", "resource", "stream")
+    __slots__ = ("__weakref__", "_held", "resource")
     resource: Resource
-    stream: Stream
 
     def __init__(
         self, nbytes: int = 0, stream: Stream | int | None = None, resource: Resource | None = None
@@ -56,9 +68,8 @@ class DeviceBuffer:
             kind = type(resource).__name__
             raise ArgumentTypeError(f"resource is {resource!r} of type {kind}; pass a Resource, or None")
         self.resource = resource
-        self._memory = resource.buffer(nbytes, stream)
-        self.stream = self._memory.stream
-        self._size = self._memory.nbytes
+        memory = resource.buffer(nbytes, stream)
+        self._held = Held(memory, memory.nbytes)
 
     @classmethod
     def from_host(
@@ -83,32 +94,38 @@ class DeviceBuffer:
     @property
     def buffer(self) -> Buffer:
         """The memory itself, all of its capacity, as a Buffer: another one after a resize that needs more."""
-        return self._memory
+        return self._held.memory
+
+    @property
+    def stream(self) -> Stream:
+        """The stream whose order the memory follows."""
+        return self._held.memory.stream
 
     @property
     def ptr(self) -> int:
         """int: the address; 0 for 0 bytes."""
-        return self._memory.ptr
+        return self._held.memory.ptr
 
     @property
     def nbytes(self) -> int:
         """int: bytes."""
-        return self._size
+        return self._held.size
 
     @property
     def capacity(self) -> int:
         """int: bytes up to which resize() takes no other memory."""
-        return self._memory.nbytes
+        return self._held.memory.nbytes
 
     def __len__(self) -> int:
-        return self._size
+        return self._held.size
 
     def __sizeof__(self) -> int:
-        return self._size
+        return self._held.size
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {**self._memory.__cuda_array_interface__, "shape": (self._size,)}
+        memory, size = self._held
+        return {**memory.__cuda_array_interface__, "shape": (size,)}
 
     def reserve(self, nbytes: int, stream: Stream | int | None = None) -> None:
         """Sees to it that there is room for so many bytes; the size stays.
@@ -121,8 +138,7 @@ class DeviceBuffer:
             ValueError, TypeError: nbytes is negative or no int, or the stream is none of the device's.
         """
         nbytes = whole_bytes(nbytes, "nbytes")
-        if nbytes > self.capacity:
-            self._move(nbytes, stream)
+        self._change(lambda capacity, size: (max(capacity, nbytes), size), stream)
 
     def resize(self, nbytes: int, stream: Stream | int | None = None) -> None:
         """Sets the size.  Bytes that are there before and after stay; others are undefined.
@@ -134,8 +150,7 @@ class DeviceBuffer:
             as reserve.
         """
         nbytes = whole_bytes(nbytes, "nbytes")
-        self.reserve(nbytes, stream)
-        self._size = nbytes
+        self._change(lambda capacity, size: (max(capacity, nbytes), nbytes), stream)
 
     def shrink_to_fit(self, stream: Stream | int | None = None) -> None:
         """Has no more memory than it has bytes.
@@ -145,18 +160,43 @@ class DeviceBuffer:
         Raises:
             MemoryError: the resource has no room for the smaller memory beside the larger one.
         """
-        if self._size < self.capacity:
-            self._move(self._size, stream)
+        self._change(lambda capacity, size: (size, size), stream)
 
-    def _move(self, nbytes: int, stream: Stream | int | None) -> None:
-        before = self._memory
-        memory = self.resource.buffer(nbytes, self.stream if stream is None else stream)
-        if self._size:
-            memory.stream.wait_stream(before.stream)
-            copy(memory, before, min(self._size, nbytes), stream=memory.stream, blocking=False)
-        if memory.stream != before.stream:
-            before.stream.wait_stream(memory.stream)  # the old memory goes back behind the copy
-        self._memory, self.stream = memory, memory.stream
+    def _change(self, wanted: Callable[[int, int], tuple[int, int]], stream: Stream | int | None) -> None:
+        """Has the capacity and the size that `wanted` makes of those that there are.
+
+        Where another thread changed it meanwhile, or copied into it, what was moved is out of date.
+        """
+        while True:
+            before = self._held
+            capacity, size = wanted(before.memory.nbytes, before.size)
+            try:
+                memory = before.memory
+                if capacity != memory.nbytes:
+                    memory = self._moved(before, capacity, stream)
+            except ValueError:
+                if self._held is before:
+                    raise
+                continue  # another thread freed it
+            if self._exchange(before, Held(memory, size)):
+                return
+
+    def _moved(self, before: Held, nbytes: int, stream: Stream | int | None) -> Buffer:
+        former = before.memory.stream
+        memory = self.resource.buffer(nbytes, former if stream is None else stream)
+        if before.size:
+            memory.stream.wait_stream(former)
+            copy(memory, before.memory, min(before.size, nbytes), stream=memory.stream, blocking=False)
+        if memory.stream != former:
+            former.wait_stream(memory.stream)  # the old memory goes back behind the copy
+        return memory
+
+    def _exchange(self, before: Held, after: Held) -> bool:
+        with _exchanges:
+            if self._held is not before:
+                return False
+            self._held = after
+            return True
 
     def copy_from(self, source: Memory, stream: Stream | int | None = None, *, offset: int = 0) -> None:
         """Copies bytes into it, and waits for the copy.
@@ -169,20 +209,22 @@ class DeviceBuffer:
             ValueError: there is no room for all of source, or offset is negative.
             TypeError: source is no memory, or offset no int.
         """
-        given = source._memory if isinstance(source, DeviceBuffer) else source
-        count = source._size if isinstance(source, DeviceBuffer) else nbytes_of(source)
+        held = source._held if isinstance(source, DeviceBuffer) else None
+        given, count = (source, nbytes_of(source)) if held is None else held
         offset = whole_bytes(offset, "offset")
-        if count > self._size - offset:
-            room = max(0, self._size - offset)
-            raise ArgumentError(f"source has {count} bytes; there is room for {room} from offset {offset}")
-        if count:
-            copy(
-                self._memory,
-                given,
-                count,
-                dst_offset=offset,
-                stream=self.stream if stream is None else stream,
-            )
+        while True:
+            before = self._held
+            memory, size = before
+            if count > size - offset:
+                room = max(0, size - offset)
+                raise ArgumentError(
+                    f"source has {count} bytes; there is room for {room} from offset {offset}"
+                )
+            if count:
+                order = memory.stream if stream is None else stream
+                copy(memory, given, count, dst_offset=offset, stream=order)
+            if self._exchange(before, Held(memory, size)):  # who moves it begins again
+                return
 
     def copy_to(self, target: Memory | None = None, stream: Stream | int | None = None) -> Memory:
         """Copies all bytes out of it, and waits for the copy.
@@ -196,13 +238,16 @@ class DeviceBuffer:
             ValueError: target is too small.
             TypeError: it is no memory, or not writable.
         """
+        memory, size = self._held
         if target is None:
-            target = np.empty(self._size, np.uint8)
-        given = target._memory if isinstance(target, DeviceBuffer) else target
-        if nbytes_of(target) < self._size:
-            raise ArgumentError(f"target has {nbytes_of(target)} bytes; the buffer has {self._size}")
-        if self._size:
-            copy(given, self._memory, self._size, stream=self.stream if stream is None else stream)
+            target = np.empty(size, np.uint8)
+        if nbytes_of(target) < size:
+            raise ArgumentError(f"target has {nbytes_of(target)} bytes; the buffer has {size}")
+        order = memory.stream if stream is None else stream
+        if isinstance(target, DeviceBuffer):
+            target.copy_from(memory if memory.nbytes == size else memory[:size], order)
+        elif size:
+            copy(target, memory, size, stream=order)
         return target
 
     def to_bytes(self, stream: Stream | int | None = None) -> bytes:
@@ -213,9 +258,10 @@ class DeviceBuffer:
         Returns:
             bytes.
         """
-        array = np.empty(self._size, np.uint8)
-        if self._size:
-            copy(array, self._memory, self._size, stream=self.stream if stream is None else stream)
+        memory, size = self._held
+        array = np.empty(size, np.uint8)
+        if size:
+            copy(array, memory, size, stream=memory.stream if stream is None else stream)
         return array.tobytes()
 
     def __bytes__(self) -> bytes:
@@ -232,14 +278,13 @@ class DeviceBuffer:
         Raises:
             MemoryError: the resource has no room.
         """
-        copied = DeviceBuffer(
-            self._size,
-            self.stream if stream is None else stream,
-            self.resource if resource is None else resource,
-        )
-        if copied.stream != self.stream:
-            copied.stream.wait_stream(self.stream)
-        copied.copy_from(self)
+        memory, size = self._held
+        order = memory.stream if stream is None else stream
+        copied = DeviceBuffer(size, order, self.resource if resource is None else resource)
+        if copied.stream != memory.stream:
+            copied.stream.wait_stream(memory.stream)
+        if size:
+            copy(copied.buffer, memory, size, stream=copied.stream)
         return copied
 
     def prefetch(self, location: DeviceArgument | None = None, stream: Stream | int | None = None) -> None:
@@ -249,21 +294,24 @@ class DeviceBuffer:
             location: a device, "cpu", or None for the device of the current stream.
             stream: Stream, handle as int, or None for the buffer's.
         """
-        if self._size and is_managed(self._memory):
-            order = self.stream if stream is None else stream
+        memory, size = self._held
+        if size and is_managed(memory):
+            order = memory.stream if stream is None else stream
             where = current_stream().device_index if location is None else location
-            prefetch(self._memory, where, order)
+            prefetch(memory, where, order)
 
     def free(self) -> None:
         """Gives the memory back now; size and capacity are 0 then.  Doing it again does nothing."""
-        self._memory.free()
-        self._size = 0
+        while not self._exchange(before := self._held, Held(before.memory, 0)):
+            pass
+        before.memory.free()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DeviceBuffer owns its memory; clone() it, or send to_bytes()")
 
     def __repr__(self) -> str:
-        return f"<accelrt.resources.DeviceBuffer {self._size} of {self.capacity} bytes at {self.ptr:#x}>"
+        memory, size = self._held
+        return f"<accelrt.resources.DeviceBuffer {size} of {memory.nbytes} bytes at {memory.ptr:#x}>"
 
 
 def whole_bytes(given: int, name: str) -> int:

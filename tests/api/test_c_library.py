@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from beside import on_a_thread
-from child import in_child, in_fork, in_own_process, wrap_host
-from compiled import COMPILER, SANITIZE, compile_against, compile_program, typed
+from child import in_child, in_fork, in_fresh_interpreter, in_own_process, wrap_host
+from compiled import COMPILER, SANITIZE, compile_against, compile_program, compile_source, typed
 
 import accelrt
 
 INVALID_DEVICE, INVALID_HANDLE, NOT_ALLOCATED, NOT_INITIALIZED, FORKED = 101, 400, -4, 3, -2
 NOT_SUPPORTED, INIT_FAILED = 801, -1
-OUT_OF_MEMORY, CAP_REACHED = 2, -3
+OUT_OF_MEMORY, DEINITIALIZED, CAP_REACHED = 2, 4, -3
 HANDLE, POINTER = ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 DRIVER = {"ACCELRT_DRIVER": os.environ.get("ACCELRT_DRIVER", "host")}
@@ -338,3 +338,63 @@ def test_a_project_that_compiles_the_functions_in_needs_no_library(tmp_path):
     loaded = ctypes.CDLL(str(tmp_path / "libroom.so"))
     assert hasattr(loaded, "take_and_give")
     assert not hasattr(loaded, "accelrt_allocate")
+
+
+LATE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <accelrt_static.h>
+static uintptr_t kept;
+static void late(void) {
+    char text[64] = "?";
+    uintptr_t more = 0;
+    printf("late %d", accelrt_release(0, kept) == ACCELRT_SUCCESS || kept == 0);
+    printf(" %d", accelrt_allocate(0, 4096, 0, &more));
+    accelrt_release(0, more);
+    accelrt_allocate(0, (size_t)1 << 50, 0, &more);
+    printf(" %zu", accelrt_explain_last_refusal(text, 64));
+    printf(" %zu%s\\n", accelrt_explain_refusal(0, 1, 0, text, 64), text);
+}
+int begin_late(size_t size) {
+    atexit(late);
+    return accelrt_import() || (size && accelrt_allocate(0, size, 0, &kept));
+}
+"""
+
+
+def called_late(path, size):
+    """C's atexit functions, and destructors of C++, run when there is no interpreter any more."""
+    accelrt.memory.record_history()
+    loaded = ctypes.CDLL(path)
+    loaded.begin_late.argtypes = [ctypes.c_size_t]
+    assert loaded.begin_late(size) == 0
+
+
+def test_calls_behind_the_interpreters_end(tmp_path):
+    (tmp_path / "late.c").write_text(LATE)
+    flags = ["-shared", "-fPIC", *SANITIZE, "-I", accelrt.get_include(), "-o", "late.so", "late.c", "-ldl"]
+    subprocess.run([*COMPILER, *flags], cwd=tmp_path, check=True)
+    path = str(tmp_path / "late.so")
+    assert "late 1 0 0 0\n" in in_fresh_interpreter(called_late, path, 1000, **DRIVER)
+    assert f"late 1 {DEINITIALIZED} 0 0\n" in in_fresh_interpreter(called_late, path, 0, **DRIVER)
+
+
+AGAIN = """
+#include <stdlib.h>
+void Py_InitializeEx(int);
+int PyRun_SimpleString(const char *);
+static void again(void) {
+    Py_InitializeEx(0);
+    PyRun_SimpleString("try: import accelrt\\nexcept ImportError as error: print(error)");
+}
+int begin_again(void) { return atexit(again); }
+"""
+
+
+def imported_again(path):
+    assert ctypes.CDLL(path).begin_again() == 0
+
+
+def test_a_second_interpreter_behind_the_first_ones_end_is_told_what_to_do(tmp_path):
+    path = str(compile_source(AGAIN, tmp_path, "again"))
+    assert "keep one interpreter" in in_fresh_interpreter(imported_again, path, **DRIVER)

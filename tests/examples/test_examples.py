@@ -1,5 +1,6 @@
 """Each example does what it says, on the device that the tests run on, and leaves nothing allocated."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -48,6 +49,12 @@ def test_an_example_runs(command):
     said = run(command)
     assert "0 bytes are still allocated" in said
     assert SAYS.get(command, "") in said
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_an_example_says_which_library_it_lacks():
+    with pytest.raises(AssertionError, match="not installed: torch"):
+        run("cupy_beside_torch.py")
 
 
 @pytest.mark.parametrize(

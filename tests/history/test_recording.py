@@ -2,10 +2,11 @@
 
 import gc
 import struct
+import sys
 
 import numpy
 import pytest
-from beside import Crowd
+from beside import Crowd, on_threads
 from child import in_fork, in_fresh_interpreter, in_own_process
 
 import accelrt
@@ -302,3 +303,22 @@ def test_annotations_are_in_the_snapshot():
     ]  # fmt: skip
     with pytest.raises(TypeError, match="as str"):
         memory.annotate(3)
+
+
+def beside_a_second_interpreter():
+    if sys.version_info >= (3, 13):
+        import _interpreters as interpreters
+    else:
+        import _xxsubinterpreters as interpreters
+
+    interpreters.create()  # from then on every thread counts as one that has the GIL, by PyGILState_Check()
+    memory.record_history()
+    accelrt.Buffer(1 << 20).free()
+    buffer = accelrt.Buffer(4 << 20)
+    on_threads(lambda _: [accelrt.Buffer(8 << 20).free() for _ in range(50)], range(3))
+    (segment,) = [each for each in accelrt.memory_snapshot() if each["address"] == buffer.ptr]
+    assert segment["blocks"][0]["frames"][0]["name"] == "beside_a_second_interpreter"
+
+
+def test_a_process_with_a_second_interpreter():
+    in_fresh_interpreter(beside_a_second_interpreter)

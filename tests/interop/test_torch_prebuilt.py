@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import platform
+import resource
 import runpy
 import signal
 import subprocess
@@ -150,6 +151,17 @@ def test_a_child_compares_answers():
     assert ask(answering(), crash) == "a process that asked ended with -11"
     torch_prebuilt.LIMIT = 0.2
     assert ask(answering(), library_that(signal.pause)) == "a process that asked ended with -9"
+
+
+@in_own_process
+def test_a_process_of_many_descriptors_is_asked_too():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most < 2000:
+        pytest.skip(f"a process may have {most} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2000, most))
+    while os.open(os.devnull, os.O_RDONLY) < 1024:
+        pass
+    assert torch_prebuilt.ask_child(answering(), library_that()) == ""
 
 
 def test_what_disagrees_is_told_and_another_way_is_taken(table, monkeypatch, caplog):

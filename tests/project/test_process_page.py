@@ -15,10 +15,12 @@ from accelrt.tools.cli.process_order import import_all
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 CALLS = re.compile(
-    r"\b(pthread_atfork|register_at_fork|atexit\.\w+|Py_AtExit|PyUnstable_AtExit|at_quick_exit)\("
+    r"\b(pthread_atfork|register_at_fork|atexit\.\w+|Py_AtExit|PyUnstable_AtExit|at_quick_exit"
+    r"|PyGILState_Check)\("
 )
 # What only these may call.
 ALLOWED = {
+    "core/interpreter.pxd": {"PyGILState_Check"},  # says why it does not
     "core/process.pyx": {"pthread_atfork", "register_at_fork", "atexit.register", "atexit.unregister"},
     "runtime/lifetimes.pyx": {"Py_AtExit"},  # reports what the interpreter's end did not free
 }

@@ -2,9 +2,11 @@
 
 import copy
 import pickle
+import sys
 
 import numpy as np
 import pytest
+from beside import on_threads
 
 import accelrt
 from accelrt import resources
@@ -139,3 +141,53 @@ def test_sizes_and_offsets_are_whole_numbers():
     assert (made.nbytes, made.to_bytes()) == (6, b"abcdef")
     made.resize(np.int64(4))
     assert type(made.nbytes) is int
+
+
+def test_threads_that_resize_and_write_at_once():
+    made = resources.DeviceBuffer.from_host(b"old")
+
+    def grow(_):
+        for _ in range(1500):
+            made.resize(5000)
+            made.resize(10)
+
+    def shrink(_):
+        for _ in range(3000):
+            made.shrink_to_fit()
+
+    def write(number):
+        for turn in range(1500):
+            written = bytes([number, turn % 256, number])
+            made.copy_from(written, offset=3 * number)
+            found = made.to_bytes()
+            assert found[3 * number : 3 * number + 3] == written
+            assert len(found) in (10, 5000)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        made.resize(10)
+        on_threads(lambda call: call[0](call[1]), [(grow, 0), (shrink, 0), (write, 1), (write, 2)])
+    finally:
+        sys.setswitchinterval(before)
+    assert made.capacity >= made.nbytes == 10
+
+
+def test_a_resource_that_changes_the_buffer_it_is_asked_for():
+    class Between(resources.Adaptor):
+        work = None
+
+        def take(self, nbytes, stream):
+            work, self.work = self.work, None
+            if work is not None:
+                work()
+            return super().take(nbytes, stream)
+
+    between = Between(resources.PoolResource())
+    made = resources.DeviceBuffer(10, resource=between)
+    between.work = lambda: made.resize(50)
+    made.resize(20)
+    assert (made.nbytes, made.capacity) == (20, 50)
+    between.work = made.free
+    made.resize(100)
+    assert (made.nbytes, made.capacity) == (100, 100)

@@ -116,15 +116,8 @@ ACCELRT_EXPORT void accelrt_torch_hook_release_pool(int device, struct PoolName 
 
 /* Calls that torch makes under no lock of its own release the GIL, where they have it: the thread that has a lock of
    accelrt's may be waiting for Python. */
-#if PY_VERSION_HEX >= 0x030D0000
-#define accelrt_finalizing() Py_IsFinalizing()
-#else
-#define accelrt_finalizing() _Py_IsFinalizing()
-#endif
 static void *accelrt_leave_gil(void) {
-    if (!Py_IsInitialized() || accelrt_finalizing()) return NULL;
-    if (PyGILState_GetThisThreadState() == NULL || !PyGILState_Check()) return NULL;
-    return PyEval_SaveThread();
+    return accelrt_interpreter_is_gone() || !accelrt_holds_gil() ? NULL : PyEval_SaveThread(); /* core/interpreter.pxd */
 }
 static void accelrt_enter_gil(void *state) {
     if (state != NULL) PyEval_RestoreThread((PyThreadState *)state);

@@ -42,7 +42,7 @@ from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport Counter, STATS, Stats
 from accelrt.allocator.types cimport LIVE, PENDING, PLAIN, Block, Pool
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.interpreter cimport interpreter_is_gone, PyGILState_Check
+from accelrt.core.interpreter cimport holds_gil, interpreter_is_gone
 from accelrt.core.locks cimport (
     add_count, load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
@@ -333,7 +333,7 @@ cdef int hook_alloc(size_t size, int device, void* stream, uintptr_t* out_addres
 cdef void take_stack_here(int device, int level) noexcept nogil:
     # torch has released the GIL; its own recorder takes it again in the same places.  Threads of C++ alone have no frames.
     cdef void* state = PyGILState_GetThisThreadState()
-    if state != NULL and not PyGILState_Check():
+    if state != NULL and not holds_gil() and not interpreter_is_gone():
         PyEval_RestoreThread(state)
         take_stack_of(device, level)
         PyEval_SaveThread()

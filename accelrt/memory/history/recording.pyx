@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_reserve
 from accelrt.core.integers cimport exact_int
-from accelrt.core.interpreter cimport PyGILState_Check
+from accelrt.core.interpreter cimport holds_gil
 from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_HISTORY, at_fork
 from accelrt.core.process import call_at_fork
@@ -482,7 +482,7 @@ cdef uint32_t take_stack_of_thread(const char* entry, uint32_t before) noexcept 
     cdef KeptStack* stack
     cdef uint64_t key
     cdef uint32_t count
-    if before and not PyGILState_Check():
+    if before and not holds_gil():
         return before
     count = walk_stack(entry, frames)
     if count == 0:

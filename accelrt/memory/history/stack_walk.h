@@ -79,7 +79,7 @@ static uint32_t walk_stack(const char *entry, StackFrame *frames) {
         for (int i = 2; i < found; i++) /* without this function and its caller */
             frames[count++] = (StackFrame){addresses[i], 0, C_FRAME};
     }
-    if (PyGILState_Check()) {
+    if (accelrt_holds_gil()) { /* core/interpreter.pxd */
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace); /* a destructor may be freeing while an exception is under way */
         count = walk_python(frames, count);
