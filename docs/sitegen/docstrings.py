@@ -27,7 +27,8 @@ CODE = re.compile(
     )""",
     re.X,
 )
-PAGE = re.compile(r"docs/((?:guide|reference)/[\w\\]+\.md)")  # of the site; underscores are escaped there
+# A page, to which docs/reference/api links; its underscores are escaped by then.
+PAGE = re.compile(r"docs/((?:guide|reference)/[\w\\]+\.md)")
 NO_CODE = {"i.e", "e.g", "NumPy", "CuPy", "PyTorch", "KiB", "MiB", "GiB", "TiB"}
 
 
@@ -53,7 +54,7 @@ def inline(text: str) -> str:
         parts += [escape(text[end : match.start()]), word if word.startswith("`") else f"`{word}`"]
         end = match.end()
     marked = "".join([*parts, escape(text[end:])])
-    return PAGE.sub(lambda match: f"[](/{match[1].replace(chr(92), '')})", marked)
+    return PAGE.sub(lambda match: f"[](../../{match[1].replace(chr(92), '')})", marked)
 
 
 def escape(text: str) -> str:
