@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
         "installed: start Python in another directory, or compile this one with 'python -m pip install -e .'"
     ) from None
 
-import importlib
 import os as _os
 import sys as _sys
 
@@ -37,7 +36,7 @@ _modules = {*names.MODULES.split(), *names.UNLISTED.split()}
 def _import_now() -> list[str]:
     here, now = globals(), names.module_of(names.NOW)
     for name, module in now.items():
-        here[name] = getattr(importlib.import_module(f"accelrt.{module}"), name)
+        here[name] = getattr(names.module_named(f"accelrt.{module}"), name)
     return sorted([*now, *_later, *names.MODULES.split()])
 
 
@@ -85,6 +84,6 @@ def _conversion() -> object:
 
 _imported_in = _os.getpid()
 lazy.when_opened(_start_what_is_asked_for)
-importlib.import_module("accelrt.memory.caching").ask_processes(_processes_of)
-importlib.import_module("accelrt.arrays.array").provide_later(_sharing, _conversion)
+names.module_named("accelrt.memory.caching").ask_processes(_processes_of)
+names.module_named("accelrt.arrays.array").provide_later(_sharing, _conversion)
 _stop_counting_functions()

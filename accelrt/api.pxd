@@ -103,7 +103,7 @@ cdef int kernel_launch(int device, uintptr_t stream, uintptr_t function, unsigne
                        unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
                        unsigned int shared_bytes, void** arguments) noexcept nogil
 # What a kernel of the host device is told of the block that it is called for, void (*)(const KernelBlock*, void**)
-# (accelrt/kernels/DESIGN.md).
+# (docs/guide/kernels.md).
 cdef struct KernelBlock:
     unsigned int[3] grid       # blocks in the grid: x, y, z
     unsigned int[3] block      # threads in a block

@@ -4,10 +4,7 @@ Nothing else of accelrt reads one of these from the environment.  A value that i
 that names the variable, the value and what is allowed; an empty one counts as not set.
 """
 
-from __future__ import annotations
-
 import os
-import warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ class Variable:
 
     __slots__ = ("default", "meaning", "name", "read")
 
-    def __init__(self, name: str, default: str, read: Callable[[str, str], Any], meaning: str) -> None:
+    def __init__(self, name: str, default: str, read: "Callable[[str, str], Any]", meaning: str) -> None:
         self.name: str = name
         self.default: str = default
         self.read: Callable[[str, str], Any] = read
@@ -54,7 +51,7 @@ def text(name: str) -> str:
     return os.environ.get(VARIABLES[name].name) or ""
 
 
-def value(name: str) -> Any:
+def value(name: str) -> "Any":
     """Returns what a variable of the table says, or its default.
 
     Raises:
@@ -85,6 +82,8 @@ def warn_of_unknown() -> None:
     if _warned:
         return
     _warned = True
+    import warnings  # late: it takes long
+
     for name, nearest in unknown():
         advice = f"; {nearest} is" if nearest else "; `accelrt info` lists those that are"
         warnings.warn(
@@ -96,7 +95,7 @@ def refusal(name: str, value: str, allowed: str) -> ValueError:
     return ValueError(f"{name}={value!r} is not known; it may be {allowed}")
 
 
-def one_of(*words: str) -> Callable[[str, str], str]:
+def one_of(*words: str) -> "Callable[[str, str], str]":
     def read(name: str, value: str) -> str:
         if value not in words:
             raise refusal(name, value, ", ".join(words))
@@ -133,7 +132,7 @@ def is_number(digits: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) <= 20
 
 
-def number_to(highest: int) -> Callable[[str, str], int]:
+def number_to(highest: int) -> "Callable[[str, str], int]":
     def read(name: str, value: str) -> int:
         digits = value.strip()
         if not (is_number(digits) and int(digits) <= highest):
@@ -218,7 +217,7 @@ def as_it_is(name: str, value: str) -> str:
 
 
 # Name: default, how it is read, meaning.
-ROWS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
+ROWS: "dict[str, tuple[str, Callable[[str, str], Any], str]]" = {
     "ACCELRT_DRIVER": ("auto", one_of("auto", *DRIVERS), "the driver: auto, which is cuda; cuda; or host"),
     "ACCELRT_HOST_DEVICES": (
         "2",

@@ -7,17 +7,16 @@ same mistake the exception is of that kind too: programs written for torch catch
 Each keeps its text alone in args and the rest in attributes, which is what a pickle of it holds.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_describe: Callable[[int], tuple[str, str]] | None = None  # set by accelrt.status: a code's name and sentence
+# A code's name and sentence; accelrt.status sets it.
+_describe: "Callable[[int], tuple[str, str]] | None" = None
 
 
-def describe_codes(function: Callable[[int], tuple[str, str]]) -> None:
+def describe_codes(function: "Callable[[int], tuple[str, str]]") -> None:
     """Sets what answers a status code's name and a sentence for it."""
     global _describe
     _describe = function
@@ -140,15 +139,15 @@ class OutOfMemoryError(CudaError, MemoryError):
     stitched: int | None = None
     sleeping: int | None = None
     managed: int | None = None
-    by_pool: list[dict[str, Any]] | None = None
-    by_stream: list[dict[str, Any]] | None = None
+    by_pool: "list[dict[str, Any]] | None" = None
+    by_stream: "list[dict[str, Any]] | None" = None
     by_tag: dict[str, int] | None = None
-    stacks: list[tuple[list[dict[str, Any]], int, int]] | None = None
-    pending_events: list[dict[str, Any]] | None = None
+    stacks: "list[tuple[list[dict[str, Any]], int, int]] | None" = None
+    pending_events: "list[dict[str, Any]] | None" = None
     used_by_others: int | None = None
-    processes: list[dict[str, Any]] | None = None
+    processes: "list[dict[str, Any]] | None" = None
     settings: str | None = None
-    state: dict[str, Any] | None = None
+    state: "dict[str, Any] | None" = None
 
 
 class CaptureError(CudaError):
@@ -232,7 +231,7 @@ class RaceError(RuntimeError):
         report: accelrt.sanitizer's Report, with both accesses; None in another process.
     """
 
-    def __init__(self, message: str, report: Any = None) -> None:
+    def __init__(self, message: str, report: "Any" = None) -> None:
         super().__init__(message)
         self.report = report
 
@@ -355,7 +354,7 @@ class LeakError(AssertionError):
     def __init__(
         self,
         message: str,
-        blocks: list[dict[str, Any]] | None = None,
+        blocks: "list[dict[str, Any]] | None" = None,
         handles: dict[str, int] | None = None,
         misuses: dict[str, int] | None = None,
     ) -> None:

@@ -1,9 +1,7 @@
 """Buffer, PinnedBuffer and Array: owners of memory, and what has a shape, a type and strides in it."""
 cimport cython
-import numbers
 import operator
 import sys
-import threading
 from cpython.buffer cimport (
     PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
@@ -17,7 +15,7 @@ from libc.string cimport memcpy
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, use_pinned_on
 from accelrt.allocator.pool cimport use_across
-from accelrt.core.integers cimport checked_address_int
+from accelrt.core.integers cimport checked_address_int, is_integer
 from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.devices.device cimport device_at, ordinal_of
 from accelrt.driver.registry import driver_name
@@ -562,22 +560,19 @@ def provide_later(sharing_function: Callable[[], ModuleType], conversion_functio
 def feeds_queue() -> bool:
     """Tells whether the calling thread feeds a multiprocessing.Queue: it has no caller to raise to, and who gets from the
     Queue would wait for ever, so that what cannot be shared is pickled as an error (accelrt.sharing.handles)."""
-    return "multiprocessing.queues" in sys.modules and threading.current_thread().name == "QueueFeederThread"
+    if "multiprocessing.queues" not in sys.modules:
+        return False
+    return sys.modules["threading"].current_thread().name == "QueueFeederThread"
 
 
 # --- page-locked memory that is not handed out as a PinnedBuffer: arrays, and the user's own memory ------------
-
-cdef bint is_address(object memory) except -1:
-    # An int, NumPy's too.
-    return isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool)
-
 
 cdef uintptr_t address_of(object memory, str name) except? 0:
     cdef Py_buffer view
     cdef uintptr_t address
     if isinstance(memory, PinnedBuffer):
         return (<PinnedBuffer>memory).ptr
-    if is_address(memory):
+    if is_integer(memory):
         return checked_address_int(memory, name)
     if not PyObject_CheckBuffer(memory):
         raise TypeError(f"{name} is of type {type(memory).__name__}; pass a PinnedBuffer, an array on one, or an address")

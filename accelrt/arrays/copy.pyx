@@ -1,6 +1,5 @@
 """Copies and fills: what their sides are, copies of bytes, and copies of elements that lie apart."""
 cimport cython
-import numbers
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -18,7 +17,7 @@ from accelrt.arrays.array cimport (
     address_in, allocate_array, Array, base_of, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array,
     MAX_NDIM, new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
 )
-from accelrt.core.integers cimport checked_address_int, checked_int, exact_int
+from accelrt.core.integers cimport checked_address_int, checked_int, exact_int, is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport begin_wait, end_wait, go_relaxed, is_main_thread, restore_mode
@@ -922,7 +921,7 @@ cdef int read_memory(object memory, uintptr_t* out_address, size_t* out_size) ex
     if isinstance(memory, (Buffer, PinnedBuffer, Array)):
         read_operand(&side, memory, "memory", False)
         out_address[0], out_size[0] = side.address, side.nbytes
-    elif isinstance(memory, (int, numbers.Integral)) and not isinstance(memory, bool):
+    elif is_integer(memory):
         out_address[0] = checked_address_int(memory, "memory")
         return 0
     elif hasattr(memory, "__cuda_array_interface__"):

@@ -1075,7 +1075,7 @@ cdef int read_object(Operand* side, object source, str name, bint writable, list
         views.append(read_operand(side, source, name, writable))
     if not side.ordered and not is_asynchronous(side):
         raise ValueError(f"{name} is host memory that is not page-locked, which is not copied in a batch; use page-locked "
-                         "memory (empty_pinned, register_host), or copy() for each")
+                         "memory (pinned_empty, register_host), or copy() for each")
     return 0
 
 
@@ -1200,7 +1200,7 @@ cdef int find_all(Batch* batch, Stream worker) except -1:
         raise ValueError(f"{where}, which is memory of the allocator that is not allocated: it was freed")
     if code == NOT_LOCKED:
         raise ValueError(f"{where}, which is host memory that is not page-locked, or no memory; use page-locked memory "
-                         "(empty_pinned, register_host)")
+                         "(pinned_empty, register_host)")
     return raise_status(code, "copy_many", ("address", address, "size", batch.sizes[index]))
 
 

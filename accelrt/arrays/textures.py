@@ -10,6 +10,7 @@ Shapes are in the order of arrays here, the last axis the innermost; NVIDIA's fu
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Self
 
+    import numpy as np
     from numpy.typing import DTypeLike
 
     from accelrt.annotations import DeviceArgument
@@ -177,13 +179,13 @@ class CUDAArray(HandledMemory):
         return array
 
     def _say(self, lengths: tuple[int, ...], dtype: Any, channels: int, flags: int) -> None:
-        self.shape, self.dtype, self.channels = lengths, dtype, channels
-        self.layered, self.cubemap, self.surface = (
-            bool(flags & flag) for flag in (LAYERED, CUBEMAP, SURFACE)
-        )
-        self.nbytes = dtype.itemsize * channels
-        for length in lengths:
-            self.nbytes *= length
+        self.shape: tuple[int, ...] = lengths
+        self.dtype: np.dtype[Any] = dtype
+        self.channels: int = channels
+        self.layered: bool = bool(flags & LAYERED)
+        self.cubemap: bool = bool(flags & CUBEMAP)
+        self.surface: bool = bool(flags & SURFACE)
+        self.nbytes: int = dtype.itemsize * channels * math.prod(lengths)
 
     def copy_from(
         self,
@@ -377,7 +379,7 @@ class TextureObject(HandledMemory):
         # A GPU reads one axis as a row between two of the border, and would filter these in.
         modes[axes:] = [ADDRESS_MODES["clamp"]] * (3 - axes)
         sampling = SAMPLING.pack(*modes, chosen, flags, max_anisotropy, 0, 0.0, 0.0, 0.0, *border)
-        self.description = f"{filter_mode}, {address_mode}, {read_mode}"
+        self.description: str = f"{filter_mode}, {address_mode}, {read_mode}"
         make(self, TEXTURE, source, resource, sampling)
 
     def __repr__(self) -> str:

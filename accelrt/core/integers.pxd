@@ -2,6 +2,25 @@
 # with an int of which no subclass decides what is less.
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index, PyNumber_Long
+from cpython.ref cimport Py_DECREF, PyObject
+
+
+cdef extern from "Python.h":
+    PyObject* PyImport_GetModule(object name) except? NULL  # a new reference; NULL where it is not imported
+
+
+cdef inline bint is_integer(object value) except -1:
+    # An int, NumPy's too; but no other object with __index__, as a device is.  Importing numbers takes long, and nothing
+    # is a numbers.Integral before somebody does.
+    cdef PyObject* found
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    found = PyImport_GetModule("numbers")
+    if found is NULL:
+        return False
+    numbers = <object>found
+    Py_DECREF(numbers)
+    return isinstance(value, numbers.Integral)
 
 
 cdef inline object exact_int(object value, str name, str wanted):

@@ -4,6 +4,12 @@ Imports, `dir()`, star imports and what is imported later come from here, and se
 that type checkers read (accelrt/__init__.pyi, accelrt/memory/__init__.pyi).
 """
 
+import sys
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from types import ModuleType
+
 # Imported with accelrt, in this order.
 NOW = {
     "arrays.array": "Array Buffer PinnedBuffer",
@@ -160,3 +166,9 @@ for _module, _names in (*NOW.items(), *LATER.items()):
 def module_of(table: dict[str, str]) -> dict[str, str]:
     """Name -> module of each name of a table."""
     return {name: module for module, names in table.items() for name in names.split()}
+
+
+def module_named(name: str) -> "ModuleType":
+    """Returns a module, imported if need be; importlib does the same, and takes long to import itself."""
+    __import__(name)
+    return sys.modules[name]

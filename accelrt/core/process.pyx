@@ -9,7 +9,6 @@ import atexit
 import os
 import sys
 import threading  # whose own part in a child comes before ours
-import warnings
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
@@ -628,6 +627,8 @@ cdef int warn() except -1:
     is_watching = False
     for name, was, value in zip(names, values_at_init, values, strict=True):
         if was != value:
+            import warnings
+
             warnings.warn(
                 f"{name} is now {shown(value)}, but was {shown(was)} when accelrt initialised; the change has no "
                 "effect in this process: set it before the first use of a device", RuntimeWarning, stacklevel=2)

@@ -3,8 +3,6 @@
 Drivers offer their table when their module is imported; init picks one and activates it.  Nothing
 here opens a driver library.
 """
-import importlib
-
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.string cimport memset
 from libc.stdint cimport uint64_t, uintptr_t
@@ -62,7 +60,7 @@ cdef void offer_over(str name, Table* table, Table** wrapped):
 cdef Table* table_named(str name) except NULL:
     if name not in DRIVERS:
         raise ValueError(f"driver {name!r} is not known; the drivers are {', '.join(DRIVERS)}")
-    importlib.import_module(DRIVERS[name])
+    __import__(DRIVERS[name])
     cdef Table* table = <Table*><uintptr_t>offered[name]
     if table.version != TABLE_VERSION or table.size != sizeof(Table):
         raise ImportError(

@@ -1,6 +1,5 @@
 """Graphs: work that is captured from streams once and replayed in one call; and the contexts that capture."""
 cimport cython
-import warnings
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from libc.stdint cimport UINTPTR_MAX, uint64_t, uintptr_t
@@ -376,6 +375,8 @@ cdef class CUDAGraph:
                 raise
         drain()
         if self.node_count == 0:
+            import warnings
+
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
         if PyList_GET_SIZE(self.capture_hooks):
             self.finish_hooked()

@@ -1,7 +1,5 @@
 """Hooks: functions that others have called around what an object does."""
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +19,7 @@ class RemovableHandle:
         "place": "list of RemovableHandle, where it is registered.",
     }
 
-    def __init__(self, place: list[RemovableHandle], hook: Callable[..., object], before: bool) -> None:
+    def __init__(self, place: "list[RemovableHandle]", hook: "Callable[..., object]", before: bool) -> None:
         self.place: list[RemovableHandle] = place
         self.hook: Callable[..., object] = hook
         self.before: bool = before
@@ -36,14 +34,14 @@ class RemovableHandle:
             "a RemovableHandle cannot be pickled or copied: it is one registration; register the hook again"
         )
 
-    def __enter__(self) -> RemovableHandle:
+    def __enter__(self) -> "RemovableHandle":
         return self
 
     def __exit__(self, *error: object) -> None:
         self.remove()
 
 
-def add_hook(place: list[RemovableHandle], hook: Callable[..., object], before: bool) -> RemovableHandle:
+def add_hook(place: list[RemovableHandle], hook: "Callable[..., object]", before: bool) -> RemovableHandle:
     """Appends a hook to a list of them; TypeError where it cannot be called."""
     if not callable(hook):
         raise TypeError(f"hook is {hook!r}, which cannot be called; pass a function that takes the CUDAGraph")

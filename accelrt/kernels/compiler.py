@@ -110,7 +110,7 @@ def compile(
     """Compiles CUDA C++ and loads it onto a device.
 
     NVRTC compiles for a GPU, the system's C++ compiler for the host device, where the threads of a block run
-    in turn (accelrt/kernels/DESIGN.md says what they may use).
+    in turn (docs/guide/host_and_gpu.md says what they lack).
 
         module = accelrt.compile(source, name_expressions=["scale<float>"])
         scale = module.function("scale<float>")

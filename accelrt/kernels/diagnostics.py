@@ -64,7 +64,7 @@ def no_kernel_text(on_gpu: bool, name: str) -> str:
     return (
         'the module has no kernel of that name; declare one in CUDA C extern "C", or compile it with the '
         f"name as a name expression; one in C is exported beside its {name}_parameters "
-        "(accelrt/kernels/DESIGN.md)"
+        "(docs/guide/kernels.md, the host ABI)"
     )
 
 

@@ -32,7 +32,6 @@ from accelrt.driver.registry import driver_name
 cimport accelrt.driver.registry as registry
 from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC, NODE_KERNEL, NodeParams
 from accelrt.driver.table cimport LOG_BYTES
-from accelrt.kernels.attributes import KernelAttributes
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport (
     AccessDescriptor, MODULE, OTHER_HOST, any_capture, dispose, drain, keep_side, keep_until_passed, Record, record_on,
@@ -981,7 +980,8 @@ cdef class Kernel:
     def attributes(self) -> KernelAttributes:
         """The figures that the compiler gave the kernel, as KernelAttributes (cuFuncGetAttribute)."""
         self.require_made()
-        return KernelAttributes(*[ask_attribute(self, number) for number in range(len(KernelAttributes._fields))])
+        made = init.later("accelrt.kernels.attributes").KernelAttributes
+        return made(*[ask_attribute(self, number) for number in range(len(made._fields))])
 
     def occupancy(self, block: _Size, shared: int = 0) -> int:
         """Returns how many blocks a multiprocessor holds at a time (cuOccupancyMaxActiveBlocksPerMultiprocessor).
@@ -1233,7 +1233,7 @@ cdef class Module:
 
     Arguments:
         image: str or os.PathLike, a file; or bytes; or what compile_image returns.  On a GPU it is PTX, a cubin or a
-            fatbin; on the host device a shared object (accelrt/kernels/DESIGN.md says what it exports).
+            fatbin; on the host device a shared object (docs/guide/kernels.md says what it exports).
         device: int, "cuda:1", an object with an index; None is the current device.
     Raises:
         CudaError: the driver cannot load it.
@@ -1397,7 +1397,7 @@ def host_kernel(
 
     Arguments:
         function: void (*)(const accelrt_block *where, void **arguments), called once for each block (the declaration is
-            in accelrt/kernels/DESIGN.md): an address as int, a function of ctypes or cffi, numba's cfunc, or a capsule
+            in docs/guide/kernels.md): an address as int, a function of ctypes or cffi, numba's cfunc, or a capsule
             of a Cython module's __pyx_capi__.  It is kept alive as long as a launch or a graph needs it.  One whose types
             say that it takes the signature's parameters instead is called with their values, once for each block, too.
             An address tells no types: it has to be of a function that takes a block.

@@ -25,8 +25,6 @@ A public name is found in its module when it is asked for.  DESIGN.md says how a
 together with the allocator's own pages.
 """
 
-import importlib
-
 from accelrt.core import names
 
 _modules = names.module_of(names.MEMORY)
@@ -42,4 +40,4 @@ def __getattr__(name: str) -> object:
     module = _modules.get(name) or _underscored.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"accelrt.{module}"), name)
+    return getattr(names.module_named(f"accelrt.{module}"), name)

@@ -1,6 +1,5 @@
 """The allocator as Python sees it: torch.cuda.memory's names for addresses and statistics."""
 cimport cython
-import numbers
 import sys
 from cpython.exc cimport PyErr_Clear, PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.long cimport PyLong_CheckExact
@@ -615,11 +614,13 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceArgument | No
     Raises:
         TypeError, ValueError: fraction is no number, or out of its range.
     """
+    from numbers import Real
+
     cdef int ordinal = ordinal_of(device)
     cdef size_t total = 0, limit
     cdef double share
     cdef int code
-    if isinstance(fraction, bool) or not isinstance(fraction, numbers.Real):
+    if isinstance(fraction, bool) or not isinstance(fraction, Real):
         raise TypeError(f"fraction is {fraction!r} of type {type(fraction).__name__}; pass a float from 0 to 1")
     try:
         share = float(fraction)
@@ -1406,7 +1407,7 @@ def audited_hits(device: DeviceArgument | None = None) -> tuple[int, int]:
 
 
 def audit(device: DeviceArgument | None = None) -> None:
-    """Walks every identity of the allocator (accelrt/allocator/DESIGN.md).
+    """Checks that the allocator's figures and lists agree with its blocks.
 
     Arguments:
         device: as in memory_stats, but None means all devices.

@@ -465,7 +465,7 @@ def reset_accumulated_host_memory_stats() -> None:
 
 
 def host_audit() -> None:
-    """Walks every identity of the page-locked memory (accelrt/memory/DESIGN.md).
+    """Checks that the figures and lists of the page-locked memory agree with its blocks.
 
     Raises:
         AssertionError: one is violated; the text says which.

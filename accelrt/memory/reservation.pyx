@@ -1076,7 +1076,7 @@ cdef class Reservation:
         if pool is None:
             return 0
         if self.views:
-            raise BufferError(f"{self.views} Buffers on the Reservation are alive; drop them, and what is made of them, "
+            raise BufferError(f"{self.views} Buffers or Arrays on the Reservation are alive; drop them, and views of them, "
                               "first")
         self.pool = None  # nobody makes a Buffer on it meanwhile
         try:

@@ -1,7 +1,5 @@
 """The door for uses of memory, with the race detector's hooks."""
 cimport cython
-import numbers
-import warnings
 from cpython.buffer cimport PyBUF_READ
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -10,6 +8,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
+from accelrt.core.integers cimport is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport begin_turn, end_turn
 from accelrt.core.process cimport FORK_USES, at_fork
@@ -45,6 +44,8 @@ cdef int before_wait_slow(str call) except -1:
     text = f"called a synchronizing operation: {call} waits for the device (sync debug mode {SYNC_MODES[sync_mode]!r})"
     if sync_mode == 2:
         raise SyncDebugError(text + "; do without it, or call set_sync_debug_mode('default')")
+    import warnings
+
     warnings.warn(text, SyncDebugWarning, stacklevel=1)
     return 0
 
@@ -63,7 +64,7 @@ def set_sync_debug_mode(debug_mode: int | Literal["default", "warn", "error"]) -
     allocation waits for before it gives up, and destructors, are not among them.
     """
     global sync_mode
-    if isinstance(debug_mode, numbers.Integral) and not isinstance(debug_mode, bool):
+    if is_integer(debug_mode):
         debug_mode = int(debug_mode)
     if isinstance(debug_mode, bool) or not isinstance(debug_mode, (int, str)):
         raise ArgumentTypeError(f"debug_mode is {debug_mode!r} of type {type(debug_mode).__name__}; pass 0, 1, 2 or a name")

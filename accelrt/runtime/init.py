@@ -1,13 +1,10 @@
 """Initialisation at first use: once a process, by whichever thread comes first, never on import."""
 
-from __future__ import annotations
-
-import importlib
 import os
 from _thread import RLock, get_ident
 
 from accelrt import env
-from accelrt.core import process
+from accelrt.core import names, process
 from accelrt.driver import registry
 from accelrt.errors import DeferredCudaCallError, DriverNotFoundError, ForkedError, describe_codes
 from accelrt.status import FORK_TEXT, describe, name_of, text_of
@@ -26,10 +23,10 @@ if TYPE_CHECKING:
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = RLock()
-_imported: dict[str, Any] = {}
-_queued: list[tuple[Callable[[], object], str]] = []
-_seeds: list[tuple[Callable[[], object], str, str]] = []  # run before those; the third is the kind
-_when_opened: list[Callable[[], object]] = []
+_imported: "dict[str, Any]" = {}
+_queued: "list[tuple[Callable[[], object], str]]" = []
+_seeds: "list[tuple[Callable[[], object], str, str]]" = []  # run before those; the third is the kind
+_when_opened: "list[Callable[[], object]]" = []
 _opened: str | None = None  # the driver, also in a child of a fork, which cannot use it
 _initialized_pid: int | None = None
 _initializing_thread: int | None = None
@@ -75,7 +72,7 @@ def count_unopened() -> int:
     return int(later("accelrt.devices.discovery").count())
 
 
-def later(name: str) -> Any:
+def later(name: str) -> "Any":
     """A module of ours that few programs need, imported at its first use.
 
     A fork waits until it is there: a child of a fork in the middle of an import would wait for ever for the
@@ -84,7 +81,7 @@ def later(name: str) -> Any:
     module = _imported.get(name)
     if module is None:
         with _lock:
-            module = _imported[name] = importlib.import_module(name)
+            module = _imported[name] = names.module_named(name)
             process.stop_counting_functions()
     return module
 
@@ -180,7 +177,7 @@ def open_driver(name: str) -> None:
         later("accelrt.devices.versions").warn_of_what_is_old()
 
 
-def when_opened(call: Callable[[], object]) -> None:
+def when_opened(call: "Callable[[], object]") -> None:
     """Has a function of a package above this one called each time that a driver was opened."""
     _when_opened.append(call)
 
@@ -209,7 +206,7 @@ def run_queued() -> None:
 
 
 def lazy_call(
-    call: Callable[[], object], *, seed: bool = False, seed_all: bool = False, state: bool = False
+    call: "Callable[[], object]", *, seed: bool = False, seed_all: bool = False, state: bool = False
 ) -> None:
     """Runs a function as soon as accelrt is initialised: now, or at first use.
 

@@ -25,7 +25,7 @@ cdef class Record:            # of one capture, while it is under way
     cdef uint64_t[2] pool     # the private pool that it allocates from; 0, 0 for what is no capture's
     cdef set pools            # of (ordinal, id) of the private pools that kept has a PoolUse of; or None
     cdef Record outer         # of the graph that this capture is a body of, whose sources count; or None
-    cdef object breakage      # a Breakage, once it is known to be broken
+    cdef tuple breakage       # once it is broken: the error's text, the row, "file:line", and the function and thread there
     cdef public object random  # where its random numbers begin (accelrt.random); None of other libraries' graphs
 
     cdef bint find_breakage(self) noexcept

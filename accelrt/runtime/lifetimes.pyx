@@ -2,7 +2,6 @@
 driver streams and events return to.  Reports what is alive still at the end of the process."""
 cimport cython
 import sys
-from collections import namedtuple
 from cpython.exc cimport PyErr_SetObject, PyErr_WriteUnraisable
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -52,9 +51,6 @@ from accelrt.runtime.init import later
 cdef list captures = []    # Records, the newest last: there are few
 cdef Record latest = None  # that began and is not over; in turn
 cdef int latest_lock = 0
-
-# What broke a capture: the error's text, the row that answered it, "file:line", and the function and thread there.
-Breakage = namedtuple("Breakage", "text call place scene")
 
 
 # stub: class Side:
@@ -286,10 +282,9 @@ cdef tuple place_of_caller():
 
 
 cdef object cause_of(Record record):
-    breakage = record.breakage
+    text, call, place, scene = record.breakage
     return errors.CaptureError(
-        f"{breakage.text}; this broke the capture, at {breakage.place}, {breakage.scene}", CAPTURE_INVALID,
-        "STREAM_CAPTURE_INVALIDATED", breakage.call,
+        f"{text}; this broke the capture, at {place}, {scene}", CAPTURE_INVALID, "STREAM_CAPTURE_INVALIDATED", call,
     )
 
 
@@ -301,7 +296,7 @@ def note_error(error: BaseException) -> None:
         tell_loss(error)
     for record in list(captures):
         if record.breakage is None and record.find_breakage():
-            record.breakage = Breakage(str(error), error.call, *place_of_caller())
+            record.breakage = (str(error), error.call, *place_of_caller())
         elif record.breakage is not None and error.code == CAPTURE_INVALID and error.__cause__ is None:
             explain(error, record)
 
@@ -318,8 +313,7 @@ cdef int tell_loss(object error) except -1:
 
 cdef int explain(object error, Record record) except -1:
     error.__cause__ = cause_of(record)
-    error.broken_by = record.breakage.call
-    error.broken_at = record.breakage.place
+    _, error.broken_by, error.broken_at, _ = record.breakage
     return 0
 
 
@@ -343,11 +337,11 @@ cdef int raise_unbegun(int code, str call, object stream, int mode) except -1:
 
 
 cdef int raise_broken(Record record, int code, str call, tuple arguments) except -1:
-    breakage = record.breakage
     error = status_error(code, call, arguments)
-    if breakage is None or not isinstance(error, errors.CaptureError):
+    if record.breakage is None or not isinstance(error, errors.CaptureError):
         raise error
-    error.args = (f"{error}; the call that broke it was {breakage.call} at {breakage.place}, {breakage.scene}",)
+    _, broken_by, place, scene = record.breakage
+    error.args = (f"{error}; the call that broke it was {broken_by} at {place}, {scene}",)
     explain(error, record)
     raise error
 

@@ -6,8 +6,6 @@ It watches the copies, fills and replays that accelrt puts into streams, what us
 events, waits, synchronisation, and what the caches hand out and have back.  Off, it costs a branch in each.
 """
 
-from __future__ import annotations
-
 from accelrt import env
 from accelrt.arrays.copy import use
 from accelrt.runtime.access import capture_of, fingerprint, is_blocking, is_watching, start, stop, watching
@@ -43,7 +41,7 @@ def is_enabled() -> bool:
     return is_watching()
 
 
-def reports() -> list[Report]:
+def reports() -> "list[Report]":
     """Returns the races found so far, in the order of their second accesses; when it warns, each once a line.
 
     Returns:

@@ -1,13 +1,12 @@
 """Streams, events, and which stream is current on each thread."""
 cimport cython
-import numbers
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
 from accelrt.allocator.pool cimport MAX_DEVICES, knows_stream, stream_waits
-from accelrt.core.integers cimport exact_int
+from accelrt.core.integers cimport exact_int, is_integer
 from accelrt.core.locks cimport add_in_turn, number_in_turn
 from accelrt.core.process cimport FORK_STREAMS, at_fork
 from accelrt.devices.device cimport (
@@ -52,7 +51,7 @@ cdef Stream default_of(int ordinal, uintptr_t handle):
 
 cdef Stream other_stream(object stream, int ordinal):
     cdef uintptr_t handle
-    if is_handle(stream):
+    if is_integer(stream):
         handle = handle_of(stream, "stream")
         return wrap(handle, judge_handle(handle, ordinal, "stream"), None)
     if hasattr(stream, "__cuda_stream__"):
@@ -77,11 +76,6 @@ cdef Stream stream_of_attributes(object stream, int ordinal):
     return wrap(handle, judge_handle(handle, ordinal, f"{kind}.{name}"), stream)
 
 
-cdef bint is_handle(object stream) except -1:
-    # An int, NumPy's too; but no other object with __index__, as a device is.
-    return (isinstance(stream, int) or isinstance(stream, numbers.Integral)) and not isinstance(stream, bool)
-
-
 cdef uintptr_t handle_of(object handle, str name) except? 0:
     # Of an int: TypeError, ValueError.
     cdef object number = exact_int(handle, name, "the stream's handle as an int")
@@ -96,7 +90,7 @@ cdef uintptr_t handle_from_protocol(object stream) except? 0:
     if not callable(method):
         raise TypeError(f"{kind}.__cuda_stream__ is {method!r}; it has to be a method that returns (0, handle)")
     answer = method()
-    if not isinstance(answer, tuple) or len(answer) != 2 or not all([is_handle(part) for part in answer]):
+    if not isinstance(answer, tuple) or len(answer) != 2 or not all([is_integer(part) for part in answer]):
         raise TypeError(f"{kind}.__cuda_stream__() returned {answer!r}; it has to be a tuple of two ints, (0, handle)")
     version = exact_int(answer[0], "version", "an int")
     if version != 0:

@@ -27,6 +27,8 @@ CODE = re.compile(
     )""",
     re.X,
 )
+# A page, to which docs/reference/api links; its underscores are escaped by then.
+PAGE = re.compile(r"docs/((?:guide|reference)/[\w\\]+\.md)")
 NO_CODE = {"i.e", "e.g", "NumPy", "CuPy", "PyTorch", "KiB", "MiB", "GiB", "TiB"}
 
 
@@ -43,7 +45,7 @@ def first_sentence(doc: str | None) -> str:
 
 
 def inline(text: str) -> str:
-    """Text with what is code marked as code, and nothing else that Markdown would read."""
+    """Text whose code is marked and whose pages of the site are links; nothing else of it is Markdown."""
     parts, end = [], 0
     for match in CODE.finditer(text):
         word = match[0]
@@ -51,7 +53,8 @@ def inline(text: str) -> str:
             continue
         parts += [escape(text[end : match.start()]), word if word.startswith("`") else f"`{word}`"]
         end = match.end()
-    return "".join([*parts, escape(text[end:])])
+    marked = "".join([*parts, escape(text[end:])])
+    return PAGE.sub(lambda match: f"[](../../{match[1].replace(chr(92), '')})", marked)
 
 
 def escape(text: str) -> str:

@@ -175,6 +175,7 @@ def commands() -> str:
         words = name.replace("tune-offline", "tune offline")
         module = importlib.import_module(command.get_default("run").__module__)
         parts.append(f"## accelrt {words}\n\n{command_text(module.__doc__ or '')}\n")
+        command.description = None  # which is that text
         parts.append(f"```text\n{command.format_help().strip().replace(name, words)}\n```\n")
     return "\n".join(parts)
 

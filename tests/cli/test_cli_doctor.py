@@ -195,8 +195,9 @@ def test_a_word_that_is_nearly_right_is_told(words, meant):
     assert f"did you mean '{meant}'?" in done.stderr
 
 
-def test_a_word_that_is_like_none_is_refused_as_before():
-    done = accelrt("zzz")
+@pytest.mark.parametrize("word", ["zzz", "nonsense"])  # one is near a choice of another command's, "none"
+def test_a_word_that_is_like_none_is_refused_as_before(word):
+    done = accelrt(word)
     assert done.returncode == 2
     assert "did you mean" not in done.stderr
 
@@ -208,3 +209,9 @@ def test_completion_is_a_script_of_the_shell():
     assert "doctor" in done.stdout
     assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0
     assert (ROOT / "accelrt" / "tools" / "cli" / "commands" / "completion.py").exists()
+
+
+def test_the_help_of_a_command_says_what_it_does_and_keeps_its_examples():
+    done = accelrt("checkpoint", "--help")
+    assert "\nHave a process let go of its GPUs, and" in done.stdout
+    assert "\n    accelrt checkpoint PID --state         say which" in done.stdout

@@ -198,7 +198,7 @@ def test_it_is_a_buffer_an_array_and_a_tensor_of_other_libraries(cache):
     assert (part.numpy() == 2.5).all()
     assert cache.buffer(page + 3, 5).nbytes == 5
     assert accelrt.asarray(cache.buffer()).ptr == cache.ptr
-    with pytest.raises(BufferError, match="Buffers on the Reservation are alive"):
+    with pytest.raises(BufferError, match="2 Buffers or Arrays on the Reservation are alive"):
         cache.close()
     del whole, part
     gc.collect()

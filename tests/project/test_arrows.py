@@ -301,7 +301,7 @@ def set_from_above(texts):
     """(module, variable) of what another module sets: functions, modules and the race detector, by a function
     or by an assignment to what was cimported."""
     pointers = "|".join(name for text in texts.values() for name in POINTER.findall(text))
-    given_as = re.compile(rf"(\w+): (?:Callable|ModuleType|Detector)|\b(?:{pointers}) (\w+)")
+    given_as = re.compile(rf"(\w+): \W?(?:Callable|ModuleType|Detector)|\b(?:{pointers}) (\w+)")
     found = set()
     for module, text in texts.items():
         for parameters, body in FUNCTION.findall(text):

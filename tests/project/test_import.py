@@ -82,6 +82,7 @@ HEAVY = {
     ),
     *("pathlib", "platform", "re", "shutil", "socket", "subprocess", "tempfile", "textwrap", "tokenize"),
     *("traceback", "typing", "urllib", "uuid", "zlib"),
+    *("__future__", "importlib", "numbers", "warnings"),
 }
 
 

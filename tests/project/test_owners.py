@@ -61,6 +61,7 @@ PARTS = {
     "accelrt.nvtx._Range",
     "accelrt.tools.cli.commands.export.Collector",
     "accelrt.tools.cli.interrupts.HeldInterrupts",
+    "accelrt.tools.cli.main.Formatter",
     "accelrt.tools.cli.main.Parser",
     "accelrt.tools.cli.pipeline.Pipeline",
     "accelrt.tools.cli.text.Progress",

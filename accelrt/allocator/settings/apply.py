@@ -1,7 +1,5 @@
 """The settings string put into force: ACCELRT_ALLOC_CONF at first use, set_allocator_settings at any time."""
 
-from __future__ import annotations
-
 from accelrt import env
 from accelrt.allocator.external.external_pool import choose_by_name
 from accelrt.allocator.pinned.cache import change_pinned, pinned_settings
@@ -17,12 +15,12 @@ if TYPE_CHECKING:
     from accelrt.allocator.settings.typed import AllocatorSettings
 
 NO_LIMIT = (1 << 64) - 1  # SIZE_MAX
-UNCHANGED: Any = object()
+UNCHANGED: "Any" = object()
 
-_in_force: Settings | None = None  # None before the environment was read
+_in_force: "Settings | None" = None  # None before the environment was read
 
 
-def pool_values(settings: Settings) -> dict[str, Any]:
+def pool_values(settings: "Settings") -> "dict[str, Any]":
     """The fields of PoolSettings: the settings count classes of divisions from 1 MiB up, the pools' powers of
     two from 1 byte up; what is below 0 is no limit."""
     from accelrt.allocator.settings.keys import KEYS
@@ -37,7 +35,7 @@ def pool_values(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def pinned_values(settings: Settings) -> dict[str, object]:
+def pinned_values(settings: "Settings") -> dict[str, object]:
     round_limit, cache_limit = settings.pinned_max_round_threshold, settings.pinned_max_cached_size
     return {
         "pinned_use_cuda_host_register": settings.pinned_use_cuda_host_register,
@@ -49,7 +47,7 @@ def pinned_values(settings: Settings) -> dict[str, object]:
     }
 
 
-def put_in_force(settings: Settings, keys: tuple[str, ...], source: str) -> None:
+def put_in_force(settings: "Settings", keys: tuple[str, ...], source: str) -> None:
     """Puts settings into force of which a call names the keys: what other calls set since stays."""
     global _in_force
     if settings.graph_capture_record_stream_reuse:
@@ -95,18 +93,18 @@ def backend_to_come() -> str | None:
     return str(settings.backend) if "backend" in settings.named else None
 
 
-def present() -> Settings:
+def present() -> "Settings":
     from accelrt.allocator.settings.settings import from_environment
 
     return from_environment() if _in_force is None else _in_force
 
 
-def set_allocator_settings(settings: str | AllocatorSettings) -> None:
+def set_allocator_settings(settings: "str | AllocatorSettings") -> None:
     """Replaces the keys that settings name, "key:value,key:value", and leaves the others as they are.
 
     Arguments:
         settings: AllocatorSettings, or str in the syntax of ACCELRT_ALLOC_CONF; the keys are in
-            accelrt/allocator/settings/DESIGN.md, as in torch's PYTORCH_ALLOC_CONF.
+            docs/reference/settings.md, as in torch's PYTORCH_ALLOC_CONF.
     Raises:
         SettingsError: an unknown key, a bad value, two keys that contradict, or a key that is fixed once
             memory was allocated (backend, expandable_segments, piece_size_mb); nothing is changed then.
@@ -131,7 +129,7 @@ def text_of_settings(settings: object) -> str:
     )
 
 
-def settings_in_force() -> AllocatorSettings:
+def settings_in_force() -> "AllocatorSettings":
     """Reads back the settings in force, each key as an attribute; before the first use those of
     ACCELRT_ALLOC_CONF.
 

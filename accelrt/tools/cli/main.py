@@ -27,13 +27,27 @@ from accelrt.tools.cli.text import put
 TUNE_OFFLINE = ["tune", "offline"]
 
 
+class Formatter(argparse.HelpFormatter):
+    """argparse's own makes one paragraph of a text."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text  # what is indented stays as it is
+        parts = text.rstrip().split("\n\n")
+        return "\n\n".join(part if part.startswith("    ") else fill(part, width, indent) for part in parts)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse's own ignores that its words could not be written."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']+)'|unrecognized arguments: (\S+)", message)
-        near = get_close_matches(wrong[1] or wrong[2], self.words(), 1) if wrong else []
+        known = self.choices() if wrong and wrong[1] else self.words()
+        near = get_close_matches(wrong[1] or wrong[2], known, 1) if wrong else []
         super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
+
+    def choices(self) -> set[str]:
+        """Returns what its own arguments may be."""
+        return {str(name) for action in self._actions for name in action.choices or ()}
 
     def words(self) -> set[str]:
         """Returns what may be written: options and choices, those of commands too."""
@@ -60,8 +74,13 @@ def parser(words: Sequence[str]) -> argparse.ArgumentParser:
     modules = {each.name.replace("_", "-"): each.name for each in pkgutil.iter_modules(commands.__path__)}
     for name in [words[0]] if words and words[0] in modules else modules:
         module = importlib.import_module(f"{commands.__name__}.{modules[name]}")
-        text = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
-        command = subparsers.add_parser(name, help=text.removesuffix("."))
+        about = (module.__doc__ or "").partition(": ")[2]
+        command = subparsers.add_parser(
+            name,
+            help=about.splitlines()[0].removesuffix("."),
+            description=about[0].upper() + about[1:],
+            formatter_class=Formatter,
+        )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return root

@@ -1,4 +1,4 @@
-"""accelrt completion: the script that completes commands and options in bash, zsh or tcsh.
+"""accelrt completion: print the script that completes commands and options in bash, zsh or tcsh.
 
     eval "$(accelrt completion bash)"
 

@@ -1,4 +1,4 @@
-"""accelrt config: flags and folders for compilers, CMake and pkg-config.
+"""accelrt config: print flags and folders for compilers, CMake and pkg-config.
 
 The library finds accelrt in the Python that loads it, so that a program links it and runs with that Python.
 """

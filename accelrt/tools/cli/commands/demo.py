@@ -1,4 +1,4 @@
-"""accelrt demo: a real trace and a captured pipeline, checked; PASS or FAIL."""
+"""accelrt demo: run a real trace and a captured pipeline, and check both; PASS or FAIL."""
 
 import argparse
 import gc

@@ -1,4 +1,4 @@
-"""accelrt doctor: what of this machine and process stands in the way of a GPU, and what to do about it.
+"""accelrt doctor: say what on this machine stands in the way of a GPU, and what to do about it.
 
 Each check says in a line what it found, and where that is not well, what to do.  Nothing is changed, and
 nothing but opening the chosen driver touches a device.  The exit status is 1 where something fails.

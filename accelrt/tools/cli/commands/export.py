@@ -1,4 +1,4 @@
-"""accelrt export: readings of all devices and pools of processes as metrics for Prometheus, over HTTP.
+"""accelrt export: serve readings of devices and of processes' pools to Prometheus, over HTTP.
 
 Units are Prometheus's base units (seconds, bytes, watts, joules, hertz, ratios from 0 to 1; Prometheus
 documentation, "Metric and label naming").  A device that lacks a reading has no such metric.

@@ -1,4 +1,4 @@
-"""accelrt export-trace: a memory snapshot as a trace for Perfetto."""
+"""accelrt export-trace: turn a memory snapshot into a trace for Perfetto."""
 
 import argparse
 

@@ -1,7 +1,7 @@
-"""accelrt info: versions, the driver and why it, devices, settings.
+"""accelrt info: print versions, the driver and why it was chosen, devices and settings.
 
-The report is to be pasted.  It is plain text and needs no package, for it is asked when things are broken;
-where rich is installed and a person looks on, its titles and problems stand out.
+The report is plain text, to be pasted into a question, and needs no other package; where rich is installed
+and a person looks on, its titles and problems stand out.
 """
 
 import argparse

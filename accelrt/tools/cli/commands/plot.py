@@ -1,4 +1,4 @@
-"""accelrt plot: a memory snapshot as a picture: .png, .svg or .pdf."""
+"""accelrt plot: draw a memory snapshot as a picture: .png, .svg or .pdf."""
 
 import argparse
 

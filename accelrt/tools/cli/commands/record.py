@@ -1,4 +1,4 @@
-"""accelrt record: runs a program and records what its allocator does into a trace file."""
+"""accelrt record: run a program and record what its allocator does into a trace file."""
 
 import argparse
 import errno

@@ -1,4 +1,4 @@
-"""accelrt replay: a recorded trace through the allocator."""
+"""accelrt replay: run a recorded trace through the allocator, and print peaks and times."""
 
 import argparse
 import json

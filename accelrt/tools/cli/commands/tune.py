@@ -1,4 +1,4 @@
-"""accelrt tune: a trace under many settings; prints the string of the best.
+"""accelrt tune: replay a trace under many settings, and print the string of the best.
 
 The best is the one that reserves least at its peak.  Among those within 1 % of the least it is the one with
 the fewest driver calls; of equals, the one that names the fewest keys, then the fastest.  Settings by which

@@ -1,7 +1,8 @@
-"""accelrt tune offline: operations of accelrt.tunable that a program recorded; also `tune offline FILE`.
+"""accelrt tune offline: time the candidates of operations that a program recorded.
 
-It times the candidates of operations for the arguments that a file names.  A program writes the file that
-runs with ACCELRT_TUNABLE_ENABLED=1, ACCELRT_TUNABLE_TUNING=0 and ACCELRT_TUNABLE_RECORD_UNTUNED=1.
+The operations are accelrt.tunable's, and a file names the arguments that they are timed for.  A program
+writes the file that runs with ACCELRT_TUNABLE_ENABLED=1, ACCELRT_TUNABLE_TUNING=0 and
+ACCELRT_TUNABLE_RECORD_UNTUNED=1.
 """
 
 import argparse

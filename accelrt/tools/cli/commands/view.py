@@ -1,4 +1,4 @@
-"""accelrt view: a memory snapshot as one HTML file for a browser; what it has more than an earlier one.
+"""accelrt view: make one HTML file of a memory snapshot, or tell what it has more than an earlier one.
 
 With --since alone the difference is printed; with -o or --open a page shows it, beside all that is in the
 later snapshot.

@@ -1,8 +1,7 @@
-"""accelrt top: all devices and the processes on them, live; q quits.
+"""accelrt top: show all devices and the processes on them, live; q quits.
 
-keys   single keys of a terminal
-state  what is known between two looks
-view   how it looks, on rich
+The keys m, r, l, p, d, u and c sort by memory, reserved and live bytes, pid, device, user and command, the
+same key again the other way round; j and k move through the processes.
 """
 
 import argparse
