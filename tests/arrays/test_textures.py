@@ -472,7 +472,7 @@ def test_a_refusal_tells_of_arrays_and_an_array_takes_what_is_cached():
     array.close()
 
 
-@in_own_process(printing="told\n" * 4)
+@in_own_process(printing="told\n" * 6)
 def test_refused_calls_leave_nothing_behind():
     accelrt.testing.use_device("host")
     before, values = live_objects(), np.zeros((4, 4), np.float32)
@@ -481,6 +481,10 @@ def test_refused_calls_leave_nothing_behind():
             array = accelrt.CUDAArray((4, 4), "float32")
             array.copy_from(values)
             accelrt.TextureObject(array)
+        print("told")
+    for row in ("mipmap_create", "mipmap_level"):
+        with accelrt.testing.failing(rows=[row]), pytest.raises(accelrt.CudaError, match=row):
+            accelrt.MipmappedArray((4, 4), "float32").level(1)
         print("told")
     array = accelrt.CUDAArray((4, 4), "float32")
     texture = accelrt.TextureObject(array)
