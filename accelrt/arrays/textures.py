@@ -38,7 +38,7 @@ OF_ARRAY, OF_MIPMAP, OF_LINEAR, OF_ROWS = range(4)  # CUresourcetype
 ADDRESS_MODES = {"wrap": 0, "clamp": 1, "mirror": 2, "border": 3}
 FILTER_MODES = {"nearest": 0, "linear": 1}
 READ_MODES = ("element_type", "normalized_float")
-AS_INTEGERS, NORMALIZED, SRGB = 1, 2, 16  # CU_TRSF_ flags
+AS_INTEGERS, NORMALIZED, SRGB, EXACT, SEAMLESS = 1, 2, 16, 32, 64  # CU_TRSF_ flags
 TEXTURE, SURFACE_OBJECT = 11, 12  # kinds of runtime/lifetimes.pxd
 # The structs of driver/textures.pxd.
 RESOURCE = struct.Struct("=i4xQiIQQQ96x")
@@ -63,11 +63,13 @@ class TextureObject(HandledMemory):
         normalized_coords: bool, whether coordinates go from 0 to 1, rather than to the number of elements.
         srgb: bool, whether uint8 is read as sRGB, by read_mode="normalized_float".
         border_color: float, or 4 of them, what "border" reads.
+        seamless: bool, whether a cubemap is filtered over the edges of its faces.
         max_anisotropy: int, 0 to 16; the host device filters alike in every direction.
         mipmap_filter: "nearest" or "linear" between levels of a MipmappedArray; by tex2D and its like kernels
             read the first level, by tex2DLod and tex2DGrad one that they name.
         level_bias: float, added to the level that a kernel names.
         level_clamp: (float, float), the least and the most level that is read then; None is all of them.
+        exact_levels: bool, whether a device may not approximate a filter between levels.
     Attributes:
         array: CUDAArray, MipmappedArray or Array that it is of, which it keeps.
         device_index: int, the ordinal of the device.
@@ -94,11 +96,13 @@ class TextureObject(HandledMemory):
         read_mode: str = "element_type",
         normalized_coords: bool = False,
         srgb: bool = False,
+        seamless: bool = False,
         border_color: float | Sequence[float] = 0.0,
         max_anisotropy: int = 0,
         mipmap_filter: str = "nearest",
         level_bias: float = 0.0,
         level_clamp: tuple[float, float] | None = None,
+        exact_levels: bool = False,
     ) -> None:
         modes = checked_modes(address_mode, bool(normalized_coords))
         chosen = one_of("filter_mode", filter_mode, FILTER_MODES)
@@ -127,12 +131,16 @@ class TextureObject(HandledMemory):
                 raise ArgumentError(
                     "memory of one axis is read by its index, unfiltered; copy it to a CUDAArray"
                 )
+        if seamless and not getattr(source, "cubemap", False):
+            raise ArgumentError("seamless is of a cubemap's faces, and memory is none")
         self._describe(source, source.device_index, address, None, False)
         check_reading(source.dtype.name, filter_mode, read_mode, bool(srgb))
         flags = (
             AS_INTEGERS * (read_mode == "element_type")
             | NORMALIZED * bool(normalized_coords)
             | SRGB * bool(srgb)
+            | EXACT * bool(exact_levels)
+            | SEAMLESS * bool(seamless)
         )
         # A GPU reads one axis as a row between two of the border, and would filter these in.
         modes[axes:] = [ADDRESS_MODES["clamp"]] * (3 - axes)

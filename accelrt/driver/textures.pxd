@@ -91,3 +91,5 @@ cdef enum:  # Sampling.flags
     SAMPLE_INTEGERS = 1    # as they are, rather than as fractions of their type's range
     SAMPLE_NORMALIZED = 2  # by coordinates from 0 to 1; a mipmap has no others
     SAMPLE_SRGB = 16
+    SAMPLE_EXACT_LEVELS = 32  # no approximation where two levels are filtered
+    SAMPLE_SEAMLESS = 64      # a cubemap is filtered over its edges

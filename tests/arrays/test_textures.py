@@ -310,6 +310,7 @@ def test_a_read_only_array_takes_no_copy():
         ({"border_color": "black"}, "pass a float, or 4 of them"),
         ({"max_anisotropy": 17}, "from 0 to 16"),
         ({"srgb": True}, "srgb is of elements of uint8"),
+        ({"seamless": True}, "seamless is of a cubemap's faces"),
         ({"channels": 2}, "channels is 2, the array has 1"),
     ],
 )

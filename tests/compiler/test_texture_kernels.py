@@ -193,6 +193,28 @@ def test_a_cubes_faces_are_found_by_direction(kernels):
     assert launch(kernels("cube"), texture, towards.T).tolist() == wanted
 
 
+def test_a_seamless_cubemap_is_filtered_over_the_edges_of_its_faces(kernels):
+    image = np.random.default_rng(9).random((6, 2, 2), np.float32)
+    array = accelrt.CUDAArray((6, 2, 2), "float32", cubemap=True)
+    array.copy_from(image)
+    apart, seamless = (
+        accelrt.TextureObject(array, filter_mode="linear", seamless=each) for each in (False, True)
+    )
+    # Where the faces of +x and +z meet, in the middle of their lower rows; and amid a face.
+    towards = np.array([[1, -0.5, 1], [1, 0.0, 0.0]]).T
+    amid = image[0].mean()
+    close(launch(kernels("cube"), apart, towards), np.array([image[0, 1, 0], amid]), True)
+    wanted = np.array([(image[0, 1, 0] + image[4, 1, 1]) / 2, amid])
+    close(launch(kernels("cube"), seamless, towards), wanted, True)
+    # Across each edge the value is the same, whichever the face.
+    near = np.array([[1, 1 - 1e-5, 0.3], [-1, 0.4, 1 - 1e-5], [0.2, -1, 1 - 1e-5], [0.7, -1 + 1e-5, -1]]).T
+    far = np.array([[1 - 1e-5, 1, 0.3], [-1 + 1e-5, 0.4, 1], [0.2, -1 + 1e-5, 1], [0.7, -1, -1 + 1e-5]]).T
+    close(launch(kernels("cube"), seamless, near), launch(kernels("cube"), seamless, far), True)
+    if ON_HOST:  # at a corner there is no fourth element
+        found = launch(kernels("cube"), seamless, np.ones((3, 1)))
+        close(found, np.array([(image[0, 0, 0] + image[2, 1, 1] + image[4, 0, 1]) / 3]), True)
+
+
 def mipmaps_of(shape, **kinds):
     """Levels of chance, and a MipmappedArray of them."""
     random, whole = np.random.default_rng(11), accelrt.MipmappedArray(shape, "float32", **kinds)

@@ -15,7 +15,7 @@ typedef struct accelrt_texture {
     int32_t kind;              /* CUresourcetype: 0 an array, 1 a mipmap, 2 linear memory, 3 rows */
     int32_t address_modes[3];  /* CUaddress_mode: 0 wrap, 1 clamp, 2 mirror, 3 border */
     int32_t filter_mode;       /* 0 the nearest element, 1 linear */
-    uint32_t flags;            /* CU_TRSF_: 1 integers as they are, 2 normalized coordinates, 16 sRGB */
+    uint32_t flags;            /* CU_TRSF_: 1 integers as they are, 2 normalized coordinates, 16 sRGB, 64 seamless */
     uint32_t uses;             /* of this place, by all textures that had it */
     float border[4];
     uint32_t levels;           /* of a mipmap, which lie one behind the other; else 1 */

@@ -1,6 +1,8 @@
 // Textures and surfaces of the host device, by CUDA C++ Programming Guide, "Texture Fetching" and "Surface Functions".
 #pragma once
 
+#include <array>
+
 #include "accelrt_texture_layout.h"
 
 enum cudaSurfaceBoundaryMode { cudaBoundaryModeZero = 0, cudaBoundaryModeClamp = 1, cudaBoundaryModeTrap = 2 };
@@ -134,9 +136,9 @@ inline accelrt_texture level_of(const accelrt_texture& texture, unsigned level) 
     return part;
 }
 
-// find(texture, axes) says where a level's elements are along so many axes, and answers the slice of what has fewer.
-template <class T, class Find>
-inline T read(const accelrt_texture& texture, double level, int count, Find find) {
+// elements(texture) answers, of a level, what reads one channel there.
+template <class T, class Elements>
+inline T read(const accelrt_texture& texture, double level, Elements elements) {
     typedef typename Texel<T>::Part Part;
     double first = floor(level), second = level - first, sums[4] = {};
     for (int side = 0; side < 2; side++) {
@@ -145,11 +147,9 @@ inline T read(const accelrt_texture& texture, double level, int count, Find find
         accelrt_texture lower;
         bool whole = first + side == 0;
         if (!whole) lower = level_of(texture, first + side);
-        const accelrt_texture& at = whole ? texture : lower;
-        Along axes[3];
-        int64_t layer = find(at, axes);
+        auto part = elements(whole ? texture : lower);
         for (int channel = 0; channel < Texel<T>::count && channel < texture.channels; channel++)
-            sums[channel] += share * sample(at, axes, count, layer, channel);
+            sums[channel] += share * part(channel);
     }
     T value = {};
     for (int channel = 0; channel < Texel<T>::count; channel++) ((Part*)&value)[channel] = (Part)sums[channel];
@@ -183,13 +183,13 @@ struct Steps {
 
 template <class T>
 inline T fetch_level(const accelrt_texture& texture, double level, int count, double x, double y, double z, int layer) {
-    return read<T>(texture, level, count, [=](const accelrt_texture& at, Along* axes) {
-        int64_t layers = at.depth ? at.depth : 1;
+    return read<T>(texture, level, [=](const accelrt_texture& at) {
+        int64_t layers = at.depth ? at.depth : 1, slice = layer < 0 ? 0 : layer >= layers ? layers - 1 : layer;
         bool linear = at.filter_mode == 1;
-        axes[0] = along(at, 0, x, at.width, linear);
+        std::array<Along, 3> axes = {along(at, 0, x, at.width, linear)};
         if (count > 1) axes[1] = along(at, 1, y, at.height ? at.height : 1, linear);
         if (count > 2) axes[2] = along(at, 2, z, layers, linear);
-        return layer < 0 ? 0 : layer >= layers ? layers - 1 : layer;
+        return [=, &at](int channel) { return sample(at, axes.data(), count, slice, channel); };
     });
 }
 
@@ -227,6 +227,13 @@ struct Facing {
         *s = axis == 0 ? (back ? z : -z) : axis == 1 ? x : back ? -x : x;
         *t = axis == 1 ? (back ? -z : z) : -y;
     }
+    int face() const { return 2 * axis + back; }
+    // What faces a place of this face's plane, whose sides are from -1 to 1.
+    static Facing beyond(const Facing& from, double s, double t) {
+        double one = from.back ? -1 : 1;
+        return from.axis == 0 ? Facing(one, -t, from.back ? s : -s)
+             : from.axis == 1 ? Facing(s, one, from.back ? -t : t) : Facing(from.back ? -s : s, -t, one);
+    }
     // How far a step of the direction leads on the face, whose sides are 1.
     void step(const Steps& by, double* out) const {
         double ds, dt, d = axis == 0 ? by.x : axis == 1 ? by.y : by.z;
@@ -237,14 +244,55 @@ struct Facing {
     }
 };
 
+inline int64_t clamped(double place, double length) { return (int64_t)fmin(fmax(floor(place), 0), length - 1); }
+
+// One element of a face, or of the one behind the edge; at a corner, where there is none, the mean of the three around.
+inline double beyond_edge(const accelrt_texture& at, int64_t x, int64_t y, const Facing& facing, int layer, int channel) {
+    double side = at.width;
+    int64_t within_x = clamped(x, side), within_y = clamped(y, side);
+    if (x == within_x && y == within_y) return part_at(at, x, y, 6 * layer + facing.face(), channel);
+    if (x != within_x && y != within_y)
+        return (beyond_edge(at, within_x, within_y, facing, layer, channel)
+                + beyond_edge(at, x, within_y, facing, layer, channel)
+                + beyond_edge(at, within_x, y, facing, layer, channel)) / 3;
+    Facing other = Facing::beyond(facing, (2 * x + 1) / side - 1, (2 * y + 1) / side - 1);
+    int64_t column = clamped((other.s / other.most + 1) / 2 * side, side);
+    int64_t row = clamped((other.t / other.most + 1) / 2 * side, side);
+    return part_at(at, column, row, 6 * layer + other.face(), channel);
+}
+
+// Four elements, of which some may be of other faces (a seamless cubemap).
+inline double sample_over_edges(
+    const accelrt_texture& at, double x, double y, const Facing& facing, int layer, int channel) {
+    double places[2] = {x, y}, shares[2], sum = 0;
+    int64_t first[2];
+    for (int axis = 0; axis < 2; axis++) {
+        double place = rint((places[axis] * at.width - 0.5) * 256) / 256;
+        first[axis] = (int64_t)floor(place);
+        shares[axis] = place - floor(place);
+    }
+    for (int corner = 0; corner < 4; corner++) {
+        int right = corner & 1, lower = corner >> 1;
+        double share = (right ? shares[0] : 1 - shares[0]) * (lower ? shares[1] : 1 - shares[1]);
+        if (share) sum += share * beyond_edge(at, first[0] + right, first[1] + lower, facing, layer, channel);
+    }
+    return sum;
+}
+
 template <class T>
 inline T fetch_face(accelrt_texture texture, double level, const Facing& facing, int layer) {
     texture.flags |= 2;
     texture.address_modes[0] = texture.address_modes[1] = 1;
-    return read<T>(texture, level, 2, [&](const accelrt_texture& at, Along* axes) {
-        for (int each = 0; each < 2; each++)
-            axes[each] = along(at, each, ((each ? facing.t : facing.s) / facing.most + 1) / 2, at.width, at.filter_mode == 1);
-        return 6 * layer + 2 * facing.axis + facing.back;
+    return read<T>(texture, level, [&](const accelrt_texture& at) {
+        bool linear = at.filter_mode == 1;
+        double x = (facing.s / facing.most + 1) / 2, y = (facing.t / facing.most + 1) / 2;
+        Along across = along(at, 0, x, at.width, linear), down = along(at, 1, y, at.width, linear);
+        return [=, &at](int channel) {
+            Along axes[2] = {across, down};
+            bool seamless = linear && at.flags & 64;
+            return seamless ? sample_over_edges(at, x, y, facing, layer, channel)
+                            : sample(at, axes, 2, 6 * layer + facing.face(), channel);
+        };
     });
 }
 
@@ -338,9 +386,8 @@ template <class T>
 inline T tex1Dfetch(cudaTextureObject_t handle, int x) {
     const accelrt_texture& texture = accelrt_host::texture_of(handle);
     if (x < 0 || (uint64_t)x >= texture.width) return T();
-    return accelrt_host::read<T>(texture, 0, 1, [=](const accelrt_texture&, accelrt_host::Along* axes) {
-        axes[0] = {{x, 0}, 0, {false, false}};
-        return (int64_t)0;
+    return accelrt_host::read<T>(texture, 0, [=](const accelrt_texture& at) {
+        return [=, &at](int channel) { return accelrt_host::part_at(at, x, 0, 0, channel); };
     });
 }
 
