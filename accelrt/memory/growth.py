@@ -16,7 +16,7 @@ from accelrt.memory.explain import count_text, size_text, stack_text, stream_tex
 from accelrt.memory.history.recording import is_recording
 from accelrt.memory.live_blocks import line_of, live_blocks, more, named
 from accelrt.memory.mempool import host_memory_stats
-from accelrt.runtime.lifetimes import cuda_array_bytes
+from accelrt.runtime.lifetimes import cuda_arrays
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def of_device(ordinal: int) -> Holding:
     held = holdings(ordinal) or {"reserved": 0}
     blocks = [] if held.get("external") else live_blocks(ordinal)
     blocks = [{name: block[name] for name in KEPT} for block in map(named, blocks)]
-    return holding_of(blocks, held["reserved"], cuda_array_bytes(ordinal))
+    arrays = sum(array["nbytes"] for array in cuda_arrays(ordinal))
+    return holding_of(blocks, held["reserved"], arrays)
 
 
 def of_snapshot(snapshot: dict[str, Any], device: int) -> Holding:

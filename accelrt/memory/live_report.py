@@ -11,7 +11,7 @@ from accelrt.memory.explain import count_text, pool_text, size_text, stack_text,
 from accelrt.memory.growth import Mark, growth_since, page_locked, text_of_growth
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.live_blocks import by_stack, line_of, live_blocks, more, named
-from accelrt.runtime.lifetimes import cuda_array_bytes, cuda_arrays
+from accelrt.runtime.lifetimes import cuda_arrays
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -70,14 +70,15 @@ def report_data(
     data["events"].sort(key=lambda queue: -queue["bytes"])
     data["fragmentation"] = 1 - data["largest_free"] / data["idle"] if data["idle"] else 0.0
     blocks = [] if data.get("external") else live_blocks(ordinal)
+    arrays = cuda_arrays(ordinal)
     tags = {name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()}
     return data | {
         "tags": dict(sorted(tags.items(), key=lambda pair: -pair[1])),
         "stacks": by_stack(data.get("stacks", []), top),
         "blocks": [named(block) for block in blocks[:top]],
         "live_blocks": len(blocks),
-        "cuda_array_bytes": cuda_array_bytes(ordinal),
-        "cuda_arrays": cuda_arrays(ordinal),
+        "cuda_array_bytes": sum(array["nbytes"] for array in arrays),
+        "cuda_arrays": arrays,
         "page_locked": page_locked(),
         "recording": is_recording(ordinal),
         "settings": allocator_settings()["text"],

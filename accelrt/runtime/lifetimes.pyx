@@ -18,7 +18,8 @@ from accelrt.allocator.pinned.cache cimport (
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
 )
-from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
+from accelrt.allocator.history_types cimport ARRAY_GONE, ARRAY_MADE
+from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool, record_array
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     add_count, add_in_turn, begin_turn, end_turn, load_count, spin_lock, spin_unlock, store_count,
@@ -608,13 +609,14 @@ array_bytes = bytes_of_arrays
 
 cdef int add_array(DriverObject held, dict facts) except -1:
     live_arrays[held.device, held.handle] = facts
-    count_array(held, 1)
+    count_array(held, ARRAY_MADE, 1)
     return 0
 
 
-cdef void count_array(DriverObject held, long change) noexcept:
+cdef void count_array(DriverObject held, int action, long change) noexcept:
     add_count(&bytes_of_arrays[held.device], change * held.nbytes)
     add_count(&count_of_arrays[held.device], change)
+    record_array(held.device, action, held.handle, held.nbytes)
 
 
 @cython.no_gc_clear  # what it is made of goes after it
@@ -625,7 +627,7 @@ cdef class DriverObject:
         if self.handle and not self.borrowed:
             # Before the driver may give the handle to another one; a forked child has none.
             if self.nbytes and live_arrays.pop((self.device, self.handle), None) is not None:
-                count_array(self, -1)
+                count_array(self, ARRAY_GONE, -1)
             dispose(self.kind, self.device, self.handle)
 
     def __reduce__(self):
@@ -678,13 +680,8 @@ cdef class AccessDescriptor:
         self.data, self.writes = data, writes
 
 
-def cuda_array_bytes(int device) -> int:
-    """Returns the bytes of the CUDA arrays that accelrt made on a device and that have not gone yet."""
-    return load_count(&array_bytes[device])
-
-
 def cuda_arrays(int device) -> list[dict[str, Any]]:
-    """Lists these arrays, the largest first: handle, nbytes, shape, dtype (a name), channels, levels (0 but of mipmaps),
+    """Lists the CUDA arrays that accelrt made and that have not gone yet, the largest first: handle, nbytes, shape, dtype (a name), channels, levels (0 but of mipmaps),
     kinds (words) and frames, where it was made, if history was recorded then."""
     arrays = [{"handle": key[1], **facts} for key, facts in list(live_arrays.items()) if key[0] == device]
     return sorted(arrays, key=lambda array: -array["nbytes"])

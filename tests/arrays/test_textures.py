@@ -444,6 +444,23 @@ def test_reports_and_snapshots_tell_of_arrays(tmp_path):
     assert "CUDA arrays" in accelrt.memory.compare_snapshots(read_back, after)
 
 
+def test_the_history_has_arrays_as_they_come_and_go():
+    accelrt.Buffer(512).free()
+    accelrt.memory.record_history(clear_history=True)
+    array = accelrt.CUDAArray((4, 4), "float32")
+    handle = array.handle
+    array.close()
+    del array
+    accelrt.synchronize()
+    taken = accelrt.memory.snapshot()
+    accelrt.memory.record_history(None)
+    events = [each for each in taken["accelrt"]["events"][0] if each["action"].startswith("array_")]
+    assert [each["action"] for each in events] == ["array_create", "array_destroy"]
+    assert all((each["addr"], each["size"]) == (handle, 64) for each in events)
+    assert "test_the_history_has_arrays_as_they_come_and_go" in {each["name"] for each in events[0]["frames"]}
+    assert not any(each["action"].startswith("array_") for each in taken["device_traces"][0])
+
+
 LEFT = """
 import accelrt
 array, whole = accelrt.CUDAArray((64, 64), "float32"), accelrt.MipmappedArray((64, 64), "float32")
