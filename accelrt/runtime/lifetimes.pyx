@@ -681,8 +681,8 @@ cdef class AccessDescriptor:
 
 
 def cuda_arrays(int device) -> list[dict[str, Any]]:
-    """Lists the CUDA arrays that accelrt made and that have not gone yet, the largest first: handle, nbytes, shape, dtype (a name), channels, levels (0 but of mipmaps),
-    kinds (words) and frames, where it was made, if history was recorded then."""
+    """Lists the CUDA arrays that accelrt made and that have not gone yet, the largest first: handle, nbytes, shape, dtype
+    (a name), channels, levels (0 but of mipmaps), kinds (words), and frames where history was recorded."""
     arrays = [{"handle": key[1], **facts} for key, facts in list(live_arrays.items()) if key[0] == device]
     return sorted(arrays, key=lambda array: -array["nbytes"])
 

@@ -22,8 +22,8 @@ from accelrt.driver.host.machine cimport (
 )
 from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, prepare_copy_3d, put_in
 from accelrt.driver.host.textures cimport (
-    ALIGNMENT, array_size, describe_level, element_size, HostArray, is_sampling, is_shape, is_within, LEVEL_BITS, most_levels,
-    MOST_LINE, MOST_LINEAR, MOST_PITCH, MOST_PITCHED_ROWS, PITCH_ALIGNMENT, Texture, use_bits,
+    ALIGNMENT, array_size, describe_level, element_size, HostArray, is_sampling, is_shape, is_within, LEVEL_BITS,
+    most_levels, MOST_LINE, MOST_LINEAR, MOST_PITCH, MOST_PITCHED_ROWS, PITCH_ALIGNMENT, Texture, use_bits,
 )
 from accelrt.driver.host.work cimport (
     COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, SET, HostStream, Launch, Operation, Plan, Work, begin_work,
@@ -1165,7 +1165,6 @@ cdef int make_array(int device, const ArraySpec* spec, unsigned int levels, uint
     # A mipmap's levels lie one behind the other, and its handle and a number are theirs.
     global next_handle
     cdef HostArray* array
-    cdef size_t size = 0
     cdef unsigned int level
     cdef int code = permitted(device)
     out_array[0] = 0

@@ -115,7 +115,9 @@ cdef inline unsigned int most_levels(const ArraySpec* spec) noexcept nogil:
     return levels
 
 
-cdef inline void describe_level(const HostArray* whole, unsigned int level, uintptr_t address, HostArray* part) noexcept nogil:
+cdef inline void describe_level(
+    const HostArray* whole, unsigned int level, uintptr_t address, HostArray* part,
+) noexcept nogil:
     cdef bint slices = whole.spec.flags & (ARRAY_LAYERED | ARRAY_CUBEMAP)
     part.spec, part.device, part.element, part.address = whole.spec, whole.device, whole.element, address
     part.spec.width = level_length(whole.spec.width, level)
