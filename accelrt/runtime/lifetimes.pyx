@@ -18,7 +18,6 @@ from accelrt.allocator.pinned.cache cimport (
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
 )
-from accelrt.allocator.history_types cimport ARRAY_GONE, ARRAY_MADE
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool, record_array
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
@@ -609,14 +608,14 @@ array_bytes = bytes_of_arrays
 
 cdef int add_array(DriverObject held, dict facts) except -1:
     live_arrays[held.device, held.handle] = facts
-    count_array(held, ARRAY_MADE, 1)
+    count_array(held, 1)
     return 0
 
 
-cdef void count_array(DriverObject held, int action, long change) noexcept:
+cdef void count_array(DriverObject held, long change) noexcept:
     add_count(&bytes_of_arrays[held.device], change * held.nbytes)
     add_count(&count_of_arrays[held.device], change)
-    record_array(held.device, action, held.handle, held.nbytes)
+    record_array(held.device, change > 0, held.handle, held.nbytes)
 
 
 @cython.no_gc_clear  # what it is made of goes after it
@@ -627,7 +626,7 @@ cdef class DriverObject:
         if self.handle and not self.borrowed:
             # Before the driver may give the handle to another one; a forked child has none.
             if self.nbytes and live_arrays.pop((self.device, self.handle), None) is not None:
-                count_array(self, ARRAY_GONE, -1)
+                count_array(self, -1)
             dispose(self.kind, self.device, self.handle)
 
     def __reduce__(self):
