@@ -20,6 +20,8 @@ cdef enum:  # Event.action
     ANNOTATION_END = 15
     SLEPT = 16
     WOKEN = 17
+    ARRAY_MADE = 18        # a CUDA array or a mipmap; the address is its handle
+    ARRAY_GONE = 19
 
 cdef enum:
     MAX_TAGS = 4096  # with 0, which stands for none

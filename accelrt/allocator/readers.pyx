@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 from accelrt.allocator.audit cimport audit_between, find_pinned_failure
 from accelrt.allocator.backing.stitching cimport restart_budget_count
-from accelrt.allocator.event_ring cimport record_event, reset_tag_peaks
+from accelrt.allocator.event_ring cimport drop_stack, record_event, reset_tag_peaks, take_stack
 from accelrt.allocator.external.external_pool cimport (
     external_audit, external_limit, external_reset_accumulated, external_reset_peaks, external_stats,
 )
@@ -13,7 +13,7 @@ from accelrt.allocator.heaps cimport (
     counted, has_graphs, is_captured, lock_all, lock_to_read, reserved, sum_of, total_of, try_lock_to_read,
     unlock_after_read, unlock_all,
 )
-from accelrt.allocator.history_types cimport SNAPSHOT
+from accelrt.allocator.history_types cimport ARRAY_GONE, ARRAY_MADE, CONTEXT_ALL, CONTEXT_ALLOC, SNAPSHOT
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative, current, lower_limits, reset_cumulative
@@ -407,6 +407,18 @@ def record_snapshot(int device) -> None:
         lock_all(pool)
         record_event(pool, SNAPSHOT, 0, total_of(pool, ACTIVE_BYTES), 0, NULL)
         unlock_all(pool, NULL)
+
+
+cdef void record_array(int device, bint came, uintptr_t handle, size_t size) noexcept:
+    cdef Pool* pool = pool_if_made(device)
+    if pool == NULL or pool.external != NULL or pool.history == NULL:
+        return
+    take_stack(pool, CONTEXT_ALLOC if came else CONTEXT_ALL, NULL)
+    with nogil:
+        lock_all(pool)
+        record_event(pool, ARRAY_MADE if came else ARRAY_GONE, handle, size, 0, NULL)
+        unlock_all(pool, NULL)
+        drop_stack()
 
 
 def segments(int device) -> tuple[list[dict[str, Any]], int]:

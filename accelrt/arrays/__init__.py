@@ -7,7 +7,8 @@ exchange    arrays with memory of their own, or of others; DLPack both ways; the
             page-locked; many copies at once
 creation    arrays of ones and of ranges
 managed     managed memory: moved, discarded, advised on; what is named by a handle, and copies of it
-textures    CUDA arrays, and how kernels read and write them: textures and surfaces
+texture_memory  CUDA arrays, and mipmaps of them
+textures    how kernels read and write these: textures and surfaces
 elements    elements as Python's numbers and in repr(); what operators that Arrays do not have say
 dlpack_abi  the structures of DLPack, in C
 l2_cache    a context in which a stream's work keeps some memory in the L2 cache

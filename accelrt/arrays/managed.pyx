@@ -14,7 +14,6 @@ from accelrt.arrays.copy cimport (
     finish, follow_producer, is_asynchronous, keep, look_again_slow, note_use, Operand, read_array, read_operand, record_for,
     uses_owner, View,
 )
-from accelrt.core.locks cimport add_count
 from accelrt.devices.device cimport device_at, known_devices, ordinal_of
 from accelrt.driver.managed cimport (
     ACCESSED_BY, IS_READ_MOSTLY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, NOWHERE,
@@ -30,7 +29,7 @@ from accelrt.runtime.access cimport (
     refuse_sleeping,
 )
 cimport accelrt.runtime.access as watch
-from accelrt.runtime.lifetimes cimport AccessDescriptor, any_waits, ARRAY, array_bytes, drain, DriverObject, Record
+from accelrt.runtime.lifetimes cimport AccessDescriptor, add_array, any_waits, ARRAY, drain, DriverObject, MIPMAP, Record
 from accelrt.status cimport (
     CAPTURE_UNSUPPORTED, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy, refuse_unmade,
 )
@@ -425,6 +424,15 @@ def is_managed(memory: Memory) -> bool:
 
 # --- what work names by a handle ----------------------------------------------------------------------------------
 
+cdef DriverObject held_by(AccessDescriptor source):
+    # Which another thread may have closed since it was described.
+    cdef DriverObject held = source.held
+    if held is None:
+        source.check_open("the array")
+        refuse_unmade(source)
+    return held
+
+
 @cython.no_gc_clear  # as of the descriptor
 cdef class HandledMemory(AccessDescriptor):
     """Memory, or a way to it, that work names by a handle of the driver's.
@@ -440,11 +448,26 @@ cdef class HandledMemory(AccessDescriptor):
         held.source, held.borrowed = source, True
         self.held = held
 
+    def _adopt_level(self, mipmap: HandledMemory, unsigned int level) -> int:
+        """Takes the array that is a level of a mipmap; returns the driver's code."""
+        cdef DriverObject whole = held_by(mipmap)
+        cdef uintptr_t handle = 0
+        cdef int mode, code
+        with nogil:
+            code = go_relaxed(registry.active(), &mode)
+            if code == 0:
+                code = registry.active().mipmap_level(whole.device, whole.handle, level, &handle)
+                restore_mode(registry.active(), mode)
+        if code == 0:
+            self._adopt(ARRAY, handle, whole)
+        return code
+
     def _hold(
-        self, int kind, source: object, bytes description, sampling: bytes | None, long nbytes=0,
+        self, int kind, source: object, bytes description, sampling: bytes | None, long nbytes=0, unsigned int levels=0,
+        facts: dict[str, Any] | None = None,
     ) -> int:
-        """Makes the driver's object: an array of so many bytes, a texture, or a surface where there is no sampling;
-        returns the driver's code."""
+        """Makes the driver's object: an array of so many bytes, a mipmap, a texture, or a surface where there is no
+        sampling; returns the driver's code."""
         cdef DriverObject held = DriverObject.__new__(DriverObject)
         cdef uintptr_t handle = 0
         cdef char* said = description
@@ -455,23 +478,23 @@ cdef class HandledMemory(AccessDescriptor):
         held.kind, held.device = kind, self.device_index
         held.source = source
         if isinstance(source, AccessDescriptor):  # its driver's object, which stays until this one goes
-            held.source = (<AccessDescriptor>source).held
-            if held.source is None:  # another thread closed it since it was described
-                (<AccessDescriptor>source).check_open("the array")
-                refuse_unmade(source)
+            held.source = held_by(<AccessDescriptor>source)
         with nogil:
             code = go_relaxed(registry.active(), &mode)
             if code == 0:
                 if kind == ARRAY:
                     code = registry.active().array_create(held.device, said, &handle)
+                elif kind == MIPMAP:
+                    code = registry.active().mipmap_create(held.device, said, levels, &handle)
                 else:
                     code = registry.active().texture_create(held.device, said, sampled, &handle)
                 restore_mode(registry.active(), mode)
         if code:
             return code
         held.handle, held.nbytes, self.held = handle, nbytes, held
-        add_count(&array_bytes[held.device], nbytes)
-        if kind != ARRAY:
+        if facts is not None:
+            add_array(held, facts)
+        if kind != ARRAY and kind != MIPMAP:
             self.data = (<const char*>&handle)[:sizeof(handle)]
         return 0
 

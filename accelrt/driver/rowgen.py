@@ -68,6 +68,7 @@ HANDLES = {
     **{"graph": "CUgraph", "body": "CUgraph", "exec_": "CUgraphExec", "exec": "CUgraphExec"},
     **{"node": "CUgraphNode", "module": "CUmodule", "function": "CUfunction"},
     **{"handle": "CUmemGenericAllocationHandle", "pool": "CUmemoryPool", "array": "CUarray"},
+    "mipmap": "CUmipmappedArray",
 }
 # How the host driver finds what a handle names, and what it answers where that is nothing.
 LOOK_UPS = {

@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 12
+    TABLE_VERSION = 13
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -164,6 +164,10 @@ cdef struct Table:
     int (*array_destroy)(int device, uintptr_t array) noexcept nogil
     int (*array_spec)(int device, uintptr_t array, void* spec) noexcept nogil
     int (*array_copy)(int device, uintptr_t stream, void* copy) noexcept nogil  # never ordinary host memory
+    # arrays of several levels, each half as long as the one before; a level is an array, which goes with the whole
+    int (*mipmap_create)(int device, void* spec, unsigned int levels, uintptr_t* out_mipmap) noexcept nogil
+    int (*mipmap_destroy)(int device, uintptr_t mipmap) noexcept nogil
+    int (*mipmap_level)(int device, uintptr_t mipmap, unsigned int level, uintptr_t* out_array) noexcept nogil
     int (*texture_create)(int device, void* resource, void* sampling, uintptr_t* out_texture) noexcept nogil
     int (*texture_destroy)(int device, uintptr_t texture, bint surface) noexcept nogil
 
@@ -283,18 +287,13 @@ cdef struct Table:
 # The numbers that rows take and answer; memory.pxd, managed.pxd and node_params.pxd have more.
 
 cdef enum:  # stream_create flags
-    STREAM_BLOCKING = 0
-    STREAM_NON_BLOCKING = 1
+    STREAM_BLOCKING = 0, STREAM_NON_BLOCKING = 1
 cdef enum:  # event_create flags
     EVENT_DEFAULT = 0
     EVENT_BLOCKING_SYNC = 1
     EVENT_DISABLE_TIMING = 2
     EVENT_INTERPROCESS = 4
 cdef enum:  # capture_begin and capture_mode_exchange modes
-    CAPTURE_GLOBAL = 0
-    CAPTURE_THREAD_LOCAL = 1
-    CAPTURE_RELAXED = 2
+    CAPTURE_GLOBAL = 0, CAPTURE_THREAD_LOCAL = 1, CAPTURE_RELAXED = 2
 cdef enum:  # capture_status answers
-    CAPTURE_NONE = 0
-    CAPTURE_ACTIVE = 1
-    CAPTURE_INVALIDATED = 2
+    CAPTURE_NONE = 0, CAPTURE_ACTIVE = 1, CAPTURE_INVALIDATED = 2

@@ -36,7 +36,7 @@ cdef struct ArrayCopy:     # CUDA_MEMCPY3D: a box of bytes, of which one side at
 
 cdef struct Resource:      # CUDA_RESOURCE_DESC: what a texture is of
     int kind               # RESOURCE_ numbers
-    uintptr_t source       # an array's handle, or an address
+    uintptr_t source       # the handle of an array or a mipmap, or an address
     int format             # of linear memory and of rows
     unsigned int channels
     size_t width           # bytes of linear memory, elements of a row
@@ -49,9 +49,9 @@ cdef struct Sampling:      # CUDA_TEXTURE_DESC
     int filter_mode        # 0: the nearest element, 1: linear
     unsigned int flags     # SAMPLE_ numbers
     unsigned int max_anisotropy
-    int mipmap_filter
-    float bias
-    float[2] levels
+    int mipmap_filter      # between levels, as filter_mode
+    float bias             # added to the level that a kernel asks for
+    float[2] levels        # the least and the most that is read, after the bias
     float[4] border
     int[12] reserved       # 0
 
@@ -69,7 +69,7 @@ cdef enum:  # ArraySpec.flags
     ARRAY_LAYERED = 1   # depth counts layers
     ARRAY_SURFACE = 2   # kernels write it
     ARRAY_CUBEMAP = 4   # depth counts faces
-    ARRAY_GATHER = 8
+    ARRAY_GATHER = 8    # kernels gather one channel of four elements; of two axes alone
 
 cdef enum:  # Place.kind
     PLACE_ARRAY = 3
@@ -77,6 +77,7 @@ cdef enum:  # Place.kind
 
 cdef enum:  # Resource.kind
     RESOURCE_ARRAY = 0
+    RESOURCE_MIPMAP = 1
     RESOURCE_LINEAR = 2
     RESOURCE_ROWS = 3
 
@@ -88,5 +89,7 @@ cdef enum:  # Sampling.address_modes
 
 cdef enum:  # Sampling.flags
     SAMPLE_INTEGERS = 1    # as they are, rather than as fractions of their type's range
-    SAMPLE_NORMALIZED = 2  # by coordinates from 0 to 1
+    SAMPLE_NORMALIZED = 2  # by coordinates from 0 to 1; a mipmap has no others
     SAMPLE_SRGB = 16
+    SAMPLE_EXACT_LEVELS = 32  # no approximation where two levels are filtered
+    SAMPLE_SEAMLESS = 64      # a cubemap is filtered over its edges

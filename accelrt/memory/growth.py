@@ -16,6 +16,7 @@ from accelrt.memory.explain import count_text, size_text, stack_text, stream_tex
 from accelrt.memory.history.recording import is_recording
 from accelrt.memory.live_blocks import line_of, live_blocks, more, named
 from accelrt.memory.mempool import host_memory_stats
+from accelrt.runtime.lifetimes import cuda_arrays
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -38,10 +39,12 @@ class Holding:
     Attributes:
         blocks: dict, address -> dict of size, stream, pool, frames (list of dicts) and tag (str).
         reserved: int, bytes.
+        arrays: int, bytes of CUDA arrays, which are no part of those.
     """
 
     blocks: dict[int, _Block]
     reserved: int
+    arrays: int = 0
 
     @property
     def live(self) -> int:
@@ -104,16 +107,16 @@ def page_locked() -> dict[str, Any]:
     }
 
 
-def holding_of(blocks: list[_Block], reserved: int) -> Holding:
-    return Holding({block["address"]: block for block in blocks}, reserved)
+def holding_of(blocks: list[_Block], reserved: int, arrays: int) -> Holding:
+    return Holding({block["address"]: block for block in blocks}, reserved, arrays)
 
 
 def of_device(ordinal: int) -> Holding:
     held = holdings(ordinal) or {"reserved": 0}
     blocks = [] if held.get("external") else live_blocks(ordinal)
-    return holding_of(
-        [{name: block[name] for name in KEPT} for block in map(named, blocks)], held["reserved"]
-    )
+    blocks = [{name: block[name] for name in KEPT} for block in map(named, blocks)]
+    arrays = sum(array["nbytes"] for array in cuda_arrays(ordinal))
+    return holding_of(blocks, held["reserved"], arrays)
 
 
 def of_snapshot(snapshot: dict[str, Any], device: int) -> Holding:
@@ -132,7 +135,14 @@ def of_snapshot(snapshot: dict[str, Any], device: int) -> Holding:
         for block in segment.get("blocks", ())
         if block.get("state") == "active_allocated"
     ]
-    return holding_of(blocks, sum(segment.get("total_size", 0) for segment in segments))
+    reserved = sum(segment.get("total_size", 0) for segment in segments)
+    return holding_of(blocks, reserved, array_bytes(snapshot).get(device, 0))
+
+
+def array_bytes(snapshot: dict[str, Any]) -> dict[int, int]:
+    """Sums the bytes of CUDA arrays in a snapshot, by device, where there are any."""
+    listed = enumerate(snapshot.get("accelrt", {}).get("cuda_arrays", []))
+    return {device: sum(array["nbytes"] for array in arrays) for device, arrays in listed if arrays}
 
 
 def name_of_stack(block: _Block) -> tuple[tuple[Any, ...], ...]:
@@ -167,6 +177,7 @@ def compared(before: Holding, after: Holding, top: int) -> dict[str, Any]:
         "reserved": (before.reserved, after.reserved),
         "live": (before.live, after.live),
         "live_blocks": (len(before.blocks), len(after.blocks)),
+        "cuda_array_bytes": (before.arrays, after.arrays),
         "tags": [(b["tag"], size, count) for b, size, count in changes(before, after, lambda b: b["tag"])],
         "streams": [
             (b["stream"], size, count) for b, size, count in changes(before, after, lambda b: b["stream"])
@@ -198,6 +209,7 @@ def compare_snapshots(before: dict[str, Any], after: dict[str, Any], top: int = 
                 f"{name} is of type {type(snapshot).__name__}; pass a snapshot, as load_snapshot() gives it"
             )
     devices = {segment.get("device", 0) for each in (before, after) for segment in each.get("segments", ())}
+    devices |= {device for each in (before, after) for device in array_bytes(each)}
     texts = [
         text_of_growth(
             compared(of_snapshot(before, device), of_snapshot(after, device), top),
@@ -254,6 +266,8 @@ def text_of_growth(data: dict[str, Any], heading: str, top: int) -> str:
         size_row("live", data["live"]),
         f"  {'live blocks':<22}{before:>14}{now:>14}{now - before:>+14}",
     ]
+    if any(data["cuda_array_bytes"]):
+        totals.append(size_row("CUDA arrays", data["cuda_array_bytes"]))
     if "page_locked" in data:
         totals.append(size_row("page-locked, live", data["page_locked"]["live"]))
     new, lost = count_text(data["new_blocks"], "block"), count_text(data["gone_blocks"], "block")

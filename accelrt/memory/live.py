@@ -24,7 +24,7 @@ from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes import (
     LEAKS_SHOWN,
     add_reachable,
-    cuda_array_bytes,
+    cuda_arrays,
     forget_reachable,
     report_live_at_exit,
     reports_live_at_exit,
@@ -109,7 +109,7 @@ def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, sour
     facts["driver"] = driver_name()
     facts["backend"] = backend_name()
     facts["settings"] = allocator_settings()["text"]
-    facts["arrays"] = cuda_array_bytes(ordinal)
+    facts["arrays"] = sum(array["nbytes"] for array in cuda_arrays(ordinal))
     known = facts["reserved"] + facts["arrays"]
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - known, 0)
     facts["available"] = available_bytes()

@@ -11,6 +11,7 @@ from accelrt.memory.explain import count_text, pool_text, size_text, stack_text,
 from accelrt.memory.growth import Mark, growth_since, page_locked, text_of_growth
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.live_blocks import by_stack, line_of, live_blocks, more, named
+from accelrt.runtime.lifetimes import cuda_arrays
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -35,12 +36,14 @@ def report_data(
         dict, sizes in bytes: device; capacity, free; reserved, live, pending, idle, largest_free,
         fragmentation (the part of the idle bytes outside that block), stitched, sleeping, managed; limit,
         None without one; pools, streams and events, lists of dicts, each the largest first; tags, name ->
-        bytes; stacks, list of (frames, bytes, blocks); blocks, list of dicts; page_locked, dict; recording,
-        bool; settings, str.  A backend that is not accelrt's own gives totals alone.  {} before the first
-        use of a device, which this is not.
+        bytes; stacks, list of (frames, bytes, blocks); blocks, list of dicts; cuda_array_bytes, which are no
+        part of the reserved ones; cuda_arrays, list of dicts, the largest first; page_locked, dict;
+        recording, bool; settings, str.  A backend that is not accelrt's own gives totals alone.  {} before
+        the first use of a device, which this is not.
 
-        With since: device; seconds; reserved, live and live_blocks, (then, now); tags, streams and stacks,
-        lists of (tag, stream or frames, bytes, blocks), by how much each changed, what grew most first;
+        With since: device; seconds; reserved, live, live_blocks and cuda_array_bytes, (then, now); tags,
+        streams and stacks, lists of (tag, stream or frames, bytes, blocks), by how much each changed, what
+        grew most first;
         new_blocks, new_bytes, gone_blocks, gone_bytes; blocks, list of dicts, the largest that came;
         page_locked, dict of (then, now); recording, bool.
     Raises:
@@ -67,12 +70,15 @@ def report_data(
     data["events"].sort(key=lambda queue: -queue["bytes"])
     data["fragmentation"] = 1 - data["largest_free"] / data["idle"] if data["idle"] else 0.0
     blocks = [] if data.get("external") else live_blocks(ordinal)
+    arrays = cuda_arrays(ordinal)
     tags = {name: stats["allocated_bytes"]["current"] for name, stats in tag_stats(ordinal).items()}
     return data | {
         "tags": dict(sorted(tags.items(), key=lambda pair: -pair[1])),
         "stacks": by_stack(data.get("stacks", []), top),
         "blocks": [named(block) for block in blocks[:top]],
         "live_blocks": len(blocks),
+        "cuda_array_bytes": sum(array["nbytes"] for array in arrays),
+        "cuda_arrays": arrays,
         "page_locked": page_locked(),
         "recording": is_recording(ordinal),
         "settings": allocator_settings()["text"],
@@ -113,6 +119,7 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         row("fragmentation", f"{data['fragmentation']:.1%}"),
         *([sizes("limit", data, "limit")] if limited else []),
         *(sizes(name, data, name) for name in ("stitched", "sleeping", "managed") if data[name]),
+        *([sizes("CUDA arrays, beside it", data, "cuda_array_bytes")] if data["cuda_array_bytes"] else []),
     ]
 
 
@@ -168,6 +175,18 @@ def block_lines(data: dict[str, Any]) -> list[str]:
     return [*lines, *map(line_of, data["blocks"])]
 
 
+def array_lines(data: dict[str, Any], top: int) -> list[str]:
+    arrays = data["cuda_arrays"]
+    lines = [f"Largest CUDA arrays, of {len(arrays)}"] if arrays and top else []
+    for array in arrays[:top]:
+        words = [*array["kinds"], *([f"{array['levels']} levels"] if array["levels"] else [])]
+        kind = "".join(f", {word}" for word in words)
+        where = f": {stack_text(array['frames'])}" if array["frames"] else ""
+        what = f"of {tuple(array['shape'])}, {array['channels']} x {array['dtype']}"
+        lines.append(f"  {size_text(array['nbytes'])} {what}{kind}{where}")
+    return lines + (more(len(arrays), top) if lines else [])
+
+
 def report(device: DeviceArgument | None = None, top: int = 10, *, since: Mark | None = None) -> str:
     """Tells as text what holds a device's memory now: totals and fragmentation, then by pool, stream, tag and
     stack, the largest blocks, and page-locked memory.  Stacks and tags are there for what was allocated while
@@ -195,6 +214,7 @@ def report(device: DeviceArgument | None = None, top: int = 10, *, since: Mark |
         tag_lines(data, top),
         stack_lines(data),
         block_lines(data),
+        array_lines(data, top),
         ["Page-locked memory of the host", *locked],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"

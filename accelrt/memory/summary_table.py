@@ -55,7 +55,8 @@ def memory_summary(device: DeviceArgument | None = None, abbreviated: bool = Fal
         device: int, "cuda:1", ...; None is the current device.
         abbreviated: bool, leave out the rows of the large and small pools.
     Returns:
-        str, of several lines.  A table of zeros before the first use of a device, which this is not.
+        str, of several lines, the last of which tells of CUDA arrays where there are any.  A table of zeros
+        before the first use of a device, which this is not.
     """
     stats, ordinal = memory_stats(device), ordinal_for_figures(device)
     lines = [
@@ -78,4 +79,8 @@ def memory_summary(device: DeviceArgument | None = None, abbreviated: bool = Fal
         figures = [stats.get(f"{key}.{field}", 0) for field in FIELDS]
         lines += ["-" * WIDTH, line(name, figures, [level(value, False) for value in figures], False)]
     lines.append("=" * WIDTH)
+    arrays = stats.get("cuda_array_bytes", 0)
+    if arrays:
+        text = cell(arrays, level(arrays, True), True)
+        lines += [f" {'CUDA arrays':<21} | {text}   beside the reserved memory ".ljust(WIDTH), "=" * WIDTH]
     return "".join(f"|{each}|\n" for each in lines)

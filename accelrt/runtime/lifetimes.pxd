@@ -87,6 +87,7 @@ cdef enum:  # kinds
     ARRAY = 10
     TEXTURE = 11
     SURFACE = 12
+    MIPMAP = 13
 
 cdef void dispose(int kind, int device, uintptr_t handle) noexcept  # for destructors: never raises, never waits
 # The same for a capture that did not end when it was told to, known by its stream and the driver's id; its id is
@@ -104,14 +105,16 @@ cdef int end_capture_again(int device, uintptr_t stream, uint64_t capture, uintp
 # Keeps an owner alive until the work that is in a stream now is complete.
 cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept
 # Objects of the driver's that copies and kernels name by their handles.
-cdef long* array_bytes        # of CUDA arrays that accelrt made, by device
 cdef class DriverObject:      # given back when it dies
     cdef int kind
     cdef int device
     cdef readonly uintptr_t handle
     cdef object source        # what it is made of, and is to outlive it
     cdef bint borrowed        # others destroy it
-    cdef long nbytes          # of an array
+    cdef long nbytes          # of an array that accelrt made
+
+cdef int add_array(DriverObject held, dict facts) except -1  # to what reports tell of
+cdef long* array_bytes        # of these, by device
 
 cdef class AccessDescriptor:        # what a kernel is told of memory in place of its address, or an array; it may be closed
     cdef readonly object array      # Array or CUDAArray that it is of; None of a CUDAArray itself

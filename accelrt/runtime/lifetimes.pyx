@@ -17,7 +17,7 @@ from accelrt.allocator.pinned.cache cimport (
 from accelrt.allocator.pool cimport (
     MAX_DEVICES, in_private, pool_if_made, record_deferred_uses, release, try_use_across, use_across,
 )
-from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool
+from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool, record_array
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     add_count, add_in_turn, begin_turn, end_turn, load_count, spin_lock, spin_unlock, store_count,
@@ -404,6 +404,8 @@ cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
         code = registry.active().module_unload(device, handle)
     elif kind == ARRAY:
         code = registry.active().array_destroy(device, handle)
+    elif kind == MIPMAP:
+        code = registry.active().mipmap_destroy(device, handle)
     elif kind == TEXTURE or kind == SURFACE:
         code = registry.active().texture_destroy(device, handle, kind == SURFACE)
     else:
@@ -593,17 +595,33 @@ cdef void drain_too(draining more) noexcept:
 # --- objects by handle ---------------------------------------------------------------------------------------
 
 cdef long[MAX_DEVICES] bytes_of_arrays
+cdef long[MAX_DEVICES] count_of_arrays
+cdef dict live_arrays = {}  # of these, (device, handle) -> what reports tell of one
 array_bytes = bytes_of_arrays
+
+
+cdef int add_array(DriverObject held, dict facts) except -1:
+    live_arrays[held.device, held.handle] = facts
+    count_array(held, 1)
+    return 0
+
+
+cdef void count_array(DriverObject held, long change) noexcept:
+    add_count(&bytes_of_arrays[held.device], change * held.nbytes)
+    add_count(&count_of_arrays[held.device], change)
+    record_array(held.device, change > 0, held.handle, held.nbytes)
 
 
 @cython.no_gc_clear  # what it is made of goes after it
 cdef class DriverObject:
-    """An array, a texture or a surface of the driver's, which goes when nothing has it any more."""
+    """An array, a mipmap, a texture or a surface of the driver's, which goes when nothing has it any more."""
 
     def __dealloc__(self):
         if self.handle and not self.borrowed:
+            # Before the driver may give the handle to another one; a forked child has none.
+            if self.nbytes and live_arrays.pop((self.device, self.handle), None) is not None:
+                count_array(self, -1)
             dispose(self.kind, self.device, self.handle)
-            add_count(&array_bytes[self.device], -self.nbytes)
 
     def __reduce__(self):
         refuse_copy(self, "it owns an object of the driver's")
@@ -655,9 +673,11 @@ cdef class AccessDescriptor:
         self.data, self.writes = data, writes
 
 
-def cuda_array_bytes(int device) -> int:
-    """Returns the bytes of the CUDA arrays that accelrt made on a device, and that have not gone yet."""
-    return load_count(&array_bytes[device])
+def cuda_arrays(int device) -> list[dict[str, Any]]:
+    """Lists the CUDA arrays that accelrt made and that have not gone yet, the largest first: handle, nbytes, shape, dtype
+    (a name), channels, levels (0 but of mipmaps), kinds (words), and frames where history was recorded."""
+    arrays = [{"handle": key[1], **facts} for key, facts in list(live_arrays.items()) if key[0] == device]
+    return sorted(arrays, key=lambda array: -array["nbytes"])
 
 
 # --- host func --------------------------------------------------------------------------------------------------------
@@ -925,6 +945,7 @@ def forget_in_child() -> None:
     """In a forked child, where the parent's functions do not run: the parent tells what they raised."""
     global more_errors, is_exiting
     function_errors.clear()
+    live_arrays.clear()
     more_errors = 0
     store_count(&outstanding, 0)
     memset(outstanding_on, 0, sizeof(outstanding_on))
@@ -1429,6 +1450,11 @@ cdef void report_at_exit() noexcept nogil:
     for device in range(MAX_DEVICES):
         report_memory(device)
         report_pools(device)
+        if count_of_arrays[device] > 0:
+            head()
+            fprintf(stderr, "  device %d: ", device)
+            print_size(bytes_of_arrays[device])
+            fprintf(stderr, " in %ld CUDA array%s\n", count_of_arrays[device], plural(count_of_arrays[device]))
     pinned = read_pinned_stats()
     if pinned.blocks.current:
         head()
@@ -1455,6 +1481,7 @@ cdef void forget_in_fork() noexcept nogil:
     memset(&streams, 0, sizeof(streams))
     memset(&events, 0, sizeof(events))
     memset(bytes_of_arrays, 0, sizeof(bytes_of_arrays))
+    memset(count_of_arrays, 0, sizeof(count_of_arrays))
 
 
 at_fork("runtime.lifetimes", FORK_RUNTIME, NULL, NULL, &forget_in_fork)

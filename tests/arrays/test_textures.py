@@ -10,11 +10,11 @@ import threading
 
 import numpy as np
 import pytest
-from child import in_own_process
+from child import in_own_process, run_python
 from device_arrays import read, to_device
 
 import accelrt
-from accelrt.arrays import textures
+from accelrt.arrays import texture_memory, textures
 from accelrt.testing import Gate, live_objects
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -59,7 +59,7 @@ def test_elements_come_back_from_where_they_were_put(shape, kinds, place):
         assert (np.asarray(back.numpy() if hasattr(back, "numpy") else back) == values).all()
 
 
-@pytest.mark.parametrize("dtype", textures.FORMATS)
+@pytest.mark.parametrize("dtype", texture_memory.FORMATS)
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_elements_have_one_two_or_four_values(dtype, channels):
     shape = (4, 6) if channels == 1 else (4, 6, channels)
@@ -134,6 +134,97 @@ def test_copies_of_nothing_do_nothing():
     array = accelrt.CUDAArray((4, 4), "float32")
     array.copy_from(np.zeros((0, 4), np.float32))
     array.copy_to(np.zeros((4, 0), np.float32), offset=(0, 4))
+
+
+# --- mipmaps ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds", "shapes"),
+    [
+        ((9,), {}, [(9,), (4,), (2,), (1,)]),
+        ((3, 8), {}, [(3, 8), (1, 4), (1, 2), (1, 1)]),
+        ((3, 8), {"levels": 2}, [(3, 8), (1, 4)]),
+        ((4, 2, 3), {}, [(4, 2, 3), (2, 1, 1), (1, 1, 1)]),
+        ((5, 2, 4), {"layered": True}, [(5, 2, 4), (5, 1, 2), (5, 1, 1)]),
+        ((12, 2, 2), {"layered": True, "cubemap": True}, [(12, 2, 2), (12, 1, 1)]),
+    ],
+)
+def test_each_level_has_half_the_elements_along_an_axis(shape, kinds, shapes):
+    whole = accelrt.MipmappedArray(shape, "int16", 2, **kinds)
+    levels = [whole.level(number) for number in range(whole.levels)]
+    assert [level.shape for level in levels] == shapes
+    assert whole.nbytes == sum(level.nbytes for level in levels)
+    values = [numbers((*level.shape, 2), "int16") + number for number, level in enumerate(levels)]
+    for level, given in zip(levels, values, strict=True):
+        level.copy_from(given)
+    for level, given in zip(levels, values, strict=True):
+        back = np.zeros_like(given)
+        level.copy_to(back)
+        assert (back == given).all()
+    assert whole.level(-1).shape == shapes[-1]
+    assert f"{whole.levels} levels" in repr(whole)
+
+
+def test_a_level_keeps_the_memory_of_all_and_no_figure_of_its_own():
+    whole = accelrt.MipmappedArray((4, 4), "float32")
+    level, texture = whole.level(1), accelrt.TextureObject(whole, normalized_coords=True)
+    assert accelrt.memory_stats()["cuda_array_bytes"] == 84
+    whole.close()
+    with pytest.raises(ValueError, match="a MipmappedArray that was closed"):
+        whole.level(0)
+    texture.close()
+    level.copy_from(np.ones((2, 2), np.float32))
+    assert accelrt.memory_stats()["cuda_array_bytes"] == 84
+    level.close()
+    accelrt.synchronize()
+    assert accelrt.memory_stats()["cuda_array_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: accelrt.MipmappedArray((4, 4), "float32", levels=4), r"an array of \(4, 4\) has 1 to 3"),
+        (lambda: accelrt.MipmappedArray((4, 4), "float32", levels=0), "levels is 0"),
+        (lambda: accelrt.MipmappedArray((4, 4), "float32", levels="2"), "str"),
+        (lambda: accelrt.MipmappedArray((4, 5, 4), "float32", cubemap=True), "a cubemap has 6 faces"),
+        (lambda: accelrt.MipmappedArray((4, 4), "float64"), "elements are of uint8"),
+        (lambda: accelrt.MipmappedArray((4, 4), "float32").level(3), "there are 3 levels"),
+        (lambda: accelrt.MipmappedArray((4, 4), "float32").level(-4), "there are 3 levels"),
+        (
+            lambda: accelrt.TextureObject(accelrt.MipmappedArray((4, 4), "float32")),
+            "pass normalized_coords=True",
+        ),
+        (
+            lambda: accelrt.TextureObject(accelrt.CUDAArray((4, 4), "float32"), mipmap_filter="linear"),
+            "choose between the levels of a MipmappedArray",
+        ),
+        (
+            lambda: accelrt.SurfaceObject(accelrt.MipmappedArray((4, 4), "float32", surface=True)),
+            "pass a CUDAArray",
+        ),
+    ],
+)
+def test_what_is_no_mipmap_is_refused(make, said):
+    with pytest.raises((ValueError, TypeError, IndexError), match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mipmap_filter": "cubic"}, "it may be nearest, linear"),
+        ({"level_bias": float("nan")}, "level_bias is nan"),
+        ({"level_bias": "1"}, "level_bias is '1'"),
+        ({"level_clamp": 2}, "pass the least and the most level"),
+        ({"level_clamp": (2, 1)}, "the least level is from 0 to the most"),
+        ({"level_clamp": (-1, 1)}, "the least level is from 0 to the most"),
+    ],
+)
+def test_what_levels_a_texture_does_not_take_is_refused(options, said):
+    whole = accelrt.MipmappedArray((4, 4), "float32")
+    with pytest.raises(ValueError, match=said):
+        accelrt.TextureObject(whole, normalized_coords=True, **options)
 
 
 # --- what is refused --------------------------------------------------------------------------------------
@@ -219,6 +310,7 @@ def test_a_read_only_array_takes_no_copy():
         ({"border_color": "black"}, "pass a float, or 4 of them"),
         ({"max_anisotropy": 17}, "from 0 to 16"),
         ({"srgb": True}, "srgb is of elements of uint8"),
+        ({"seamless": True}, "seamless is of a cubemap's faces"),
         ({"channels": 2}, "channels is 2, the array has 1"),
     ],
 )
@@ -313,6 +405,77 @@ def test_figures_count_arrays_until_they_are_gone():
     assert accelrt.memory.memory_stat("cuda_array_bytes") == before
 
 
+def test_reports_and_snapshots_tell_of_arrays(tmp_path):
+    moment = accelrt.memory.mark()
+    accelrt.memory.record_history()
+    whole = accelrt.MipmappedArray((512, 512), "float32", layered=False)
+    accelrt.memory.record_history(None)
+    small = accelrt.CUDAArray((6, 8, 8), "uint8", 4, cubemap=True, surface=True)
+    sizes = [whole.nbytes, small.nbytes]
+    data = accelrt.memory.report_data()
+    assert data["cuda_array_bytes"] == sum(sizes)
+    listed = data["cuda_arrays"]
+    assert [each["nbytes"] for each in listed] == sizes
+    assert [each["handle"] for each in listed] == [whole.handle, small.handle]
+    assert listed[0]["frames"][0]["name"] == "test_reports_and_snapshots_tell_of_arrays"
+    assert (listed[1]["shape"], listed[1]["kinds"], listed[1]["frames"]) == (
+        [6, 8, 8],
+        ["cubemap", "surface"],
+        [],
+    )
+    text = accelrt.memory.report()
+    assert "Largest CUDA arrays, of 2\n  1.33 MiB of (512, 512), 1 x float32, 10 levels: " in text
+    assert "\n  1.50 KiB of (6, 8, 8), 4 x uint8, cubemap, surface" in text
+    assert "CUDA arrays" in accelrt.memory_summary()
+    grown = accelrt.memory.report_data(since=moment)["cuda_array_bytes"]
+    assert grown[1] - grown[0] == sum(sizes)
+    assert "CUDA arrays" in accelrt.memory.report(since=moment)
+    assert accelrt.memory.snapshot()["accelrt"]["cuda_arrays"][0] == listed
+    for name in ("arrays.pickle", "arrays.snapshot"):
+        accelrt.memory.dump_snapshot(str(tmp_path / name))
+        read_back = accelrt.memory.load_snapshot(str(tmp_path / name))
+        assert read_back["accelrt"]["cuda_arrays"][0] == listed
+    whole.close()
+    small.close()
+    accelrt.synchronize()
+    assert accelrt.memory.report_data()["cuda_arrays"] == []
+    assert "CUDA arrays" not in accelrt.memory_summary()
+    after = accelrt.memory.snapshot()
+    assert "CUDA arrays" in accelrt.memory.compare_snapshots(read_back, after)
+
+
+def test_the_history_has_arrays_as_they_come_and_go():
+    accelrt.Buffer(512).free()
+    accelrt.memory.record_history(clear_history=True)
+    array = accelrt.CUDAArray((4, 4), "float32")
+    handle = array.handle
+    array.close()
+    del array
+    accelrt.synchronize()
+    taken = accelrt.memory.snapshot()
+    accelrt.memory.record_history(None)
+    events = [each for each in taken["accelrt"]["events"][0] if each["action"].startswith("array_")]
+    assert [each["action"] for each in events] == ["array_create", "array_destroy"]
+    assert all((each["addr"], each["size"]) == (handle, 64) for each in events)
+    assert "test_the_history_has_arrays_as_they_come_and_go" in {each["name"] for each in events[0]["frames"]}
+    assert not any(each["action"].startswith("array_") for each in taken["device_traces"][0])
+
+
+LEFT = """
+import accelrt
+array, whole = accelrt.CUDAArray((64, 64), "float32"), accelrt.MipmappedArray((64, 64), "float32")
+whole.close()
+import ctypes
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+"""
+
+
+@pytest.mark.own_process
+def test_arrays_that_are_left_at_the_end_are_told():
+    done = run_python("-c", LEFT, ACCELRT_DRIVER="host", ACCELRT_LEAKS="1")
+    assert "device 0: 16384 bytes in 1 CUDA array\n" in done.stderr
+
+
 @pytest.mark.host
 def test_a_refusal_tells_of_arrays_and_an_array_takes_what_is_cached():
     total = accelrt.get_device_properties(0).total_memory
@@ -327,7 +490,7 @@ def test_a_refusal_tells_of_arrays_and_an_array_takes_what_is_cached():
     array.close()
 
 
-@in_own_process(printing="told\n" * 4)
+@in_own_process(printing="told\n" * 6)
 def test_refused_calls_leave_nothing_behind():
     accelrt.testing.use_device("host")
     before, values = live_objects(), np.zeros((4, 4), np.float32)
@@ -336,6 +499,10 @@ def test_refused_calls_leave_nothing_behind():
             array = accelrt.CUDAArray((4, 4), "float32")
             array.copy_from(values)
             accelrt.TextureObject(array)
+        print("told")
+    for row in ("mipmap_create", "mipmap_level"):
+        with accelrt.testing.failing(rows=[row]), pytest.raises(accelrt.CudaError, match=row):
+            accelrt.MipmappedArray((4, 4), "float32").level(1)
         print("told")
     array = accelrt.CUDAArray((4, 4), "float32")
     texture = accelrt.TextureObject(array)
@@ -470,7 +637,8 @@ def test_the_structs_are_laid_out_as_cudas():
     spec = driver.CUDA_ARRAY3D_DESCRIPTOR()
     spec.Width, spec.Height, spec.Depth, spec.NumChannels, spec.Flags = 7, 5, 3, 4, 9
     spec.Format = driver.CUarray_format.CU_AD_FORMAT_HALF
-    packed = textures.SPEC.pack(7, 5, 3, textures.FORMATS["float16"], 4, textures.LAYERED | textures.GATHER)
+    flags = texture_memory.LAYERED | texture_memory.GATHER
+    packed = texture_memory.SPEC.pack(7, 5, 3, texture_memory.FORMATS["float16"], 4, flags)
     assert raw(spec, len(packed)) == packed
     linear = driver.CUDA_RESOURCE_DESC()
     linear.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_PITCH2D
@@ -485,6 +653,11 @@ def test_the_structs_are_laid_out_as_cudas():
     rows.format = driver.CUarray_format.CU_AD_FORMAT_SIGNED_INT16
     packed = textures.RESOURCE.pack(textures.OF_ROWS, 512, textures.FORMATS["int16"], 2, 6, 4, 96)
     assert raw(linear, len(packed)) == packed
+    mipmap = driver.CUDA_RESOURCE_DESC()
+    mipmap.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+    mipmap.res.mipmap.hMipmappedArray = driver.CUmipmappedArray(4096)
+    packed = textures.RESOURCE.pack(textures.OF_MIPMAP, 4096, 0, 0, 0, 0, 0)
+    assert raw(mipmap, len(packed)) == packed
     sampling = driver.CUDA_TEXTURE_DESC()
     modes = driver.CUaddress_mode
     sampling.addressMode = [
@@ -494,7 +667,9 @@ def test_the_structs_are_laid_out_as_cudas():
     ]
     sampling.filterMode, sampling.flags = driver.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR, 3
     sampling.maxAnisotropy, sampling.borderColor = 4, [1.0, 2.0, 3.0, 4.0]
-    packed = textures.SAMPLING.pack(3, 1, 0, 1, 3, 4, 0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0)
+    sampling.mipmapFilterMode, sampling.mipmapLevelBias = driver.CUfilter_mode.CU_TR_FILTER_MODE_LINEAR, 0.5
+    sampling.minMipmapLevelClamp, sampling.maxMipmapLevelClamp = 1.5, 2.5
+    packed = textures.SAMPLING.pack(3, 1, 0, 1, 3, 4, 1, 0.5, 1.5, 2.5, 1.0, 2.0, 3.0, 4.0)
     assert raw(sampling, len(packed)) == packed
     copy = driver.CUDA_MEMCPY3D()
     names = ("XInBytes", "Y", "Z", "LOD", "MemoryType", "Host", "Device", "Array", None, "Pitch", "Height")

@@ -33,6 +33,29 @@ extern "C" __global__ void layers(Texture t, const float* x, float* out, int n) 
 extern "C" __global__ void cube(Texture t, const float* x, float* out, int n) {
     AT out[i] = texCubemap<float>(t, x[i], x[n + i], x[2 * n + i]);
 }
+extern "C" __global__ void level1(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex1DLod<float>(t, x[i], x[n + i]);
+}
+extern "C" __global__ void level2(Texture t, const float* x, float* out, int n) {
+    AT tex2DLod(&out[i], t, x[i], x[n + i], x[2 * n + i]);
+}
+extern "C" __global__ void level3(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex3DLod<float>(t, x[i], x[n + i], x[2 * n + i], x[3 * n + i]);
+}
+extern "C" __global__ void level_of_layer(Texture t, const float* x, float* out, int n) {
+    AT out[i] = tex2DLayeredLod<float>(t, x[i], x[n + i], 1, x[2 * n + i]);
+}
+extern "C" __global__ void level_of_cube(Texture t, const float* x, float* out, int n) {
+    AT out[i] = texCubemapLod<float>(t, 1.0f, 0.0f, 0.0f, x[i]);
+}
+extern "C" __global__ void steps(Texture t, const float* x, float* out, int n) {
+    AT float2 across = {x[2 * n + i], 0}, down = {0, x[2 * n + i] / 4};
+    out[i] = tex2DGrad<float>(t, x[i], x[n + i], across, down);
+}
+extern "C" __global__ void gathered(Texture t, const float* x, float* out, int n) {
+    AT float4 c = tex2Dgather<float4>(t, x[i], x[n + i], 1);
+    out[i] = c.x, out[n + i] = c.y, out[2 * n + i] = c.z, out[3 * n + i] = c.w;
+}
 extern "C" __global__ void linear(Texture t, int* out, int n) { AT out[i] = tex1Dfetch<int>(t, i - 2); }
 extern "C" __global__ void colours(Texture t, float* out, int n) {
     AT float4 c = tex2D<float4>(t, i + 0.5f, 0.5f);
@@ -168,6 +191,125 @@ def test_a_cubes_faces_are_found_by_direction(kernels):
     signs = [(2, -1), (-2, -1), (1, -2), (1, 2), (1, 2), (-1, 2)]
     wanted = [4 * face + 2 * (t > 0) + (s > 0) for face, (s, t) in enumerate(signs)]
     assert launch(kernels("cube"), texture, towards.T).tolist() == wanted
+
+
+def test_a_seamless_cubemap_is_filtered_over_the_edges_of_its_faces(kernels):
+    image = np.random.default_rng(9).random((6, 2, 2), np.float32)
+    array = accelrt.CUDAArray((6, 2, 2), "float32", cubemap=True)
+    array.copy_from(image)
+    apart, seamless = (
+        accelrt.TextureObject(array, filter_mode="linear", seamless=each) for each in (False, True)
+    )
+    # Where the faces of +x and +z meet, in the middle of their lower rows; and amid a face.
+    towards = np.array([[1, -0.5, 1], [1, 0.0, 0.0]]).T
+    amid = image[0].mean()
+    close(launch(kernels("cube"), apart, towards), np.array([image[0, 1, 0], amid]), True)
+    wanted = np.array([(image[0, 1, 0] + image[4, 1, 1]) / 2, amid])
+    close(launch(kernels("cube"), seamless, towards), wanted, True)
+    # Across each edge the value is the same, whichever the face.
+    near = np.array([[1, 1 - 1e-5, 0.3], [-1, 0.4, 1 - 1e-5], [0.2, -1, 1 - 1e-5], [0.7, -1 + 1e-5, -1]]).T
+    far = np.array([[1 - 1e-5, 1, 0.3], [-1 + 1e-5, 0.4, 1], [0.2, -1 + 1e-5, 1], [0.7, -1, -1 + 1e-5]]).T
+    close(launch(kernels("cube"), seamless, near), launch(kernels("cube"), seamless, far), True)
+    if ON_HOST:  # at a corner there is no fourth element
+        found = launch(kernels("cube"), seamless, np.ones((3, 1)))
+        close(found, np.array([(image[0, 0, 0] + image[2, 1, 1] + image[4, 0, 1]) / 3]), True)
+
+
+def mipmaps_of(shape, **kinds):
+    """Levels of chance, and a MipmappedArray of them."""
+    random, whole = np.random.default_rng(11), accelrt.MipmappedArray(shape, "float32", **kinds)
+    images = []
+    for number in range(whole.levels):
+        level = whole.level(number)
+        images.append(random.random(level.shape, np.float32))
+        level.copy_from(images[-1])
+    return whole, images
+
+
+def expected_of_levels(images, places, levels, linear, between):
+    """Of the levels that are asked for, with bias and clamps in them already."""
+    levels = np.clip(levels, 0, len(images) - 1)
+    levels = np.round(levels * 256) / 256 if between else np.floor(levels + 0.5)
+    values = np.array([expected(image, places, "wrap", True, linear) for image in images])
+    first = np.floor(levels).astype(int)
+    above = np.minimum(first + 1, len(images) - 1)
+    at = np.arange(len(levels))
+    return values[first, at] * (1 - (levels - first)) + values[above, at] * (levels - first)
+
+
+@pytest.mark.parametrize(("filter_mode", "between"), [("nearest", "nearest"), ("linear", "linear")])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("level1", (21,)), ("level2", (9, 20)), ("level3", (4, 6, 9)), ("level2", (1, 8))]
+)
+def test_levels_are_chosen_and_filtered(kernels, name, shape, filter_mode, between):
+    whole, images = mipmaps_of(shape)
+    assert whole.levels == max(shape).bit_length() == len(images)
+    random = np.random.default_rng(5)
+    places = np.round((random.random((len(shape), 300)) * 3 - 1) * 128) / 128 + 1 / 1024
+    levels = np.round(random.random(300) * 16 * (len(images) + 2)) / 16 - 1 + 1 / 64
+    how = {"filter_mode": filter_mode, "mipmap_filter": between, "normalized_coords": True}
+    given = np.concatenate([places, levels[None]])
+    for bias, clamp in ((0, None), (-0.5, (1, 2.25))):
+        texture = accelrt.TextureObject(whole, address_mode="wrap", level_bias=bias, level_clamp=clamp, **how)
+        asked = levels + bias if clamp is None else np.clip(levels + bias, *clamp)
+        linear = filter_mode == "linear"
+        wanted = expected_of_levels(images, places, asked, linear, between == "linear")
+        close(launch(kernels(name), texture, given), wanted, linear)
+
+
+def test_steps_choose_the_level_and_plain_reads_the_first(kernels):
+    whole, images = mipmaps_of((16, 16))
+    texture = accelrt.TextureObject(whole, normalized_coords=True)
+    places = np.random.default_rng(6).integers(0, 16, (2, 100)) / 16 + 1 / 32
+    close(launch(kernels("two"), texture, places), expected(images[0], places, "clamp", True), False)
+    step = 2.0 ** np.random.default_rng(7).integers(-6, 1, 100)  # of 16 elements: levels -2 to 4
+    wanted = expected_of_levels(images, places, np.log2(step * 16), False, False)
+    close(launch(kernels("steps"), texture, np.concatenate([places, step[None]])), wanted, False)
+
+
+def test_layers_and_faces_have_levels(kernels):
+    layers, images = mipmaps_of((3, 4, 4), layered=True)
+    assert [each.shape for each in images] == [(3, 4, 4), (3, 2, 2), (3, 1, 1)]
+    places = np.full((2, 3), 0.4)
+    texture = accelrt.TextureObject(layers, normalized_coords=True)
+    found = launch(kernels("level_of_layer"), texture, np.concatenate([places, [[0, 1, 2]]]))
+    assert found.tolist() == [images[0][1, 1, 1], images[1][1, 0, 0], images[2][1, 0, 0]]
+    cube, images = mipmaps_of((6, 4, 4), cubemap=True)
+    texture = accelrt.TextureObject(cube, normalized_coords=True)
+    assert launch(kernels("level_of_cube"), texture, np.array([[2.0]]))[0] == images[2][0, 0, 0]
+
+
+def test_a_level_is_written_by_a_surface_and_outlives_what_it_is_of(kernels):
+    whole = accelrt.MipmappedArray((5, 14), "float32", surface=True)
+    level = whole.level(-3)
+    assert (level.shape, level.surface) == ((2, 7), True)
+    level.copy_from(np.zeros((2, 7), np.float32))
+    surface = accelrt.SurfaceObject(level)
+    whole.close()
+    del whole
+    kernels("write", "cudaSurfaceObject_t s, int w, int n")[1, 64](surface, 7, 14)
+    found = np.zeros((2, 7), np.float32)
+    level.copy_to(found)
+    assert found.tolist() == [[float(x) for x in range(7)], [100.0 + x for x in range(7)]]
+
+
+def test_four_elements_are_gathered_of_one_channel(kernels):
+    image = np.random.default_rng(2).random((5, 6, 2), np.float32)
+    array = accelrt.CUDAArray((5, 6), "float32", 2, gather=True)
+    array.copy_from(image)
+    for mode in ("clamp", "border"):
+        texture = accelrt.TextureObject(array, address_mode=mode, border_color=BORDER)
+        places = np.round(np.random.default_rng(3).random((2, 200)) * [[8], [7]] * 64 - 64) / 64 + 1 / 128
+        sides = [
+            coordinates(values, length, mode, False, True)[0]
+            for values, length in zip(places, (6, 5), strict=True)
+        ]
+        wanted = []
+        for right, lower in ((0, 1), (1, 1), (1, 0), (0, 0)):
+            (x, left_out), (y, above_out) = sides[0][right], sides[1][lower]
+            wanted.append(np.where(left_out | above_out, BORDER, image[y, x, 1]))
+        found = launch(kernels("gathered"), texture, places, (4, 200))
+        assert (found == np.array(wanted, np.float32)).all()
 
 
 def test_linear_memory_is_read_by_its_index(kernels):
@@ -425,6 +567,20 @@ def test_a_stale_handle_fails_the_kernel():
     printed = in_child(name_a_stale_handle)
     assert "a texture or a surface is used that was destroyed" in printed
     assert "told LAUNCH_FAILED" in printed
+
+
+def gather_what_is_not_made_for_it():
+    kernel = accelrt.compile(SOURCE).function(
+        "gathered", "cudaTextureObject_t t, const float* x, float* out, int n"
+    )
+    texture = accelrt.TextureObject(accelrt.CUDAArray((4, 4), "float32"))
+    x, out = accelrt.zeros((2, 8), np.float32), accelrt.zeros(32, np.float32)
+    tell_loss(lambda: kernel[1, 8](texture, x, out, 8))
+
+
+@pytest.mark.host
+def test_a_gather_of_an_array_that_was_not_made_for_it_fails_the_kernel():
+    assert "was not made with gather=True" in in_child(gather_what_is_not_made_for_it)
 
 
 def write_outside(mode):

@@ -33,6 +33,7 @@ MADE_BY = {
     "host_register": "host_unregister",
     "pool_create": "pool_destroy",
     "array_create": "array_destroy",
+    "mipmap_create": "mipmap_destroy",
     "texture_create": "texture_destroy",
 }
 ALSO_MADE_BY = {
@@ -47,7 +48,9 @@ ALSO_MADE_BY = {
     "pool_pointer_import": "async_alloc",
 }
 # Rows that take an ordinal first.
-ON_A_DEVICE = ("stream_destroy", "event_destroy", "memory_free", "module_unload", "array_destroy")
+ON_A_DEVICE = (
+    *("stream_destroy", "event_destroy", "memory_free", "module_unload", "array_destroy", "mipmap_destroy"),
+)
 called = {}  # driver -> names of rows that a test called
 filled = {}
 

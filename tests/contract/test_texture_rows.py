@@ -39,8 +39,18 @@ def box(src, dst, width, height=1, depth=1):
     return address_of(struct.pack(f"={side}{side}QQQ", *src, *dst, width, height, depth))
 
 
-def of_array(array):
-    return address_of(struct.pack("=i4xQiIQQQ96x", 0, array, 0, 0, 0, 0, 0))
+def of_array(array, kind=0):
+    return address_of(struct.pack("=i4xQiIQQQ96x", kind, array, 0, 0, 0, 0, 0))
+
+
+def of_mipmap(mipmap):
+    return of_array(mipmap, 1)
+
+
+def read_spec(rows, array):
+    room = ctypes.create_string_buffer(40)
+    rows.ok("array_spec", 0, array, ctypes.addressof(room))
+    return struct.unpack("=QQQiII4x", room.raw)
 
 
 def of_linear(address, size, format_=FLOAT):
@@ -74,9 +84,7 @@ def pinned(rows):
 def test_an_array_keeps_what_is_copied_into_it(rows, pinned, device, stream, shape, flags):
     address, bytes_ = pinned
     array = rows.kept("array_create", 0, spec(*shape, flags=flags))
-    room = ctypes.create_string_buffer(40)
-    rows.ok("array_spec", 0, array, ctypes.addressof(room))
-    assert struct.unpack("=QQQiII4x", room.raw) == (*shape, FLOAT, 1, flags)
+    assert read_spec(rows, array) == (*shape, FLOAT, 1, flags)
     width, height, depth = (4 * shape[0], max(shape[1], 1), max(shape[2], 1))
     size = width * height * depth
     expected = bytes_[:size].copy()
@@ -184,6 +192,65 @@ def test_textures_and_surfaces_are_made_of_what_fits(rows, device):
     for made, is_surface in ((surface, True), (linear, False), (texture, False)):
         rows.ok("texture_destroy", 0, made, is_surface)
     assert rows.texture_create(0, of_linear(device + 4, 4096), sampling(1, 1, 1)) == (INVALID_VALUE, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "flags", "lengths"),
+    [
+        ((9, 0, 0), 0, [(9, 0, 0), (4, 0, 0), (2, 0, 0), (1, 0, 0)]),
+        ((8, 3, 0), SURFACE, [(8, 3, 0), (4, 1, 0), (2, 1, 0), (1, 1, 0)]),
+        ((2, 5, 4), 0, [(2, 5, 4), (1, 2, 2), (1, 1, 1)]),
+        ((4, 4, 3), LAYERED, [(4, 4, 3), (2, 2, 3), (1, 1, 3)]),
+        ((2, 2, 6), CUBEMAP, [(2, 2, 6), (1, 1, 6)]),
+    ],
+)
+def test_each_level_of_a_mipmap_is_an_array_of_half_the_length(rows, device, shape, flags, lengths):
+    mipmap = rows.kept("mipmap_create", 0, spec(*shape, flags=flags), len(lengths) + 3)
+    levels = [rows.ok("mipmap_level", 0, mipmap, level) for level in range(len(lengths))]
+    assert [read_spec(rows, array)[:3] for array in levels] == lengths
+    assert rows.mipmap_level(0, mipmap, len(lengths)) == (INVALID_VALUE, 0)
+    boxes = [(4 * width, max(height, 1), max(depth, 1)) for width, height, depth in lengths]
+    rows.ok("fill", 0, 0, device, 0, 1, 4096)
+    for value, (array, size) in enumerate(zip(levels, boxes, strict=True), 1):
+        rows.ok("fill", 0, 0, device, value, 1, int(np.prod(size)))
+        rows.ok("array_copy", 0, 0, box(in_memory(device, *size[:2]), in_array(array), *size))
+    for value, (array, size) in enumerate(zip(levels, boxes, strict=True), 1):
+        rows.ok("array_copy", 0, 0, box(in_array(array), in_memory(device, *size[:2]), *size))
+        rows.ok("stream_synchronize", 0, 0)
+        assert (rows.read(device, int(np.prod(size))) == value).all()
+
+
+def test_a_mipmap_has_as_many_levels_as_it_is_made_with(rows):
+    mipmap = rows.kept("mipmap_create", 0, spec(64, 64), 2)
+    assert rows.ok("mipmap_level", 0, mipmap, 0) != rows.ok("mipmap_level", 0, mipmap, 1)
+    assert rows.mipmap_level(0, mipmap, 2) == (INVALID_VALUE, 0)
+    assert rows.mipmap_create(0, spec(0), 1) == (INVALID_VALUE, 0)
+
+
+def test_a_texture_of_a_mipmap_has_normalized_coordinates(rows):
+    mipmap = rows.kept("mipmap_create", 0, spec(8, 8), 4)
+    texture = rows.ok("texture_create", 0, of_mipmap(mipmap), sampling(1, 1, 1, flags=3))
+    rows.ok("texture_destroy", 0, texture, False)
+    assert rows.texture_create(0, of_mipmap(mipmap), sampling(1, 1, 1, flags=1)) == (INVALID_VALUE, 0)
+
+
+@pytest.mark.host
+def test_the_host_device_tells_mipmaps_from_arrays(rows, on_host):
+    free = rows.ok("memory_info", 0)[0]
+    mipmap = rows.ok("mipmap_create", 0, spec(256, 256), 2)
+    assert rows.ok("memory_info", 0)[0] < free - (256 << 10)
+    array, level = rows.ok("array_create", 0, spec(8, 8)), rows.ok("mipmap_level", 0, mipmap, 1)
+    assert rows.array_destroy(0, mipmap) == rows.array_destroy(0, level) == INVALID_HANDLE
+    assert rows.mipmap_destroy(0, array) == rows.mipmap_destroy(0, level) == INVALID_HANDLE
+    assert rows.array_spec(0, mipmap, spec(1)) == INVALID_HANDLE
+    assert rows.mipmap_level(0, array, 0) == (INVALID_HANDLE, 0)
+    for resource in (of_array(mipmap), of_mipmap(array), of_mipmap(level)):
+        assert rows.texture_create(0, resource, sampling(1, 1, 1, flags=3)) == (INVALID_VALUE, 0)
+    assert rows.texture_create(0, of_mipmap(mipmap), 0) == (INVALID_VALUE, 0)  # a surface is of one level
+    rows.ok("array_destroy", 0, array)
+    rows.ok("mipmap_destroy", 0, mipmap)
+    assert rows.array_spec(0, level, spec(1)) == INVALID_HANDLE
+    assert rows.ok("memory_info", 0)[0] == free
 
 
 @pytest.mark.host

@@ -122,6 +122,23 @@ def test_a_thread_makes_pages_ahead():
         assert accelrt.memory_stats()["virtual_memory_calls"] - calls <= 3 * 4
 
 
+def test_idle_pages_come_from_the_end_of_the_longest_run():
+    page = page_bytes()
+    with accelrt.reserve(64 * page) as cache:
+        for start, count in ((0, 20), (32, 6)):  # the longer one at the lower addresses
+            cache.commit(start * page, count * page)
+        cache.decommit(0, 20 * page)
+        cache.decommit(32 * page, 6 * page)
+        accelrt.synchronize()
+        for number in range(12):  # beside the 8 pages that stay idle there are 18 to move
+            cache.commit((48 + number) * page, page)
+        calls = accelrt.memory_stats()["virtual_memory_calls"]
+        cache.commit(0, 8 * page)  # where the two runs begin
+        cache.commit(32 * page, 6 * page)
+        assert accelrt.memory_stats()["virtual_memory_calls"] == calls
+        memory.audit()
+
+
 def test_idle_pages_move_to_where_they_are_committed():
     page = page_bytes()
     with accelrt.reserve(64 * page) as cache:

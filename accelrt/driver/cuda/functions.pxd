@@ -6,15 +6,15 @@
 # in none where the function takes the CUdevice, and where the comment says so (driver/cuda/DESIGN.md has why).
 # rowgen.py reads the comments, and writes those rows, the pointers and what asks the library for them.
 from accelrt.driver.cuda.types cimport (
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS,
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUarray, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo,
-    CUgraphMem_attribute, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle, CUipcMemHandle,
-    CUjit_option, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUmemPoolProps, CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule,
-    CUmoduleLoadingMode, CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid, cuuint64_t, CUmemAccess_flags,
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D_v2, CUDA_MEMSET_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUarray, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
+    CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResultInfo, CUgraphMem_attribute, CUgraphNode,
+    CUgraphNodeParams, CUgraphNodeType, CUhostFn, CUipcEventHandle, CUipcMemHandle, CUjit_option, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig, CUlimit, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPoolProps,
+    CUmemPool_attribute, CUmem_advise, CUmem_range_attribute, CUmemoryPool, CUmodule, CUmoduleLoadingMode,
+    CUoccupancyB2DSize, CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid, cuuint64_t,
+    CUmemAccess_flags, CUmipmappedArray,
 )
 
 cdef extern from "cudaTypedefs.h" nogil:
@@ -86,7 +86,6 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemHostRegister_v6050)(
         void*, size_t, unsigned int) noexcept nogil  # host_register(address, size, CU_MEMHOSTREGISTER_PORTABLE)
     ctypedef int (*PFN_cuMemHostUnregister_v4000)(void*) noexcept nogil  # host_unregister(address)
-
     ctypedef int (*PFN_cuMemAllocManaged_v6000)(
         CUdeviceptr*, size_t, unsigned int) noexcept nogil  # managed_alloc(out_address, size, flags)
     ctypedef int (*PFN_cuMemPrefetchAsync_v12020)(
@@ -138,6 +137,10 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuArray3DCreate_v3020)(CUarray*, const void*) noexcept nogil  # array_create(out_array, spec)
     ctypedef int (*PFN_cuArrayDestroy_v2000)(CUarray) noexcept nogil  # array_destroy(array)
     ctypedef int (*PFN_cuArray3DGetDescriptor_v3020)(void*, CUarray) noexcept nogil  # array_spec(spec, array)
+    ctypedef int (*PFN_cuMipmappedArrayCreate_v5000)(
+        CUmipmappedArray*, const void*, unsigned int) noexcept nogil  # mipmap_create(out_mipmap, spec, levels)
+    ctypedef int (*PFN_cuMipmappedArrayDestroy_v5000)(CUmipmappedArray) noexcept nogil  # mipmap_destroy(mipmap)
+    ctypedef int (*PFN_cuMipmappedArrayGetLevel_v5000)(CUarray*, CUmipmappedArray, unsigned int) noexcept nogil  # mipmap_level(out_array, mipmap, level)  # no-cython-lint
     ctypedef int (*PFN_cuTexObjectCreate_v5000)(
         unsigned long long*, const void*, const void*, const void*) noexcept nogil  # texture_create
     ctypedef int (*PFN_cuTexObjectDestroy_v5000)(unsigned long long) noexcept nogil  # texture_destroy
@@ -206,8 +209,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUfunction, CUfunction_attribute, int) noexcept nogil  # function_attribute_set(function, attribute, value)
     ctypedef int (*PFN_cuLaunchKernel_v4000)(
         CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned
-        int, CUstream, void**, void**
-    ) noexcept nogil  # kernel_launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, NULL)  # no-cython-lint
+        int, CUstream, void**, void**) noexcept nogil  # kernel_launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, arguments, NULL)  # no-cython-lint
     ctypedef int (*PFN_cuLaunchKernelEx_v11060)(
         const CUlaunchConfig*, CUfunction, void**, void**) noexcept nogil  # kernel_launch_with
     ctypedef int (*PFN_cuOccupancyMaxActiveBlocksPerMultiprocessor_v6050)(
@@ -233,11 +235,9 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUgraphExec, CUgraphNode, CUgraphNodeParams*) noexcept nogil  # graph_node_set
     ctypedef int (*PFN_cuGraphDestroyNode_v10000)(CUgraphNode) noexcept nogil  # graph_node_destroy(node)
     ctypedef int (*PFN_cuGraphAddDependencies_v12030)(
-        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t
-    ) noexcept nogil  # graph_edges_add(graph, origins, targets, NULL, count), graph_edges_add_with(graph, origins, targets, data, count)  # no-cython-lint
+        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t) noexcept nogil  # graph_edges_add(graph, origins, targets, NULL, count), graph_edges_add_with(graph, origins, targets, data, count)  # no-cython-lint
     ctypedef int (*PFN_cuGraphRemoveDependencies_v12030)(
-        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t
-    ) noexcept nogil  # graph_edges_remove(graph, origins, targets, NULL, count), graph_edges_remove_with(graph, origins, targets, data, count)  # no-cython-lint
+        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t) noexcept nogil  # graph_edges_remove(graph, origins, targets, NULL, count), graph_edges_remove_with(graph, origins, targets, data, count)  # no-cython-lint
     ctypedef int (*PFN_cuGraphNodeSetEnabled_v11060)(
         CUgraphExec, CUgraphNode, unsigned int) noexcept nogil  # graph_node_enable(exec_, node, enabled)
     ctypedef int (*PFN_cuGraphNodeGetEnabled_v11060)(

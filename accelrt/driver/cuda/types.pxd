@@ -20,6 +20,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef void* CUevent
     ctypedef void* CUmemoryPool
     ctypedef void* CUarray
+    ctypedef void* CUmipmappedArray
     ctypedef void* CUgraph
     ctypedef void* CUgraphNode
     ctypedef void* CUgraphExec

@@ -8,7 +8,8 @@ machine  what is below the rows: one sparse memory file a device, mapped where i
 stream   the rows of streams, events, copies, fills and host functions; whether a row may do its work;
          launches; captures, and what they add to a graph
 memory   the rows of plain, page-locked and virtual memory, of memory of graphs, and of what other
-         processes made
+         processes made; of CUDA arrays and textures
+textures  what these are, and which ones there may be
 graphs   the rows of captures and graphs: nodes and edges, instances and launches, conditions
 driver   puts the table together; the rows of devices, and of modules, functions and launches (C functions
          that are called for each block)

@@ -37,13 +37,14 @@ from accelrt.driver.host.machine cimport (
 )
 from accelrt.driver.host.memory cimport (
     close_file, copy_file, count_arrays, count_physicals, devices_with_access, file_size, fill_memory, free_plain,
-    make_managed, make_plain, place, prefer_device, range_of, take_away, takings, texture_limit,
+    make_managed, make_plain, place, prefer_device, range_of, take_away, takings,
 )
 from accelrt.driver.host.stream cimport (
     check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
     put_in, BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED,
     SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
 )
+from accelrt.driver.host.textures cimport texture_limit
 from accelrt.driver.host.work cimport (
     KERNEL, HostFunction, HostModule, HostStream, Ticket, Work, begin_work, kernel_fn,
 )

@@ -40,6 +40,5 @@ cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexc
 cdef int take_away(uintptr_t start, int kind, int device) noexcept nogil
 cdef int free_plain(int device, uintptr_t address) noexcept nogil  # memory_free, but for what pools know of it
 # CUDA arrays and textures.
-cdef int texture_limit(int attribute) noexcept nogil  # a CUdevice_attribute; 0 for what is no limit of theirs
 cdef bint is_of_array(uintptr_t address) noexcept nogil
 cdef void count_arrays(size_t* out_arrays, size_t* out_textures) noexcept nogil

@@ -21,6 +21,10 @@ from accelrt.driver.host.machine cimport (
     drop_allocation, link_allocation, OF_ARRAYS, owner_of,
 )
 from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, prepare_copy_3d, put_in
+from accelrt.driver.host.textures cimport (
+    ALIGNMENT, array_size, describe_level, element_size, HostArray, is_sampling, is_shape, is_within, LEVEL_BITS,
+    most_levels, MOST_LINE, MOST_LINEAR, MOST_PITCH, MOST_PITCHED_ROWS, PITCH_ALIGNMENT, Texture, use_bits,
+)
 from accelrt.driver.host.work cimport (
     COPY, COPY_3D, DST_KNOWN, FILL, KERNEL, MANAGE, SET, HostStream, Launch, Operation, Plan, Work, begin_work,
     ALLOCATE, CHILD, RELEASE, Allocation, place_of,
@@ -34,9 +38,8 @@ from accelrt.driver.managed cimport (
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.table cimport Table
 from accelrt.driver.textures cimport (
-    ADDRESS_BORDER, ADDRESS_WRAP, ARRAY_CUBEMAP, ARRAY_GATHER, ARRAY_LAYERED, ARRAY_SURFACE, ArrayCopy, ArraySpec,
-    FORMAT_FLOAT, FORMAT_HALF, FORMAT_INT8, FORMAT_INT16, FORMAT_INT32, FORMAT_UINT8, FORMAT_UINT16, FORMAT_UINT32, Place,
-    PLACE_ARRAY, PLACE_MEMORY, Resource, RESOURCE_ARRAY, RESOURCE_LINEAR, RESOURCE_ROWS, Sampling,
+    ARRAY_SURFACE, ArrayCopy, ArraySpec, Place, PLACE_ARRAY, PLACE_MEMORY, Resource, RESOURCE_ARRAY, RESOURCE_LINEAR,
+    RESOURCE_MIPMAP, RESOURCE_ROWS, SAMPLE_NORMALIZED, Sampling,
 )
 from accelrt.status cimport (
     HOST_MEMORY_NOT_REGISTERED, HOST_MEMORY_REGISTERED, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED,
@@ -1155,122 +1158,39 @@ cdef int ipc_memory_close(int device, uintptr_t address) noexcept nogil:
 # An array is plain memory whose address nobody is told.  A texture's handle leads kernels to a place, which says where the
 # elements are; a place is taken again, by a handle of its own, so that kernels refuse the stale one.
 
-cdef extern from "../../kernels/cuda_on_host/accelrt_texture_layout.h" nogil:
-    ctypedef struct Texture "accelrt_texture":
-        uint64_t handle
-        char* bytes
-        uint64_t pitch
-        uint64_t slice
-        uint64_t width
-        unsigned int height
-        unsigned int depth
-        int format
-        int channels
-        unsigned int shape
-        int kind
-        int[3] address_modes
-        int filter_mode
-        unsigned int flags
-        unsigned int uses
-        float[4] border
-        Texture* next
-    uint64_t use_bits "accelrt_texture_use" (unsigned int uses) noexcept nogil
-
-cdef enum:  # limits of an H200 (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
-    MOST_LINE = 131072      # elements of a row of one or two axes
-    MOST_ROWS = 65536
-    MOST_LAYERED = 32768
-    MOST_LAYERS = 2048
-    MOST_SIDE = 16384       # of three axes
-    MOST_LINEAR = 1 << 28   # elements of linear memory
-    MOST_PITCHED_ROWS = 65000
-    MOST_PITCH = 2097120    # bytes
-    ALIGNMENT = 512
-    PITCH_ALIGNMENT = 32
-
-cdef struct HostArray:
-    ArraySpec spec
-    int device
-    uintptr_t address
-    size_t element   # bytes
-    size_t size
-
 cdef Texture* unused_places = NULL  # under the memory's lock
 
 
-# Numbers of CUdevice_attribute, from 21 and from 42 on; layers of cubemaps are faces.
-cdef int[10] limits_21 = [
-    MOST_LINE, MOST_LINE, MOST_ROWS, MOST_SIDE, MOST_SIDE, MOST_SIDE, MOST_LAYERED, MOST_LAYERED, MOST_LAYERS, ALIGNMENT,
-]
-cdef int[31] limits_42 = [
-    MOST_LAYERED, MOST_LAYERS, 1, MOST_LAYERED, MOST_LAYERED, 0, 0, 0, 0, PITCH_ALIGNMENT, MOST_LAYERED, MOST_LAYERED,
-    MOST_LAYERS - 2, MOST_LAYERED, MOST_LINE, MOST_ROWS, MOST_SIDE, MOST_SIDE, MOST_SIDE, MOST_LAYERED, MOST_LAYERS,
-    MOST_LAYERED, MOST_LAYERED, MOST_LAYERS, MOST_LAYERED, MOST_LAYERED, MOST_LAYERS - 2, MOST_LINEAR, MOST_LINE,
-    MOST_PITCHED_ROWS, MOST_PITCH,
-]
-
-
-cdef int texture_limit(int attribute) noexcept nogil:
-    if 21 <= attribute <= 30:
-        return limits_21[attribute - 21]
-    if 42 <= attribute <= 72:
-        return limits_42[attribute - 42]
-    return ALIGNMENT if attribute == 14 else 0
-
-
-cdef size_t element_size(int format, unsigned int channels) noexcept nogil:
-    # 0 for what is none.
-    cdef size_t size = 0
-    if format == FORMAT_UINT8 or format == FORMAT_INT8:
-        size = 1
-    elif format == FORMAT_UINT16 or format == FORMAT_INT16 or format == FORMAT_HALF:
-        size = 2
-    elif format == FORMAT_UINT32 or format == FORMAT_INT32 or format == FORMAT_FLOAT:
-        size = 4
-    return size * channels if channels in (1, 2, 4) else 0
-
-
-cdef bint is_shape(const ArraySpec* spec) noexcept nogil:
-    cdef bint layered = spec.flags & ARRAY_LAYERED
-    cdef size_t width = spec.width, height = spec.height, depth = spec.depth
-    if width == 0 or spec.flags & ~(ARRAY_LAYERED | ARRAY_SURFACE | ARRAY_CUBEMAP | ARRAY_GATHER):
-        return False
-    if spec.flags & ARRAY_GATHER and (height == 0 or depth or max(width, height) > MOST_LAYERED):
-        return False
-    if spec.flags & ARRAY_CUBEMAP:
-        return width == height and width <= MOST_LAYERED and (
-            depth % 6 == 0 and 0 < depth <= MOST_LAYERS if layered else depth == 6)
-    if layered:
-        return width <= MOST_LAYERED and height <= MOST_LAYERED and 0 < depth <= MOST_LAYERS
-    if depth:
-        return height > 0 and max(width, height, depth) <= MOST_SIDE
-    if height == 0 and spec.flags & ARRAY_SURFACE:
-        return width <= MOST_LAYERED
-    return width <= MOST_LINE and height <= MOST_ROWS
-
-
-cdef int array_create(int device, void* spec, uintptr_t* out_array) noexcept nogil:
+cdef int make_array(int device, const ArraySpec* spec, unsigned int levels, uintptr_t* out_array) noexcept nogil:
+    # A mipmap's levels lie one behind the other, and its handle and a number are theirs.
     global next_handle
     cdef HostArray* array
+    cdef unsigned int level
     cdef int code = permitted(device)
     out_array[0] = 0
     if code:
         return code
-    array = <HostArray*>calloc(1, sizeof(HostArray))
+    if element_size(spec.format, spec.channels) == 0 or not is_shape(spec):
+        return INVALID_VALUE
+    array = <HostArray*>calloc(levels + 1, sizeof(HostArray))
     if array == NULL:
         return NO_HOST_MEMORY
-    array.spec, array.device = (<const ArraySpec*>spec)[0], device
-    array.element = element_size(array.spec.format, array.spec.channels)
-    array.size = array.element * array.spec.width * max(array.spec.height, <size_t>1) * max(array.spec.depth, <size_t>1)
-    code = INVALID_VALUE if array.element == 0 or not is_shape(&array.spec) else make_mapping(
-        OF_ARRAYS, device, array.size, &array.address)
+    array.spec, array.device, array.levels, array.parts = spec[0], device, levels, array + 1
+    array.element = element_size(spec.format, spec.channels)
+    array.size = 0 if levels else array_size(spec)
+    for level in range(levels):
+        describe_level(array, level, array.size, &array.parts[level])
+        array.size += array.parts[level].size
+    code = make_mapping(OF_ARRAYS, device, array.size, &array.address)
     if code:
         free(array)
         return code
+    for level in range(levels):
+        array.parts[level].address += array.address
     lock_memory()
     code = map_reserve(&arrays)
     if code == 0:
-        next_handle += 16
+        next_handle = (next_handle + 2 * LEVEL_BITS + 1) & ~<uintptr_t>LEVEL_BITS
         out_array[0] = next_handle
         map_insert(&arrays, out_array[0], array)
     unlock_memory()
@@ -1280,9 +1200,41 @@ cdef int array_create(int device, void* spec, uintptr_t* out_array) noexcept nog
     return code
 
 
+cdef int array_create(int device, void* spec, uintptr_t* out_array) noexcept nogil:
+    return make_array(device, <const ArraySpec*>spec, 0, out_array)
+
+
+cdef int mipmap_create(int device, void* spec, unsigned int levels, uintptr_t* out_mipmap) noexcept nogil:
+    cdef unsigned int most = most_levels(<const ArraySpec*>spec)
+    out_mipmap[0] = 0
+    if most == 0:
+        return INVALID_VALUE
+    return make_array(device, <const ArraySpec*>spec, min(max(levels, <unsigned int>1), most), out_mipmap)
+
+
 cdef HostArray* find_array(uintptr_t array, int device) noexcept nogil:
-    cdef HostArray* named = <HostArray*>map_find(&arrays, array)
-    return named if named != NULL and named.device == device else NULL
+    # Or a mipmap's level.
+    cdef uintptr_t level = array & LEVEL_BITS
+    cdef HostArray* named = <HostArray*>map_find(&arrays, array - level)
+    if named == NULL or named.device != device or level > named.levels or (level == 0 and named.levels):
+        return NULL
+    return &named.parts[level - 1] if level else named
+
+
+cdef HostArray* find_mipmap(uintptr_t mipmap, int device) noexcept nogil:
+    cdef HostArray* named = <HostArray*>map_find(&arrays, mipmap)
+    return named if named != NULL and named.device == device and named.levels else NULL
+
+
+cdef int mipmap_level_locked(int device, uintptr_t mipmap, unsigned int level, uintptr_t* out_array) noexcept nogil:
+    cdef const HostArray* named = find_mipmap(mipmap, device)
+    out_array[0] = 0
+    if named == NULL:
+        return INVALID_HANDLE
+    if level >= named.levels:
+        return INVALID_VALUE
+    out_array[0] = mipmap + level + 1
+    return 0
 
 
 cdef int array_spec_locked(int device, uintptr_t array, void* spec) noexcept nogil:
@@ -1314,21 +1266,22 @@ cdef bint is_in_use(uintptr_t texture, const HostArray* array) noexcept nogil:
         named = queue_names(array.address, array.size)
         for index in range(textures.capacity):
             each = <const Texture*>textures.slots[index].value
-            named = named or each != NULL and <uintptr_t>each.bytes == array.address and queue_names(each.handle, 1)
+            if each != NULL and array.address <= <uintptr_t>each.bytes < array.address + array.size:
+                named = named or queue_names(each.handle, 1)
     unlock_memory()
     takings += named
     unlock()
     return named
 
 
-cdef int array_destroy(int device, uintptr_t array) noexcept nogil:
+cdef int destroy_array(int device, uintptr_t array, bint mipmap) noexcept nogil:
     # Waits where work names it, which the host device survives so.
     cdef HostArray* named
     cdef int code = permitted(device)
     if code:
         return code
     lock_memory()
-    named = find_array(array, device)
+    named = find_mipmap(array, device) if mipmap else NULL if array & LEVEL_BITS else find_array(array, device)
     if named != NULL:
         map_remove(&arrays, array)
     unlock_memory()
@@ -1341,8 +1294,12 @@ cdef int array_destroy(int device, uintptr_t array) noexcept nogil:
     return 0
 
 
-cdef inline bint is_within(size_t start, size_t count, size_t most) noexcept nogil:
-    return count <= most and start <= most - count
+cdef int array_destroy(int device, uintptr_t array) noexcept nogil:
+    return destroy_array(device, array, False)
+
+
+cdef int mipmap_destroy(int device, uintptr_t mipmap) noexcept nogil:
+    return destroy_array(device, mipmap, True)
 
 
 cdef int locate(const Place* place, const ArrayCopy* box, int device, uintptr_t* out_address, size_t* out_pitch,
@@ -1395,7 +1352,11 @@ cdef int read_array(const Resource* resource, int device, bint surface, Texture*
     cdef const HostArray* array
     cdef int code = INVALID_VALUE
     lock_memory()
-    array = find_array(resource.source, device)
+    if resource.kind == RESOURCE_MIPMAP:
+        array = find_mipmap(resource.source, device)
+        texture.levels = 0 if array == NULL else array.levels
+    else:
+        array = find_array(resource.source, device)
     if array != NULL and (not surface or array.spec.flags & ARRAY_SURFACE):
         texture.bytes, texture.width = <char*>array.address, array.spec.width
         texture.height, texture.depth = <unsigned int>array.spec.height, <unsigned int>array.spec.depth
@@ -1425,14 +1386,6 @@ cdef int read_linear(const Resource* resource, Texture* texture) noexcept nogil:
     return INVALID_VALUE if owner_of(resource.source, size) == UNKNOWN_MEMORY else 0
 
 
-cdef bint is_sampling(const Sampling* sampling) noexcept nogil:
-    cdef int axis
-    for axis in range(3):
-        if not ADDRESS_WRAP <= sampling.address_modes[axis] <= ADDRESS_BORDER:
-            return False
-    return 0 <= sampling.filter_mode <= 1
-
-
 cdef int texture_create(int device, void* resource, void* sampling, uintptr_t* out_texture) noexcept nogil:
     global unused_places
     cdef const Sampling* sampled = <const Sampling*>sampling
@@ -1449,8 +1402,12 @@ cdef int texture_create(int device, void* resource, void* sampling, uintptr_t* o
             return INVALID_VALUE
         described.address_modes, described.border = sampled.address_modes, sampled.border
         described.filter_mode, described.flags = sampled.filter_mode, sampled.flags
-    described.kind = read.kind
-    if read.kind == RESOURCE_ARRAY:
+        described.mipmap_filter, described.bias = sampled.mipmap_filter, sampled.bias
+        described.least, described.most = sampled.levels[0], sampled.levels[1]
+    described.kind, described.levels = read.kind, 1
+    if read.kind == RESOURCE_MIPMAP and (sampled == NULL or not sampled.flags & SAMPLE_NORMALIZED):
+        return INVALID_VALUE
+    if read.kind == RESOURCE_ARRAY or read.kind == RESOURCE_MIPMAP:
         code = read_array(read, device, sampled == NULL, &described)
     else:
         code = INVALID_VALUE if sampled == NULL else read_linear(read, &described)

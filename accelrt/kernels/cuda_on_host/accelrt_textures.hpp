@@ -1,6 +1,8 @@
 // Textures and surfaces of the host device, by CUDA C++ Programming Guide, "Texture Fetching" and "Surface Functions".
 #pragma once
 
+#include <array>
+
 #include "accelrt_texture_layout.h"
 
 enum cudaSurfaceBoundaryMode { cudaBoundaryModeZero = 0, cudaBoundaryModeClamp = 1, cudaBoundaryModeTrap = 2 };
@@ -77,8 +79,8 @@ struct Along {
     bool outside[2];
 };
 
-inline Along along(const accelrt_texture& texture, int axis, double x, int64_t length) {
-    bool normalized = texture.flags & 2, linear = texture.filter_mode == 1;
+inline Along along(const accelrt_texture& texture, int axis, double x, int64_t length, bool linear) {
+    bool normalized = texture.flags & 2;
     int mode = texture.address_modes[axis];
     if (!normalized && (mode == 0 || mode == 2)) mode = 1;
     double whole = floor(x);
@@ -87,10 +89,10 @@ inline Along along(const accelrt_texture& texture, int axis, double x, int64_t l
     x = normalized ? x * length : x;
     x = x > -1e9 ? (x < 1e9 ? x : 1e9) : -1e9;  // a NaN too
     Along along = {};
-    if (linear) x -= 0.5;
+    if (linear) x = rint((x - 0.5) * 256) / 256;  // of 8 bits
     along.index[0] = (int64_t)floor(x);
     along.index[1] = along.index[0] + 1;
-    along.second = linear ? rint((x - floor(x)) * 256) / 256 : 0;  // of 8 bits
+    along.second = linear ? x - floor(x) : 0;
     for (int each = 0; each < 2; each++) {
         int64_t& index = along.index[each];
         along.outside[each] = mode == 3 && (index < 0 || index >= length);
@@ -119,40 +121,216 @@ inline double sample(const accelrt_texture& texture, const Along* axes, int coun
     return sum;
 }
 
-template <class T>
-inline T read(const accelrt_texture& texture, const Along* axes, int count, int64_t layer) {
+// A level of a mipmap: where it is, and how long its axes are.
+inline accelrt_texture level_of(const accelrt_texture& texture, unsigned level) {
+    accelrt_texture part = texture;
+    uint64_t element = texture.pitch / texture.width;
+    for (unsigned each = 1; each <= level; each++) {
+        part.bytes += part.slice * (part.depth ? part.depth : 1);
+        part.width = accelrt_level_length(texture.width, each);
+        part.height = accelrt_level_length(texture.height, each);
+        if (!(texture.shape & 5)) part.depth = accelrt_level_length(texture.depth, each);
+        part.pitch = part.width * element;
+        part.slice = part.pitch * (part.height ? part.height : 1);
+    }
+    return part;
+}
+
+// elements(texture) answers, of a level, what reads one channel there.
+template <class T, class Elements>
+inline T read(const accelrt_texture& texture, double level, Elements elements) {
+    typedef typename Texel<T>::Part Part;
+    double first = floor(level), second = level - first, sums[4] = {};
+    for (int side = 0; side < 2; side++) {
+        double share = side ? second : 1 - second;
+        if (!share) continue;
+        accelrt_texture lower;
+        bool whole = first + side == 0;
+        if (!whole) lower = level_of(texture, first + side);
+        auto part = elements(whole ? texture : lower);
+        for (int channel = 0; channel < Texel<T>::count && channel < texture.channels; channel++)
+            sums[channel] += share * part(channel);
+    }
     T value = {};
-    typename Texel<T>::Part* parts = (typename Texel<T>::Part*)&value;
-    for (int channel = 0; channel < Texel<T>::count && channel < texture.channels; channel++)
-        parts[channel] = (typename Texel<T>::Part)sample(texture, axes, count, layer, channel);
+    for (int channel = 0; channel < Texel<T>::count; channel++) ((Part*)&value)[channel] = (Part)sums[channel];
     return value;
+}
+
+// The level that is read where a kernel asks for one.
+inline double level_at(const accelrt_texture& texture, double level) {
+    level = fmin(fmax(level + texture.bias, texture.least), texture.most);
+    level = fmin(fmax(level, 0), texture.levels - 1);
+    return texture.mipmap_filter == 1 ? rint(level * 256) / 256 : floor(level + 0.5);
+}
+
+// The level whose elements are as far apart as two steps of the coordinates lead, each of so many axes of the first level.
+inline double level_of_steps(const accelrt_texture& texture, int count, const double* dx, const double* dy) {
+    double lengths[3] = {(double)texture.width, (double)(texture.height ? texture.height : 1),
+                         (double)(texture.depth ? texture.depth : 1)}, across = 0, down = 0;
+    for (int axis = 0; axis < count; axis++) {
+        across += pow(dx[axis] * lengths[axis], 2);
+        down += pow(dy[axis] * lengths[axis], 2);
+    }
+    return log2(fmax(across, down)) / 2;
+}
+
+struct Steps {
+    double x, y, z;
+    Steps(double x, double y = 0, double z = 0) : x(x), y(y), z(z) {}
+    Steps(float2 step) : x(step.x), y(step.y), z(0) {}
+    Steps(float4 step) : x(step.x), y(step.y), z(step.z) {}
+};
+
+template <class T>
+inline T fetch_level(const accelrt_texture& texture, double level, int count, double x, double y, double z, int layer) {
+    return read<T>(texture, level, [=](const accelrt_texture& at) {
+        int64_t layers = at.depth ? at.depth : 1, slice = layer < 0 ? 0 : layer >= layers ? layers - 1 : layer;
+        bool linear = at.filter_mode == 1;
+        std::array<Along, 3> axes = {along(at, 0, x, at.width, linear)};
+        if (count > 1) axes[1] = along(at, 1, y, at.height ? at.height : 1, linear);
+        if (count > 2) axes[2] = along(at, 2, z, layers, linear);
+        return [=, &at](int channel) { return sample(at, axes.data(), count, slice, channel); };
+    });
 }
 
 template <class T>
 inline T fetch(unsigned long long handle, int count, double x, double y, double z, int layer) {
+    return fetch_level<T>(texture_of(handle), 0, count, x, y, z, layer);
+}
+
+template <class T>
+inline T fetch_lod(unsigned long long handle, int count, double x, double y, double z, int layer, double level) {
     const accelrt_texture& texture = texture_of(handle);
-    int64_t layers = texture.depth ? texture.depth : 1;
-    Along axes[3] = {along(texture, 0, x, texture.width)};
-    if (count > 1) axes[1] = along(texture, 1, y, texture.height ? texture.height : 1);
-    if (count > 2) axes[2] = along(texture, 2, z, layers);
-    return read<T>(texture, axes, count, layer < 0 ? 0 : layer >= layers ? layers - 1 : layer);
+    return fetch_level<T>(texture, level_at(texture, level), count, x, y, z, layer);
+}
+
+template <class T>
+inline T fetch_grad(unsigned long long handle, int count, double x, double y, double z, int layer, Steps dx, Steps dy) {
+    const accelrt_texture& texture = texture_of(handle);
+    double level = level_of_steps(texture, count, &dx.x, &dy.x);
+    return fetch_level<T>(texture, level_at(texture, level), count, x, y, z, layer);
+}
+
+// By the guide's table: which face a direction leads to, and where on it.
+struct Facing {
+    int axis;
+    bool back;
+    double s, t, most;
+    Facing(double x, double y, double z) {
+        double ax = fabs(x), ay = fabs(y), az = fabs(z);
+        most = fmax(ax, fmax(ay, az));
+        axis = ax == most ? 0 : ay == most ? 1 : 2;
+        back = axis == 0 ? x < 0 : axis == 1 ? y < 0 : z < 0;
+        turn(x, y, z, &s, &t);
+    }
+    void turn(double x, double y, double z, double* s, double* t) const {
+        *s = axis == 0 ? (back ? z : -z) : axis == 1 ? x : back ? -x : x;
+        *t = axis == 1 ? (back ? -z : z) : -y;
+    }
+    int face() const { return 2 * axis + back; }
+    // What faces a place of this face's plane, whose sides are from -1 to 1.
+    static Facing beyond(const Facing& from, double s, double t) {
+        double one = from.back ? -1 : 1;
+        return from.axis == 0 ? Facing(one, -t, from.back ? s : -s)
+             : from.axis == 1 ? Facing(s, one, from.back ? -t : t) : Facing(from.back ? -s : s, -t, one);
+    }
+    // How far a step of the direction leads on the face, whose sides are 1.
+    void step(const Steps& by, double* out) const {
+        double ds, dt, d = axis == 0 ? by.x : axis == 1 ? by.y : by.z;
+        turn(by.x, by.y, by.z, &ds, &dt);
+        if (back) d = -d;
+        out[0] = (ds - s / most * d) / most / 2;
+        out[1] = (dt - t / most * d) / most / 2;
+    }
+};
+
+inline int64_t clamped(double place, double length) { return (int64_t)fmin(fmax(floor(place), 0), length - 1); }
+
+// One element of a face, or of the one behind the edge; at a corner, where there is none, the mean of the three around.
+inline double beyond_edge(const accelrt_texture& at, int64_t x, int64_t y, const Facing& facing, int layer, int channel) {
+    double side = at.width;
+    int64_t within_x = clamped(x, side), within_y = clamped(y, side);
+    if (x == within_x && y == within_y) return part_at(at, x, y, 6 * layer + facing.face(), channel);
+    if (x != within_x && y != within_y)
+        return (beyond_edge(at, within_x, within_y, facing, layer, channel)
+                + beyond_edge(at, x, within_y, facing, layer, channel)
+                + beyond_edge(at, within_x, y, facing, layer, channel)) / 3;
+    Facing other = Facing::beyond(facing, (2 * x + 1) / side - 1, (2 * y + 1) / side - 1);
+    int64_t column = clamped((other.s / other.most + 1) / 2 * side, side);
+    int64_t row = clamped((other.t / other.most + 1) / 2 * side, side);
+    return part_at(at, column, row, 6 * layer + other.face(), channel);
+}
+
+// Four elements, of which some may be of other faces (a seamless cubemap).
+inline double sample_over_edges(
+    const accelrt_texture& at, double x, double y, const Facing& facing, int layer, int channel) {
+    double places[2] = {x, y}, shares[2], sum = 0;
+    int64_t first[2];
+    for (int axis = 0; axis < 2; axis++) {
+        double place = rint((places[axis] * at.width - 0.5) * 256) / 256;
+        first[axis] = (int64_t)floor(place);
+        shares[axis] = place - floor(place);
+    }
+    for (int corner = 0; corner < 4; corner++) {
+        int right = corner & 1, lower = corner >> 1;
+        double share = (right ? shares[0] : 1 - shares[0]) * (lower ? shares[1] : 1 - shares[1]);
+        if (share) sum += share * beyond_edge(at, first[0] + right, first[1] + lower, facing, layer, channel);
+    }
+    return sum;
+}
+
+template <class T>
+inline T fetch_face(accelrt_texture texture, double level, const Facing& facing, int layer) {
+    texture.flags |= 2;
+    texture.address_modes[0] = texture.address_modes[1] = 1;
+    return read<T>(texture, level, [&](const accelrt_texture& at) {
+        bool linear = at.filter_mode == 1;
+        double x = (facing.s / facing.most + 1) / 2, y = (facing.t / facing.most + 1) / 2;
+        Along across = along(at, 0, x, at.width, linear), down = along(at, 1, y, at.width, linear);
+        return [=, &at](int channel) {
+            Along axes[2] = {across, down};
+            bool seamless = linear && at.flags & 64;
+            return seamless ? sample_over_edges(at, x, y, facing, layer, channel)
+                            : sample(at, axes, 2, 6 * layer + facing.face(), channel);
+        };
+    });
 }
 
 template <class T>
 inline T fetch_cube(unsigned long long handle, double x, double y, double z, int layer) {
-    double ax = fabs(x), ay = fabs(y), az = fabs(z), most = fmax(ax, fmax(ay, az));
-    int axis = ax == most ? 0 : ay == most ? 1 : 2;
-    bool back = axis == 0 ? x < 0 : axis == 1 ? y < 0 : z < 0;
-    double s = axis == 0 ? (back ? z : -z) : axis == 1 ? x : back ? -x : x;
-    double t = axis == 1 ? (back ? -z : z) : -y;
-    accelrt_texture texture = texture_of(handle);
-    texture.flags |= 2;
-    Along axes[2];
-    for (int each = 0; each < 2; each++) {
-        texture.address_modes[each] = 1;
-        axes[each] = along(texture, each, ((each ? t : s) / most + 1) / 2, texture.width);
+    return fetch_face<T>(texture_of(handle), 0, Facing(x, y, z), layer);
+}
+
+template <class T>
+inline T fetch_cube_lod(unsigned long long handle, double x, double y, double z, int layer, double level) {
+    const accelrt_texture& texture = texture_of(handle);
+    return fetch_face<T>(texture, level_at(texture, level), Facing(x, y, z), layer);
+}
+
+template <class T>
+inline T fetch_cube_grad(unsigned long long handle, double x, double y, double z, int layer, Steps dx, Steps dy) {
+    const accelrt_texture& texture = texture_of(handle);
+    Facing facing(x, y, z);
+    double across[2], down[2];
+    facing.step(dx, across);
+    facing.step(dy, down);
+    return fetch_face<T>(texture, level_at(texture, level_of_steps(texture, 2, across, down)), facing, layer);
+}
+
+// One channel of the four elements between which a place lies, from the lower left on against the clock.
+template <class T>
+inline T gather(unsigned long long handle, double x, double y, int channel) {
+    const accelrt_texture& texture = texture_of(handle);
+    if (!(texture.shape & 8)) fail_because("a texture is gathered whose array was not made with gather=True");
+    T value = {};
+    Along axes[2] = {along(texture, 0, x, texture.width, true), along(texture, 1, y, texture.height, true)};
+    for (int each = 0; each < Texel<T>::count && channel >= 0 && channel < texture.channels; each++) {
+        int right = each == 1 || each == 2, lower = each < 2;
+        bool outside = axes[0].outside[right] || axes[1].outside[lower];
+        ((typename Texel<T>::Part*)&value)[each] = (typename Texel<T>::Part)(
+            outside ? texture.border[channel] : part_at(texture, axes[0].index[right], axes[1].index[lower], 0, channel));
     }
-    return read<T>(texture, axes, 2, 6 * layer + 2 * axis + back);
+    return value;
 }
 
 // Bytes of a surface; null where they are not there and nothing is to be done.
@@ -189,19 +367,28 @@ inline void write_surface(T value, unsigned long long handle, int64_t x, int64_t
     template <class T> inline T name(cudaTextureObject_t texture, ACCELRT_LIST parameters) { return accelrt_host::call; } \
     template <class T> inline void name(T* value, cudaTextureObject_t texture, ACCELRT_LIST parameters) { *value = accelrt_host::call; }
 #define ACCELRT_LIST(...) __VA_ARGS__
-ACCELRT_FETCH(tex1D, (float x), fetch<T>(texture, 1, x, 0, 0, 0))
-ACCELRT_FETCH(tex2D, (float x, float y), fetch<T>(texture, 2, x, y, 0, 0))
-ACCELRT_FETCH(tex3D, (float x, float y, float z), fetch<T>(texture, 3, x, y, z, 0))
-ACCELRT_FETCH(tex1DLayered, (float x, int layer), fetch<T>(texture, 1, x, 0, 0, layer))
-ACCELRT_FETCH(tex2DLayered, (float x, float y, int layer), fetch<T>(texture, 2, x, y, 0, layer))
-ACCELRT_FETCH(texCubemap, (float x, float y, float z), fetch_cube<T>(texture, x, y, z, 0))
-ACCELRT_FETCH(texCubemapLayered, (float x, float y, float z, int layer), fetch_cube<T>(texture, x, y, z, layer))
+// What fetches elements, by the first level, by a level, and by steps of the coordinates.
+#define ACCELRT_FETCHES(name, parameters, kind, arguments, step)                                                   \
+    ACCELRT_FETCH(name, parameters, kind<T>(texture, ACCELRT_LIST arguments))                                       \
+    ACCELRT_FETCH(name##Lod, (ACCELRT_LIST parameters, float level), kind##_lod<T>(texture, ACCELRT_LIST arguments, level)) \
+    ACCELRT_FETCH(name##Grad, (ACCELRT_LIST parameters, step dx, step dy),                                          \
+                  kind##_grad<T>(texture, ACCELRT_LIST arguments, dx, dy))
+ACCELRT_FETCHES(tex1D, (float x), fetch, (1, x, 0, 0, 0), float)
+ACCELRT_FETCHES(tex2D, (float x, float y), fetch, (2, x, y, 0, 0), float2)
+ACCELRT_FETCHES(tex3D, (float x, float y, float z), fetch, (3, x, y, z, 0), float4)
+ACCELRT_FETCHES(tex1DLayered, (float x, int layer), fetch, (1, x, 0, 0, layer), float)
+ACCELRT_FETCHES(tex2DLayered, (float x, float y, int layer), fetch, (2, x, y, 0, layer), float2)
+ACCELRT_FETCHES(texCubemap, (float x, float y, float z), fetch_cube, (x, y, z, 0), float4)
+ACCELRT_FETCHES(texCubemapLayered, (float x, float y, float z, int layer), fetch_cube, (x, y, z, layer), float4)
+ACCELRT_FETCH(tex2Dgather, (float x, float y, int comp = 0), gather<T>(texture, x, y, comp))
 
 template <class T>
 inline T tex1Dfetch(cudaTextureObject_t handle, int x) {
     const accelrt_texture& texture = accelrt_host::texture_of(handle);
-    accelrt_host::Along at = {{x, 0}, 0, {false, false}};
-    return x < 0 || (uint64_t)x >= texture.width ? T() : accelrt_host::read<T>(texture, &at, 1, 0);
+    if (x < 0 || (uint64_t)x >= texture.width) return T();
+    return accelrt_host::read<T>(texture, 0, [=](const accelrt_texture& at) {
+        return [=, &at](int channel) { return accelrt_host::part_at(at, x, 0, 0, channel); };
+    });
 }
 
 #define ACCELRT_SURFACE(name, parameters, x, y, z)                                                                   \

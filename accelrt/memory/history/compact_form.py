@@ -27,6 +27,7 @@ from accelrt.memory.history.memory_history import (
     add_names,
     numbers_in,
 )
+from accelrt.memory.history.snapshot_checks import Checker, expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,10 +182,16 @@ class Tables:
 
 
 def ending(
-    tables: Tables, segments: list[dict[str, Any]], settings: object, dropped: object, figures: object
+    tables: Tables,
+    segments: list[dict[str, Any]],
+    settings: object,
+    dropped: object,
+    figures: object,
+    cuda_arrays: object,
 ) -> Parts:
     """The last sections; a file without them is not complete."""
     last = {"allocator_settings": settings, "dropped": dropped, "tags": figures}
+    last["cuda_arrays"] = cuda_arrays
     return tables.segment_sections(segments) + json_section(b"LAST", last)
 
 
@@ -196,7 +203,8 @@ def written(history: History, kind: int = SNAPSHOT) -> Parts:
     parts = [beginning(kind), *tables.named_sections(stacks, tags, history.names)]
     for device, events in enumerate(history.events):
         parts += event_section(device, history.dropped[device], events.tobytes())
-    return parts + ending(tables, history.segments, history.settings, history.dropped, history.tag_figures)
+    last = history.settings, history.dropped, history.tag_figures, history.cuda_arrays
+    return parts + ending(tables, history.segments, *last)
 
 
 def recorded(tables: Tables, recorder: Recorder, device: int, first: int, content: bytes) -> Parts:
@@ -443,6 +451,10 @@ class Reader:
         ):
             self.fail('"allocator_settings", "dropped" and "tags" were expected in the section LAST')
         self.history.settings, self.history.dropped, self.history.tag_figures = settings, dropped, figures
+        arrays = last.get("cuda_arrays", [])  # files of older versions have none
+        expect(list, arrays, f"{self.name}: cuda_arrays")
+        Checker().check_arrays(arrays, f"{self.name}: cuda_arrays")
+        self.history.cuda_arrays = arrays
         self.history.complete = True
 
     def finished(self) -> History:

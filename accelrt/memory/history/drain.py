@@ -21,6 +21,7 @@ from accelrt.errors import NotSupportedError
 from accelrt.memory.caching import read_states
 from accelrt.memory.history import compact_form, recording
 from accelrt.memory.history.memory_history import EVENT_BYTES, copy_chunks
+from accelrt.runtime.lifetimes import cuda_arrays
 
 if TYPE_CHECKING:
     from typing import Any
@@ -135,7 +136,8 @@ class Drain(threading.Thread):
         segments = [segment for _, held, _ in states for segment in held]
         missing = [self.missing[device] for device in range(self.devices)]
         figures = [self.recorder.tag_stats(device) for device in range(self.devices)]
-        self.write(compact_form.ending(self.tables, segments, allocator_settings(), missing, figures))
+        arrays = [cuda_arrays(device) for device in range(self.devices)]
+        self.write(compact_form.ending(self.tables, segments, allocator_settings(), missing, figures, arrays))
 
 
 def start(path: str, stacks: str = "none", forked: bool = False) -> None:

@@ -40,7 +40,7 @@ NO_EVENTS = np.empty(0, EVENT)
 ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map"),
     *("segment_unmap", "snapshot", "oom", "stitch", "unstitch", "offer", "claim", "borrow"),
-    *("annotation_begin", "annotation_end", "sleep", "wake"),
+    *("annotation_begin", "annotation_end", "sleep", "wake", "array_create", "array_destroy"),
 )
 TORCH_ACTIONS = 9  # the first of them, which torch's readers know
 OOM = ACTIONS.index("oom")
@@ -79,6 +79,7 @@ class History:
         settings: as allocator_settings gives them.
         tag_figures: a dict a device, as tag_stats gives it.
         complete: bool, False for the record of a process that was stopped before it could end it.
+        cuda_arrays: a list a device, as lifetimes.cuda_arrays gives it.
         host_events, host_segments: the same of page-locked memory; None and [] where it was not recorded.
     """
 
@@ -90,6 +91,7 @@ class History:
     segments: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     tag_figures: list[dict[str, Any]] = field(default_factory=list)
+    cuda_arrays: list[list[dict[str, Any]]] = field(default_factory=list)
     complete: bool = True
     host_events: Events | None = None
     host_segments: list[dict[str, Any]] = field(default_factory=list)
@@ -166,6 +168,7 @@ class History:
     def own_part(self) -> dict[str, Any]:
         """Returns what a snapshot has under "accelrt", but for the events that torch does not know."""
         part = {"version": VERSION, "dropped": self.dropped, "tags": self.tag_figures}
+        part["cuda_arrays"] = self.cuda_arrays
         return part if self.complete else part | {"complete": False}
 
 

@@ -18,6 +18,10 @@ OWN = "accelrt"
 Form = tuple[dict[str, type], dict[str, type]]  # the keys that a dict has, and those that it may have
 SEGMENT: Form = ({"device": int, "address": int, "total_size": int, "stream": int, "blocks": list}, {})
 BLOCK: Form = ({"size": int, "state": str}, {"address": int, "requested_size": int, "tag": str})
+ARRAY: Form = (
+    {"nbytes": int, "shape": list, "dtype": str, "channels": int, "levels": int, "kinds": list},
+    {},
+)
 FRAME: Form = ({"filename": str, "line": int, "name": str}, {})
 EVENT: Form = (
     {"action": str, "size": int, "stream": int},
@@ -79,6 +83,15 @@ class Checker:
             self.check_traces(own, "events", where)
             for key in ("dropped", "tags"):
                 want(own, key, list, where)
+            if "cuda_arrays" in own:
+                self.check_arrays(want(own, "cuda_arrays", list, where), f"{where}: cuda_arrays")
+
+    def check_arrays(self, listed: list[Any], where: str) -> None:
+        """A list of CUDA arrays for each device."""
+        for arrays in listed:
+            expect(list, arrays, where)
+            for array in arrays:
+                self.check_fields(array, ARRAY, where)
 
     def check_fields(self, record: Any, form: Form, where: str) -> None:
         """A dict's, and its stack's, if it has one."""

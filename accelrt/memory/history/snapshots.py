@@ -9,6 +9,7 @@ from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.memory.caching import read_states
 from accelrt.memory.history import recording
 from accelrt.memory.history.memory_history import History, add_names, collected, copied
+from accelrt.runtime.lifetimes import cuda_arrays
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,7 +26,8 @@ def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
         dict with torch's keys: "segments" as memory_snapshot gives them, "device_traces" (a list of events
         for each device), "allocator_settings" and "external_annotations"; and "accelrt", a dict of
         "version" 1, and for each device "events" (what torch's viewers do not know: stitching, offers,
-        annotations), "dropped" (events that are kept no longer) and "tags" (their figures).  Where
+        annotations), "dropped" (events that are kept no longer), "tags" (their figures) and "cuda_arrays"
+        (a list of dicts: CUDAArrays and MipmappedArrays, which are no part of the segments).  Where
         page-locked memory is or was recorded (record_history) also "host_segments", as "segments", and
         "host_traces", a list of one list of events.
     Raises:
@@ -70,6 +72,7 @@ def history_now(device: DeviceArgument | None, call: str) -> History:
     """
     states = read_states(device, call)
     history = collected(recording, states, allocator_settings())
+    history.cuda_arrays = [cuda_arrays(ordinal) for ordinal in range(len(history.events))]
     add_host_memory(history)
     for ordinal, _, _ in states:
         record_snapshot(ordinal)

@@ -382,6 +382,8 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuGraphExecDestroy", 10000, wants_context}, {"cuModuleLoadData", 2000, load_data}, {"cuModuleLoadDataEx", 2010, load_data_ex},
     {"cuArray3DCreate", 3020, handle_out}, {"cuArrayDestroy", 2000, wants_context},
     {"cuArray3DGetDescriptor", 3020, wants_context}, {"cuTexObjectCreate", 5000, handle_out},
+    {"cuMipmappedArrayCreate", 5000, handle_out}, {"cuMipmappedArrayDestroy", 5000, wants_context},
+    {"cuMipmappedArrayGetLevel", 5000, handle_out},
     {"cuTexObjectDestroy", 5000, wants_context}, {"cuSurfObjectCreate", 5000, handle_out},
     {"cuSurfObjectDestroy", 5000, wants_context},
     {"cuModuleUnload", 2000, wants_context}, {"cuModuleGetFunction", 2000, handle_out},
