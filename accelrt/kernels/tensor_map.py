@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.arrays.array import Array
 from accelrt.arrays.exchange import asarray
-from accelrt.devices.device import get_device_properties
+from accelrt.devices.device import device, get_device_properties
 from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
 from accelrt.runtime import cuda_bindings
 from accelrt.runtime.lifetimes import AccessDescriptor
@@ -352,7 +352,8 @@ def encode(bindings: Any, call: str, array: Array, options: Options, middle: tup
         number_in(bindings.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_", FILLS[options.fill]),
     )
     description = {"shape": array.shape, "strides": array.strides, "dtype": str(array.dtype)}
-    tensor_map = cuda_bindings.ask(bindings, NEEDS, call, arguments, description)
+    with device(array.device_index):  # the driver wants a context, and the thread may have none
+        tensor_map = cuda_bindings.ask(bindings, NEEDS, call, arguments, description)
     return b"".join(int(word).to_bytes(8, "little") for word in tensor_map.opaque)
 
 

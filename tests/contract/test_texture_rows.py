@@ -231,6 +231,11 @@ def test_a_texture_of_a_mipmap_has_normalized_coordinates(rows):
     mipmap = rows.kept("mipmap_create", 0, spec(8, 8), 4)
     texture = rows.ok("texture_create", 0, of_mipmap(mipmap), sampling(1, 1, 1, flags=3))
     rows.ok("texture_destroy", 0, texture, False)
+
+
+@pytest.mark.host
+def test_the_host_device_takes_no_other_coordinates_of_a_mipmap(rows, on_host):
+    mipmap = rows.kept("mipmap_create", 0, spec(8, 8), 4)
     assert rows.texture_create(0, of_mipmap(mipmap), sampling(1, 1, 1, flags=1)) == (INVALID_VALUE, 0)
 
 

@@ -25,9 +25,12 @@ def accelrt(*arguments, **environment):
     """
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "0", "ACCELRT_HOST_MEMORY": None, **environment}
     variables = {name: value for name, value in (os.environ | settings).items() if value is not None}
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    asked = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places = [str(ROOT), *filter(None, asked + sys.path)]
+    variables["PYTHONPATH"] = os.pathsep.join(places)
     words = ["accelrt", *map(str, arguments)]
-    code = f"import sys; sys.argv = {words}; from accelrt.tools.cli.main import main; sys.exit(main())"
+    code = f"import sys; sys.path[:], sys.argv = {places}, {words}; "
+    code += "from accelrt.tools.cli.main import main; sys.exit(main())"
     server = server_for(variables, "import argparse, json, numpy, cuda.bindings.driver")
     return server.run(code, variables, 300, ROOT, apart=True)
 

@@ -11,6 +11,7 @@ import pytest
 from child import in_own_process
 
 import accelrt
+from accelrt.driver.registry import Rows
 from accelrt.kernels import tensor_map
 from accelrt.runtime import cuda_bindings
 
@@ -38,6 +39,9 @@ def kind(prefix, names):
     return SimpleNamespace(**{prefix + name: number for number, name in enumerate(names.split())})
 
 
+INVALID_CONTEXT = 201
+
+
 class StandIn:
     """In the place of cuda.bindings.driver: a descriptor is the array's address, then what was asked."""
 
@@ -54,7 +58,8 @@ class StandIn:
     def answer(self, name, given):
         self.calls.append((name, *given))
         words = [given[2], *range(1, 16)]
-        return (self.refuse, SimpleNamespace(opaque=words))
+        has_context = Rows().current_device()[1] >= 0
+        return (self.refuse if has_context else INVALID_CONTEXT, SimpleNamespace(opaque=words))
 
     def cuTensorMapEncodeTiled(self, *given):
         return self.answer("tiled", given)

@@ -219,7 +219,7 @@ struct Facing {
     Facing(double x, double y, double z) {
         double ax = fabs(x), ay = fabs(y), az = fabs(z);
         most = fmax(ax, fmax(ay, az));
-        axis = ax == most ? 0 : ay == most ? 1 : 2;
+        axis = az == most ? 2 : ay == most ? 1 : 0;  // an H100 takes +z between it and +x, which the table leaves open
         back = axis == 0 ? x < 0 : axis == 1 ? y < 0 : z < 0;
         turn(x, y, z, &s, &t);
     }
