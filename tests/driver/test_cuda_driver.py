@@ -248,16 +248,16 @@ def test_a_driver_that_cannot_discard_says_so(library):
     in_child(no_discards, LD_LIBRARY_PATH=str(library), FAKE_MISSING="cuMemDiscardBatchAsync")
 
 
-def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0):
-    """The calls that a batch of two copies takes, and what the row answers."""
+def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0, count=2):
+    """The calls that a batch of copies takes, and what the row answers."""
     text = ctypes.create_string_buffer(1 << 16)
-    numbers = (ctypes.c_size_t * 2)(DEVICE, DEVICE + 64)
+    numbers = (ctypes.c_size_t * count)(*range(DEVICE, DEVICE + 64 * count, 64))
     rows_of = (ctypes.c_size_t * 18)(*(DEVICE, 32, 5, DEVICE + 64, 16, 4, 8, 3, 2) * 2)
     fake.fake_calls(text)
     if pitched:
         answer = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags)
     else:
-        answer = rows.copy_batch(0, stream, *[ctypes.addressof(numbers)] * 3, 2, *locations, flags)
+        answer = rows.copy_batch(0, stream, *[ctypes.addressof(numbers)] * 3, count, *locations, flags)
     fake.fake_calls(text)
     return answer, text.value.decode().splitlines()
 
@@ -266,6 +266,8 @@ def batches(form, one_by_one):
     rows, fake = opened()
     plain = "on 0x300: order 1, src 0 0, dst 0 0, flags 0"
     assert copied(rows, fake, 0x300) == ((0, 2), [f"{form} 2 {plain}"] if form else [])
+    parts = [f"{form} {count} {plain}" for count in (64, 64, 22)]  # a call's time grows faster than its copies
+    assert copied(rows, fake, 0x300, count=150) == ((0, 150), parts if form else [])
     hinted = copied(rows, fake, 0x300, locations=(1 << 32 | 1, 3 << 32 | 5), flags=1)
     assert hinted[0] == (0, 2)
     assert not form or hinted[1] == [f"{form} 2 on 0x300: order 1, src 3 5, dst 1 1, flags 1"]

@@ -868,6 +868,9 @@ cdef enum:
     LEGACY_STREAM = 1    # as 0 is
     FROM_13_0 = 13000    # the library's version
     FROM_13_2 = 13020
+    # Copies in one call.  An H100 that is idle when 4,096 of 16 KiB come is done with each before the next is there, and in one
+    # call each then costs 2.9 us of the CPU; in calls of 64 0.7 us, at 25 GB/s instead of 6 to 14.
+    TOGETHER = 64
 
 
 cdef CUmemLocation hint_of(uint64_t location) noexcept nogil:
@@ -922,13 +925,15 @@ cdef int copy_batch_entered(
     cdef size_t* bytes_ = <size_t*>sizes
     cdef bint hinted = (dst_location != 0 or src_location != 0 or flags != 0) and library_version >= FROM_13_2
     cdef bint batches = False
+    cdef size_t first, part
     cdef int code = takes_batches(stream, &batches)
-    if code == SUCCESS and batches and count:  # the driver refuses a batch of none
-        code = copy_together(stream, to, origin, bytes_, count, &attributes)
-        if code != NOT_SUPPORTED:
-            out_done[0] = count if code == SUCCESS else 0
-            return code
-        code = SUCCESS
+    while code == SUCCESS and batches and out_done[0] < count:
+        first, part = out_done[0], min(count - out_done[0], <size_t>TOGETHER)
+        code = copy_together(stream, &to[first], &origin[first], &bytes_[first], part, &attributes)
+        if code == SUCCESS:
+            out_done[0] += part
+        elif code == NOT_SUPPORTED:
+            code, batches = SUCCESS, False
     hinted = hinted and cuMemcpyWithAttributesAsync != NULL
     while code == SUCCESS and out_done[0] < count:
         if hinted:
