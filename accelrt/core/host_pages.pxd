@@ -11,6 +11,7 @@ cdef extern from *:
     #include <stdlib.h>
     #include <string.h>
     #include <sys/mman.h>
+    #include <sys/syscall.h>
     #include <unistd.h>
     /* The number behind a word of a file, or without a word at its start; SIZE_MAX where it has none. */
     static size_t accelrt_number_in(const char* path, const char* word) {
@@ -34,17 +35,26 @@ cdef extern from *:
         if (available != SIZE_MAX && size >> 10 > available + (swap != SIZE_MAX ? swap : 0)) return 0;
         return size <= accelrt_number_in("/sys/fs/cgroup/memory.max", NULL);  /* a container's limit, or "max" */
     }
-    /* Private memory, which starts where a huge page may; NULL where the system has none.  munmap takes it back. */
-    static void* accelrt_map_pages(size_t size) {
+    /* The system's memory policies (set_mempolicy(2)): pages that are not there yet are made on the node, if it has any. */
+    static void accelrt_prefer_node(void* address, size_t size, int node) {
+        unsigned long nodes[16] = {0};
+        if (node < 0 || (size_t)node >= 8 * sizeof nodes)
+            return;
+        nodes[node / 64] = 1ul << node % 64;
+        syscall(SYS_mbind, address, size, 1 /* MPOL_PREFERRED */, nodes, 8 * sizeof nodes, 0);
+    }
+    /* Private memory, which starts where a huge page may; NULL where the system has none.  munmap takes it back.  A fork
+       copies what is page-locked for the child, unless it is unshared: then the child has none of it. */
+    static void* accelrt_map_pages(size_t size, int unshared) {
         const size_t huge = (size_t)2 << 20;
         size_t more = size < huge ? 0 : huge, before;
         char* start = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (start == MAP_FAILED) return NULL;
-        if (more == 0) return start;
-        before = -(uintptr_t)start % huge;
+        before = more == 0 ? 0 : -(uintptr_t)start % huge;
         if (before) munmap(start, before);
         if (more - before) munmap(start + before + size, more - before);
-        madvise(start + before, size, MADV_HUGEPAGE);  /* a wish: an eighth of the time on an H100's host */
+        if (more) madvise(start + before, size, MADV_HUGEPAGE);  /* a wish: an eighth of the time */
+        if (unshared) madvise(start + before, size, MADV_DONTFORK);
         return start + before;
     }
     static int accelrt_threads_for(size_t size) {  /* one for each 4 MiB, 16 at most: more were no faster */
@@ -54,6 +64,7 @@ cdef extern from *:
         return size >> 22 < most ? (int)(size >> 22) + 1 : (int)most;
     }
     """
-    void* map_pages "accelrt_map_pages" (size_t size) noexcept nogil
+    void prefer_node "accelrt_prefer_node" (void* address, size_t size, int node) noexcept nogil
+    void* map_pages "accelrt_map_pages" (size_t size, bint unshared) noexcept nogil
     int threads_for "accelrt_threads_for" (size_t size) noexcept nogil
     bint has_room "accelrt_has_room" (size_t size) noexcept nogil

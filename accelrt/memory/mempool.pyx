@@ -1012,11 +1012,10 @@ cdef class MemPool:
             KeyboardInterrupt: Ctrl-C while it waits, on the main thread; the pool is then as it was.
 
         First it refuses later uses of the memory; then it waits for those that other threads have begun, until they are in
-        their streams, and for the device's work.  The first sleep takes the page-locked memory from the driver, which is
-        slower than the copies (host_seconds), but several times as fast by pinned_use_cuda_host_register:True in
-        ACCELRT_ALLOC_CONF; the cache keeps it for the next one, until host_empty_cache().  After an error the pool is as
-        it was; only where the driver refused to take memory back and then to give it again does it sleep (is_asleep), and
-        wake() can be tried again.
+        their streams, and for the device's work.  The first sleep takes the page-locked memory, which is slower
+        than the copies (host_seconds); the cache keeps it for the next one, until host_empty_cache().  A child of a fork
+        has none of it.  After an error the pool is as it was; only where the driver refused to take memory back and then to
+        give it again does it sleep (is_asleep), and wake() can be tried again.
 
         While it sleeps, memory of it may be freed; allocations from it, copies, fills, launches, collectives and exports of
         it, reads and writes of files and replays of graphs over it raise SleepingMemoryError, until wake() has brought the

@@ -100,7 +100,7 @@ def test_a_lack_of_host_memory_is_told():
     faults = wrap_host()
     pool = accelrt.MemPool()
     buffers, contents = make(pool)
-    faults.arm(call=1, code=OUT_OF_MEMORY, mode="onward", rows=["host_alloc"])
+    faults.arm(call=1, code=OUT_OF_MEMORY, mode="onward", rows=["host_alloc", "host_register"])
     with pytest.raises(accelrt.OutOfMemoryError, match=r"no page-locked host memory.*keep='discard'"):
         pool.sleep()
     assert not pool.is_asleep()

@@ -183,6 +183,7 @@ cdef struct PinnedPool:
     size_t growing            # bytes that threads are asking the driver for
     int node                  # the NUMA node that its memory is to lie on, or ANY_NODE
     bint common               # its idle memory goes when everybody's does
+    bint unshared             # no child of a fork has its memory, which is registered in huge pages where it can be
     long holders              # objects and contexts; guarded by lock
 
 

@@ -10,7 +10,7 @@ from accelrt.allocator.pinned.block cimport (
     round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
-from accelrt.core.host_pages cimport has_room, map_pages, threads_for
+from accelrt.core.host_pages cimport has_room, map_pages, prefer_node, threads_for
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
@@ -245,16 +245,7 @@ cdef extern from *:
     #include <string.h>
     #include <sys/mman.h>
     #include <sys/stat.h>
-    #include <sys/syscall.h>
     #include <unistd.h>
-    /* The system's memory policies (set_mempolicy(2)): pages that are not there yet are made on the node, if it has any. */
-    static void accelrt_prefer_node(void* address, size_t size, int node) {
-        unsigned long nodes[16] = {0};
-        if (node < 0 || (size_t)node >= 8 * sizeof nodes)
-            return;
-        nodes[node / 64] = 1ul << node % 64;
-        syscall(SYS_mbind, address, size, 1 /* MPOL_PREFERRED */, nodes, 8 * sizeof nodes, 0);
-    }
     /* A file of memory that nobody can make smaller under a mapping, and whose pages are there; or -1. */
     static int accelrt_make_file(size_t size) {
         int file = memfd_create("accelrt-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -272,7 +263,6 @@ cdef extern from *:
     }
     static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
     """
-    void prefer_node "accelrt_prefer_node" (void* address, size_t size, int node) noexcept nogil
     int make_file "accelrt_make_file" (size_t size) noexcept nogil
     size_t size_of_file "accelrt_size_of_file" (int file) noexcept nogil
     int copy_file "accelrt_copy_file" (int file) noexcept nogil
@@ -316,13 +306,13 @@ cdef void touch_all(uintptr_t address, size_t size, int threads) noexcept nogil:
             touch(&parts[index])
 
 
-cdef int map_and_register(int device, size_t size, int threads, int node, uintptr_t* out_address) noexcept nogil:
-    cdef void* room = map_pages(size)
+cdef int map_and_register(const PinnedPool* at, int device, size_t size, int threads, uintptr_t* out_address) noexcept nogil:
+    cdef void* room = map_pages(size, at.unshared)
     cdef int code
     if room == NULL:
         return OUT_OF_MEMORY
-    if node != ANY_NODE:
-        prefer_node(room, size, node)  # what the node has no room for lies elsewhere: that is no reason to refuse
+    if at.node != ANY_NODE:
+        prefer_node(room, size, at.node)  # what the node has no room for lies elsewhere: that is no reason to refuse
     touch_all(<uintptr_t>room, size, threads if threads > 1 else threads_for(size))
     code = registry.active().host_register(device, <uintptr_t>room, size)
     if code:
@@ -359,15 +349,19 @@ cdef int map_file(int device, int file, size_t size, uintptr_t* out_address) noe
 
 
 cdef int take_relaxed(
-    int device, size_t size, const PinnedSettings* settings, int node, uintptr_t* out_address
+    const PinnedPool* pool, int device, size_t size, const PinnedSettings* settings, bint* out_registered,
+    uintptr_t* out_address
 ) noexcept nogil:
+    cdef bint has_to = settings.use_register or pool.node != ANY_NODE  # no call of the driver's takes a node
     cdef int mode
     cdef int code = go_relaxed(registry.active(), &mode) if has_room(size) else OUT_OF_MEMORY
     if code:
         return code
-    if settings.use_register or node != ANY_NODE:  # no call of the driver's takes a node
-        code = map_and_register(device, size, settings.register_threads, node, out_address)
-    else:
+    out_registered[0] = has_to or pool.unshared
+    if out_registered[0]:
+        code = map_and_register(pool, device, size, settings.register_threads, out_address)
+    if not out_registered[0] or code and not has_to:
+        out_registered[0] = False
         code = registry.active().host_alloc(device, size, out_address)
     restore_mode(registry.active(), mode)
     return code
@@ -380,7 +374,7 @@ cdef int take_reserve(PinnedPool* pool, int device, const PinnedSettings* settin
     cdef size_t size = round_up(settings.reserve, SMALL_SEGMENT)
     cdef uintptr_t address = 0
     cdef long long start
-    cdef bint ours
+    cdef bint ours, registered
     cdef int code
     spin_lock(&pool.lock)
     ours = settings.reserve and reserve.address == 0 and not reserve.wanted
@@ -389,13 +383,13 @@ cdef int take_reserve(PinnedPool* pool, int device, const PinnedSettings* settin
     if not ours:
         return 0
     start = now()
-    code = take_relaxed(device, size, settings, pool.node, &address)
+    code = take_relaxed(pool, device, size, settings, &registered, &address)
     spin_lock(&pool.lock)
     reserve.wanted = False
     if code == 0:
         time_call(&pool.stats.take, (now() - start) // 1000)
         reserve.address, reserve.size, reserve.used = address, size, 0
-        reserve.device, reserve.registered = device, settings.use_register or pool.node != ANY_NODE
+        reserve.device, reserve.registered = device, registered
     spin_unlock(&pool.lock)
     return code
 
@@ -445,13 +439,12 @@ cdef int take_memory(
             return 0
     start = now()
     if code == 0:
-        code = take_relaxed(device, size, &settings, pool.node, &address)
+        code = take_relaxed(pool, device, size, &settings, &segment.registered, &address)
     if code:
         drop_segment(segment)
         return code
     segment.address = address
     segment.device = device
-    segment.registered = settings.use_register or pool.node != ANY_NODE
     count_time(pool, False, (now() - start) // 1000)
     out_segment[0] = segment
     return 0
@@ -798,7 +791,8 @@ cdef PinnedPool pool                   # the first
 cdef PinnedPool* pools[MOST_POOLS]     # written under `making`
 cdef long pool_count = 0               # written under `making`, behind the entry
 cdef int making = 0
-cdef PinnedPool* of_nodes[MOST_NODES]  # common ones, each made when it is needed; written under `making`
+# Common ones, each made when it is needed, under `making`: of nodes, of nodes unshared, and unshared of any node.
+cdef PinnedPool* of_nodes[2 * MOST_NODES + 1]
 cdef bint forked = False  # the parent had such memory: what this process gives back may be the parent's
 
 
@@ -878,20 +872,21 @@ cdef PinnedPool* enter_pinned_pool(PinnedPool* at) noexcept nogil:
     return before
 
 
-cdef PinnedPool* pool_of_node(int node) noexcept nogil:
+cdef PinnedPool* pool_of_node(int node, bint unshared) noexcept nogil:
     # The first one where there is no room for another.
     cdef PinnedPool* of_node
-    if node == ANY_NODE:
+    cdef int place = node if not unshared else 2 * MOST_NODES if node == ANY_NODE else MOST_NODES + node
+    if place == ANY_NODE:
         return &pool
-    if of_nodes[node] != NULL:
-        return of_nodes[node]
+    if of_nodes[place] != NULL:
+        return of_nodes[place]
     spin_lock(&making)
-    of_node = of_nodes[node]
+    of_node = of_nodes[place]
     if of_node == NULL:
         of_node = add_pool()
         if of_node != NULL:
-            of_node.common, of_node.limit, of_node.node = True, SIZE_MAX, node
-            of_nodes[node] = of_node
+            of_node.common, of_node.limit, of_node.node, of_node.unshared = True, SIZE_MAX, node, unshared
+            of_nodes[place] = of_node
     spin_unlock(&making)
     return &pool if of_node == NULL else of_node
 
@@ -902,7 +897,7 @@ cdef PinnedPool* common_pool(int device) noexcept nogil:
         return &pool
     if device < 0 and registry.active().current_device(&device):
         return &pool
-    return pool_of_node(registry.nearest_node(max(device, 0)))
+    return pool_of_node(registry.nearest_node(max(device, 0)), False)
 
 
 cdef inline PinnedPool* pool_here(int device) noexcept nogil:
@@ -986,6 +981,15 @@ cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
 cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef PinnedPool* at = pool_here(device)
     cdef int code = try_in(at, size, out_address)
+    return allocate_slow(at, device, size, out_address) if code == NOT_READY else code
+
+
+cdef int allocate_unshared(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    cdef PinnedPool* at = <PinnedPool*>entered
+    cdef int code
+    if at == NULL:
+        at = pool_of_node(registry.nearest_node(device) if registry.tells_nodes_apart() else ANY_NODE, True)
+    code = try_in(at, size, out_address)
     return allocate_slow(at, device, size, out_address) if code == NOT_READY else code
 
 

@@ -11,7 +11,7 @@ from accelrt.allocator.heaps cimport (
 )
 from accelrt.allocator.history_types cimport SLEPT, WOKEN
 from accelrt.allocator.miss cimport leave_audited, release_free, wait_all, wait_by
-from accelrt.allocator.pinned.cache cimport allocate_pinned_on, release_pinned, use_pinned_on
+from accelrt.allocator.pinned.cache cimport allocate_unshared, release_pinned, use_pinned_on
 from accelrt.allocator.pool cimport MAX_DEVICES, pool_if_made
 from accelrt.allocator.private.private_types cimport Kept, PrivatePool, Range, Suspension
 from accelrt.allocator.sizes cimport LARGE
@@ -262,7 +262,7 @@ cdef int take_chunks(Pool* pool, Suspension* suspension, Moved* moved) noexcept 
     for index in range(suspension.chunk_count):
         if code == 0:
             size = min(suspension.chunk_size, suspension.kept_bytes - index * suspension.chunk_size)
-            code = allocate_pinned_on(pool.device, size, &suspension.chunks[index])
+            code = allocate_unshared(pool.device, size, &suspension.chunks[index])
     moved.host_ns = now() - start
     if code:
         moved.row = "host_alloc"

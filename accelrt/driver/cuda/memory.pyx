@@ -868,8 +868,8 @@ cdef enum:
     LEGACY_STREAM = 1    # as 0 is
     FROM_13_0 = 13000    # the library's version
     FROM_13_2 = 13020
-    # Copies in one call.  An H100 that is idle when 4,096 of 16 KiB come is done with each before the next is there, and in one
-    # call each then costs 2.9 us of the CPU; in calls of 64 0.7 us, at 25 GB/s instead of 6 to 14.
+    # Copies in one call.  An H100 that is idle when 4,096 of 16 KiB come is done with each before the next is there, and in
+    # one call each then costs 2.9 us of the CPU; in calls of 64 0.7 us, at 25 GB/s instead of 6 to 14.
     TOGETHER = 64
 
 
