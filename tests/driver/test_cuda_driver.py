@@ -266,9 +266,7 @@ def batches(form, one_by_one):
     rows, fake = opened()
     plain = "on 0x300: order 1, src 0 0, dst 0 0, flags 0"
     assert copied(rows, fake, 0x300) == ((0, 2), [f"{form} 2 {plain}"] if form else [])
-    parts = [
-        f"{form} {count} {plain}" for count in (64, 64, 22)
-    ]  # of which a copy costs least
+    parts = [f"{form} {count} {plain}" for count in (64, 64, 22)]  # of which a copy costs least
     assert copied(rows, fake, 0x300, count=150) == ((0, 150), parts if form else [])
     hinted = copied(rows, fake, 0x300, locations=(1 << 32 | 1, 3 << 32 | 5), flags=1)
     assert hinted[0] == (0, 2)
