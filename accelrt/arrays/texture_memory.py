@@ -51,7 +51,66 @@ SPEC = struct.Struct("=QQQiII4x")  # ArraySpec of driver/textures.pxd
 TOO_LARGE = "the device's properties say how long the axes may be: maximum_texture2d_width and its kin"
 
 
-class CUDAArray(HandledMemory):
+class ElementArray(HandledMemory):
+    """Holds the elements and the driver's object that arrays and mipmaps have in common."""
+
+    __slots__ = ("channels", "cubemap", "dtype", "layered", "nbytes", "shape", "surface")
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    channels: int
+    nbytes: int
+    layered: bool
+    cubemap: bool
+    surface: bool
+
+    def _describe_elements(
+        self, ordinal: int, lengths: tuple[int, ...], dtype: np.dtype[Any], channels: int, flags: int
+    ) -> None:
+        self._describe(None, ordinal, 0, None, True)
+        self.shape, self.dtype, self.channels = lengths, dtype, channels
+        self.layered, self.cubemap, self.surface = (
+            bool(flags & flag) for flag in (LAYERED, CUBEMAP, SURFACE)
+        )
+        self.nbytes = dtype.itemsize * channels * math.prod(lengths)
+
+    def _make(
+        self,
+        kind: int,
+        lengths: tuple[int, ...],
+        dtype: Any,
+        channels: Any,
+        flags: int,
+        device: Any,
+        levels: int,
+    ) -> None:
+        """Makes the driver's array; levels: of a mipmap, 0 for what is none."""
+        import numpy as np
+
+        element = np.dtype(dtype)
+        spec = SPEC.pack(
+            *dimensions(lengths, bool(flags & LAYERED)), format_of(element, channels), channels, flags
+        )
+        ordinal = ordinal_of(device)
+        self._describe_elements(ordinal, lengths, element, channels, flags)
+        for level in range(1, levels):
+            self.nbytes += element.itemsize * channels * math.prod(shape_at(lengths, flags, level))
+        listed = {"nbytes": self.nbytes, "shape": list(lengths), "dtype": element.name, "channels": channels}
+        listed |= {"levels": levels, "kinds": self._kinds().split(), "frames": frames_here(ordinal)}
+        code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
+        if code == OUT_OF_MEMORY:
+            empty_cache()
+            code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
+        if code:
+            row, more = ("mipmap_create", ("levels", levels)) if levels else ("array_create", ())
+            facts = ("shape", lengths, "dtype", element.name, "channels", channels, "flags", flags)
+            meaning = "" if code == OUT_OF_MEMORY else TOO_LARGE
+            raise status_error(code, row, ("device", ordinal, *facts, *more), meaning)
+
+    def _kinds(self) -> str:
+        return " ".join(name for name in ("layered", "cubemap", "surface") if getattr(self, name))
+
+
+class CUDAArray(ElementArray):
     """Memory that kernels reach by textures and surfaces alone, laid out for what lies near each other.
 
         image = accelrt.CUDAArray((480, 640), "uint8", channels=4)
@@ -86,14 +145,7 @@ class CUDAArray(HandledMemory):
     graphs that have the array keep its memory.
     """
 
-    __slots__ = ("channels", "cubemap", "dtype", "layered", "nbytes", "shape", "surface")
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    channels: int
-    nbytes: int
-    layered: bool
-    cubemap: bool
-    surface: bool
+    __slots__ = ()
     _parameter = "a kernel reads and writes it by a TextureObject or a SurfaceObject of it"
 
     def __init__(
@@ -108,7 +160,8 @@ class CUDAArray(HandledMemory):
         gather: bool = False,
         device: DeviceArgument | None = None,
     ) -> None:
-        make_array(self, ARRAY, shape, dtype, channels, kinds_of(layered, surface, cubemap, gather), device)
+        flags = kinds_of(layered, surface, cubemap, gather)
+        self._make(ARRAY, checked_shape(shape, flags), dtype, channels, flags, device, 0)
 
     @classmethod
     def from_handle(cls, handle: int, owner: object, device: DeviceArgument | None = None) -> Self:
@@ -138,9 +191,8 @@ class CUDAArray(HandledMemory):
                 f"the array has elements of format {format_}; {', '.join(FORMATS)} are taken here"
             )
         array = cls.__new__(cls)
-        array._describe(None, ordinal, 0, None, True)
         lengths = tuple(each for each in (depth, height, width) if each)
-        tell_elements(array, lengths, np.dtype(names[0]), channels, flags)
+        array._describe_elements(ordinal, lengths, np.dtype(names[0]), channels, flags)
         array._adopt(ARRAY, number, owner)
         return array
 
@@ -255,10 +307,10 @@ class CUDAArray(HandledMemory):
         return (x * element, y, z), (width * element, height, depth)
 
     def __repr__(self) -> str:
-        return text_of(self, f"of {self.shape}, {self.channels} x {self.dtype} {kinds_text(self)}".rstrip())
+        return text_of(self, f"of {self.shape}, {self.channels} x {self.dtype} {self._kinds()}".rstrip())
 
 
-class MipmappedArray(HandledMemory):
+class MipmappedArray(ElementArray):
     """CUDA arrays of one image, each with half as many elements along an axis as the one before: levels of
     detail, between which a texture chooses.
 
@@ -283,14 +335,8 @@ class MipmappedArray(HandledMemory):
     What holds of copies and close() of a CUDAArray holds here: levels and textures keep the memory.
     """
 
-    __slots__ = ("channels", "cubemap", "dtype", "layered", "levels", "nbytes", "shape", "surface")
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    channels: int
-    nbytes: int
-    layered: bool
-    cubemap: bool
-    surface: bool
+    __slots__ = ("levels",)
+    levels: int
     _parameter = "a kernel reads it by a TextureObject of it, and writes a level by a SurfaceObject"
 
     def __init__(
@@ -306,16 +352,14 @@ class MipmappedArray(HandledMemory):
         gather: bool = False,
         device: DeviceArgument | None = None,
     ) -> None:
-        lengths, flags = (
-            checked_shape(shape, bool(layered), bool(cubemap)),
-            kinds_of(layered, surface, cubemap, gather),
-        )
+        flags = kinds_of(layered, surface, cubemap, gather)
+        lengths = checked_shape(shape, flags)
         most = max(lengths[bool(layered or cubemap) :]).bit_length()
         count = most if levels is None else operator.index(levels)
         if not 1 <= count <= most:
             raise ArgumentError(f"levels is {levels!r}; an array of {lengths} has 1 to {most}")
         self.levels = count
-        make_array(self, MIPMAP, lengths, dtype, channels, flags, device)
+        self._make(MIPMAP, lengths, dtype, channels, flags, device, count)
 
     def level(self, index: int) -> CUDAArray:
         """Returns a level as a CUDAArray (cuMipmappedArrayGetLevel), which keeps the memory of all.
@@ -331,63 +375,20 @@ class MipmappedArray(HandledMemory):
             raise IndexError(f"index is {number}; there are {self.levels} levels")
         number %= self.levels
         part = CUDAArray.__new__(CUDAArray)
-        part._describe(None, self.device_index, 0, None, True)
         flags = kinds_of(self.layered, self.surface, self.cubemap, False)
-        tell_elements(part, shape_at(self.shape, flags, number), self.dtype, self.channels, flags)
+        lengths = shape_at(self.shape, flags, number)
+        part._describe_elements(self.device_index, lengths, self.dtype, self.channels, flags)
         code = part._adopt_level(self, number)
         if code:
             raise status_error(code, "mipmap_level", ("mipmap", self.handle, "level", number))
         return part
 
     def __repr__(self) -> str:
-        facts = f"of {self.shape}, {self.levels} levels, {self.channels} x {self.dtype} {kinds_text(self)}"
+        facts = f"of {self.shape}, {self.levels} levels, {self.channels} x {self.dtype} {self._kinds()}"
         return text_of(self, facts.rstrip())
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
-
-
-def make_array(
-    what: Any,
-    kind: int,
-    shape: Any,
-    dtype: Any,
-    channels: Any,
-    flags: int,
-    device: Any,
-) -> None:
-    """Makes the driver's array, or mipmap, and what its object says of it."""
-    import numpy as np
-
-    layered = bool(flags & LAYERED)
-    lengths, element = checked_shape(shape, layered, bool(flags & CUBEMAP)), np.dtype(dtype)
-    spec = SPEC.pack(*dimensions(lengths, layered), format_of(element, channels), channels, flags)
-    ordinal, levels = ordinal_of(device), what.levels if kind == MIPMAP else 0
-    what._describe(None, ordinal, 0, None, True)
-    tell_elements(what, lengths, element, channels, flags)
-    for level in range(1, levels):
-        what.nbytes += element.itemsize * channels * math.prod(shape_at(lengths, flags, level))
-    told = {"nbytes": what.nbytes, "shape": list(lengths), "dtype": element.name, "channels": channels}
-    told |= {"levels": levels, "kinds": kinds_text(what).split(), "frames": frames_here(ordinal)}
-    code = what._hold(kind, None, spec, None, what.nbytes, levels, told)
-    if code == OUT_OF_MEMORY:
-        empty_cache()
-        code = what._hold(kind, None, spec, None, what.nbytes, levels, told)
-    if code:
-        facts: list[Any] = ["device", ordinal, "shape", lengths, "dtype", element.name, "channels", channels]
-        facts += ["flags", flags, *["levels", levels] * (levels > 0)]
-        row = "mipmap_create" if levels else "array_create"
-        raise status_error(code, row, tuple(facts), "" if code == OUT_OF_MEMORY else TOO_LARGE)
-
-
-def tell_elements(what: Any, lengths: tuple[int, ...], dtype: Any, channels: int, flags: int) -> None:
-    what.shape, what.dtype, what.channels = lengths, dtype, channels
-    what.layered, what.cubemap, what.surface = (bool(flags & flag) for flag in (LAYERED, CUBEMAP, SURFACE))
-    what.nbytes = dtype.itemsize * channels * math.prod(lengths)
-
-
-def kinds_text(what: Any) -> str:
-    return " ".join(name for name in ("layered", "cubemap", "surface") if getattr(what, name))
 
 
 def frames_here(ordinal: int) -> list[dict[str, Any]]:
@@ -410,7 +411,8 @@ def format_of(dtype: Any, channels: Any) -> int:
     return FORMATS[dtype.name]
 
 
-def checked_shape(shape: Any, layered: bool, cubemap: bool) -> tuple[int, ...]:
+def checked_shape(shape: Any, flags: int) -> tuple[int, ...]:
+    layered, cubemap = flags & LAYERED, flags & CUBEMAP
     try:
         lengths = tuple(
             operator.index(each) for each in (shape if isinstance(shape, (tuple, list)) else (shape,))

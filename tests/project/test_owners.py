@@ -40,6 +40,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.graphs.hooks.RemovableHandle",
     "accelrt.graphs.parameters.GraphParameters",
     "accelrt.arrays.texture_memory.CUDAArray",
+    "accelrt.arrays.texture_memory.ElementArray",
     "accelrt.arrays.texture_memory.MipmappedArray",
     "accelrt.arrays.textures.SurfaceObject",
     "accelrt.arrays.textures.TextureObject",
