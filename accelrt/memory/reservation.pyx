@@ -29,7 +29,7 @@ from accelrt.allocator.heaps cimport (
 from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.inline.block_ops cimport is_quiescent, split_off
-from accelrt.allocator.inline.free_list cimport leading_zeros
+from accelrt.allocator.inline.free_list cimport largest
 from accelrt.allocator.miss cimport defer, poll, record_events, release_free, release_own, wait_all
 from accelrt.allocator.pool cimport pool_if_made, pool_of, use_across
 from accelrt.allocator.private.private_types cimport PrivatePool
@@ -167,14 +167,6 @@ cdef bint are_ready(const Segment* segment, size_t first, size_t end) noexcept n
     return True
 
 
-cdef Block* longest_free(const Heap* heap) noexcept nogil:
-    cdef int word = 63 - leading_zeros(heap.summary) if heap.summary else 0
-    cdef Block* block = heap.trees[(word << 6) + 63 - leading_zeros(heap.filled[word])] if heap.filled[word] else NULL
-    while block != NULL and block.right != NULL:
-        block = block.right
-    return block
-
-
 cdef bint has_idle(const Segment* segment, const Block* block, size_t first, size_t end, size_t* out_index) noexcept nogil:
     # Whether a block has a page outside of the range that is free and that no work uses any more, and its last one.
     cdef size_t index
@@ -190,7 +182,7 @@ cdef bint has_idle(const Segment* segment, const Block* block, size_t first, siz
 cdef Block* find_idle(const Segment* segment, size_t first, size_t end, size_t* out_index) noexcept nogil:
     # A page to move, and the block over it; or NULL.  The end of the longest run is needed there last, if what grows from
     # the run's start is committed there again.
-    cdef Block* block = longest_free(segment.heap)
+    cdef Block* block = largest(segment.heap)
     if has_idle(segment, block, first, end, out_index):
         return block
     block = segment.last

@@ -66,6 +66,15 @@ cdef inline int next_class(const Heap* heap, int above) noexcept nogil:
     return (word << 6) + lowest_bit(bits)
 
 
+cdef inline Block* largest(const Heap* heap) noexcept nogil:
+    # The greatest (size, order) in the free lists, or NULL.
+    cdef int word = 63 - leading_zeros(heap.summary) if heap.summary else 0
+    cdef Block* block = heap.trees[(word << 6) + 63 - leading_zeros(heap.filled[word])] if heap.filled[word] else NULL
+    while block != NULL and block.right != NULL:
+        block = block.right
+    return block
+
+
 cdef inline Block* best_fit(const Heap* heap, size_t size) noexcept nogil:
     # The least (size, order) in the free lists whose size suffices, or NULL.
     cdef int index = class_of(size)
