@@ -12,13 +12,13 @@ cdef extern from "Python.h":
 cdef inline bint is_integer(object value) except -1:
     # An int, NumPy's too; but no other object with __index__, as a device is.  Importing numbers takes long, and nothing
     # is a numbers.Integral before somebody does.
-    cdef PyObject* found
+    cdef PyObject* imported
     if isinstance(value, int):
         return not isinstance(value, bool)
-    found = PyImport_GetModule("numbers")
-    if found is NULL:
+    imported = PyImport_GetModule("numbers")
+    if imported is NULL:
         return False
-    numbers = <object>found
+    numbers = <object>imported
     Py_DECREF(numbers)
     return isinstance(value, numbers.Integral)
 

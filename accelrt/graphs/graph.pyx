@@ -376,7 +376,6 @@ cdef class CUDAGraph:
         drain()
         if self.node_count == 0:
             import warnings
-
             warnings.warn("The CUDA Graph is empty: nothing was put into a capturing stream", stacklevel=2)
         if PyList_GET_SIZE(self.capture_hooks):
             self.finish_hooked()

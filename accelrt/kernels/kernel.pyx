@@ -980,8 +980,8 @@ cdef class Kernel:
     def attributes(self) -> KernelAttributes:
         """The figures that the compiler gave the kernel, as KernelAttributes (cuFuncGetAttribute)."""
         self.require_made()
-        made = init.later("accelrt.kernels.attributes").KernelAttributes
-        return made(*[ask_attribute(self, number) for number in range(len(made._fields))])
+        figures = init.later("accelrt.kernels.attributes").KernelAttributes
+        return figures(*[ask_attribute(self, number) for number in range(len(figures._fields))])
 
     def occupancy(self, block: _Size, shared: int = 0) -> int:
         """Returns how many blocks a multiprocessor holds at a time (cuOccupancyMaxActiveBlocksPerMultiprocessor).
