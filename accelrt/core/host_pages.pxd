@@ -1,5 +1,6 @@
 # The host's memory whose pages are made at once: whether there is room for them, since making them would not fail, but
-# have the system end a process, most likely this one; memory that huge pages fit; and how many threads make them fast.
+# have the system end a process, most likely this one; memory that huge pages fit, and files of memory; and how many threads
+# make them fast.
 cdef extern from *:
     """
     #ifndef _GNU_SOURCE
@@ -11,29 +12,34 @@ cdef extern from *:
     #include <stdlib.h>
     #include <string.h>
     #include <sys/mman.h>
+    #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <unistd.h>
-    /* The number behind a word of a file, or without a word at its start; SIZE_MAX where it has none. */
-    static size_t accelrt_number_in(const char* path, const char* word) {
-        char text[4096], *start = text, *end;
+    static char* accelrt_read_text(const char* path, char* text, size_t room) {  /* NULL where there is none */
         int file = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
-        unsigned long long number;
+        ssize_t length = file < 0 ? -1 : read(file, text, room - 1);
         if (file >= 0) close(file);
-        if (length <= 0) return SIZE_MAX;
+        if (length <= 0) return NULL;
         text[length] = 0;
-        if (word != NULL && (start = strstr(text, word)) == NULL) return SIZE_MAX;
-        start += word != NULL ? strlen(word) : 0;
-        number = strtoull(start, &end, 10);
-        return end == start || number > SIZE_MAX ? SIZE_MAX : (size_t)number;
+        return text;
+    }
+    static size_t accelrt_number_behind(const char* text, const char* word, size_t otherwise) {
+        const char* start = text != NULL ? strstr(text, word) : NULL;
+        char* end;
+        unsigned long long number;
+        if (start == NULL) return otherwise;
+        number = strtoull(start + strlen(word), &end, 10);
+        return end == start + strlen(word) || number > SIZE_MAX ? otherwise : (size_t)number;
     }
     static int accelrt_has_room(size_t size) {
-        size_t available, swap;
+        char room[4096], *text;
         if (size >> 26 == 0) return 1;  /* less than 64 MiB are not worth a look */
-        available = accelrt_number_in("/proc/meminfo", "MemAvailable:");  /* in KiB: proc_meminfo(5) */
-        swap = accelrt_number_in("/proc/meminfo", "SwapFree:");
-        if (available != SIZE_MAX && size >> 10 > available + (swap != SIZE_MAX ? swap : 0)) return 0;
-        return size <= accelrt_number_in("/sys/fs/cgroup/memory.max", NULL);  /* a container's limit, or "max" */
+        text = accelrt_read_text("/proc/meminfo", room, sizeof room);  /* in KiB: proc_meminfo(5) */
+        if (size >> 10 > accelrt_number_behind(text, "MemAvailable:", SIZE_MAX >> 1)
+                         + accelrt_number_behind(text, "SwapFree:", 0))
+            return 0;
+        text = accelrt_read_text("/sys/fs/cgroup/memory.max", room, sizeof room);  /* a container's limit, or "max" */
+        return size <= accelrt_number_behind(text, "", SIZE_MAX);
     }
     /* The system's memory policies (set_mempolicy(2)): pages that are not there yet are made on the node, if it has any. */
     static void accelrt_prefer_node(void* address, size_t size, int node) {
@@ -57,6 +63,22 @@ cdef extern from *:
         if (unshared) madvise(start + before, size, MADV_DONTFORK);
         return start + before;
     }
+    /* A file of memory that nobody can make smaller under a mapping, and whose pages are there; or -1. */
+    static int accelrt_make_file(size_t size) {
+        int file = memfd_create("accelrt-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (file >= 0 && !fallocate(file, 0, 0, (off_t)size)
+                && !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+            return file;
+        if (file >= 0)
+            close(file);
+        return -1;
+    }
+    static size_t accelrt_size_of_file(int file) {  /* 0 where it is none of those */
+        struct stat found;
+        int seals = fcntl(file, F_GET_SEALS);
+        return seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(file, &found) ? 0 : (size_t)found.st_size;
+    }
+    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
     static int accelrt_threads_for(size_t size) {  /* one for each 4 MiB, 16 at most: more were no faster */
         cpu_set_t own;
         size_t most = sched_getaffinity(0, sizeof own, &own) ? 1 : CPU_COUNT(&own);
@@ -68,3 +90,7 @@ cdef extern from *:
     void* map_pages "accelrt_map_pages" (size_t size, bint unshared) noexcept nogil
     int threads_for "accelrt_threads_for" (size_t size) noexcept nogil
     bint has_room "accelrt_has_room" (size_t size) noexcept nogil
+    int make_file "accelrt_make_file" (size_t size) noexcept nogil
+    size_t size_of_file "accelrt_size_of_file" (int file) noexcept nogil
+    int copy_file "accelrt_copy_file" (int file) noexcept nogil
+    int close_file "close" (int file) noexcept nogil

@@ -225,6 +225,21 @@ def test_the_cache_is_split_by_the_nodes_nearest_to_devices():
     assert accelrt.host_memory_stats()["allocated_bytes.current"] == 0
 
 
+@in_own_process(ACCELRT_HOST_NODES="2", ACCELRT_HOST_DEVICES="2")
+def test_what_sleeps_lies_on_the_node_nearest_to_its_device_and_is_counted_there():
+    with accelrt.device(1):
+        pool = accelrt.MemPool()
+        with accelrt.use_mem_pool(pool):
+            buffer = accelrt.Buffer(4 * MIB)
+        pool.sleep()
+        stats = accelrt.host_memory_stats()
+        assert stats["numa_node.1.active_bytes.current"] == stats["active_bytes.current"] == 4 * MIB
+        assert "numa_node.0.active_bytes.current" not in stats
+        pool.wake()
+        memory.host_audit()
+        del buffer
+
+
 @in_own_process()
 def test_a_fork_leaves_the_childs_pools_empty():
     import os

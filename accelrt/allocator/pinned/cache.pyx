@@ -10,7 +10,9 @@ from accelrt.allocator.pinned.block cimport (
     round_up, time_call,
 )
 from accelrt.core.handle_map cimport map_find
-from accelrt.core.host_pages cimport has_room, map_pages, prefer_node, threads_for
+from accelrt.core.host_pages cimport (
+    close_file, copy_file, has_room, make_file, map_pages, prefer_node, size_of_file, threads_for,
+)
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count,
@@ -236,38 +238,6 @@ cdef extern from "<sys/mman.h>" nogil:
     void* mmap(void* address, size_t length, int protection, int flags, int file, long offset)
     int munmap(void* address, size_t length)
 
-cdef extern from *:
-    """
-    #ifndef _GNU_SOURCE
-    #define _GNU_SOURCE
-    #endif
-    #include <fcntl.h>
-    #include <string.h>
-    #include <sys/mman.h>
-    #include <sys/stat.h>
-    #include <unistd.h>
-    /* A file of memory that nobody can make smaller under a mapping, and whose pages are there; or -1. */
-    static int accelrt_make_file(size_t size) {
-        int file = memfd_create("accelrt-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (file >= 0 && !fallocate(file, 0, 0, (off_t)size)
-                && !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-            return file;
-        if (file >= 0)
-            close(file);
-        return -1;
-    }
-    static size_t accelrt_size_of_file(int file) {  /* 0 where it is none of those */
-        struct stat found;
-        int seals = fcntl(file, F_GET_SEALS);
-        return seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(file, &found) ? 0 : (size_t)found.st_size;
-    }
-    static int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
-    """
-    int make_file "accelrt_make_file" (size_t size) noexcept nogil
-    size_t size_of_file "accelrt_size_of_file" (int file) noexcept nogil
-    int copy_file "accelrt_copy_file" (int file) noexcept nogil
-    int close_file "close" (int file) noexcept nogil
-
 cdef enum:
     MAX_THREADS = 128
 
@@ -360,8 +330,8 @@ cdef int take_relaxed(
     out_registered[0] = has_to or pool.unshared
     if out_registered[0]:
         code = map_and_register(pool, device, size, settings.register_threads, out_address)
-    if not out_registered[0] or code and not has_to:
-        out_registered[0] = False
+        out_registered[0] = has_to or code == 0
+    if not out_registered[0]:
         code = registry.active().host_alloc(device, size, out_address)
     restore_mode(registry.active(), mode)
     return code
@@ -791,8 +761,8 @@ cdef PinnedPool pool                   # the first
 cdef PinnedPool* pools[MOST_POOLS]     # written under `making`
 cdef long pool_count = 0               # written under `making`, behind the entry
 cdef int making = 0
-# Common ones, each made when it is needed, under `making`: of nodes, of nodes unshared, and unshared of any node.
-cdef PinnedPool* of_nodes[2 * MOST_NODES + 1]
+# Common ones, each made when it is needed, under `making`: by whether it is unshared, and by its node, from ANY_NODE on.
+cdef PinnedPool* common_pools[2][MOST_NODES + 1]
 cdef bint forked = False  # the parent had such memory: what this process gives back may be the parent's
 
 
@@ -874,34 +844,32 @@ cdef PinnedPool* enter_pinned_pool(PinnedPool* at) noexcept nogil:
 
 cdef PinnedPool* pool_of_node(int node, bint unshared) noexcept nogil:
     # The first one where there is no room for another.
+    cdef PinnedPool** place = &common_pools[unshared][node - ANY_NODE]
     cdef PinnedPool* of_node
-    cdef int place = node if not unshared else 2 * MOST_NODES if node == ANY_NODE else MOST_NODES + node
-    if place == ANY_NODE:
+    if node == ANY_NODE and not unshared:
         return &pool
-    if of_nodes[place] != NULL:
-        return of_nodes[place]
+    if place[0] != NULL:
+        return place[0]
     spin_lock(&making)
-    of_node = of_nodes[place]
+    of_node = place[0]
     if of_node == NULL:
         of_node = add_pool()
         if of_node != NULL:
             of_node.common, of_node.limit, of_node.node, of_node.unshared = True, SIZE_MAX, node, unshared
-            of_nodes[place] = of_node
+            place[0] = of_node
     spin_unlock(&making)
     return &pool if of_node == NULL else of_node
 
 
-cdef PinnedPool* common_pool(int device) noexcept nogil:
+cdef PinnedPool* common_pool(int device, bint unshared) noexcept nogil:
     # Of a device, or of the calling thread's current one.
-    if not registry.tells_nodes_apart():
-        return &pool
-    if device < 0 and registry.active().current_device(&device):
-        return &pool
-    return pool_of_node(registry.nearest_node(max(device, 0)), False)
+    if not registry.tells_nodes_apart() or device < 0 and registry.active().current_device(&device):
+        return pool_of_node(ANY_NODE, unshared)
+    return pool_of_node(registry.nearest_node(max(device, 0)), unshared)
 
 
-cdef inline PinnedPool* pool_here(int device) noexcept nogil:
-    return <PinnedPool*>entered if entered != NULL else common_pool(device)
+cdef inline PinnedPool* pool_here(int device, bint unshared) noexcept nogil:
+    return <PinnedPool*>entered if entered != NULL else common_pool(device, unshared)
 
 
 # --- the hit ---------------------------------------------------------------------------------------------
@@ -945,7 +913,7 @@ cdef int try_in(PinnedPool* at, size_t size, uintptr_t* out_address) noexcept no
 cdef int try_allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
     if entered == NULL and not registry.knows_nodes():  # to learn of them may take a driver's start
         return NOT_READY
-    return try_in(pool_here(-1), size, out_address)
+    return try_in(pool_here(-1, False), size, out_address)
 
 
 cdef int try_release_in(PinnedPool* at, uintptr_t address) noexcept nogil:
@@ -978,19 +946,17 @@ cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil:
     return allocate_pinned_on(-1, size, out_address)
 
 
-cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef PinnedPool* at = pool_here(device)
+cdef int allocate_in(PinnedPool* at, int device, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef int code = try_in(at, size, out_address)
     return allocate_slow(at, device, size, out_address) if code == NOT_READY else code
 
 
+cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil:
+    return allocate_in(pool_here(device, False), device, size, out_address)
+
+
 cdef int allocate_unshared(int device, size_t size, uintptr_t* out_address) noexcept nogil:
-    cdef PinnedPool* at = <PinnedPool*>entered
-    cdef int code
-    if at == NULL:
-        at = pool_of_node(registry.nearest_node(device) if registry.tells_nodes_apart() else ANY_NODE, True)
-    code = try_in(at, size, out_address)
-    return allocate_slow(at, device, size, out_address) if code == NOT_READY else code
+    return allocate_in(pool_here(device, True), device, size, out_address)
 
 
 cdef int release_pinned(uintptr_t address) noexcept nogil:
@@ -1169,7 +1135,7 @@ cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept 
     file = make_file(size) if has_room(size) else -1
     if file < 0:
         return OUT_OF_MEMORY
-    code = take_file(pool_here(device), device, file, size, out_address)
+    code = take_file(pool_here(device, False), device, file, size, out_address)
     if code:
         close_file(file)
     return code
@@ -1184,7 +1150,7 @@ cdef int adopt_pinned(int device, int file, size_t* out_size, uintptr_t* out_add
     own = copy_file(file)
     if own < 0:
         return OPERATING_SYSTEM
-    code = take_file(pool_here(device), device, own, out_size[0], out_address)
+    code = take_file(pool_here(device, False), device, own, out_size[0], out_address)
     if code:
         close_file(own)
     return code
@@ -1374,9 +1340,17 @@ cdef PinnedStats read_pinned_stats() noexcept nogil:
 
 
 cdef PinnedStats read_pinned_node(int node) noexcept nogil:
-    cdef PinnedStats nothing
-    memset(&nothing, 0, sizeof(PinnedStats))
-    return read_pinned_pool(of_nodes[node]) if of_nodes[node] != NULL else nothing
+    # What is told of a node alone: whether it ever had segments, and bytes.
+    cdef PinnedStats total, stats
+    cdef int unshared
+    memset(&total, 0, sizeof(PinnedStats))
+    for unshared in range(2):
+        if common_pools[unshared][node - ANY_NODE] != NULL:
+            stats = read_pinned_pool(common_pools[unshared][node - ANY_NODE])
+            total.segments.peak += stats.segments.peak
+            total.segment_bytes.current += stats.segment_bytes.current
+            total.block_bytes.current += stats.block_bytes.current
+    return total
 
 
 cdef size_t pinned_limit_here() noexcept nogil:
