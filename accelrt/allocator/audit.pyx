@@ -6,7 +6,7 @@ but live in lists, map and counters.  It is checked as it is: an audit that flus
 that the next hit finds.
 """
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from accelrt.allocator.heaps cimport NOWHERE, RANKED, counted, has_pages, heap_at, serves_others, total_of
 from accelrt.allocator.inline.block_map cimport block_in
@@ -268,25 +268,40 @@ cdef const char* walk_tree(const Heap* heap, int index, const Block* node, size_
     return failure
 
 
+cdef inline bint holds_trees(const Heap* heap, int first) noexcept nogil:
+    # Whether any class of a word has a tree: one pointer is not NULL, or differs from the next.
+    return heap.trees[first] != NULL or memcmp(&heap.trees[first], &heap.trees[first + 1], 63 * sizeof(Block*)) != 0
+
+
+cdef const char* walk_classes(const Heap* heap, size_t* listed) noexcept nogil:
+    # Checks the free lists of a heap, a word of the bit set at a time, for nearly all of the classes are empty.
+    cdef const char* failure
+    cdef int word, index
+    cdef bint filled
+    for word in range(WORDS):
+        filled = heap.filled[word] != 0
+        if filled != (heap.summary >> word & 1) or filled != holds_trees(heap, 64 * word):
+            return "a bit says which free lists are not empty"
+        if not filled:
+            continue
+        for index in range(64 * word, 64 * word + 64):
+            filled = heap.filled[word] >> (index & 63) & 1
+            if filled != (heap.trees[index] != NULL):
+                return "a bit says which free lists are not empty"
+            failure = walk_tree(heap, index, heap.trees[index], listed, 0)
+            if failure != NULL:
+                return failure
+    return NULL
+
+
 cdef const char* walk_heaps(const Pool* pool, size_t* listed) noexcept nogil:
     # Checks the free lists of every heap; counts free blocks in listed.
     cdef const Heap* heap = pool.heaps
     cdef const char* failure
-    cdef int index
-    cdef bint filled
     while heap != NULL:
-        for index in range(CLASSES):
-            filled = heap.filled[index >> 6] >> (index & 63) & 1
-            if filled != (heap.trees[index] != NULL):
-                return "a bit says which free lists are not empty"
-            if filled:
-                failure = walk_tree(heap, index, heap.trees[index], listed, 0)
-                if failure != NULL:
-                    return failure
-        for index in range(WORDS):
-            if (heap.summary >> index & 1) != (heap.filled[index] != 0):
-                return "a bit says which free lists are not empty"
-        failure = check_freed_last(heap)
+        failure = walk_classes(heap, listed)
+        if failure == NULL:
+            failure = check_freed_last(heap)
         if failure != NULL:
             return failure
         heap = heap.next
