@@ -137,17 +137,14 @@ class Model(Audited, Offers):
         return any(event.block.segment.heap == heap for queue in self.queues.values() for event in queue)
 
     def fit(self, heap, size):
-        best = None
-        for segment in self.all_segments():
-            if segment.heap == heap:
-                for block in segment.blocks:
-                    if (
-                        block.state is FREE
-                        and block.size >= size
-                        and (best is None or (block.size, block.place) < (best.size, best.place))
-                    ):
-                        best = block
-        return best
+        fits = [
+            block
+            for segment in self.all_segments()
+            if segment.heap == heap
+            for block in segment.blocks
+            if block.size >= size and block.state is FREE
+        ]
+        return min(fits, key=lambda block: (block.size, block.place), default=None)
 
     def before_use(self, heap):
         """Called before a heap's free memory serves a request, or grows."""

@@ -210,12 +210,13 @@ class PagedModel(PhysicalPages):
                 continue
             slots = segment.slots
             looks += len(slots)
-            rows = []
-            for after in range(1, len(slots) + 1):
-                firsts = [n for n in range(after) if slots[after - 1].end - slots[n].offset >= size]
-                row = slots[firsts[-1] : after] if firsts else ()
-                if row and all(slot.page.resident in free for slot in row):
-                    rows.append((row[-1].end - row[0].offset, firsts[-1], len(row)))
+            rows, first = [], 0
+            for last, end in enumerate([slot.end for slot in slots]):
+                while first < last and end - slots[first + 1].offset >= size:
+                    first += 1
+                held = end - slots[first].offset
+                if held >= size and all(slot.page.resident in free for slot in slots[first : last + 1]):
+                    rows.append((held, first, last + 1 - first))
             if rows and min(rows)[0] < most:
                 self.happened["reused in part"] += 1
                 part = segment, *min(rows)[1:]
