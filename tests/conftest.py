@@ -6,8 +6,18 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
+
+# Without bytecode two workers compile every test, and each program what it imports.  Where none may lie
+# beside the sources, it lies in the folder of the build.
+if sys.dont_write_bytecode:
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(Path(__file__).parents[1] / "build/bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which spin, have nothing to do
+
 from cards import card_libraries, on_cards
 from child import close_servers
 from downstream_project import downstream

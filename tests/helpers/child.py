@@ -20,6 +20,7 @@ if host is not None:
     assert host.continuations_of_others() == 0, 'a capture went on after what is no node of it'
     assert host.frees_under_work() == 0, 'memory was taken away under queued work'
 """
+READ_AT_IMPORT = {"ACCELRT_RECORD", "ACCELRT_SANITIZE"}
 MOST_SERVERS = 5  # at once: each has some 40 MB
 _servers = []  # the one that was asked last at the end
 
@@ -28,7 +29,7 @@ def in_child(function, *arguments, **environment):
     """Calls function(*arguments) in a process of its own and returns what it printed.
 
     The child has ACCELRT_DRIVER=host, every audit on, and the environment given on top of this process's.  It
-    is a fork of an interpreter that has imported numpy and pytest (fork_server.py).
+    is a fork of an interpreter that has imported numpy, pytest and accelrt (fork_server.py).
     Raises AssertionError with the child's output if it fails.
     """
     environment = child_environment(os.environ, environment)
@@ -37,10 +38,12 @@ def in_child(function, *arguments, **environment):
     return done.stdout
 
 
-def server_for(environment, preparation="import numpy, pytest"):
-    """The fork server that has run a source, and began with what an interpreter reads of the environment at
-    its start.
+def server_for(environment, modules="numpy, pytest"):
+    """The fork server that has imported modules, and accelrt unless that reads something of the environment,
+    and began with what an interpreter reads of the environment at its start.
     """
+    own = "" if READ_AT_IMPORT & environment.keys() else ", accelrt"
+    preparation = f"import {modules}{own}"
     for server in _servers:
         if server.preparation == preparation and not server.closed and server.suits(environment):
             break

@@ -21,7 +21,7 @@ RECORDED = {  # name -> events, peak of live bytes, and torch's ratio of reserve
 def accelrt(*arguments, **environment):
     """Runs python -m accelrt, on the host device and without audits unless told; None unsets a setting.
 
-    It is a fork of an interpreter that has the libraries that most commands import, but nothing of accelrt's.
+    It is a fork of an interpreter that has accelrt, and the libraries that most commands import.
     """
     settings = {"ACCELRT_DRIVER": "host", "ACCELRT_DEBUG": "0", "ACCELRT_HOST_MEMORY": None, **environment}
     variables = {name: value for name, value in (os.environ | settings).items() if value is not None}
@@ -31,7 +31,7 @@ def accelrt(*arguments, **environment):
     words = ["accelrt", *map(str, arguments)]
     code = f"import sys; sys.path[:], sys.argv = {places}, {words}; "
     code += "from accelrt.tools.cli.main import main; sys.exit(main())"
-    server = server_for(variables, "import argparse, json, numpy, cuda.bindings.driver")
+    server = server_for(variables, "argparse, json, numpy, cuda.bindings.driver")
     return server.run(code, variables, 300, ROOT, apart=True)
 
 

@@ -15,6 +15,8 @@ for its outputs, and the server answers with the exit status.  What ends either 
 that ends the other's part: without its client the server kills the program and ends.
 """
 
+import atexit
+import ctypes
 import gc
 import json
 import os
@@ -153,7 +155,10 @@ def serve(descriptor, preparation):
     Returns source and the namespace to run it in: in a fork its program's, and nothing in the server.  It is
     the server's __main__ that runs it, so that the program's end is the interpreter's.
     """
+    started, prepared = set(sys.modules), []
+    atexit.register(leave_alive, prepared)  # so early that it runs last
     exec(preparation, {})
+    prepared += [sys.modules[name] for name in sys.modules.keys() - started if not name.startswith("accelrt")]
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the client's affair
     gc.collect()
     gc.freeze()  # so that forks share these objects' pages, and do not visit them when they end
@@ -195,6 +200,18 @@ def begin(code, environment, folder, outputs):
     vars(main).update(vars(sys.modules["__main__"]))
     sys.modules["__main__"] = main
     return code, vars(main)
+
+
+def leave_alive(modules):
+    """Has the interpreter's end, which clears every module that it knows, leave some as they are.
+
+    To clear what a server prepared takes longer than most programs: each page that a fork writes to is
+    copied.  accelrt's modules are cleared.
+    """
+    kept = set(map(id, modules))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
+    for name in [name for name, module in sys.modules.items() if id(module) in kept]:
+        del sys.modules[name]
 
 
 def search_path(folders):
