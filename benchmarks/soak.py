@@ -22,7 +22,7 @@ import traceback
 from collections import Counter
 from typing import Any
 
-from soak_figures import Figures, figures, growth
+from soak_figures import LEAST, Figures, figures, growth
 
 REST_SECONDS = 120  # that a process may take to come to rest
 MIB = 1 << 20
@@ -172,7 +172,8 @@ class Processes:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Works until the time is over; what was counted at each rest, and what is wrong."""
+    """Works until the time is over, and there were rests enough; what was counted at each, and what is
+    wrong."""
     samples: list[list[Figures]] = [[] for _ in range(options.processes)]
     counts: Counter[str] = Counter()
     wrong: list[str] = []
@@ -180,7 +181,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     crowd = Processes(options.processes, options.threads, options.seed)
     start = time.monotonic()
     try:
-        while not wrong and time.monotonic() - start < options.seconds:
+        while not wrong and (time.monotonic() - start < options.seconds or len(samples[0]) < LEAST):
             if at_rest:
                 crowd.ask_all("go on", answered=False)
             at_rest = False

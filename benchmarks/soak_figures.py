@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from words import resident_bytes
 
+LEAST = 4  # rests, of which growth is told
 GIVE_BACK_SECONDS = 30  # that another process may take to give back what it has opened
 MIB = 1 << 20
 
@@ -31,14 +32,14 @@ ALLOWED = Figures(memory=16 * MIB, files=20, handles=40, threads=40, live=0, res
 
 
 def growth(samples: Sequence[Figures], names: Sequence[str] = Figures._fields) -> list[str]:
-    """What has grown in the figures of one process, as texts; nothing where there are fewer than four.
+    """What has grown in the figures of one process, as texts; nothing where there are fewer than LEAST.
 
     Arguments:
         samples: in the order in which they were taken, the warm-up included.
     """
     after = samples[len(samples) // 4 :]
     third = len(after) // 3
-    if len(samples) < 4 or third == 0:
+    if len(samples) < LEAST:
         return []
     said = []
     for name in names:
