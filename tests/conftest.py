@@ -18,6 +18,7 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which spin, have nothing to do
 
+import hypothesis
 from cards import card_libraries, on_cards
 from child import close_servers
 from downstream_project import downstream
@@ -31,6 +32,11 @@ os.environ.setdefault(
     "ACCELRT_HOST_END_DELAY_US", "50"
 )  # other threads' calls come in between, and are counted
 ON_HOST = os.environ["ACCELRT_DRIVER"] == "host"
+
+# No test of drawn values fails because the machine is slow.
+patient = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("patient", **patient)
+hypothesis.settings.load_profile("patient")
 
 # A shell has what it starts in the background ignore interrupts, and so would the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
