@@ -5,7 +5,7 @@ from accelrt.allocator.heaps cimport heap_at
 from accelrt.allocator.inline.block_map cimport block_in
 from accelrt.allocator.inline.free_list cimport remove
 from accelrt.allocator.stats cimport ALLOCATION, BLOCKS, BOTH, SPLITS, HeapStats
-from accelrt.allocator.types cimport Block, Heap
+from accelrt.allocator.types cimport CLASSES, WORDS, Block, Heap
 
 
 cdef Heap* heap_of(uintptr_t address) except NULL:
@@ -16,6 +16,17 @@ def forget_last_freed(uintptr_t live):
     cdef Heap* heap = heap_of(live)
     remove(heap, <Block*>heap.freed_last)
     heap.freed_last = NULL
+
+
+def list_without_a_bit(uintptr_t live):
+    cdef Heap* heap = heap_of(live)
+    heap.trees[CLASSES - 30] = <Block*>heap.freed_last
+
+
+def say_that_one_is_listed(uintptr_t live):
+    cdef Heap* heap = heap_of(live)
+    heap.filled[WORDS - 1] |= 1
+    heap.summary |= 1 << WORDS - 1
 
 
 def count_one_more(uintptr_t live):

@@ -108,6 +108,8 @@ def damage(folder, function, level, turns):
     ("function", "level", "turns", "text"),
     [
         ("forget_last_freed", "2", False, "exactly one free list"),
+        ("list_without_a_bit", "2", False, "which free lists are not empty"),
+        ("say_that_one_is_listed", "2", False, "which free lists are not empty"),
         ("count_one_more", "2", False, "what the walk counts"),
         ("rise_above_ceiling", "1", False, "above its limit"),
         ("raise_sum_of_ceilings", "1", False, "add up to no more than the peak"),
