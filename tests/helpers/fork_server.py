@@ -8,7 +8,8 @@ A fresh interpreter takes 0.2 s to import numpy and pytest; a fork of one that h
 program runs as that of `python -P -c` would: as __main__, in a process of its own with the environment, the
 folder and the dispositions of signals that a fresh one has, its standard input empty, and it ends with the
 interpreter's whole end.  It differs in this: sys.modules has what the server imported, gc never visits that,
-strings hash as in the server's other forks, and the parent process is the server.
+the end clears of it accelrt's modules alone, strings hash as in the server's other forks, and the parent
+process is the server.
 
 Server and client speak over a socket, a message at a time: the client sends a program with the descriptors
 for its outputs, and the server answers with the exit status.  What ends either of them closes the socket, and
