@@ -39,7 +39,8 @@ cdef class CUDAGraph:
     cdef uint64_t made_removals      # of that graph whose nodes were instantiated, then
     cdef CUDAGraph source            # of what was instantiated from another graph's nodes: that one; or None
     cdef uint64_t source_generation  # of the source's graph
-    cdef NodePast past               # what its nodes did before changes since its last instance; of an instance, since it
+    cdef NodePast past               # of an instance: what nodes of the source did before they were changed since
+    cdef list pasts                  # weak references to those of its instances; or None
     cdef dict within                 # handles of children in what is instantiated -> the host functions that each calls
     cdef object bound                # the last Bindings that gave the instance other memory, or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for

@@ -24,7 +24,7 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    read_kernel_node, update_exec,
+    note_past, read_kernel_node, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -391,8 +391,8 @@ cdef class CUDAGraph:
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
-        self.kernels = self.changes = self.base = self.made = self.source = self.bound = self.past = self.within = None
-        self.launched_on, self.last_stream = None, UINTPTR_MAX
+        self.kernels = self.changes = self.base = self.made = self.source = self.bound = self.within = None
+        self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         self.rare |= RANDOM * (self.random is not None)
         return 0
@@ -439,7 +439,7 @@ cdef class CUDAGraph:
         made.changes, made.made_removals = self.node_changes(), self.removals
         made.source, made.source_generation, made.source_edits = self, self.generation, self.edits
         made.made = None if self.made is None else dict(self.made)
-        made.past = self.past = begin_past(self.past)
+        self.pasts, made.past = begin_past(self.pasts)
         made.within = calls_within(graph, made.calls, made.made)
         return made
 
@@ -978,8 +978,8 @@ cdef class CUDAGraph:
         # come find them known.
         made.before, made.serial = self.changes.get(node), self.edits
         self.changes[node] = made
-        if self.source is None and self.past is not None and made.former is not None:
-            self.past.params.setdefault(node, made.former)
+        if made.former is not None:
+            note_past(self.pasts, node, made.former)
         made.former = None
         for handle in self.launched_on or ():
             self.note_change(made, handle)

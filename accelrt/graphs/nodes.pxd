@@ -31,10 +31,12 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
 
 
 cdef class NodePast:
-    cdef dict params         # handle -> what the node did until it was first changed since an instance was made
-    cdef NodePast later      # of changes since the next instance was made; or None
+    cdef dict params         # handle -> what the node did until it was first changed since the instances were made
+    cdef object __weakref__
 
-cdef NodePast begin_past(NodePast past)  # for an instance that is made now: past, or one behind it
+# Weak references to those that instances of a graph have, and the one for an instance that is made now.
+cdef tuple begin_past(list pasts)
+cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
 # What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest

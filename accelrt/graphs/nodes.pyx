@@ -328,22 +328,29 @@ cdef class NodePast:
         self.params = {}
 
 
-cdef NodePast begin_past(NodePast past):
-    cdef NodePast later
-    if past is not None and not past.params:
-        return past
-    later = NodePast.__new__(NodePast)
-    if past is not None:
-        past.later = later
-    return later
+cdef tuple begin_past(list pasts):
+    cdef NodePast past
+    cdef list alive = [each for each in pasts or () if each() is not None]
+    past = alive[len(alive) - 1]() if alive else None
+    if past is None or past.params:
+        past = NodePast.__new__(NodePast)
+        alive.append(PyWeakref_NewRef(past, None))
+    return alive, past
+
+
+cdef int note_past(list pasts, object node, object former) except -1:
+    cdef NodePast past
+    for each in pasts or ():
+        past = each()
+        if past is not None:
+            past.params.setdefault(node, former)
+    return 0
 
 
 cdef object params_of_instance(NodeChange change, NodePast past, object node):
     if change is not None and change.launches is not None:
         return change.launches
-    while past is not None and node not in past.params:
-        past = past.later
-    return None if past is None else past.params[node]
+    return past.params.get(node)
 
 
 cdef dict kernels_in(list kept):

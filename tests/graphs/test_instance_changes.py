@@ -100,6 +100,25 @@ def test_an_instance_keeps_the_copy_and_the_fill_that_it_has():
     assert read(z).tolist() == [3] * 16 + [0] * (COUNT - 16)
 
 
+def test_what_no_instance_does_any_more_is_forgotten(sizes):
+    definition, x = accelrt.GraphDefinition(), bytes_of()
+    node = definition.kernel(sizes, 1, 2, (x, 3))
+    first = definition.instantiate()
+    kernels = []
+    for value in range(4):
+        kernel = accelrt.compile(SIZES).function("sizes", "unsigned* to, unsigned value")
+        kernels.append(weakref.ref(kernel))
+        node.update(kernel=kernel, args=(x, value))
+        del kernel
+        size_of(definition.instantiate(), x)
+    node.update(kernel=sizes, args=(x, 4))
+    accelrt.synchronize()
+    gc.collect()
+    assert [kernel() for kernel in kernels] == [None] * 4
+    node.update(instance=first, block=5)
+    assert size_of(first, x) == 10503
+
+
 class Calls:
     """Functions for host nodes, each known by its name once it ran, and weakly."""
 
