@@ -462,26 +462,26 @@ cdef class CUDAGraph:
 
     cdef int make_exec(self) except -1:
         cdef uintptr_t graph = self.graph, made = 0
-        cdef bint keep = self.keep_graph
+        cdef uintptr_t* before
         cdef int code, left = 0
         self.require_unused()
-        self.take_made()
-        if not keep:
-            self.graph = 0
-        cdef uintptr_t* before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
-        self.begin_change()
-        with nogil:
-            code = instantiate_anew(self.ordinal, graph, before, &made)
-            if not keep:
-                left = give_back(GRAPH, self.ordinal, graph)
-        if left:
-            dispose(GRAPH, self.ordinal, graph)
-        if code == 0:
-            if self.exec_:
-                self.drop_exec()
-            self.exec_, self.bound, self.made_removals = made, None, self.removals
-            self.drop_bound()
-        self.end_change()
+        self.begin_change()  # else a node may go once its function counts, and the exit would wait for as many runs
+        try:
+            self.take_made()
+            self.graph = graph if self.keep_graph else 0
+            before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
+            with nogil:
+                code = instantiate_anew(self.ordinal, graph, before, &made)
+                left = 0 if self.keep_graph else give_back(GRAPH, self.ordinal, graph)
+            if left:
+                dispose(GRAPH, self.ordinal, graph)
+            if code == 0:
+                if self.exec_:
+                    self.drop_exec()
+                self.exec_, self.bound, self.made_removals = made, None, self.removals
+                self.drop_bound()
+        finally:
+            self.end_change()
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal), instance_hint(code))
         return 0
