@@ -389,13 +389,10 @@ cdef class CUDAGraph:
         return 0
 
     cdef int keep(self, list kept) except -1:
-        self.kept = kept
-        self.calls = nodes_of(kept)
-        self.sides = [thing for thing in kept if isinstance(thing, Side)]
-        self.kernels = self.changes = self.base = self.made = self.source = self.bound = None
+        self.take_things(kept)
+        self.changes = self.base = self.made = self.source = self.bound = None
         self.launched_on, self.last_stream = None, UINTPTR_MAX
-        self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
-        self.rare |= RANDOM * (self.random is not None)
+        self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
 
     cdef list things(self):
@@ -403,17 +400,18 @@ cdef class CUDAGraph:
             return self.kept
         return all_things(self.base, self.made)
 
-    cdef int take_made(self) except -1:
-        # Before the graph is instantiated anew: what was added by hand counts from here on, for earlier streams too.
-        if self.made is None:
-            return 0
-        self.kept = self.things()
-        self.kernels = None
-        self.calls = nodes_of(self.kept)
-        self.sides = [thing for thing in self.kept if isinstance(thing, Side)]
+    cdef list note_made(self):
+        # Before the graph is instantiated anew: what was added by hand is noted for earlier streams too.  None: nothing was.
+        cdef list things = None if self.made is None else self.things()
+        for handle in (self.launched_on or ()) if things else ():
+            self.uses_others_memory = note_sides(things, self.ordinal, handle) or self.uses_others_memory
+        return things
+
+    cdef int take_things(self, list things) except -1:
+        # Of what is instantiated, and no sooner: launches count the functions that they run, and the exit waits for as many.
+        self.kept, self.kernels, self.calls = things, None, nodes_of(things)
+        self.sides = [thing for thing in things if isinstance(thing, Side)]
         self.rare = self.rare & ~CALLBACKS | CALLBACKS * (len(self.calls) > 0)
-        for handle in self.launched_on or ():
-            self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
         return 0
 
     cdef CUDAGraph make_instance(self, uint64_t flags):
@@ -465,9 +463,9 @@ cdef class CUDAGraph:
         cdef uintptr_t* before
         cdef int code, left = 0
         self.require_unused()
-        self.begin_change()  # else a node may go once its function counts, and the exit would wait for as many runs
+        self.begin_change()
         try:
-            self.take_made()
+            things = self.note_made()
             self.graph = graph if self.keep_graph else 0
             before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
             with nogil:
@@ -479,6 +477,8 @@ cdef class CUDAGraph:
                 if self.exec_:
                     self.drop_exec()
                 self.exec_, self.bound, self.made_removals = made, None, self.removals
+                if things is not None:
+                    self.take_things(things)
                 self.drop_bound()
         finally:
             self.end_change()

@@ -1,6 +1,8 @@
 """A capture beside other threads: what it waits for as it begins, what is refused, and what goes on."""
 
 import contextlib
+import functools
+import gc
 import threading
 import time
 
@@ -181,3 +183,30 @@ def test_no_node_goes_while_another_thread_instantiates_the_graph():
     graph.replay()
     accelrt.synchronize()
     assert runs == [1, 1]
+
+
+@in_own_process
+def test_what_was_instantiated_stays_where_the_next_instance_is_refused():
+    """It runs the functions that it had, keeps them, and counts as many: the exit waits for these."""
+    graph, stream, runs = accelrt.CUDAGraph(keep_graph=True), accelrt.Stream(), []
+    memory = accelrt.zeros(64, "u1")
+    with accelrt.graph(graph, stream=stream):
+        accelrt.fill(memory, 1, stream=stream)
+        stream.launch_host_func(lambda: runs.append("captured"))
+    graph.replay()
+    definition = accelrt.GraphDefinition(graph)
+    next(node for node in definition.nodes() if node.type == "host").remove()
+    added = [definition.host_function(functools.partial(runs.append, f"added {place}")) for place in (1, 2)]
+    definition.add_edge(*added)
+    definition.add_edge(*added[::-1])
+    with pytest.raises(accelrt.CudaError, match="edges that make a circle"):
+        graph.instantiate()
+    gc.collect()
+    graph.replay()
+    accelrt.synchronize()
+    assert runs == ["captured"] * 2
+    definition.remove_edge(*added[::-1])
+    graph.instantiate()
+    graph.replay()
+    accelrt.synchronize()
+    assert runs[2:] == ["added 1", "added 2"]
