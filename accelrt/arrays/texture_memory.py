@@ -14,7 +14,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.array import Array, Buffer
+from accelrt.arrays.array import Array, Buffer, PinnedBuffer
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.arrays.managed import HandledMemory, copy_box
 from accelrt.devices.context_limits import ordinal_of
@@ -213,7 +213,8 @@ class CUDAArray(ElementArray):
 
         Arguments:
             src: Array, or another array in host or device memory, of the array's dtype and number of axes,
-                with several channels one more, of these.
+                with several channels one more, of these.  Or a Buffer or PinnedBuffer with the bytes of all
+                elements, in the order of arrays.
             offset: ints, one for each axis of the array, where the elements begin in it; None is its start.
             stream: Stream, handle as int, or None for the current stream of the array's device.
             blocking: bool, wait until the copy is complete.  If False, page-locked memory has to stay as it
@@ -237,7 +238,7 @@ class CUDAArray(ElementArray):
         """Copies elements out of the array, as copy_from copies them in.
 
         Arguments:
-            dst: as src of copy_from, an array that can be written.
+            dst: as src of copy_from, memory that can be written.
             offset, stream, blocking: as of copy_from; into ordinary host memory it always waits.
         """
         self._copy(dst, offset, stream, blocking, False)
@@ -251,6 +252,11 @@ class CUDAArray(ElementArray):
         writes: bool,
     ) -> None:
         name = "src" if writes else "dst"
+        if isinstance(array, (Buffer, PinnedBuffer)) and offset is None:  # bytes, which have no type
+            if len(array) < self.nbytes:
+                raise ArgumentError(f"{name} has {len(array)} bytes, the elements of the array {self.nbytes}")
+            more = (self.channels,) if self.channels > 1 else ()
+            array = Array(array, (*self.shape, *more), self.dtype)
         memory = checked_memory(array, name, self.device_index)
         if memory.dtype != self.dtype:
             raise ArgumentTypeError(

@@ -67,7 +67,6 @@ LATER = {
         free_graph_memory graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
     """,
     "graphs.node_values": "AllocationParams Condition ConditionParams",
-    "graphs.edits": "CopyParams FillParams",
     "graphs.parameters": "GraphParameter GraphParameters ParameterUse",
     "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
     "kernels.compiler": "ModuleImage compile compile_image link_images",
@@ -80,7 +79,7 @@ LATER = {
     "arrays.creation": "arange ones ones_like pinned_empty",
     "arrays.exchange": "copy_many",
     "arrays.copy": "use",
-    "graphs.nodes": "KernelParams",
+    "graphs.nodes": "CopyParams FillParams KernelParams",
     "kernels.attributes": "KernelAttributes",
     "kernels.kernel": "Kernel Launcher Module host_kernel sleep",
     "sharing.handles": "ipc_collect",

@@ -136,6 +136,21 @@ def test_copies_of_nothing_do_nothing():
     array.copy_to(np.zeros((4, 0), np.float32), offset=(0, 4))
 
 
+def test_bytes_of_all_elements_go_in_and_out():
+    for shape, channels in (((16,), 1), ((4, 6), 2), ((2, 3, 4), 4)):
+        array = accelrt.CUDAArray(shape, "uint32", channels)
+        values = numbers((*shape, channels), "uint32")
+        source, back = accelrt.Buffer(array.nbytes), accelrt.PinnedBuffer(array.nbytes + 4)
+        accelrt.copy(source, values)
+        array.copy_from(source)
+        array.copy_to(back)
+        assert bytes(back)[: array.nbytes] == values.tobytes()
+        with pytest.raises(ValueError, match=f"src has 8 bytes, the elements of the array {array.nbytes}"):
+            array.copy_from(accelrt.PinnedBuffer(8))
+        with pytest.raises(TypeError, match="dst is of uint8, the array of uint32"):
+            array.copy_to(source, offset=(0,) * len(shape))
+
+
 # --- mipmaps ----------------------------------------------------------------------------------------------
 
 
@@ -696,5 +711,5 @@ def test_the_structs_are_laid_out_as_cudas():
 
 @pytest.mark.parametrize("handle", [-1, 1 << 64])
 def test_what_is_no_handle_of_an_array_is_refused(handle):
-    with pytest.raises(ValueError, match="handle is .*; pass the driver's"):
+    with pytest.raises(ValueError, match=r"handle is .*; pass the driver's"):
         accelrt.CUDAArray.from_handle(handle, None)

@@ -14,7 +14,7 @@ from refused_requests import DEVICE, MIB, PLAIN, blocks, on_a_small_device, refu
 
 import accelrt
 from accelrt.driver import registry
-from accelrt.memory import caching
+from accelrt.memory import caching, live
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
@@ -68,6 +68,26 @@ def used_by_others(listed):
     assert ("process 4242 150.00 MiB" in str(error)) == listed
     assert rows.memory_free(0, address) == 0
     alloc(120 * MIB)
+
+
+def large_stacks():
+    """Stand-ins: a context's stacks of 80 MiB, which this process takes of the driver itself."""
+    rows = registry.Rows()
+    code, address = rows.memory_alloc(0, 80 * MIB)
+    assert code == 0
+    live.thread_stacks = lambda ordinal: (4096, 20480)
+    error = refused(200 * MIB)
+    assert error.causes[0] == "stacks"
+    assert "context keeps 80.00 MiB for its threads' stacks, 4.00 KiB each" in str(error)
+    assert error.advice[0].startswith("accelrt.set_limit('stack_size', 1024) gives 60.00 MiB back")
+    assert "stacks" not in refused(240 * MIB).causes
+    live.thread_stacks = lambda ordinal: (1024, 81920)
+    assert "stacks" not in refused(200 * MIB).causes
+    assert rows.memory_free(0, address) == 0
+
+
+def test_stacks_of_threads_that_grew():
+    run(large_stacks)
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["another process", "another library"])

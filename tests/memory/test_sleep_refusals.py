@@ -158,8 +158,8 @@ def test_contents_that_pass_the_limit_of_page_locked_memory_are_refused():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         array = accelrt.full(8 * MIB, 7, "u1")
-    with accelrt.use_mem_pool(accelrt.PinnedMemPool(limit=2 * MIB)):
-        with pytest.raises(accelrt.OutOfMemoryError, match="limit of the PinnedMemPool in use leaves no"):
-            pool.sleep()
+    limited, text = accelrt.PinnedMemPool(limit=2 * MIB), "limit of the PinnedMemPool in use leaves no"
+    with accelrt.use_mem_pool(limited), pytest.raises(accelrt.OutOfMemoryError, match=text):
+        pool.sleep()
     assert not pool.is_asleep()
     assert (array.numpy() == 7).all()
