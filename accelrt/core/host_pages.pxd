@@ -31,7 +31,7 @@ cdef extern from *:
         number = strtoull(start + strlen(word), &end, 10);
         return end == start + strlen(word) || number > SIZE_MAX ? otherwise : (size_t)number;
     }
-    /* Bytes that the system has for pages: free memory and swap, and a container's limit; SIZE_MAX where it does not tell. */
+    /* Bytes that the system has for pages, with swap and within a container's limit; SIZE_MAX where it does not tell. */
     static size_t accelrt_host_room(void) {
         char room[4096], *text = accelrt_read_text("/proc/meminfo", room, sizeof room);  /* in KiB: proc_meminfo(5) */
         size_t kib = accelrt_number_behind(text, "MemAvailable:", SIZE_MAX >> 1)

@@ -189,8 +189,8 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
             lacking, cause = "the limit of the PinnedMemPool in use leaves no", "call it outside of use_mem_pool()"
         raise OutOfMemoryError(
             f"{call}: {lacking} page-locked host memory for the contents of pool {(first, second)} of device {ordinal}; "
-            f"nothing was changed; {cause}, call host_empty_cache() where its idle pieces do not fit, or pass keep='discard' "
-            "if the contents may go",
+            f"nothing was changed; {cause}, call host_empty_cache() where its idle pieces do not fit, or pass "
+            "keep='discard' if the contents may go",
             code, name_of(code), "host_alloc",
         )
     if code:
