@@ -20,7 +20,6 @@ from accelrt.arrays.managed import HandledMemory, copy_box
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.memory.caching import empty_cache
 from accelrt.memory.history.recording import is_recording
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.status import status_error
@@ -100,9 +99,6 @@ class ElementArray(HandledMemory):
         listed = {"nbytes": self.nbytes, "shape": list(lengths), "dtype": element.name, "channels": channels}
         listed |= {"levels": levels, "kinds": self._kinds().split(), "frames": frames_here(ordinal)}
         code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
-        if code == OUT_OF_MEMORY:
-            empty_cache()
-            code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
         if code:
             row, more = ("mipmap_create", ("levels", levels)) if levels else ("array_create", ())
             facts = ("shape", lengths, "dtype", element.name, "channels", channels, "flags", flags)

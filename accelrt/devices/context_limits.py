@@ -7,7 +7,7 @@ import operator
 from accelrt.devices.attributes import ATTRIBUTES
 from accelrt.devices.device import current_device
 from accelrt.devices.device import device as device_type
-from accelrt.driver.registry import Rows, driver_name
+from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -43,8 +43,8 @@ def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
         ValueError: no such limit.
         NotSupportedError: the device has no such limit.
 
-    The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does; its
-    kernels have the host's own.
+    The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does, and
+    counts the memory of stacks beyond a new context's; its kernels have the host's own.
     """
     number, ordinal = number_of(limit), ordinal_of(device)
     code, value = Rows().limit_get(ordinal, number)
@@ -99,10 +99,8 @@ def reset_persisting_l2_cache(device: DeviceArgument | None = None) -> None:
 
 def thread_stacks(ordinal: int) -> tuple[int, int]:
     """Returns (bytes of a GPU thread's stack, how many a device's context has): one for each thread that it
-    can run at once.  The host device's context has none.
+    can run at once.
     """
-    if driver_name() == "host":
-        return 0, 0
     rows = Rows()
     _, each = rows.limit_get(ordinal, LIMITS["stack_size"])
     _, processors = rows.device_attribute(ordinal, ATTRIBUTES["multiprocessor_count"])

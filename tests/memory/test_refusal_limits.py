@@ -14,7 +14,7 @@ from refused_requests import DEVICE, MIB, PLAIN, blocks, on_a_small_device, refu
 
 import accelrt
 from accelrt.driver import registry
-from accelrt.memory import caching, live
+from accelrt.memory import caching
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
@@ -70,24 +70,38 @@ def used_by_others(listed):
     alloc(120 * MIB)
 
 
-def large_stacks():
-    """Stand-ins: a context's stacks of 80 MiB, which this process takes of the driver itself."""
-    rows = registry.Rows()
-    code, address = rows.memory_alloc(0, 80 * MIB)
-    assert code == 0
-    live.thread_stacks = lambda ordinal: (4096, 20480)
+def stack_of(size):
+    """The limit of stacks by which a context's grow by so many bytes, about."""
+    attributes = accelrt.get_device_properties().attributes
+    threads = attributes["multiprocessor_count"] * attributes["max_threads_per_multiprocessor"]
+    return 1024 + size // threads // 16 * 16
+
+
+@on_a_small_device
+def test_stacks_of_threads_that_grew():
+    accelrt.set_limit("stack_size", stack_of(80 * MIB))
     error = refused(200 * MIB)
     assert error.causes[0] == "stacks"
-    assert "context keeps 80.00 MiB for its threads' stacks, 4.00 KiB each" in str(error)
-    assert error.advice[0].startswith("accelrt.set_limit('stack_size', 1024) gives 60.00 MiB back")
-    assert "stacks" not in refused(240 * MIB).causes
-    live.thread_stacks = lambda ordinal: (1024, 81920)
-    assert "stacks" not in refused(200 * MIB).causes
-    assert rows.memory_free(0, address) == 0
+    assert "context keeps " in str(error) and " for its threads' stacks, " in str(error)
+    accelrt.set_limit("stack_size", int(re.search(r"set_limit\('stack_size', (\d+)\)", error.advice[0])[1]))
+    alloc(200 * MIB)
 
 
-def test_stacks_of_threads_that_grew():
-    run(large_stacks)
+@on_a_small_device
+def test_what_the_driver_lacks_for_itself_comes_from_idle_memory():
+    held = alloc(60 * MIB)
+    delete(alloc(140 * MIB))
+    wanted = stack_of(120 * MIB)
+    assert accelrt.set_limit("stack_size", wanted) == wanted
+    assert accelrt.memory_reserved() == 60 * MIB
+    delete(held)
+    accelrt.empty_cache()
+    accelrt.set_limit("stack_size", 1024)
+    held = alloc(200 * MIB)
+    with pytest.raises(accelrt.OutOfMemoryError, match="limit_set"):
+        accelrt.set_limit("stack_size", wanted)
+    assert accelrt.get_limit("stack_size") == 1024
+    delete(held)
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["another process", "another library"])

@@ -356,7 +356,8 @@ cdef int device_attribute_gated(int device, int attribute, int* out_value) noexc
 
 
 # --- limits of contexts ------------------------------------------------------------------------------------
-# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.
+# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.  But as there stacks take
+# memory of the device, one for each thread that runs at once; those of a new context are not counted.
 
 cdef enum:  # CUlimit numbers
     UNSUPPORTED_LIMIT = 215  # the status
@@ -385,7 +386,28 @@ cdef int limit_get_gated(int device, int limit, size_t* out_value) noexcept nogi
     return 0
 
 
+cdef size_t counted_stacks(size_t size) noexcept nogil:
+    cdef size_t more = size - first_limits[STACK_SIZE] if size > first_limits[STACK_SIZE] else 0
+    return more * THREADS_AT_ONCE * <size_t>sysconf(_SC_NPROCESSORS_ONLN)
+
+
+cdef int resize_stacks(int device, size_t value) noexcept nogil:
+    cdef size_t before = 0, after = counted_stacks(value)
+    cdef long offset = 0
+    cdef int code = 0
+    if changed_limits[device][STACK_SIZE]:
+        before = counted_stacks(changed_limits[device][STACK_SIZE] - 1)
+    lock_memory()
+    if after > before:
+        code = take_bytes(device, after - before, &offset)
+    else:
+        uncharge(device, before - after)
+    unlock_memory()
+    return code
+
+
 cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
+    cdef int code = 0
     if not has_limit(limit):
         return UNSUPPORTED_LIMIT
     if limit == STACK_SIZE and value > MOST_STACK or limit == FETCH_GRANULARITY and value > MOST_FETCHED or value >> 60:
@@ -393,9 +415,12 @@ cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
     if limit != FETCH_GRANULARITY and limit != PENDING_LAUNCHES:
         value = rounded(value, 16)
     lock()
-    changed_limits[device][limit] = value + 1
+    if limit == STACK_SIZE:
+        code = resize_stacks(device, value)
+    if code == 0:
+        changed_limits[device][limit] = value + 1
     unlock()
-    return 0
+    return code
 
 
 cdef int device_memory_gated(int device, size_t* out_total) noexcept nogil:
