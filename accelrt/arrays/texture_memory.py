@@ -45,6 +45,7 @@ LAYERED, SURFACE, CUBEMAP, GATHER = 1, 2, 4, 8  # CUDA_ARRAY3D_ flags
 ARRAY, MIPMAP = 10, 13  # kinds of runtime/lifetimes.pxd
 OUT_OF_MEMORY = 2
 LONGEST_PITCH = 0x7FFFFFFF
+MOST_BYTES = 1 << 62
 MOST_FRAMES = 64  # of a stack
 SPEC = struct.Struct("=QQQiII4x")  # ArraySpec of driver/textures.pxd
 TOO_LARGE = "the device's properties say how long the axes may be: maximum_texture2d_width and its kin"
@@ -93,6 +94,8 @@ class ElementArray(HandledMemory):
         self._describe_elements(ordinal, lengths, element, channels, flags)
         for level in range(1, levels):
             self.nbytes += element.itemsize * channels * math.prod(shape_at(lengths, flags, level))
+        if self.nbytes > MOST_BYTES:
+            raise ArgumentError(f"shape is {lengths}: no device has {self.nbytes} bytes; {TOO_LARGE}")
         listed = {"nbytes": self.nbytes, "shape": list(lengths), "dtype": element.name, "channels": channels}
         listed |= {"levels": levels, "kinds": self._kinds().split(), "frames": frames_here(ordinal)}
         code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
@@ -176,6 +179,8 @@ class CUDAArray(ElementArray):
         import numpy as np
 
         number, ordinal = operator.index(handle), ordinal_of(device)
+        if not 0 <= number < 1 << 64:
+            raise ArgumentError(f"handle is {handle!r}; pass the driver's, from 0 to 2**64 - 1")
         room = ctypes.create_string_buffer(SPEC.size)
         code = Rows().array_spec(ordinal, number, ctypes.addressof(room))
         if code:
@@ -406,9 +411,11 @@ def frames_here(ordinal: int) -> list[dict[str, Any]]:
 
 
 def format_of(dtype: Any, channels: Any) -> int:
-    if dtype.name not in FORMATS:
-        raise ArgumentTypeError(f"dtype is {dtype}; elements are of {', '.join(FORMATS)}")
-    if channels not in (1, 2, 4):
+    if dtype.name not in FORMATS or not dtype.isnative:
+        raise ArgumentTypeError(
+            f"dtype is {dtype}; elements are of {', '.join(FORMATS)}, in the machine's order of bytes"
+        )
+    if isinstance(channels, (bool, float)) or channels not in (1, 2, 4):
         raise ArgumentError(f"channels is {channels!r}; an element has 1, 2 or 4")
     return FORMATS[dtype.name]
 

@@ -43,6 +43,7 @@ TEXTURE, SURFACE_OBJECT = 11, 12  # kinds of runtime/lifetimes.pxd
 # The structs of driver/textures.pxd.
 RESOURCE = struct.Struct("=i4xQiIQQQ96x")
 SAMPLING = struct.Struct("=3iiIIif2f4f48x")
+SINGLE = struct.Struct("=f")
 
 
 class TextureObject(HandledMemory):
@@ -203,9 +204,22 @@ def one_of(name: str, value: Any, allowed: Any) -> Any:
     return allowed[value] if isinstance(allowed, dict) else value
 
 
+def parts_of(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else ()
+
+
+def is_single(value: Any) -> bool:
+    """Tells whether the driver's structs, whose numbers have 4 bytes, hold a number."""
+    try:
+        SINGLE.pack(value)
+    except (OverflowError, struct.error):
+        return False
+    return True
+
+
 def checked_modes(address_mode: Any, normalized: bool) -> list[int]:
     """Reads the modes of three axes, the innermost first."""
-    words = (address_mode,) * 3 if isinstance(address_mode, str) else tuple(address_mode)[::-1]
+    words = (address_mode,) * 3 if isinstance(address_mode, str) else parts_of(address_mode)[::-1]
     if not 1 <= len(words) <= 3:
         raise ArgumentError(f"address_mode is {address_mode!r}; pass one, or one for each of 1 to 3 axes")
     modes = [one_of("address_mode", word, ADDRESS_MODES) for word in words]
@@ -217,8 +231,8 @@ def checked_modes(address_mode: Any, normalized: bool) -> list[int]:
 
 
 def checked_border(color: Any) -> tuple[float, ...]:
-    parts = (color,) * 4 if isinstance(color, (int, float)) else tuple(color)
-    if len(parts) != 4 or not all(isinstance(part, (int, float)) for part in parts):
+    parts = (color,) * 4 if is_single(color) else parts_of(color)
+    if len(parts) != 4 or not all(map(is_single, parts)):
         raise ArgumentError(f"border_color is {color!r}; pass a float, or 4 of them")
     return parts
 
@@ -229,12 +243,12 @@ def checked_levels(levels: int, clamp: Any, bias: Any, between: int, is_mipmap: 
         raise ArgumentError(
             "mipmap_filter, level_bias and level_clamp choose between the levels of a MipmappedArray"
         )
-    if not isinstance(bias, (int, float)) or not math.isfinite(bias):
+    if not is_single(bias) or not math.isfinite(bias):
         raise ArgumentError(f"level_bias is {bias!r}; pass a float")
     if clamp is None:
         return 0.0, levels - 1.0
-    pair = tuple(clamp) if isinstance(clamp, (tuple, list)) else ()
-    if len(pair) != 2 or not all(isinstance(each, (int, float)) for each in pair):
+    pair = parts_of(clamp)
+    if len(pair) != 2 or not all(map(is_single, pair)):
         raise ArgumentError(f"level_clamp is {clamp!r}; pass the least and the most level")
     if not 0 <= pair[0] <= pair[1]:
         raise ArgumentError(f"level_clamp is {clamp!r}; the least level is from 0 to the most")

@@ -31,15 +31,17 @@ cdef extern from *:
         number = strtoull(start + strlen(word), &end, 10);
         return end == start + strlen(word) || number > SIZE_MAX ? otherwise : (size_t)number;
     }
-    static int accelrt_has_room(size_t size) {
-        char room[4096], *text;
-        if (size >> 26 == 0) return 1;  /* less than 64 MiB are not worth a look */
-        text = accelrt_read_text("/proc/meminfo", room, sizeof room);  /* in KiB: proc_meminfo(5) */
-        if (size >> 10 > accelrt_number_behind(text, "MemAvailable:", SIZE_MAX >> 1)
-                         + accelrt_number_behind(text, "SwapFree:", 0))
-            return 0;
-        text = accelrt_read_text("/sys/fs/cgroup/memory.max", room, sizeof room);  /* a container's limit, or "max" */
-        return size <= accelrt_number_behind(text, "", SIZE_MAX);
+    /* Bytes that the system has for pages, with swap and within a container's limit; SIZE_MAX where it does not tell. */
+    static size_t accelrt_host_room(void) {
+        char room[4096], *text = accelrt_read_text("/proc/meminfo", room, sizeof room);  /* in KiB: proc_meminfo(5) */
+        size_t kib = accelrt_number_behind(text, "MemAvailable:", SIZE_MAX >> 1)
+                     + accelrt_number_behind(text, "SwapFree:", 0), limit;
+        text = accelrt_read_text("/sys/fs/cgroup/memory.max", room, sizeof room);  /* or "max" */
+        limit = accelrt_number_behind(text, "", SIZE_MAX);
+        return kib > limit >> 10 ? limit : kib << 10;
+    }
+    static int accelrt_has_room(size_t size) {  /* less than 64 MiB are not worth a look */
+        return size >> 26 == 0 || size <= accelrt_host_room();
     }
     /* The system's memory policies (set_mempolicy(2)): pages that are not there yet are made on the node, if it has any. */
     static void accelrt_prefer_node(void* address, size_t size, int node) {
@@ -89,6 +91,7 @@ cdef extern from *:
     void prefer_node "accelrt_prefer_node" (void* address, size_t size, int node) noexcept nogil
     void* map_pages "accelrt_map_pages" (size_t size, bint unshared) noexcept nogil
     int threads_for "accelrt_threads_for" (size_t size) noexcept nogil
+    size_t host_room "accelrt_host_room" () noexcept nogil
     bint has_room "accelrt_has_room" (size_t size) noexcept nogil
     int make_file "accelrt_make_file" (size_t size) noexcept nogil
     size_t size_of_file "accelrt_size_of_file" (int file) noexcept nogil

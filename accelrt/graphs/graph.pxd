@@ -62,7 +62,8 @@ cdef class CUDAGraph:
     cdef object __weakref__
 
     cdef list things(self)           # all that the nodes of the graph point at
-    cdef int take_made(self) except -1
+    cdef list note_made(self)
+    cdef int take_things(self, list things) except -1
     cdef uintptr_t node_graph(self) except 0
     cdef dict node_changes(self)
     cdef CUDAGraph make_instance(self, uint64_t flags)

@@ -388,13 +388,10 @@ cdef class CUDAGraph:
         return 0
 
     cdef int keep(self, list kept) except -1:
-        self.kept = kept
-        self.calls = nodes_of(kept)
-        self.sides = [thing for thing in kept if isinstance(thing, Side)]
-        self.kernels = self.changes = self.base = self.made = self.source = self.bound = self.within = None
+        self.take_things(kept)
+        self.changes = self.base = self.made = self.source = self.bound = self.within = None
         self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
-        self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
-        self.rare |= RANDOM * (self.random is not None)
+        self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
 
     cdef list things(self):
@@ -402,17 +399,18 @@ cdef class CUDAGraph:
             return self.kept
         return all_things(self.base, self.made)
 
-    cdef int take_made(self) except -1:
-        # Before the graph is instantiated anew: what was added by hand counts from here on, for earlier streams too.
-        if self.made is None:
-            return 0
-        self.kept = self.things()
-        self.kernels = None
-        self.calls = nodes_of(self.kept)
-        self.sides = [thing for thing in self.kept if isinstance(thing, Side)]
+    cdef list note_made(self):
+        # Before the graph is instantiated anew: what was added by hand is noted for earlier streams too.  None: nothing was.
+        cdef list things = None if self.made is None else self.things()
+        for handle in (self.launched_on or ()) if things else ():
+            self.uses_others_memory = note_sides(things, self.ordinal, handle) or self.uses_others_memory
+        return things
+
+    cdef int take_things(self, list things) except -1:
+        # Of what is instantiated, and no sooner: launches count the functions that they run, and the exit waits for as many.
+        self.kept, self.kernels, self.calls = things, None, nodes_of(things)
+        self.sides = [thing for thing in things if isinstance(thing, Side)]
         self.rare = self.rare & ~CALLBACKS | CALLBACKS * (len(self.calls) > 0)
-        for handle in self.launched_on or ():
-            self.uses_others_memory = note_sides(self.sides, self.ordinal, handle) or self.uses_others_memory
         return 0
 
     cdef CUDAGraph make_instance(self, uint64_t flags):
@@ -462,27 +460,29 @@ cdef class CUDAGraph:
 
     cdef int make_exec(self) except -1:
         cdef uintptr_t graph = self.graph, made = 0
-        cdef bint keep = self.keep_graph
+        cdef uintptr_t* before
         cdef int code, left = 0
         self.require_unused()
-        self.take_made()
-        self.within = calls_within(graph, self.calls, self.made)
-        if not keep:
-            self.graph = 0
-        cdef uintptr_t* before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
         self.begin_change()
-        with nogil:
-            code = instantiate_anew(self.ordinal, graph, before, &made)
-            if not keep:
-                left = give_back(GRAPH, self.ordinal, graph)
-        if left:
-            dispose(GRAPH, self.ordinal, graph)
-        if code == 0:
-            if self.exec_:
-                self.drop_exec()
-            self.exec_, self.bound, self.made_removals = made, None, self.removals
-            self.drop_bound()
-        self.end_change()
+        try:
+            things = self.note_made()
+            within = calls_within(graph, self.calls if things is None else nodes_of(things), self.made)
+            self.graph = graph if self.keep_graph else 0
+            before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
+            with nogil:
+                code = instantiate_anew(self.ordinal, graph, before, &made)
+                left = 0 if self.keep_graph else give_back(GRAPH, self.ordinal, graph)
+            if left:
+                dispose(GRAPH, self.ordinal, graph)
+            if code == 0:
+                if self.exec_:
+                    self.drop_exec()
+                self.exec_, self.bound, self.made_removals, self.within = made, None, self.removals, within
+                if things is not None:
+                    self.take_things(things)
+                self.drop_bound()
+        finally:
+            self.end_change()
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal), instance_hint(code))
         return 0

@@ -80,7 +80,8 @@ class DriverMemory(PoolBlock):
             raise ArgumentTypeError(
                 f"pool is of type {type(pool).__name__}; memory is made by DriverPool.allocate()"
             )
-        super().__init__(pool.device_index, stream)
+        # There too, for slots are cleared before the memory goes back.
+        super().__init__(pool.device_index, stream, pool._owned)
         self.managed, self.is_mapped, self.nbytes = pool.managed, is_mapped, nbytes
         self._pool = pool._owned
 

@@ -9,6 +9,7 @@ import threading
 import warnings
 
 from accelrt.allocator.external.external_pool import backend_name, report
+from accelrt.allocator.pinned.cache import available_bytes
 from accelrt.allocator.private.routes import pool_of_request
 from accelrt.allocator.readers import holdings, pinned_segments, rounded_request
 from accelrt.allocator.settings.apply import allocator_settings
@@ -181,18 +182,6 @@ def lockable_bytes() -> int | None:
     """Bytes that this process may lock of its memory; None: without limit.  The superuser may lock all."""
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if soft == resource.RLIM_INFINITY or os.geteuid() == 0 else soft
-
-
-def available_bytes() -> int | None:
-    """Of the host's memory; None where the system does not tell.  /proc/meminfo, proc(5)."""
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                if line.startswith(b"MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def explained_pinned(size: int, cause: str) -> OutOfMemoryError:

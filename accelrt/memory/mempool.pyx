@@ -51,6 +51,7 @@ from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.access cimport await_uses, exported_from
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport dispose, drain, HOST_BYTES, HOST_REGISTRATION
+from accelrt.status import name_of
 from accelrt.status cimport (
     CAP_REACHED, FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, POOL_CAP_REACHED, raise_status,
     refuse_copy, refuse_unmade,
@@ -182,13 +183,15 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
         code = finish_suspension(ordinal, first, second, keeps, &moved)
     raise_sleep_reason(code, call, (first, second), ordinal)
     row = call if moved.row == NULL else moved.row.decode()
-    if code == OUT_OF_MEMORY and row == "host_alloc":
-        cause = cause_of_refusal()
+    if row == "host_alloc" and code in (OUT_OF_MEMORY, POOL_CAP_REACHED):
+        lacking, cause = "the driver has no", cause_of_refusal() or "let the process lock more memory (ulimit -l)"
+        if code == POOL_CAP_REACHED:
+            lacking, cause = "the limit of the PinnedMemPool in use leaves no", "call it outside of use_mem_pool()"
         raise OutOfMemoryError(
-            f"{call}: the driver has no page-locked host memory for the contents of pool {(first, second)} of device "
-            f"{ordinal}; nothing was changed; {cause or 'let the process lock more memory (ulimit -l)'}, call "
-            "host_empty_cache() where its idle pieces do not fit, or pass keep='discard' if the contents may go",
-            OUT_OF_MEMORY, "OUT_OF_MEMORY", "host_alloc",
+            f"{call}: {lacking} page-locked host memory for the contents of pool {(first, second)} of device {ordinal}; "
+            f"nothing was changed; {cause}, call host_empty_cache() where its idle pieces do not fit, or pass "
+            "keep='discard' if the contents may go",
+            code, name_of(code), "host_alloc",
         )
     if code:
         left = "it sleeps all the same: its pages could not be had back; wake it" if moved.down else "it is as it was"

@@ -317,7 +317,11 @@ cdef int commit_pages(int device, uint64_t number, uintptr_t address, size_t pag
             pthread_mutex_lock(&pool.growth)
         lock_all(pool)
         segment = segment_of(pool, number, address)
+        if grows:
+            keep_addresses(segment, True)
         code = commit_in(pool, segment, number, page, first, end, keep, stream_on, stream, grows, out_index)
+        if grows:
+            keep_addresses(segment, False)
         if code != NOT_READY or grows:
             code = inspected(pool, code)
         unlock_all(pool, NULL if segment == NULL else segment.heap)
@@ -330,8 +334,14 @@ cdef int commit_pages(int device, uint64_t number, uintptr_t address, size_t pag
     return IN_CAPTURE if code == NOT_READY else code
 
 
+cdef void keep_addresses(Segment* segment, bint keep) noexcept nogil:
+    # While the driver is called others may close the Reservation, and then this thread itself gives idle memory back.
+    if segment != NULL:
+        segment.heap.owner.filling = keep
+
+
 cdef int check_open_in(Pool* pool, const Segment* segment, uint64_t number) noexcept nogil:
-    # The segment itself stays while a thread has the growth lock.
+    # The segment itself stays while a thread has the growth lock (keep_addresses).
     if segment == NULL or segment_of(pool, number, segment.address) != segment:
         return NOT_ALLOCATED
     return SLEEPING if segment.heap.owner.suspension != NULL else 0
@@ -379,7 +389,9 @@ cdef int make_pages(int device, uint64_t number, uintptr_t address, size_t page,
     segment = segment_of(pool, number, address)
     code = NOT_ALLOCATED if segment == NULL else SLEEPING if segment.heap.owner.suspension != NULL else 0
     if code == 0:
+        keep_addresses(segment, True)
         code = fill_gaps(pool, segment, page, first, end, keep)
+        keep_addresses(segment, False)
         count_splits(pool, segment.heap)
     code = inspected(pool, code)
     unlock_all(pool, NULL if segment == NULL else segment.heap)
@@ -1089,7 +1101,7 @@ cdef class Reservation:
                               "first")
         self.pool = None  # nobody makes a Buffer on it meanwhile
         try:
-            for page in list(self.accesses):
+            for page in () if pool.is_asleep() else list(self.accesses):  # asleep there are no pages
                 self.set_access(page, page + 1, MEMORY_WRITTEN)
                 del self.accesses[page]
             with nogil:

@@ -171,6 +171,7 @@ cdef void give_deferred() noexcept
 cdef class PoolBlock:
     cdef readonly int device_index
     cdef readonly object stream  # Stream, in whose order it goes back
+    cdef object pool             # what destroys the memory's pool, or None
     cdef uintptr_t handle        # the stream's
     cdef uintptr_t address       # 0: it has none, or gave it back
     cdef int tries               # how often the driver refused to take it back, as its owner died

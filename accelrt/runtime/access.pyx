@@ -477,12 +477,13 @@ cdef class PoolBlock:
     Arguments:
         device: int, the ordinal of the pool's device.
         stream: Stream of that device, in whose order the memory goes back.
+        pool: object that destroys the pool, kept until the memory went back.
     """
 
-    def __init__(self, int device, stream: object) -> None:
+    def __init__(self, int device, stream: object, pool: object = None) -> None:
         if self.address:
             raise RuntimeError("it has memory; make another one")
-        self.device_index, self.stream, self.handle = device, stream, stream.handle
+        self.device_index, self.stream, self.handle, self.pool = device, stream, stream.handle, pool
 
     def __dealloc__(self):
         cdef PoolBlock later
@@ -503,7 +504,7 @@ cdef class PoolBlock:
     cdef PoolBlock move_out(self):
         cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
         later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
-        later.address, self.address = self.address, 0
+        later.address, later.pool, self.address = self.address, self.pool, 0
         return later
 
     cdef int give_back(self) except? -1:

@@ -231,6 +231,9 @@ def test_what_is_no_mipmap_is_refused(make, said):
         ({"mipmap_filter": "cubic"}, "it may be nearest, linear"),
         ({"level_bias": float("nan")}, "level_bias is nan"),
         ({"level_bias": "1"}, "level_bias is '1'"),
+        ({"level_bias": 1e300}, "level_bias is 1e.300; pass a float"),
+        ({"level_bias": 10**400}, "level_bias is 1000"),
+        ({"level_clamp": (0, 1e300)}, "pass the least and the most level"),
         ({"level_clamp": 2}, "pass the least and the most level"),
         ({"level_clamp": (2, 1)}, "the least level is from 0 to the most"),
         ({"level_clamp": (-1, 1)}, "the least level is from 0 to the most"),
@@ -249,6 +252,9 @@ def test_what_levels_a_texture_does_not_take_is_refused(options, said):
     ("arguments", "said"),
     [
         (((), "float32"), "has 1 to 3 axes"),
+        (((4, 4), ">f4"), "in the machine's order of bytes"),
+        (((4, 4), "float32", 1.0), "channels is 1.0; an element has 1, 2 or 4"),
+        (((2**31 - 1,) * 3, "float32"), "no device has [0-9]+ bytes"),
         (((1, 2, 3, 4), "float32"), "has 1 to 3 axes"),
         (((0, 4), "float32"), "each axis has 1 element or more"),
         (((4, -1), "float32"), "each axis has 1 element or more"),
@@ -323,6 +329,9 @@ def test_a_read_only_array_takes_no_copy():
         ({"read_mode": "normalized_float"}, "of integers of 8 and 16 bits; the elements are of float32"),
         ({"border_color": (1, 2)}, "pass a float, or 4 of them"),
         ({"border_color": "black"}, "pass a float, or 4 of them"),
+        ({"border_color": 1e300}, "pass a float, or 4 of them"),
+        ({"border_color": None}, "pass a float, or 4 of them"),
+        ({"address_mode": None}, "one for each of 1 to 3 axes"),
         ({"max_anisotropy": 17}, "from 0 to 16"),
         ({"srgb": True}, "srgb is of elements of uint8"),
         ({"seamless": True}, "seamless is of a cubemap's faces"),
@@ -698,3 +707,9 @@ def test_the_structs_are_laid_out_as_cudas():
     side = "QQQQi4xQQQQQQ"
     packed = struct.pack(f"={side}{side}QQQ", *one, *one, 9, 10, 11)  # as tests/contract packs it
     assert raw(copy, len(packed)) == packed
+
+
+@pytest.mark.parametrize("handle", [-1, 1 << 64])
+def test_what_is_no_handle_of_an_array_is_refused(handle):
+    with pytest.raises(ValueError, match=r"handle is .*; pass the driver's"):
+        accelrt.CUDAArray.from_handle(handle, None)

@@ -1,7 +1,10 @@
 """A capture beside other threads: what it waits for as it begins, what is refused, and what goes on."""
 
 import contextlib
+import functools
+import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from beside import Caller, on_a_thread
 from child import in_own_process, wrap_host
 
 import accelrt
+from accelrt import testing
 from accelrt.memory import free_after
 
 MIB = 1 << 20
@@ -149,3 +153,60 @@ def test_an_event_that_was_recorded_in_a_capture_frees_nothing_and_breaks_nothin
     done.record()
     free_after(address, done)
     accelrt.synchronize()
+
+
+@in_own_process
+def test_no_node_goes_while_another_thread_instantiates_the_graph():
+    """What a launch runs would not be as many functions as it counts, and the exit waits for these."""
+    testing.use_device()
+    graph, stream, runs = accelrt.CUDAGraph(keep_graph=True), accelrt.Stream(), []
+    memory = accelrt.zeros(64, "u1")
+    with accelrt.graph(graph, stream=stream):
+        accelrt.fill(memory, 1, stream=stream)
+    definition = accelrt.GraphDefinition(graph)
+    definition.fill(accelrt.zeros(64, "u1"), 2)
+    node = definition.host_function(lambda: runs.append(1))
+    graph.replay()
+    accelrt.synchronize()
+    definition.fill(memory, 3)  # of memory that the streams of the replays are noted for
+    other = accelrt.Buffer(4 * MIB)
+    other.record_stream(stream)
+    free = testing.park("event_record", other.free)  # has the allocator's lock, which the note waits for
+    instantiate = threading.Thread(target=graph.instantiate)
+    instantiate.start()
+    time.sleep(0.2)  # until it waits
+    with pytest.raises(RuntimeError, match=SHARED):
+        node.remove()
+    testing.go_on()
+    free.result()
+    instantiate.join()
+    graph.replay()
+    accelrt.synchronize()
+    assert runs == [1, 1]
+
+
+@in_own_process
+def test_what_was_instantiated_stays_where_the_next_instance_is_refused():
+    """It runs the functions that it had, keeps them, and counts as many: the exit waits for these."""
+    graph, stream, runs = accelrt.CUDAGraph(keep_graph=True), accelrt.Stream(), []
+    memory = accelrt.zeros(64, "u1")
+    with accelrt.graph(graph, stream=stream):
+        accelrt.fill(memory, 1, stream=stream)
+        stream.launch_host_func(lambda: runs.append("captured"))
+    graph.replay()
+    definition = accelrt.GraphDefinition(graph)
+    next(node for node in definition.nodes() if node.type == "host").remove()
+    added = [definition.host_function(functools.partial(runs.append, f"added {place}")) for place in (1, 2)]
+    definition.add_edge(*added)
+    definition.add_edge(*added[::-1])
+    with pytest.raises(accelrt.CudaError, match="edges that make a circle"):
+        graph.instantiate()
+    gc.collect()
+    graph.replay()
+    accelrt.synchronize()
+    assert runs == ["captured"] * 2
+    definition.remove_edge(*added[::-1])
+    graph.instantiate()
+    graph.replay()
+    accelrt.synchronize()
+    assert runs[2:] == ["added 1", "added 2"]

@@ -62,6 +62,12 @@ def filled_pinned(scene):
     return pinned
 
 
+def committed_reservation(scene):
+    reservation = accelrt.reserve(8 << 20)
+    reservation.commit(0, 4 << 20)
+    return reservation
+
+
 # Role -> how to make the object.  An object is made when an operation of the trial first names it.
 MAKERS = {
     "pool": lambda scene: accelrt.MemPool(),
@@ -99,6 +105,9 @@ MAKERS = {
     "mipmap": lambda scene: accelrt.MipmappedArray((64, 16), "f4"),
     "texture": lambda scene: accelrt.TextureObject(scene.cuda_array),
     "surface": lambda scene: accelrt.SurfaceObject(scene.cuda_array),
+    "reservation": committed_reservation,
+    "driver_pool": lambda scene: accelrt.memory.DriverPool(ipc_enabled=True),
+    "driver_memory": lambda scene: scene.driver_pool.allocate(NBYTES),
 }
 # Class -> the role of its objects.
 SUBJECTS = {
@@ -121,6 +130,9 @@ SUBJECTS = {
     "Stream": "stream",
     "SurfaceObject": "surface",
     "TextureObject": "texture",
+    "memory.DriverMemory": "driver_memory",
+    "memory.DriverPool": "driver_pool",
+    "memory.Reservation": "reservation",
     "nccl.Communicator": "communicator",
     "random.Generator": "generator",
     "sharing.MemoryHandle": "handle",
@@ -183,6 +195,8 @@ PARTS = {
     "handle": {"handle", "array"},
     "texture": {"texture", "cuda_array"},
     "surface": {"surface", "cuda_array"},
+    "reservation": {"reservation", "allocator"},
+    "driver_memory": {"driver_memory", "driver_pool"},
     "flag": set(),
     "integers": set(),
     "unused_graph": set(),
@@ -192,6 +206,17 @@ PARTS = {
 ARGUMENTS = {
     "copy_many.dsts": lambda scene: [],
     "copy_many.srcs": lambda scene: [],
+    "Reservation.protect.offset": lambda scene: 0,
+    "Reservation.protect.nbytes": lambda scene: 2 << 20,
+    "Reservation.protect.access": lambda scene: "r",
+    "Reservation.array.shape": lambda scene: 64,
+    "Reservation.grant_access.peer": lambda scene: 1,
+    "Reservation.revoke_access.peer": lambda scene: 1,
+    "DriverPool.access.peer": lambda scene: 1,
+    "DriverPool.set_access.peer": lambda scene: 1,
+    "DriverPool.set_access.access": lambda scene: "rw",
+    "DriverPool.allocate.nbytes": lambda scene: NBYTES,
+    "DriverPool.with_handle.call": lambda scene: int,
     "MemPool.grant_access.peer": lambda scene: 1,
     "MemPool.revoke_access.peer": lambda scene: 1,
     "dst": lambda scene: np.zeros(NBYTES, np.uint8),
@@ -333,6 +358,10 @@ LEFT_OUT = {
     "Kernel.launch": "ADDED has it, with arguments",
     "Module.load": "makes another object",
     "CUDAArray.from_handle": "makes another object",
+    "DriverPool.error": "makes an error",
+    "DriverPool.from_allocation_handle": "of another process",
+    "DriverMemory.from_ipc_descriptor": "of another process",
+    "DriverMemory.take": "of what has no memory yet",
     "PinnedBuffer.share": "of memory that was made for that alone",
     "Event.from_ipc_handle": "of another process",
     "Event.ipc_handle": "of another process",
@@ -395,6 +424,16 @@ def allocated_in_pool(scene):
 def slept(scene):
     scene.pool.sleep()
     scene.pool.wake()
+
+
+def slept_reservation(scene):
+    scene.reservation.sleep()
+    scene.reservation.wake()
+
+
+def committed_again(scene):
+    scene.reservation.decommit(2 << 20, 2 << 20)
+    scene.reservation.commit(2 << 20, 2 << 20)
 
 
 def allocated_on_stream(scene):
@@ -513,6 +552,27 @@ ADDED = {
     "del Kernel": ({"kernel"}, lambda scene: scene.forget("kernel")),
     "del Module": ({"module"}, lambda scene: scene.forget("module")),
     "del MemoryHandle": ({"handle"}, lambda scene: scene.forget("handle")),
+    "del DriverMemory": ({"driver_memory"}, lambda scene: scene.forget("driver_memory")),
+    "del DriverPool": ({"driver_pool"}, lambda scene: scene.forget("driver_pool")),
+    "del Reservation": ({"reservation"}, lambda scene: scene.forget("reservation")),
+    "Reservation.commit(part)": (
+        {"reservation"},
+        lambda scene: scene.reservation.commit(4 << 20, 2 << 20),
+    ),
+    "Reservation.decommit(part)": (
+        {"reservation"},
+        lambda scene: scene.reservation.decommit(0, 2 << 20),
+    ),
+    "Reservation.decommit, commit": ({"reservation"}, committed_again),
+    "Reservation.sleep, wake": ({"reservation"}, slept_reservation),
+    "fill(Reservation)": (
+        {"reservation", "stream"},
+        lambda scene: scene.reservation.buffer(0, 4 << 20).fill(3, stream=scene.stream),
+    ),
+    "fill(DriverMemory)": (
+        {"driver_memory"},
+        lambda scene: accelrt.fill(scene.driver_memory, 3),
+    ),
     "del MemPool": ({"pool"}, lambda scene: scene.forget("pool")),
 }
 

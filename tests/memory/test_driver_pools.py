@@ -5,6 +5,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -265,6 +266,29 @@ def test_no_capture_allocates_and_what_dies_beside_one_goes_back_later(pool):
     assert pool.used_mem_current >= NBYTES
     pool.trim_to(0)
     assert pool.used_mem_current == 0
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_pool_is_destroyed_behind_its_last_memory():
+    """That of memory which dies beside a capture too, and goes back later."""
+    faults, stream, graph = wrap_host(), accelrt.Stream(), accelrt.CUDAGraph()
+    pools = [memory.DriverPool(ipc_enabled=True) for _ in range(2)]
+    held = [pool.allocate(NBYTES, stream) for pool in pools]
+    accelrt.synchronize()
+    del pools
+    with accelrt.graph(graph, stream=stream):
+        accelrt.Buffer(64).fill(1)
+        del held[0]
+    faults.begin_trace()
+    held.clear()
+    memory.DriverPool(managed=True).trim_to(0)
+    faults.end_trace()
+    calls = [row for row, _ in faults.traced_calls(threading.get_ident())]
+    assert [row for row in calls if row in ("managed_pool_free", "pool_destroy")] == [
+        *("managed_pool_free", "pool_destroy"),
+        *("managed_pool_free", "pool_destroy"),
+    ]
 
 
 def test_what_is_no_pool_for_others_is_refused(pool):

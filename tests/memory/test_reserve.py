@@ -1,5 +1,6 @@
 """Reservations: addresses that are given memory page by page, in a stream's order."""
 
+import contextlib
 import functools
 import gc
 import itertools
@@ -681,6 +682,33 @@ def test_nothing_is_made_on_a_reservation_that_another_thread_closes():
         )
         assert (closed.kind, buffer.kind) in (("done", "ValueError"), ("BufferError", "done"))
     interleaver.close()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("call", ["commit", "prepare"])
+@in_own_process(ACCELRT_HOST_MEMORY="8MiB")
+def test_it_is_closed_beside_a_call_whose_pages_the_device_refuses(call):
+    """That call gives idle memory back, which what was closed is."""
+    testing.use_device()
+
+    def made():
+        accelrt.empty_cache()
+        return accelrt.reserve(8 * page_bytes())
+
+    def grow(cache):
+        with contextlib.suppress(accelrt.OutOfMemoryError):
+            getattr(cache, call)(0, 6 * page_bytes())
+
+    assert testing.interleave(grow, memory.Reservation.close, made, allowed=[ValueError]) > 20
+    memory.audit()
+
+
+def test_what_is_protected_is_closed_while_it_sleeps():
+    with accelrt.reserve(4 * page_bytes()) as cache:
+        cache.commit(0, 2 * cache.page_bytes)
+        cache.protect(0, cache.page_bytes, "r")
+        cache.sleep()
+    assert repr(cache) == "<accelrt.memory.Reservation, closed>"
 
 
 def test_what_is_protected_is_decommitted_while_it_sleeps():

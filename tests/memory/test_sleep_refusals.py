@@ -152,3 +152,14 @@ def test_plain_segments_cannot_sleep():
 
 
 # pools that end, idle memory, limits, other devices, threads
+
+
+def test_contents_that_pass_the_limit_of_page_locked_memory_are_refused():
+    pool = accelrt.MemPool()
+    with accelrt.use_mem_pool(pool):
+        array = accelrt.full(8 * MIB, 7, "u1")
+    limited, text = accelrt.PinnedMemPool(limit=2 * MIB), "limit of the PinnedMemPool in use leaves no"
+    with accelrt.use_mem_pool(limited), pytest.raises(accelrt.OutOfMemoryError, match=text):
+        pool.sleep()
+    assert not pool.is_asleep()
+    assert (array.numpy() == 7).all()

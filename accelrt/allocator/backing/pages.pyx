@@ -1220,6 +1220,7 @@ cdef int ensure_capacity(Pool* pool, Heap* heap, size_t need) noexcept nogil:
 cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
     # Cuts off trailing slots without pages.  If the driver refuses to free an empty segment's addresses, the segment
     # stays, empty, and is tried again when pages are released next.
+    cdef const PrivatePool* owner = expandable.heap.owner
     cdef Slot* slot
     cdef Block* block
     while expandable.slot_count and expandable.slots[expandable.slot_count - 1].page == NULL:
@@ -1237,7 +1238,7 @@ cdef int trim_expandable(Pool* pool, Segment* expandable) noexcept nogil:
         expandable.slot_count -= 1
         expandable.size -= slot.size
         free(slot)
-    if expandable.size or (expandable.heap.owner != NULL and expandable.heap.owner.fixed):
+    if expandable.size or (owner != NULL and (owner.fixed or owner.filling)):
         return 0
     return drop_expandable(pool, expandable)
 

@@ -11,7 +11,7 @@ from accelrt.allocator.pinned.block cimport (
 )
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.host_pages cimport (
-    close_file, copy_file, has_room, make_file, map_pages, prefer_node, size_of_file, threads_for,
+    close_file, copy_file, has_room, host_room, make_file, map_pages, prefer_node, size_of_file, threads_for,
 )
 from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport (
@@ -1451,6 +1451,12 @@ def pinned_settings() -> dict[str, int | None]:
         "pinned_use_background_threads": bool(settings.background),
         "pinned_reserve_segment_size_mb": settings.reserve >> 20,
     }
+
+
+def available_bytes() -> int | None:
+    """Of the host's memory, with its swap and within the container's limit; None where the system does not tell."""
+    cdef size_t room = host_room()
+    return None if room == SIZE_MAX else room
 
 
 def close_pinned() -> None:

@@ -78,6 +78,7 @@ cdef struct PrivatePool:
     size_t limit           # most bytes to reserve
     const Source* source   # where its segments come from; NULL: the driver
     bint whole             # its segments are never split
+    bint filling           # a thread makes pages of such a segment, which stays until that is over, closed or not
     bint fixed             # its one segment is a reservation (memory/reservation.pyx): whoever made it says where pages go
     Use* streams           # of a fixed one: others than its heap's that may use any of its memory
     uint64_t readers       # other devices that may read its pages, a bit each; under the growth lock, as the next
