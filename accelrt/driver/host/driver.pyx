@@ -356,8 +356,8 @@ cdef int device_attribute_gated(int device, int attribute, int* out_value) noexc
 
 
 # --- limits of contexts ------------------------------------------------------------------------------------
-# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.  But as there stacks take
-# memory of the device, one for each thread that runs at once; those of a new context are not counted.
+# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.  But as there stacks
+# take memory of the device, one for each thread that runs at once; those of a new context are not counted.
 
 cdef enum:  # CUlimit numbers
     UNSUPPORTED_LIMIT = 215  # the status
