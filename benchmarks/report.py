@@ -87,4 +87,5 @@ def note_of(script: Path) -> str:
     """What a benchmark's docstring says below its first line: how its rows are meant."""
     text = ast.get_docstring(ast.parse(script.read_text())) or ""
     head, _, rest = text.partition("\n\n")
-    return " ".join((rest or head).split())
+    paragraphs = [each for each in (rest or head).split("\n\n") if not each.startswith(" ")]  # else a command
+    return " ".join(" ".join(paragraphs).split())

@@ -1052,11 +1052,12 @@ cdef int locate(int hint, uintptr_t address, int* out_device) noexcept nogil:
 
 
 cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept nogil:
-    # Takes the exclusive section.
+    # Takes the exclusive section, unless the address belongs to a common heap: of live memory that needs no lock.
     cdef Pool* pool = pool_if_made(device)
+    cdef const Heap* heap = heap_at(address)
     cdef Block* block
     cdef bint answer
-    if pool == NULL:
+    if pool == NULL or heap == NULL or heap.owner == NULL:
         return False
     lock_all(pool)
     block = live_at(pool, address)

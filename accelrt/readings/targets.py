@@ -54,28 +54,25 @@ def target_for(device: DeviceArgument | Target | None = None) -> Any:
         ValueError, TypeError: it names no device.
     """
     table = _table
-    if table is None or not is_current(table):
+    if table is None or not (table.is_of_driver or is_current(table)):
         table = make_table()
     if device is None:
-        is_one_of_several = table.is_of_driver and len(table.targets) > 1
-        return target_at(table, current_device() if is_one_of_several else 0)
-    return target_at(table, device) if type(device) is int else named_target(table, device)
+        device = current_device() if table.is_of_driver and len(table.targets) > 1 else 0
+    elif type(device) is not int:
+        return named_target(table, device)
+    if 0 <= device < len(table.targets):
+        return table.targets[device]
+    count = len(table.targets)
+    allowed = f"ordinals 0 to {count - 1}" if count else "is one visible?"
+    raise ValueError(f"device {device} does not exist; there are {count} devices, {allowed}")
 
 
 def is_current(table: Table) -> bool:
-    return table.is_of_driver or (not init.is_initialized() and table.variables == visible_variables())
+    return not init.is_initialized() and table.variables == visible_variables()
 
 
 def visible_variables() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in NAMES["cuda"])
-
-
-def target_at(table: Table, ordinal: int) -> Any:
-    count = len(table.targets)
-    if not 0 <= ordinal < count:
-        allowed = f"ordinals 0 to {count - 1}" if count else "is one visible?"
-        raise ValueError(f"device {ordinal} does not exist; there are {count} devices, {allowed}")
-    return table.targets[ordinal]
 
 
 def named_target(table: Table, device: Any) -> Any:
