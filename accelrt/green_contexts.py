@@ -11,6 +11,9 @@ They are NVIDIA's (CUDA driver API, section "Green Contexts"; driver 555 or late
 torch.cuda.green_contexts.  The driver's green contexts are made once for each part of a device and kept while
 the process lives: two GreenContexts that were asked for alike are on the same multiprocessors, as in torch,
 and memory that was used on their streams may be freed at any time.
+
+On the host device a multiprocessor is a processor of the CPU: parts are counted and refused as a GPU's,
+though nothing binds a stream's thread to its part.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from accelrt.devices.device import get_device_properties, mem_get_info
 from accelrt.devices.sm_resources import IN_LOCALITY, SCOPES, ContextResources, SplitPlan, described
 from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, NotSupportedError, not_supported
 from accelrt.runtime import cuda_bindings
+from accelrt.runtime.init import init, runs_on_host
+from accelrt.streams.host_parts import HostParts
 from accelrt.streams.stream import ExternalStream, Stream, StreamContext, current_stream
 
 if TYPE_CHECKING:
@@ -96,12 +101,13 @@ class Part:
 
 _parts: dict[Key, Part] = {}
 _making = threading.RLock()  # a signal's handler may come in between
+_host_parts = HostParts()
 
 
 def forget_in_child() -> None:
-    global _making
+    global _making, _host_parts
     _parts.clear()
-    _making = threading.RLock()
+    _making, _host_parts = threading.RLock(), HostParts()
 
 
 process.call_at_fork("green_contexts", "tools", child=forget_in_child)
@@ -111,13 +117,12 @@ process.call_at_fork("green_contexts", "tools", child=forget_in_child)
 
 
 def driver() -> Any:
-    """cuda.bindings.driver, where this process runs on a GPU.
-
-    Raises:
-        NotSupportedError: accelrt runs on the host device.
-    """
+    """cuda.bindings.driver, or what stands for it on the host device."""
+    init()
+    if runs_on_host():
+        return _host_parts
     return cuda_bindings.open_bindings(
-        "the host device has no green contexts: they are of NVIDIA's driver; set ACCELRT_DRIVER=cuda",
+        "this driver has no green contexts; they are of NVIDIA's driver, and of the host device",
         "cuGreenCtxCreate",
     )
 
@@ -391,7 +396,7 @@ class GreenContext:
         Raises:
             ValueError, TypeError: num_sms is no int from 1 to what the device has, device_id names none, all
                 three of num_sms, work queues and locality_domain_id are None, or one is none of these.
-            NotSupportedError: the driver is too old, or accelrt runs on the host device.
+            NotSupportedError: the driver is too old.
             CudaError: the driver refused.
         """
         queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
@@ -411,7 +416,7 @@ class GreenContext:
         Arguments:
             device_id: int, "cuda:1", ...; None is the current device.
         Raises:
-            NotSupportedError: the driver does not tell (before CUDA 13.1), or this is the host device.
+            NotSupportedError: the driver does not tell (before CUDA 13.1).
         """
         driver()
         limit = device_resources(device_id).workqueue_concurrency_limit
@@ -608,7 +613,7 @@ def split(
         own_pool: bool, whether each has a pool of memory of its own.
     Raises:
         ValueError, TypeError: counts are too many, or an argument is none of these.
-        NotSupportedError: the driver is older than CUDA 13.1, or accelrt runs on the host device.
+        NotSupportedError: the driver is older than CUDA 13.1.
         CudaError: the driver refused; groups that it made before stay for the next time.
     """
     queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
@@ -662,7 +667,7 @@ def stream_resources(stream: Stream) -> ContextResources:
         stream: Stream, of a green context or of none.
     Raises:
         TypeError: it is none.
-        NotSupportedError: the driver is older than CUDA 13.1, or accelrt runs on the host device.
+        NotSupportedError: the driver is older than CUDA 13.1.
     """
     if not isinstance(stream, Stream):
         raise ArgumentTypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
@@ -675,7 +680,7 @@ def device_resources(device: DeviceArgument | None = None) -> ContextResources:
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
     Raises:
-        NotSupportedError: the driver is too old, or accelrt runs on the host device.
+        NotSupportedError: the driver is too old.
     """
     driver()
     ordinal = ordinal_of(device)

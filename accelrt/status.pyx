@@ -10,7 +10,10 @@ cdef struct Entry:
     const char* text
     const char* advice
 
-cdef Entry[57] ENTRIES = [
+cdef enum:
+    ENTRY_COUNT = 59
+
+cdef Entry[ENTRY_COUNT] ENTRIES = [
     Entry(SUCCESS, b"SUCCESS", b"no error", b""),
     Entry(INVALID_VALUE, b"INVALID_VALUE", b"an argument is out of the range that the call takes",
           b"check the arguments named above"),
@@ -105,6 +108,10 @@ cdef Entry[57] ENTRIES = [
           b"pass a cluster of at most 8 blocks whose sides divide the grid's"),
     Entry(803, b"SYSTEM_DRIVER_MISMATCH", b"the kernel's and the user's halves of the driver differ",
           b"reboot, or reload the driver's kernel module"),
+    Entry(914, b"INVALID_RESOURCE_TYPE", b"the driver has no such resource of a device, or not for this call",
+          b"see green_contexts.device_resources() for what there is"),
+    Entry(915, b"INVALID_RESOURCE_CONFIGURATION", b"the device's resources cannot be split so",
+          b"see green_contexts.device_resources() for the least part and the alignment"),
     Entry(INIT_FAILED, b"INIT_FAILED",
           b"the first use of the device failed: accelrt.init() raises, in Python, the error that says why", b""),
     Entry(FORKED, b"FORKED", b"the process was forked after initialisation", b"use the spawn start method"),
@@ -141,7 +148,7 @@ cdef object fault_cause = None
 
 cdef const Entry* find(int code) noexcept nogil:
     cdef int index
-    for index in range(57):
+    for index in range(ENTRY_COUNT):
         if ENTRIES[index].code == code:
             return &ENTRIES[index]
     return NULL

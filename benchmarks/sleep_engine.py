@@ -14,7 +14,8 @@ what a stage took beyond accelrt's own memory: the context, the modules (a kerne
 executables of graphs, the communicators.  Before all that, another process only initialises CUDA, and its
 bytes are what the goal counts from: asleep the engine has at most 300 MiB more.  With --torch all of it is
 torch's, on accelrt as its allocator: the layers are matrix products, "libraries" is what cuBLAS took, whose
-workspaces lie in torch's default memory, and that sleeps too.  The raw rates are those of bench_sleep.py.
+workspaces lie in torch's default memory, and that sleeps too.  The contexts' stacks of GPU threads go too, by
+their limit, and come back at the wake.  The raw rates are those of bench_sleep.py.
 ACCELRT_DRIVER=host runs it without a GPU, with --gib 0.1; then figures mean nothing.
 """
 
@@ -121,6 +122,13 @@ def close(groups: list) -> None:
             communicator.close()
 
 
+def shrink_stacks(device: int) -> int:
+    """Gives back what a context keeps for the stacks of GPU threads; answers the limit that there was."""
+    size = accelrt.get_limit("stack_size", device)
+    accelrt.set_limit("stack_size", 0, device)
+    return size
+
+
 def asleep(stages: Stages, index: int, alone: int) -> dict:
     """What a device still has, by part; alone: bytes of a process that only initialised CUDA."""
     device = stages.devices[index]
@@ -156,12 +164,15 @@ def measure(options: argparse.Namespace, devices: list[int]) -> dict:
     for name in ("first", "second"):
         start = time.perf_counter()
         downs = [engine.sleep() for engine in engines]
+        stacks = [shrink_stacks(device) for device in devices]
         seconds = time.perf_counter() - start
         accelrt.empty_cache()
         left = [asleep(stages, index, alone[index]) for index in range(len(devices))]
         time.sleep(1.0 if options.gib >= 1 else 0.0)  # the driver clears what was given back
         start = time.perf_counter()
         ups = [engine.wake() for engine in engines]
+        for device, size in zip(devices, stacks, strict=True):
+            accelrt.set_limit("stack_size", size, device)
         rows.append({"round": name, "down": seconds, "up": time.perf_counter() - start})
         for step, results in (("sleep", downs), ("wake", ups)):
             weights = [row(f"{name} {step}", each["weights"], 0) for each in results]

@@ -1,5 +1,5 @@
 """The devices' pools: allocations and frees, and memory that other processes have."""
-from libc.stdint cimport SIZE_MAX
+from libc.stdint cimport SIZE_MAX, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -19,7 +19,7 @@ from accelrt.allocator.external.external_pool cimport (
 )
 from accelrt.allocator.heaps cimport (
     PER_THREAD, block_at, count_freed, count_splits, entered_pool, find_private, gone, hand_over, heap_at, heap_of,
-    heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, note_peaks, pool_for, try_lock_to_read,
+    heap_stream, is_routed, lock_all, lock_to_read, lookup_heap, note_peaks, pool_for, reserved, try_lock_to_read,
     unlock_after_read, unlock_all,
 )
 from accelrt.allocator.inline.block_map cimport block_in
@@ -41,7 +41,9 @@ from accelrt.core.locks cimport (
     spin_lock, spin_try, spin_unlock, store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.guard cimport add_use, destroy_spare, drop_use, has_use, is_main_thread, Use, UseStore
+from accelrt.driver.guard cimport (
+    add_use, destroy_spare, drop_use, has_use, is_main_thread, make_room_by, Use, UseStore,
+)
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport (
     BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
@@ -1095,6 +1097,24 @@ cdef int empty_named(int device, const uint64_t* name) noexcept nogil:
     return leave_audited(pool, code)
 
 
+cdef bint make_room(int device) noexcept nogil:
+    # Gives back what is idle, for a call of the driver that had no memory; whether there was any.
+    cdef Pool* pool = pool_if_made(device)
+    cdef int64_t before
+    cdef bint less
+    if pool == NULL or pool.external != NULL:
+        return False
+    lock_all(pool)
+    before = reserved(pool)
+    unlock_all(pool, NULL)
+    if empty(device):
+        return False
+    lock_all(pool)
+    less = reserved(pool) < before
+    unlock_all(pool, NULL)
+    return less
+
+
 cdef int set_limit(int device, size_t limit) noexcept nogil:
     # Takes the exclusive section.
     cdef Pool* pool
@@ -1267,6 +1287,7 @@ cdef void prepare_exits() noexcept nogil:
     global leave_hit, leave_give_back
     leave_hit = hit_slow
     leave_give_back = give_back_slow
+    make_room_by(make_room)
 
 
 prepare_exits()

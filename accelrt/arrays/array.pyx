@@ -55,10 +55,10 @@ cdef object exact_length(object length, object shape):
 
 
 cdef tuple lengths_of(object shape):
-    # An int stands for one axis.
+    # An int stands for one axis; an array of ints has __index__ too, which refuses.
     if isinstance(shape, (tuple, list)):
         return tuple([exact_length(length, shape) for length in shape])
-    if isinstance(shape, bool) or hasattr(shape, "__index__"):
+    if isinstance(shape, bool) or hasattr(shape, "__index__") and not getattr(shape, "shape", ()):
         return (exact_length(shape, shape),)
     try:
         return tuple([exact_length(length, shape) for length in shape])

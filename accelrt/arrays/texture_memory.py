@@ -14,13 +14,12 @@ import struct
 import sys
 from typing import TYPE_CHECKING
 
-from accelrt.arrays.array import Array, Buffer
+from accelrt.arrays.array import Array, Buffer, PinnedBuffer
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.arrays.managed import HandledMemory, copy_box
 from accelrt.devices.context_limits import ordinal_of
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
-from accelrt.memory.caching import empty_cache
 from accelrt.memory.history.recording import is_recording
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.status import status_error
@@ -97,9 +96,6 @@ class ElementArray(HandledMemory):
         listed = {"nbytes": self.nbytes, "shape": list(lengths), "dtype": element.name, "channels": channels}
         listed |= {"levels": levels, "kinds": self._kinds().split(), "frames": frames_here(ordinal)}
         code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
-        if code == OUT_OF_MEMORY:
-            empty_cache()
-            code = self._hold(kind, None, spec, None, self.nbytes, levels, listed)
         if code:
             row, more = ("mipmap_create", ("levels", levels)) if levels else ("array_create", ())
             facts = ("shape", lengths, "dtype", element.name, "channels", channels, "flags", flags)
@@ -208,7 +204,8 @@ class CUDAArray(ElementArray):
 
         Arguments:
             src: Array, or another array in host or device memory, of the array's dtype and number of axes,
-                with several channels one more, of these.
+                with several channels one more, of these.  Or a Buffer or PinnedBuffer with the bytes of all
+                elements, in the order of arrays.
             offset: ints, one for each axis of the array, where the elements begin in it; None is its start.
             stream: Stream, handle as int, or None for the current stream of the array's device.
             blocking: bool, wait until the copy is complete.  If False, page-locked memory has to stay as it
@@ -232,7 +229,7 @@ class CUDAArray(ElementArray):
         """Copies elements out of the array, as copy_from copies them in.
 
         Arguments:
-            dst: as src of copy_from, an array that can be written.
+            dst: as src of copy_from, memory that can be written.
             offset, stream, blocking: as of copy_from; into ordinary host memory it always waits.
         """
         self._copy(dst, offset, stream, blocking, False)
@@ -246,6 +243,11 @@ class CUDAArray(ElementArray):
         writes: bool,
     ) -> None:
         name = "src" if writes else "dst"
+        if isinstance(array, (Buffer, PinnedBuffer)) and offset is None:  # bytes, which have no type
+            if len(array) < self.nbytes:
+                raise ArgumentError(f"{name} has {len(array)} bytes, the elements of the array {self.nbytes}")
+            more = (self.channels,) if self.channels > 1 else ()
+            array = Array(array, (*self.shape, *more), self.dtype)
         memory = checked_memory(array, name, self.device_index)
         if memory.dtype != self.dtype:
             raise ArgumentTypeError(

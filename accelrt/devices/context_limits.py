@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 
+from accelrt.devices.attributes import ATTRIBUTES
 from accelrt.devices.device import current_device
 from accelrt.devices.device import device as device_type
 from accelrt.driver.registry import Rows
@@ -19,6 +20,7 @@ NAMES = """
     max_l2_fetch_granularity persisting_l2_cache_size shmem_size cig_enabled cig_shmem_fallback_enabled
 """
 LIMITS = {name: number for number, name in enumerate(NAMES.split())}
+USUAL_STACK = 1024  # bytes of a thread's stack in a new context
 NOT_SUPPORTED, UNSUPPORTED_LIMIT, INVALID_VALUE = 801, 215, 1
 NO_LIMITS = "this device's driver has no such limit"
 
@@ -27,7 +29,8 @@ def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
     """Returns a limit of a device's context (cuCtxGetLimit).
 
     Arguments:
-        limit: "stack_size", bytes of each GPU thread's stack; "printf_fifo_size", bytes of the buffer that
+        limit: "stack_size", bytes of each GPU thread's stack, of which the context has one for every thread
+            that its device can run at once; "printf_fifo_size", bytes of the buffer that
             kernels print into; "malloc_heap_size", bytes that kernels may allocate; "dev_runtime_sync_depth"
             and "dev_runtime_pending_launch_count", of launches by kernels; "max_l2_fetch_granularity", bytes
             that the L2 cache fetches at once, 0 to 128; "persisting_l2_cache_size", bytes of it that access
@@ -40,8 +43,8 @@ def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
         ValueError: no such limit.
         NotSupportedError: the device has no such limit.
 
-    The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does; its
-    kernels have the host's own.
+    The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does, and
+    counts the memory of stacks beyond a new context's; its kernels have the host's own.
     """
     number, ordinal = number_of(limit), ordinal_of(device)
     code, value = Rows().limit_get(ordinal, number)
@@ -55,8 +58,10 @@ def set_limit(limit: str, value: int, device: DeviceArgument | None = None) -> i
 
     Arguments:
         limit, device: as of get_limit.
-        value: int, from 0 on.  "malloc_heap_size" and "printf_fifo_size" cannot be set any more once a
-            kernel that allocates or prints was launched.
+        value: int, from 0 on.  A smaller "stack_size" gives the device memory back; the driver raises it
+            again when a kernel is launched that is known to need more, which recursion and calls by pointer
+            hide.  "malloc_heap_size" and "printf_fifo_size" cannot be set any more once a kernel that
+            allocates or prints was launched.
     Returns:
         int, the limit that holds now: the driver rounds, and keeps within what the device has.
     Raises:
@@ -90,6 +95,17 @@ def reset_persisting_l2_cache(device: DeviceArgument | None = None) -> None:
     if code:
         meaning = "this device keeps no persisting lines in an L2 cache" if code == NOT_SUPPORTED else ""
         raise status_error(code, "l2_reset", ("device", ordinal), meaning)
+
+
+def thread_stacks(ordinal: int) -> tuple[int, int]:
+    """Returns (bytes of a GPU thread's stack, how many a device's context has): one for each thread that it
+    can run at once.
+    """
+    rows = Rows()
+    _, each = rows.limit_get(ordinal, LIMITS["stack_size"])
+    _, processors = rows.device_attribute(ordinal, ATTRIBUTES["multiprocessor_count"])
+    _, threads = rows.device_attribute(ordinal, ATTRIBUTES["max_threads_per_multiprocessor"])
+    return each, processors * threads
 
 
 def number_of(limit: str) -> int:

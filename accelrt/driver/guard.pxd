@@ -78,6 +78,12 @@ cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
 # each says that it asks, and the row capture_end waits until nobody does.  Who comes meanwhile waits for the end.
 cdef Table* guard_table(Table* table, Table* blank) noexcept nogil  # blank: a table with no row filled
 
+# Rows with which the driver takes memory for itself (a kernel's stacks, an instance of a graph, a module's variables) are put
+# again where it has none, once function has given the device what is idle, and answered that there was some.  It is called
+# with nothing entered here, and under no lock of the allocator: those rows are never called under one.
+ctypedef bint (*room_fn)(int device) noexcept nogil
+cdef void make_room_by(room_fn function) noexcept nogil
+
 # For rows: waits while a capture ends, unless the thread is inside already.  may_wait: the call may wait within the driver.
 # The answer is for leave_asking, on the same thread, and may be NULL.
 cdef Slot* enter_asking(bint may_wait) noexcept nogil

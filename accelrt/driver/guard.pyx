@@ -18,7 +18,7 @@ from accelrt.driver.table cimport CAPTURE_NONE, CAPTURE_RELAXED, EVENT_DISABLE_T
 from accelrt.status cimport (
     ASSERT, CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT, DEINITIALIZED,
     HARDWARE_STACK_ERROR, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PC, INVALID_VALUE,
-    LAUNCH_FAILED, LAUNCH_TIMEOUT, NOT_READY,
+    LAUNCH_FAILED, LAUNCH_TIMEOUT, NOT_READY, OUT_OF_MEMORY,
 )
 
 
@@ -449,6 +449,17 @@ cdef extern from *:
 
 cdef Table guarded_table
 cdef Table* inner = NULL    # the driver's, under the guard
+cdef room_fn room_maker = NULL
+
+
+cdef void make_room_by(room_fn function) noexcept nogil:
+    global room_maker
+    room_maker = function
+
+
+cdef inline bint has_made_room(int device) noexcept nogil:
+    return room_maker != NULL and room_maker(device)
+
 
 include "guarded_rows.pxi"
 

@@ -50,6 +50,11 @@ MAY_WAIT = re.compile(
     "copy|fill|array_copy|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
     "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
 )
+# Rows that take memory of the device for the driver itself: where it has none, idle memory goes back to it first.
+TAKES_MEMORY = (
+    *("array_create", "async_alloc", "graph_instantiate", "graph_launch", "graph_upload", "kernel_launch"),
+    *("kernel_launch_with", "limit_set", "mipmap_create", "module_load", "pool_alloc"),
+)
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
 IN_NO_CONTEXT = re.compile(
     "device_(?!synchronize)|can_access_peer|granularity|async_(?!alloc|free)|pool_create"
@@ -198,18 +203,21 @@ def is_guarded(row: Row) -> bool:
 
 
 def guarded(row: Row) -> str:
-    """One row of the table that the end of a capture excludes; the end itself excludes all the others."""
+    """One row of the table that the end of a capture excludes, or that asks for memory again; the end itself
+    excludes all the others.
+    """
+    call, enter, leave = f"inner.{row.name}({row.names})", "", ""
     if row.name == "capture_end":
-        before, after = "cdef int code", "finish_end()"
-        call = f"    begin_end()\n    code = inner.{row.name}({row.names})\n"
-    else:
+        enter, leave = "begin_end()", "finish_end()"
+    elif is_guarded(row):
         may_wait = MAY_WAIT.match(row.name) is not None
-        before, after = f"cdef Slot* asker = enter_asking_here({may_wait})", "leave_asking_here(asker)"
-        call = f"    cdef int code = inner.{row.name}({row.names})\n"
-    return (
-        f"cdef int guarded_{row.name}({row.signature}) noexcept nogil:\n"
-        f"    {before}\n{call}    {after}\n    return code\n"
-    )
+        enter, leave = f"asker = enter_asking_here({may_wait})", "leave_asking_here(asker)"
+    steps = [step for step in (enter, f"code = {call}", leave) if step]
+    lines = ["cdef int code", *(["cdef Slot* asker"] if "asker" in enter else []), *steps]
+    if row.name in TAKES_MEMORY:
+        lines += ["if code == OUT_OF_MEMORY and has_made_room(device):", *(f"    {step}" for step in steps)]
+    body = "".join(f"    {line}\n" for line in [*lines, "return code"])
+    return f"cdef int guarded_{row.name}({row.signature}) noexcept nogil:\n{body}"
 
 
 def guard(rows: list[Row]) -> str:
@@ -493,7 +501,7 @@ def render() -> dict[str, str]:
     faults = [f"cdef enum:\n    ROW_COUNT = {len(rows)}\n"]
     faults += [intercepted(row, i) for i, row in enumerate(rows)]
     faults.append(fill("fault", rows))
-    held_back = [row for row in rows if is_guarded(row)]
+    held_back = [row for row in rows if is_guarded(row) or row.name in TAKES_MEMORY]
     return {
         "registry_rows.pxi": "\n\n".join(registry),
         "fault_rows.pxi": "\n\n".join(faults),

@@ -4,7 +4,6 @@ A NodeWork says what a node is to do, and keeps what it points at.  edit() calls
 other thread may use it; Bindings have an instance's nodes use other memory.
 """
 cimport cython
-from collections import namedtuple
 from cpython.dict cimport PyDict_Values
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
@@ -24,12 +23,15 @@ cimport accelrt.driver.registry as registry
 from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
-from accelrt.graphs.nodes cimport fits_body, Handles, list_edge_data, NodeChange, read_kernel_node, recorded, type_name
+from accelrt.graphs.nodes cimport (
+    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, type_name,
+    work_of,
+)
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
 from accelrt.memory.mempool cimport next_pool
 from accelrt.runtime.lifetimes cimport (
-    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_alone, keep_side, node_call, Record, Side,
+    GRAPH, GRAPH_EXEC, dispose, drain, find_call, function_of, keep_alone, keep_side, node_call, nodes_of, Record, Side,
 )
 from accelrt.status cimport ILLEGAL_STATE, INVALID_VALUE, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_of, Event, Stream
@@ -533,27 +535,28 @@ def add_node_here(
     return answer
 
 
-cdef int put_change(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeWork work, NodeChange made) except -1:
+cdef int put_change(
+    CUDAGraph changed, uintptr_t graph, object part, uintptr_t node, NodeWork work, NodeChange made
+) except -1:
     # Fills made.
     cdef uintptr_t exec_ = changed.exec_
     cdef bint own = changed.source is None
     cdef bint begun = False
     cdef NodeChange before = changed.changes.get(node)
     cdef dict roles = dict(work.things) if before is None else {**before.roles, **work.things}
-    cdef object call = work.things["function"][0] if work.params.type == NODE_HOST else None
-    cdef object called = None
-    if call is not None and exec_:
-        called = called_by(graph, node, before, changed.calls, changed.made)
+    cdef list gone = []
+    if exec_ and work.params.type in (NODE_HOST, NODE_CHILD):
+        gone = called_by(changed, graph, node, before)
     made.kernel, made.roles = None, roles
-    made.launches = None if own else params_of(&work.params)
+    made.launches, made.former = (None, work_of(graph, node)) if own else (params_of(&work.params), None)
     made.things = list(roles.values())
     try:
         changed.keep_change(node, made)
         if exec_:
             work.call(graph, exec_, node, changed.ordinal, None, NULL)
             begun = True
-            if call is not None:
-                changed.calls[changed.calls.index(called)] = call
+            for role in work.things:
+                change_calls(changed, part, node, gone, nodes_of(work.things[role]))
         if own:
             work.call(graph, 0, node, changed.ordinal, None, NULL)
     except BaseException:
@@ -563,19 +566,36 @@ cdef int put_change(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeWork
     return changed.finish_change(made)
 
 
-cdef object called_by(uintptr_t graph, uintptr_t node, NodeChange before, list calls, dict made_before):
-    # Which of the functions that launches run is the node's: the graph of an instance may name another one by now.
+cdef list called_by(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeChange before):
+    # Which of the functions that launches run are the node's: the graph of an instance may name others by now.
     cdef NodeParams params
-    cdef object found = None
-    if before is not None:
-        return before.roles["function"][0]
-    if node in (made_before or ()):
-        return made_before[node]["function"][0]
-    if registry.active().graph_node_params(graph, node, &params) == 0 and params.type == NODE_HOST:
-        found = find_call(calls, params.data)
-    if found is None:
+    cdef list calls = []
+    if node in changed.within:
+        calls = changed.within[node]
+    elif before is not None and "function" in before.roles:
+        calls = before.roles["function"]
+    elif node in (changed.made or ()) and "function" in changed.made[node]:
+        calls = changed.made[node]["function"]
+    elif registry.active().graph_node_params(graph, node, &params) == 0 and params.type == NODE_HOST:
+        calls = [find_call(changed.calls, params.data)]
+    if any(call not in changed.calls for call in calls):
         raise ValueError("the node calls no function that was given to accelrt; what is instantiated cannot be changed")
-    return found
+    return calls
+
+
+cdef int change_calls(CUDAGraph changed, object part, uintptr_t node, list gone, list come) except -1:
+    # Of what is instantiated, of the node where it is a child, and of the children that it is within.
+    cdef list lists = [changed.calls]
+    while part._owner is not None:
+        lists.append(changed.within.get(part._owner.id, []))
+        part = part._owner.definition
+    for calls in lists:
+        for call in gone:
+            calls.remove(call)
+        calls += come
+    if node in changed.within:
+        changed.within[node] = list(come)
+    return 0
 
 
 def look(
@@ -729,34 +749,6 @@ def find_clone(
     return copied
 
 
-class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
-    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row
-    and rows of a slice, which say nothing of one row."""
-    # stub: dst: int
-    # stub: src: int
-    # stub: width: int
-    # stub: height: int
-    # stub: depth: int
-    # stub: dst_pitch: int
-    # stub: dst_lines: int
-    # stub: src_pitch: int
-    # stub: src_lines: int
-
-    __slots__ = ()
-
-
-class FillParams(namedtuple("FillParams", "dst value width elements height pitch")):
-    """Describes the fill of a fill node: address, element and its bytes, elements of a row, rows, bytes from row to row."""
-    # stub: dst: int
-    # stub: value: int
-    # stub: width: int
-    # stub: elements: int
-    # stub: height: int
-    # stub: pitch: int
-
-    __slots__ = ()
-
-
 def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: object) -> object:
     """Returns the work of a node that is no kernel.
 
@@ -787,16 +779,6 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
         peers = tuple([index for index in range(64) if params.peers >> index & 1])
         return params.address, params.size, params.device, ALLOCATIONS[params.kind], peers
     return params.address if params.type == NODE_FREE else None
-
-
-cdef object params_of(const NodeParams* params):
-    # Of a copy or a fill; None of the rest.
-    if params.type == NODE_COPY:
-        return CopyParams(params.dst, params.src, params.width, params.height, params.depth, params.dst_pitch,
-                          params.dst_lines, params.src_pitch, params.src_lines)
-    if params.type == NODE_FILL:
-        return FillParams(params.dst, params.value, params.element, params.width, params.height, params.dst_pitch)
-    return None
 
 
 cdef object find_event(list things, uintptr_t handle):
@@ -956,11 +938,9 @@ def generation_of(CUDAGraph graph not None) -> int:
 
 
 def changed_params(CUDAGraph graph not None, node: int) -> object:
-    """CopyParams or FillParams that an instance's node has of its own, or None."""
-    cdef NodeChange change
+    """CopyParams or FillParams of an instance's node where the graph's has others, or may have; else None."""
     with cython.critical_section(graph):
-        change = (graph.changes or {}).get(node)
-        return None if change is None or change.kernel is not None else change.launches
+        return None if graph.source is None else params_of_instance((graph.changes or {}).get(node), graph.past, node)
 
 
 def change_node(
@@ -984,7 +964,7 @@ def change_node(
         try:
             work.hold_child()
             try:
-                left = put_change(graph, handle, node, work, made) > 0
+                left = put_change(graph, handle, part, node, work, made) > 0
             finally:
                 work.release_child()
         finally:

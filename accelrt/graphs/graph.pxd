@@ -1,7 +1,7 @@
 # Graphs: work that was captured once and is replayed.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.graphs.nodes cimport NodeChange
+from accelrt.graphs.nodes cimport NodeChange, NodePast
 from accelrt.runtime.lifetimes cimport Record
 from accelrt.streams.stream cimport Stream
 
@@ -39,6 +39,9 @@ cdef class CUDAGraph:
     cdef uint64_t made_removals      # of that graph whose nodes were instantiated, then
     cdef CUDAGraph source            # of what was instantiated from another graph's nodes: that one; or None
     cdef uint64_t source_generation  # of the source's graph
+    cdef NodePast past               # of an instance: what nodes of the source did before they were changed since
+    cdef list pasts                  # weak references to those of its instances; or None
+    cdef dict within                 # handles of children in what is instantiated -> the host functions that each calls
     cdef object bound                # the last Bindings that gave the instance other memory, or None
     cdef dict kernels                # the Kernels among them, by the driver's handle; None until one is looked for
     cdef dict changes                # handles of nodes, or names of memory -> NodeChange: what they use since then

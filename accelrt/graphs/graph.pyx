@@ -23,7 +23,8 @@ from accelrt.driver.table cimport (
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
-    change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange, read_kernel_node, update_exec,
+    begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
+    note_past, read_kernel_node, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -42,8 +43,6 @@ cimport accelrt.runtime.access as watch
 
 
 # --- graph ------------------------------------------------------------------------------------------------------------
-# Graphs: work that is captured from streams once and replayed in one call.
-#
 # A capture is a transaction: whatever fails in it, the stream leaves the capture, the memory goes back to
 # the graph's pool, and the process can capture again.
 
@@ -392,8 +391,8 @@ cdef class CUDAGraph:
         self.kept = kept
         self.calls = nodes_of(kept)
         self.sides = [thing for thing in kept if isinstance(thing, Side)]
-        self.kernels = self.changes = self.base = self.made = self.source = self.bound = None
-        self.launched_on, self.last_stream = None, UINTPTR_MAX
+        self.kernels = self.changes = self.base = self.made = self.source = self.bound = self.within = None
+        self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = CALLBACKS * (len(self.calls) > 0) | UNREADY * (self.exec_ == 0) | self.rare & HOOKS
         self.rare |= RANDOM * (self.random is not None)
         return 0
@@ -427,7 +426,7 @@ cdef class CUDAGraph:
                 code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0) if self.retains_pool else 0
             if code:
                 raise_status(code, "graph_instantiate", ("pool", self.pool()))
-            made.retains_pool = self.retains_pool
+            made.retains_pool, made.random = self.retains_pool, self.random
             made.pool_id[0], made.pool_id[1], made.ordinal = self.pool_id[0], self.pool_id[1], self.ordinal
             with nogil:
                 code = instantiate(self.ordinal, graph, flags, &made.exec_)
@@ -436,11 +435,12 @@ cdef class CUDAGraph:
             self.uses -= 1
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags), instance_hint(code))
-        made.random = self.random
         made.keep(list(self.things()))
         made.changes, made.made_removals = self.node_changes(), self.removals
         made.source, made.source_generation, made.source_edits = self, self.generation, self.edits
         made.made = None if self.made is None else dict(self.made)
+        self.pasts, made.past = begin_past(self.pasts)
+        made.within = calls_within(graph, made.calls, made.made)
         return made
 
     cdef dict node_changes(self):
@@ -466,6 +466,7 @@ cdef class CUDAGraph:
         cdef int code, left = 0
         self.require_unused()
         self.take_made()
+        self.within = calls_within(graph, self.calls, self.made)
         if not keep:
             self.graph = 0
         cdef uintptr_t* before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
@@ -738,11 +739,10 @@ cdef class CUDAGraph:
     cdef int take_over(self, CUDAGraph other) except -1:
         cdef object stays = (self.kept, self.changes, self.launched_on)
         cdef object changes = other.node_changes()
-        cdef bint shown
+        cdef bint shown = self.shown  # which what is instantiated stays
         if self.uses_others_memory:
             for handle in self.launched_on:
                 keep_until_passed(self.ordinal, handle, stays)
-        shown = self.shown  # which what is instantiated stays
         self.drop_pool()
         self.retains_pool, self.shown = True, shown
         self.pool_id[0], self.pool_id[1] = other.pool_id[0], other.pool_id[1]
@@ -750,9 +750,7 @@ cdef class CUDAGraph:
             dispose(GRAPH, self.ordinal, self.graph)
             self.graph = 0
         self.generation += 1
-        self.node_count = other.node_count
-        self.capture = other.capture
-        self.random = other.random
+        self.node_count, self.capture, self.random = other.node_count, other.capture, other.random
         self.uses_others_memory = False
         self.keep(other.things())
         self.changes = changes
@@ -789,8 +787,7 @@ cdef class CUDAGraph:
         made.made, made.base, made.source = self.made, self.base, self.source
         made.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
         made.retains_pool, self.retains_pool = self.retains_pool, False
-        made.shown, made.last_stream = self.shown, self.last_stream
-        self.shown = False
+        made.shown, made.last_stream, self.shown = self.shown, self.last_stream, False
         return made
 
     @cython.critical_section
@@ -945,7 +942,7 @@ cdef class CUDAGraph:
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
                                self.changes.get(handle), made, &begun, kernel, grid, block, shared, args,
-                               self.source is not None)
+                               None if source is None else self.past)
             self.keep_change(handle, made)
             left = self.finish_change(made)
         except BaseException:
@@ -981,6 +978,9 @@ cdef class CUDAGraph:
         # come find them known.
         made.before, made.serial = self.changes.get(node), self.edits
         self.changes[node] = made
+        if made.former is not None:
+            note_past(self.pasts, node, made.former)
+        made.former = None
         for handle in self.launched_on or ():
             self.note_change(made, handle)
         return 0

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, NoReturn
 from accelrt.core import files
 from accelrt.graphs.edits import (
     EDGE_KINDS,
-    CopyParams,
-    FillParams,
     NodeWork,
     copy_3d_work,
     copy_work,
@@ -19,7 +17,7 @@ from accelrt.graphs.edits import (
     fill_work,
     host_work,
 )
-from accelrt.graphs.nodes import KernelParams
+from accelrt.graphs.nodes import CopyParams, FillParams, KernelParams
 from accelrt.streams.stream import Event
 
 

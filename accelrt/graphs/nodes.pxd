@@ -1,6 +1,7 @@
 # The driver's graphs.
 from libc.stdint cimport uint64_t, uintptr_t
 
+from accelrt.driver.node_params cimport NodeParams
 from accelrt.kernels.kernel cimport Kernel
 from accelrt.runtime.lifetimes cimport Record
 
@@ -18,7 +19,8 @@ cdef class Handles:          # room for handles that a row writes
 cdef class NodeChange:       # of a kernel node: what it launches now, and what that uses
     cdef Kernel kernel      # None of a node of another kind
     cdef dict roles         # of another kind: role -> list of what it uses
-    cdef object launches    # KernelParams of an instance's node, whose graph has others
+    cdef object launches    # KernelParams, CopyParams or FillParams of an instance's node, whose graph has others
+    cdef object former      # those of the graph's node before, until keep_change has them; or None
     cdef list things         # of the kernel, and of each argument: objects, each with its Side, and PoolUses; or None
     cdef uintptr_t address   # of memory that a name is given: where it begins, and
     cdef int place           # the name's, among those of the Bindings
@@ -27,18 +29,32 @@ cdef class NodeChange:       # of a kernel node: what it launches now, and what 
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after)
 
+
+cdef class NodePast:
+    cdef dict params         # handle -> what the node did until it was first changed since the instances were made
+    cdef object __weakref__
+
+# Weak references to those that instances of a graph have, and the one for an instance that is made now.
+cdef tuple begin_past(list pasts)
+cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
+# What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
+cdef object params_of_instance(NodeChange change, NodePast past, object node)
+cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest
+cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph
+# Handles of children in a driver's graph -> those of calls that they run; `made` as of a CUDAGraph.
+cdef dict calls_within(uintptr_t graph, list calls, dict made)
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
 cdef dict kernels_in(list kept)  # by the driver's handle
 # KernelParams of a kernel node; kernels: those of the graph's capture; change: the node's last one, or None
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
-# Changes a node of an instance, unless exec_ is 0, and of the graph, unless `instance` says that it is another's; None
-# leaves what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
+# Changes a node of an instance, unless exec_ is 0, and of the graph, unless it is another's, as past says; None leaves
+# what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
 # the instance launches the new values nevertheless.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, bint instance) except -1
+                            object shared, object arguments, NodePast past) except -1
 
 
 # Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,

@@ -17,7 +17,7 @@ from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
 from accelrt.driver.node_params cimport (
-    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_FREE, NODE_HOST, NODE_RECORD, NODE_WAIT, NodeParams,
+    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_COPY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_RECORD, NODE_WAIT, NodeParams,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
@@ -25,7 +25,7 @@ from accelrt.kernels.kernel cimport (
     Dimensions, keep_memory, Kernel, make_kernel, Packed, read_dimensions, read_shared, uses_of,
 )
 from accelrt.runtime.lifetimes cimport (
-    GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, follow_capture, give_back,
+    GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, find_call, follow_capture, give_back,
     note_sides, Record, Side,
 )
 from accelrt.status cimport (
@@ -82,6 +82,34 @@ class KernelParams(namedtuple("KernelParams", "kernel name function grid block s
     # stub: block: tuple[int, int, int]
     # stub: shared: int
     # stub: arguments: tuple[object, ...] | None
+
+    __slots__ = ()
+
+
+class CopyParams(namedtuple("CopyParams", "dst src width height depth dst_pitch dst_lines src_pitch src_lines")):
+    """Describes the copy of a copy node: addresses, bytes of a row, rows, slices, and of both sides bytes from row to row
+    and rows of a slice, which say nothing of one row."""
+    # stub: dst: int
+    # stub: src: int
+    # stub: width: int
+    # stub: height: int
+    # stub: depth: int
+    # stub: dst_pitch: int
+    # stub: dst_lines: int
+    # stub: src_pitch: int
+    # stub: src_lines: int
+
+    __slots__ = ()
+
+
+class FillParams(namedtuple("FillParams", "dst value width elements height pitch")):
+    """Describes the fill of a fill node: address, element and its bytes, elements of a row, rows, bytes from row to row."""
+    # stub: dst: int
+    # stub: value: int
+    # stub: width: int
+    # stub: elements: int
+    # stub: height: int
+    # stub: pitch: int
 
     __slots__ = ()
 
@@ -210,6 +238,46 @@ cdef bint fits_body(int type_, uintptr_t child) except -1:
     return True
 
 
+cdef object params_of(const NodeParams* params):
+    # Of a copy or a fill; None of the rest.
+    if params.type == NODE_COPY:
+        return CopyParams(params.dst, params.src, params.width, params.height, params.depth, params.dst_pitch,
+                          params.dst_lines, params.src_pitch, params.src_lines)
+    if params.type == NODE_FILL:
+        return FillParams(params.dst, params.value, params.element, params.width, params.height, params.dst_pitch)
+    return None
+
+
+cdef object work_of(uintptr_t graph, uintptr_t node):
+    cdef NodeParams params
+    return params_of(&params) if registry.active().graph_node_params(graph, node, &params) == 0 else None
+
+
+cdef dict calls_within(uintptr_t graph, list calls, dict made):
+    cdef dict within = {}
+    cdef set children = {node for node, roles in (made or {}).items() if "child" in roles} if calls else set()
+    if children:
+        gather_calls(graph, calls, children, within)
+    return within
+
+
+cdef list gather_calls(uintptr_t graph, list calls, set children, dict within):
+    # Of all nodes of a graph; fills in those of each child.
+    cdef NodeParams params
+    cdef list run = []
+    for node in node_handles(graph):
+        memset(&params, 0, sizeof(NodeParams))
+        if registry.active().graph_node_params(graph, node, &params):
+            continue
+        if params.type == NODE_HOST:
+            call = find_call(calls, params.data)
+            run += [] if call is None else [call]
+        elif params.type == NODE_CHILD:
+            within[node] = gather_calls(params.graph, calls, children, within)
+            run += within[node]
+    return run
+
+
 def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNode]:
     """The GraphNodes of a driver's graph, in the driver's order.
 
@@ -251,6 +319,38 @@ cdef class NodeChange:
             stays = {id(thing) for things in after.things if things for thing in things}
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
+
+
+cdef class NodePast:
+    """The work that nodes of a graph had before they were changed, which instances have still."""
+
+    def __cinit__(self):
+        self.params = {}
+
+
+cdef tuple begin_past(list pasts):
+    cdef NodePast past
+    cdef list alive = [each for each in pasts or () if each() is not None]
+    past = alive[len(alive) - 1]() if alive else None
+    if past is None or past.params:
+        past = NodePast.__new__(NodePast)
+        alive.append(PyWeakref_NewRef(past, None))
+    return alive, past
+
+
+cdef int note_past(list pasts, object node, object former) except -1:
+    cdef NodePast past
+    for each in pasts or ():
+        past = each()
+        if past is not None:
+            past.params.setdefault(node, former)
+    return 0
+
+
+cdef object params_of_instance(NodeChange change, NodePast past, object node):
+    if change is not None and change.launches is not None:
+        return change.launches
+    return past.params.get(node)
 
 
 cdef dict kernels_in(list kept):
@@ -342,14 +442,14 @@ cdef tuple addresses_in(arguments):
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, bint instance) except -1:
-    cdef object before = read_kernel_node(graph, node, kernels, change)
+                            object shared, object arguments, NodePast past) except -1:
+    cdef object now = read_kernel_node(graph, node, kernels, change)
+    cdef object before = now if past is None else params_of_instance(change, past, node) or now
     cdef Kernel to = kernel if kernel is not None else before.kernel
     cdef Dimensions size
     cdef tuple new_arguments
     out_begun[0] = False
-    if instance and change is not None:
-        before = change.launches
+    after.former = now
     read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
     read_dimensions(before.block if block is None else block, "block", size.block)
     size.shared = read_shared(before.shared if shared is None else shared)
@@ -366,7 +466,7 @@ cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, in
     if exec_:  # which may refuse what the graph takes
         to.change_node(graph, exec_, node, &size, new_arguments)
         out_begun[0] = True
-    if instance:  # of others' graph, which stays as it is
+    if past is not None:  # of others' graph, which stays as it is
         after.launches = KernelParams(to, to.name, to.handle, (size.grid[0], size.grid[1], size.grid[2]),
                                       (size.block[0], size.block[1], size.block[2]), size.shared,
                                       as_bytes(to, new_arguments))

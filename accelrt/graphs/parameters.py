@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, NoReturn
 from accelrt.annotations import Memory
 from accelrt.graphs.edits import (
     Bindings,
-    CopyParams,
-    FillParams,
     argument_kinds,
     blocks_of,
     graph_state,
@@ -20,7 +18,7 @@ from accelrt.graphs.edits import (
 )
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import argument_bytes
-from accelrt.graphs.nodes import GraphNode, KernelParams
+from accelrt.graphs.nodes import CopyParams, FillParams, GraphNode, KernelParams
 
 WORD = 8  # bytes of an address
 HARMLESS = ("empty", "event_record", "wait_event", "mem_alloc")  # nodes that name no memory of others

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.allocator import readers
+from accelrt.devices.context_limits import thread_stacks
 from accelrt.driver import registry
 from accelrt.errors import CudaError, NotSupportedError, not_supported
 from accelrt.memory import caching, mempool
@@ -229,8 +230,20 @@ def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
             staying.append(
                 Staying(device, "torch's former allocator", others, "it was allocated before install()")
             )
+        each, threads = thread_stacks(device)
+        stacks = each * threads
+        if stacks:
+            staying.append(
+                Staying(
+                    device,
+                    "stacks of GPU threads",
+                    stacks,
+                    "accelrt.set_limit('stack_size', 0) lets them go until the next launch",
+                )
+            )
         process = process_bytes(device)
-        rest = None if process is None else max(process - others - sum(held.bytes for held in awake), 0)
+        known = others + stacks + sum(held.bytes for held in awake)
+        rest = None if process is None else max(process - known, 0)
         staying.append(
             Staying(
                 device,

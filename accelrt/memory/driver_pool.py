@@ -98,7 +98,8 @@ class DriverMemory(PoolBlock):
             DriverMemory, on the same bytes.  It is used once the allocation is over in the other process's
             stream, and freed here before it is freed there.
         Raises:
-            ValueError: pool is not another process's, or stream is of another device.
+            ValueError: pool is not another process's, stream is of another device, or the descriptor says
+                more bytes than the allocation has, as far as the driver tells.
             TypeError: one of them is none.
             CudaError: the driver refused: the memory was freed, or is of another pool.
         """
@@ -119,6 +120,14 @@ class DriverMemory(PoolBlock):
         if code:
             raise status_error(
                 code, "pool_pointer_import", ("device", pool.device_index, "size", descriptor.nbytes)
+            )
+        code, _, _, start, size = Rows().pointer_range(memory.ptr)
+        room = start + size - memory.ptr
+        if code == 0 and size and descriptor.nbytes > room:
+            memory.free()
+            raise ArgumentError(
+                f"descriptor says {descriptor.nbytes} bytes, and the allocation has {room}; pass it as the "
+                "other process made it"
             )
         return memory
 

@@ -11,6 +11,7 @@ import os
 
 from accelrt.allocator.settings.settings import merge, parse
 from accelrt.core import printable
+from accelrt.devices.context_limits import USUAL_STACK
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
@@ -420,6 +421,21 @@ def others(case: Case) -> Cause | None:
     )
 
 
+def stacks(case: Case) -> Cause | None:
+    """Stacks of GPU threads that became larger than a new context's."""
+    each, count = case.facts["thread_stacks"]
+    more = max(each - USUAL_STACK, 0) * count
+    if case.facts["refused_by"] != "device" or not more or not case.fits_with(more):
+        return None
+    return Cause(
+        "stacks",
+        f"the device's context keeps {size_text(each * count)} for its threads' stacks, {size_text(each)} "
+        "each, which a kernel needed, or a limit says",
+        f"accelrt.set_limit('stack_size', {USUAL_STACK}) gives {size_text(more)} back, until a kernel that "
+        "needs more is launched",
+    )
+
+
 def sleeping(case: Case) -> Cause | None:
     held = case.facts["sleeping"]
     waking = case.facts["waking"]
@@ -486,6 +502,7 @@ LOOKS = (
     graph_pools,
     mempools,
     fragmented,
+    stacks,
     others,
     backend,
     sleeping,

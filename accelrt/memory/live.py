@@ -14,6 +14,7 @@ from accelrt.allocator.readers import holdings, pinned_segments, rounded_request
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.printable import printable
 from accelrt.core.process import call_at_exit
+from accelrt.devices.context_limits import thread_stacks
 from accelrt.devices.device import device_count
 from accelrt.driver.registry import Rows, driver_name
 from accelrt.errors import OutOfMemoryError
@@ -109,6 +110,7 @@ def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, sour
     facts["driver"] = driver_name()
     facts["backend"] = backend_name()
     facts["settings"] = allocator_settings()["text"]
+    facts["thread_stacks"] = thread_stacks(ordinal)
     facts["arrays"] = sum(array["nbytes"] for array in cuda_arrays(ordinal))
     known = facts["reserved"] + facts["arrays"]
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - known, 0)

@@ -31,6 +31,16 @@ def test_an_empty_array_takes_numpys_defaults():
     assert accelrt.empty([np.int64(2), 3], np.int8).shape == (2, 3)
 
 
+def test_a_shape_may_be_an_array_of_ints():
+    for shape, expected in (
+        (np.array([2, 3]), (2, 3)), (np.array([4], np.uint8), (4,)), (np.array(6), (6,)), (np.int64(5), (5,)),
+    ):  # fmt: skip
+        assert accelrt.empty(shape).shape == expected
+    for shape in (np.array([1.5]), np.array(1.5), np.array([[2, 3]]), np.float64(2)):
+        with pytest.raises(TypeError, match="pass an int or a tuple of ints"):
+            accelrt.empty(shape)
+
+
 def test_an_array_belongs_to_a_device_and_a_stream():
     stream = accelrt.Stream(LAST)
     array = accelrt.empty(8, stream=stream)

@@ -136,6 +136,21 @@ def test_copies_of_nothing_do_nothing():
     array.copy_to(np.zeros((4, 0), np.float32), offset=(0, 4))
 
 
+def test_bytes_of_all_elements_go_in_and_out():
+    for shape, channels in (((16,), 1), ((4, 6), 2), ((2, 3, 4), 4)):
+        array = accelrt.CUDAArray(shape, "uint32", channels)
+        values = numbers((*shape, channels), "uint32")
+        source, back = accelrt.Buffer(array.nbytes), accelrt.PinnedBuffer(array.nbytes + 4)
+        accelrt.copy(source, values)
+        array.copy_from(source)
+        array.copy_to(back)
+        assert bytes(back)[: array.nbytes] == values.tobytes()
+        with pytest.raises(ValueError, match=f"src has 8 bytes, the elements of the array {array.nbytes}"):
+            array.copy_from(accelrt.PinnedBuffer(8))
+        with pytest.raises(TypeError, match="dst is of uint8, the array of uint32"):
+            array.copy_to(source, offset=(0,) * len(shape))
+
+
 # --- mipmaps ----------------------------------------------------------------------------------------------
 
 

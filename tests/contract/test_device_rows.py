@@ -33,6 +33,23 @@ def test_every_attribute_of_the_drivers_version_is_answered(rows):
     assert not [name for name, number in known.items() if rows.device_attribute(0, number)[0]]
 
 
+# What programs ask before they use it.
+ABLE = (
+    *("can_map_host_memory", "can_use_host_pointer_for_registered_mem", "concurrent_kernels", "gpu_overlap"),
+    *("concurrent_managed_access", "handle_type_posix_file_descriptor_supported", "ipc_event_supported"),
+    *("host_native_atomic_supported", "host_register_supported", "managed_memory", "memory_pools_supported"),
+    *("mempool_supported_handle_types", "stream_priorities_supported", "virtual_memory_management_supported"),
+)
+
+
+def test_the_host_device_says_that_it_can_do_what_it_does(rows, on_host):
+    known = known_to(rows.ok("driver_version"))
+    answers = {name: rows.ok("device_attribute", 0, known[name]) for name in ABLE}
+    assert set(answers.values()) == {1}, answers
+    assert rows.ok("device_attribute", 0, known["async_engine_count"]) == 2
+    assert rows.ok("device_attribute", 0, known["max_pitch"]) == (1 << 31) - 1
+
+
 def test_an_unknown_attribute_is_refused(rows):
     assert rows.device_attribute(0, 100_000)[0] == INVALID_VALUE
 

@@ -364,6 +364,27 @@ def test_a_third_process_needs_the_owners_handle(pool, other):
     assert other.call(opened_of_a_third, pool.allocation_handle, held.ipc_descriptor) == "opened"
 
 
+def opened_larger(kept, handle, descriptor):
+    kept["pool"] = memory.DriverPool.from_allocation_handle(handle)
+    try:
+        DriverMemory.from_ipc_descriptor(
+            kept["pool"], IPCBufferDescriptor(descriptor.payload, descriptor.nbytes * 100)
+        )
+    except ValueError as error:
+        used = kept["pool"].used_mem_current
+        DriverMemory.from_ipc_descriptor(kept.pop("pool"), descriptor).free()
+        return str(error), used
+    return "opened"
+
+
+def test_a_descriptor_of_more_bytes_than_there_are_is_refused(pool, other):
+    held = pool.allocate(NBYTES)
+    refusal, used = other.call(opened_larger, pool.allocation_handle, held.ipc_descriptor)
+    assert refusal.startswith(f"descriptor says {100 * NBYTES} bytes, and the allocation has ")
+    if os.environ.get("ACCELRT_DRIVER", "host") == "host":
+        assert used == 0
+
+
 def test_an_owner_survives_the_death_of_who_opened_its_memory(pool, other):
     held = pool.allocate(NBYTES)
     accelrt.copy(held, np.full(NBYTES, 7, np.uint8))

@@ -70,6 +70,40 @@ def used_by_others(listed):
     alloc(120 * MIB)
 
 
+def stack_of(size):
+    """The limit of stacks by which a context's grow by so many bytes, about."""
+    attributes = accelrt.get_device_properties().attributes
+    threads = attributes["multiprocessor_count"] * attributes["max_threads_per_multiprocessor"]
+    return 1024 + size // threads // 16 * 16
+
+
+@on_a_small_device
+def test_stacks_of_threads_that_grew():
+    accelrt.set_limit("stack_size", stack_of(80 * MIB))
+    error = refused(200 * MIB)
+    assert error.causes[0] == "stacks"
+    assert "context keeps " in str(error) and " for its threads' stacks, " in str(error)
+    accelrt.set_limit("stack_size", int(re.search(r"set_limit\('stack_size', (\d+)\)", error.advice[0])[1]))
+    alloc(200 * MIB)
+
+
+@on_a_small_device
+def test_what_the_driver_lacks_for_itself_comes_from_idle_memory():
+    held = alloc(60 * MIB)
+    delete(alloc(140 * MIB))
+    wanted = stack_of(120 * MIB)
+    assert accelrt.set_limit("stack_size", wanted) == wanted
+    assert accelrt.memory_reserved() == 60 * MIB
+    delete(held)
+    accelrt.empty_cache()
+    accelrt.set_limit("stack_size", 1024)
+    held = alloc(200 * MIB)
+    with pytest.raises(accelrt.OutOfMemoryError, match="limit_set"):
+        accelrt.set_limit("stack_size", wanted)
+    assert accelrt.get_limit("stack_size") == 1024
+    delete(held)
+
+
 @pytest.mark.parametrize("listed", [True, False], ids=["another process", "another library"])
 def test_what_others_use_of_the_device(listed):
     run(used_by_others, "", listed)

@@ -61,6 +61,18 @@ def test_another_process_is_named_and_its_end_makes_room():
     delete(alloc(size))
 
 
+@on_a_gpu
+def test_stacks_that_grew_are_named():
+    free = accelrt.mem_get_info()[0]
+    before = accelrt.get_limit("stack_size")
+    accelrt.set_limit("stack_size", before + 16384)
+    # Short of it by less than a quarter: what other tests take and give back meanwhile is less.
+    error = refused(free - 1024 * MIB)
+    accelrt.set_limit("stack_size", before)
+    assert "stacks" in error.causes
+    assert re.search(r"context keeps \d+\.\d\d GiB for its threads' stacks, 17\.00 KiB each", str(error))
+
+
 @pytest.mark.parametrize("conf", ["", "expandable_segments:False"], ids=["pages", "plain"])
 @on_a_gpu(ACCELRT_ALLOC_CONF="{conf}")
 def test_the_limit_that_is_advised_suffices(conf):

@@ -132,6 +132,8 @@ PARTS = {
     "accelrt.sanitizer.scope.Captured",
     "accelrt.sanitizer.scope.Scope",
     "accelrt.sanitizer.scope.Uses",
+    "accelrt.streams.host_parts.Group",
+    "accelrt.streams.host_parts.HostParts",
     "accelrt.streams.steps.AsyncGeneratorSteps",
     "accelrt.streams.steps.CoroutineSteps",
     "accelrt.streams.steps.GeneratorSteps",

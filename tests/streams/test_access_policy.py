@@ -58,6 +58,36 @@ def test_limits_are_read_and_set():
 
 
 @pytest.mark.gpu
+def test_launches_are_right_after_the_stacks_became_smaller():
+    source = """extern "C" __global__ void fold(int* out, int step) {
+        int held[1024];
+        for (int i = 0; i < 1024; ++i) held[i] = i;
+        for (int i = 0; i < 64; ++i) held[i * step % 1024] += held[(i * step + 1) % 1024];
+        int sum = 0;
+        for (int i = 0; i < 1024; ++i) sum += held[i];
+        out[threadIdx.x] = sum;
+    }"""
+    fold = accelrt.compile(source).function("fold", "int* out, int step")
+    before = accelrt.get_limit("stack_size")
+    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
+    with accelrt.stream(stream):
+        out = accelrt.zeros(32, "int32")
+        fold[1, 32](out, 7)
+        grown = accelrt.get_limit("stack_size")
+        with accelrt.graph(graph):
+            fold[1, 32](out, 7)
+        wanted = out.numpy()
+        assert (wanted > 1023 * 512).all()
+        for again in (lambda: fold[1, 32](out, 7), graph.replay):
+            assert accelrt.set_limit("stack_size", 0) == 0
+            out.fill_(0)
+            again()
+            assert (out.numpy() == wanted).all()
+            assert accelrt.get_limit("stack_size") == grown >= 4096
+    accelrt.set_limit("stack_size", before)
+
+
+@pytest.mark.gpu
 def test_a_window_is_set_used_and_put_back(device):
     most = accelrt.get_device_properties().attributes["max_persisting_l2_cache_size"]
     assert 0 < accelrt.set_limit("persisting_l2_cache_size", 4 * MIB) <= most

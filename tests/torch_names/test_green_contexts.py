@@ -12,6 +12,8 @@ from beside import on_a_thread
 import accelrt
 from accelrt import green_contexts
 from accelrt.green_contexts import GreenContext, device_resources, partition, plan, split, stream_resources
+from accelrt.streams import host_parts
+from accelrt.streams.host_parts import HostParts
 
 
 class Flag(enum.IntEnum):
@@ -441,10 +443,63 @@ def test_bad_arguments_of_a_split_are_named(newer, make, error, text):
     assert newer.made == []
 
 
+@pytest.fixture
+def processors(monkeypatch):
+    """The host device's own green contexts, with so many multiprocessors."""
+    monkeypatch.setattr(green_contexts, "_parts", {})
+    monkeypatch.setattr(green_contexts, "_host_parts", HostParts())
+    properties = SimpleNamespace(multi_processor_count=12)
+    monkeypatch.setattr(host_parts, "get_device_properties", lambda device: properties)
+    return 12
+
+
 @pytest.mark.host
-def test_the_host_device_has_none():
-    with pytest.raises(accelrt.NotSupportedError, match="the host device has no green contexts"):
-        GreenContext.create(8)
+def test_processors_of_the_cpu_are_the_host_devices_multiprocessors():
+    total = accelrt.get_device_properties(0).multi_processor_count
+    assert device_resources(0) == (total, 1, 1, None, "device_ctx", 32)
+    assert GreenContext.create(total).num_sms == total
+    with pytest.raises(ValueError, match=f"device 0 has {total} multiprocessors"):
+        GreenContext.create(total + 1)
+
+
+@pytest.mark.host
+def test_parts_of_the_host_device_have_nothing_in_common(processors):
+    small, large, rest = split([2, 4, None], 0, workqueue_scope="balanced", workqueue_concurrency_limit=3)
+    assert [each.resources.num_sms for each in (small, large, rest)] == [2, 4, 6]
+    assert small.resources[4:] == ("balanced", 3)
+    assert len({each.context_id for each in (small, large, rest)}) == 3
+    first, second = split([1, None], within=large)
+    assert (first.num_sms, second.num_sms) == (1, 3)
+    assert [each.num_sms for each in partition(5, 2, 0)] == [5, 5]
+    assert plan([3], within=rest).remainder == 3
+    with pytest.raises(
+        accelrt.CudaError, match=r"INVALID_RESOURCE_CONFIGURATION.*the device has no such groups"
+    ):
+        split([6, 6, None], 0)
+    with pytest.raises(ValueError, match="12 multiprocessors"):
+        partition(5, 3, 0)
+    with pytest.raises(ValueError, match="workqueue_concurrency_limit is 33; device 0 has 32"):
+        GreenContext.create(workqueue_concurrency_limit=33)
+
+
+@pytest.mark.host
+def test_work_on_streams_of_parts_of_the_host_device_is_done(processors):
+    small, rest = split([4, None], 0, own_pool=True)
+    streams = [small.Stream(), rest.Stream()]
+    assert [stream_resources(stream).num_sms for stream in streams] == [4, 8]
+    assert stream_resources(accelrt.Stream(0)).num_sms == processors
+    with small, accelrt.Buffer(64) as buffer:
+        assert small.mem_pool.use_count() > 0
+        assert stream_resources(accelrt.current_stream(0)).num_sms == 4
+        with rest:
+            buffer.fill(3)
+            assert stream_resources(accelrt.current_stream(0)).num_sms == 8
+            with pytest.raises(RuntimeError, match="is not this thread's current context"):
+                small.pop_context()
+        read = np.empty(64, np.uint8)
+        buffer.copy_to(read)
+    assert set(read) == {3}
+    assert accelrt.current_stream(0) == accelrt.default_stream(0)
 
 
 SMID = r"""

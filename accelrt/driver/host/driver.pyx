@@ -48,7 +48,7 @@ from accelrt.driver.host.textures cimport texture_limit
 from accelrt.driver.host.work cimport (
     KERNEL, HostFunction, HostModule, HostStream, Ticket, Work, begin_work, kernel_fn,
 )
-from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
+from accelrt.driver.memory cimport MAX_PITCH, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
@@ -334,12 +334,20 @@ cdef int device_attribute_gated(int device, int attribute, int* out_value) noexc
         out_value[0] = 32
     elif attribute == 16:    # MULTIPROCESSOR_COUNT
         out_value[0] = <int>sysconf(_SC_NPROCESSORS_ONLN)
-    elif attribute in (41, 95, 102, 120, 126):
-        # UNIFIED_ADDRESSING, COOPERATIVE_LAUNCH, VIRTUAL_MEMORY_..., CLUSTER_LAUNCH, MEM_SYNC_DOMAIN_COUNT
+    elif attribute in (15, 31, 41, 78, 95, 120, 126):
+        # GPU_OVERLAP, CONCURRENT_KERNELS, UNIFIED_ADDRESSING, STREAM_PRIORITIES_SUPPORTED, COOPERATIVE_LAUNCH,
+        # CLUSTER_LAUNCH, MEM_SYNC_DOMAIN_COUNT
         out_value[0] = 1
-    elif attribute in (83, 89, 115, 119):
-        # MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS, MEMORY_POOLS_SUPPORTED, MEMPOOL_SUPPORTED_HANDLE_TYPES (files)
+    elif attribute in (19, 83, 86, 89, 91, 99, 102, 103, 115, 119, 125):
+        # CAN_MAP_HOST_MEMORY, MANAGED_MEMORY, HOST_NATIVE_ATOMIC_SUPPORTED, CONCURRENT_MANAGED_ACCESS,
+        # CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, HOST_REGISTER_SUPPORTED, VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        # HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, MEMORY_POOLS_SUPPORTED, MEMPOOL_SUPPORTED_HANDLE_TYPES (files),
+        # IPC_EVENT_SUPPORTED
         out_value[0] = 1
+    elif attribute == 11:   # MAX_PITCH
+        out_value[0] = MAX_PITCH
+    elif attribute == 40:   # ASYNC_ENGINE_COUNT: copies to and from the device, beside kernels
+        out_value[0] = 2
     elif attribute == 134:  # HOST_NUMA_ID
         out_value[0] = device % node_count
     else:
@@ -348,7 +356,8 @@ cdef int device_attribute_gated(int device, int attribute, int* out_value) noexc
 
 
 # --- limits of contexts ------------------------------------------------------------------------------------
-# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.
+# They are kept as a GPU keeps them, and limit nothing: kernels have the host's stacks and its heap.  But as there stacks take
+# memory of the device, one for each thread that runs at once; those of a new context are not counted.
 
 cdef enum:  # CUlimit numbers
     UNSUPPORTED_LIMIT = 215  # the status
@@ -377,7 +386,28 @@ cdef int limit_get_gated(int device, int limit, size_t* out_value) noexcept nogi
     return 0
 
 
+cdef size_t counted_stacks(size_t size) noexcept nogil:
+    cdef size_t more = size - first_limits[STACK_SIZE] if size > first_limits[STACK_SIZE] else 0
+    return more * THREADS_AT_ONCE * <size_t>sysconf(_SC_NPROCESSORS_ONLN)
+
+
+cdef int resize_stacks(int device, size_t value) noexcept nogil:
+    cdef size_t before = 0, after = counted_stacks(value)
+    cdef long offset = 0
+    cdef int code = 0
+    if changed_limits[device][STACK_SIZE]:
+        before = counted_stacks(changed_limits[device][STACK_SIZE] - 1)
+    lock_memory()
+    if after > before:
+        code = take_bytes(device, after - before, &offset)
+    else:
+        uncharge(device, before - after)
+    unlock_memory()
+    return code
+
+
 cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
+    cdef int code = 0
     if not has_limit(limit):
         return UNSUPPORTED_LIMIT
     if limit == STACK_SIZE and value > MOST_STACK or limit == FETCH_GRANULARITY and value > MOST_FETCHED or value >> 60:
@@ -385,9 +415,12 @@ cdef int limit_set_gated(int device, int limit, size_t value) noexcept nogil:
     if limit != FETCH_GRANULARITY and limit != PENDING_LAUNCHES:
         value = rounded(value, 16)
     lock()
-    changed_limits[device][limit] = value + 1
+    if limit == STACK_SIZE:
+        code = resize_stacks(device, value)
+    if code == 0:
+        changed_limits[device][limit] = value + 1
     unlock()
-    return 0
+    return code
 
 
 cdef int device_memory_gated(int device, size_t* out_total) noexcept nogil:
