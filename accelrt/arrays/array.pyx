@@ -1,12 +1,11 @@
 """Buffer, PinnedBuffer and Array: owners of memory, and what has a shape, a type and strides in it."""
 cimport cython
-import operator
 import sys
 from cpython.buffer cimport (
     PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.long cimport PyLong_CheckExact
-from cpython.number cimport PyIndex_Check
+from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uintptr_t
@@ -50,7 +49,7 @@ cdef object exact_length(object length, object shape):
     if isinstance(length, bool):
         raise TypeError(f"shape is {shape!r}; a length is an int, not a bool")
     try:
-        return operator.index(length)
+        return PyNumber_Index(length)
     except TypeError:
         raise TypeError(f"shape is {shape!r}; pass an int or a tuple of ints") from None
 
@@ -105,7 +104,7 @@ cdef Py_ssize_t read_new_shape(object shape, Py_ssize_t size, Py_ssize_t* length
 cdef int read_strides(object strides, Py_ssize_t ndim, Py_ssize_t* out_strides) except -1:
     cdef Py_ssize_t axis
     try:
-        steps = tuple([operator.index(stride) for stride in strides])
+        steps = tuple([PyNumber_Index(stride) for stride in strides])
     except TypeError:
         raise TypeError(f"strides is {strides!r}; pass a tuple of ints, in bytes") from None
     if len(steps) != ndim:
@@ -873,7 +872,7 @@ cdef class Array:
         if self.live or self.dtype is not None:
             raise RuntimeError("an Array is initialised once")
         kind = dtype_of(dtype)
-        skip = operator.index(offset)
+        skip = PyNumber_Index(offset)
         ndim = read_shape(0 if shape is None else shape, extents)
         if strides is not None and shape is not None:
             read_strides(strides, ndim, extents + ndim)
@@ -1005,7 +1004,7 @@ cdef class Array:
         cdef Array view
         check_live(self, "this")
         requested = axes[0] if len(axes) == 1 and not PyIndex_Check(axes[0]) else axes
-        order = [operator.index(axis_) for axis_ in requested]
+        order = [PyNumber_Index(axis_) for axis_ in requested]
         order = [axis_ + self.ndim if axis_ < 0 else axis_ for axis_ in order]
         if sorted(order) != list(range(self.ndim)):
             raise ValueError(f"axes is {requested}; an Array of {self.ndim} axes takes each from 0 to {self.ndim - 1} once")
@@ -1479,7 +1478,7 @@ cdef Py_ssize_t cut(Array self, Py_ssize_t axis, object part, Py_ssize_t* out_le
 
 
 cdef Py_ssize_t place_of(Array self, Py_ssize_t axis, object part) except? -1:
-    cdef object index = operator.index(part)
+    cdef object index = PyNumber_Index(part)
     cdef Py_ssize_t length = self.extents[axis]
     if not -length <= index < length:
         raise IndexError(f"index {index} is outside axis {axis}, of {length} elements")

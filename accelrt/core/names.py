@@ -26,9 +26,6 @@ NOW = {
         PeerTimeoutError RaceError RaceWarning ReadingError SleepingMemoryError SnapshotError SyncDebugError
         SyncDebugWarning
     """,
-    "graphs.graph": "CUDAGraph graph graph_pool_handle is_current_stream_capturing",
-    "graphs.hooks": "RemovableHandle",
-    "graphs.nodes": "GraphNode",
     "memory.caching": """
         caching_allocator_alloc caching_allocator_delete empty_cache get_per_process_memory_fraction
         record_stream set_per_process_memory_fraction
@@ -63,9 +60,11 @@ LATER = {
     "graphs.callables": "GraphedCallable make_graphed_callables",
     "graphs.definition_node": "DefinitionNode",
     "graphs.definition": "GraphDefinition",
+    "graphs.graph": "CUDAGraph graph graph_pool_handle is_current_stream_capturing",
     "graphs.graph_memory": """
         free_graph_memory graph_memory_stats graph_memory_trim reset_peak_graph_memory_stats
     """,
+    "graphs.hooks": "RemovableHandle",
     "graphs.node_values": "AllocationParams Condition ConditionParams",
     "graphs.parameters": "GraphParameter GraphParameters ParameterUse",
     "kernels.arch": "get_arch_list get_gencode_flags is_bf16_supported is_tf32_supported",
@@ -79,7 +78,7 @@ LATER = {
     "arrays.creation": "arange ones ones_like pinned_empty",
     "arrays.exchange": "copy_many",
     "arrays.copy": "use",
-    "graphs.nodes": "CopyParams FillParams KernelParams",
+    "graphs.nodes": "CopyParams FillParams GraphNode KernelParams",
     "kernels.attributes": "KernelAttributes",
     "kernels.kernel": "Kernel Launcher Module host_kernel sleep",
     "sharing.handles": "ipc_collect",
@@ -148,10 +147,11 @@ MEMORY = {
     "memory.history.snapshot_file": "dump_snapshot load_snapshot",
     "memory.history.snapshots": "snapshot",
     "memory.live_report": "report report_data",
-    "memory.mempool": "SleepResult host_audit host_memory_snapshot sleep sleepable tag_pool wake",
+    "memory.mempool": "host_audit host_memory_snapshot sleep sleepable tag_pool wake",
     "memory.reservation": """
         PoolCheckpoint Reservation check_pool_live_allocations get_checkpoint_state set_checkpoint_state
     """,
+    "memory.sleep_result": "SleepResult",
     "memory.live": "OutOfMemoryObserver attach_out_of_memory_observer",
     "allocator.settings.apply": "allocator_settings set_allocator_settings settings_in_force",
     "allocator.settings.typed": "AllocatorSettings",

@@ -8,7 +8,6 @@ cimport cython
 import atexit
 import os
 import sys
-import threading  # whose own part in a child comes before ours
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
@@ -375,6 +374,8 @@ cdef class PythonFunctions:
 cdef list python_functions = []
 cdef list superseded = []
 cdef dict under_way = {}         # thread -> the functions that were run before its fork
+cdef ForkSafeLock hooking = ForkSafeLock()
+cdef bint child_is_hooked = False
 
 
 cdef bint precedes(PythonFunctions one, PythonFunctions other):
@@ -407,8 +408,12 @@ cdef void run(PythonFunctions entry, object function, const char* phase) noexcep
     try:
         function()
     except BaseException as error:
-        PyErr_SetObject(type(error), error)
-        PyErr_WriteUnraisable(function)
+        tell(error, function)
+
+
+cdef void tell(error, function) noexcept:
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(function)
 
 
 def call_at_fork(
@@ -435,9 +440,25 @@ def call_at_fork(
         pthread_mutex_unlock(&table)
 
 
+cdef void hook_child() noexcept:
+    # At the first fork, not at import: the part of threading in a child comes before ours, and so is registered first; to
+    # import it takes a third of what the rest of accelrt does.
+    global child_is_hooked
+    try:
+        with hooking:
+            __import__("threading")
+            if not child_is_hooked:
+                child_is_hooked = True
+                os.register_at_fork(after_in_child=_after_in_child)
+    except BaseException as error:  # an interruption; the next fork tries again
+        tell(error, _after_in_child)
+
+
 def _before_fork():
     cdef PythonFunctions entry
     cdef list before = python_functions
+    if not child_is_hooked:
+        hook_child()
     under_way[PyThread_get_thread_ident()] = before
     for entry in reversed(before):
         run(entry, entry.before, "before")
@@ -551,12 +572,11 @@ def registered_at_exit() -> list[tuple[str, str]]:
 
 
 assert len(FORK_ORDER) == FORK_RANKS
-assert threading.main_thread()
 pthread_mutex_init(&table, NULL)
 if not is_hooked and pthread_atfork(&prepare_in_c, &go_on_in_c, &begin_anew_in_c):
     raise MemoryError("no host memory for a function at a fork")
 is_hooked = True
-os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent)
 
 
 # --- env watch --------------------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 The current device is the driver's own current context of the calling thread, so that accelrt and other
 libraries of the process never disagree.  Where there is one device it is current by definition.
 """
-import operator
 cimport cython
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_CheckExact
+from cpython.number cimport PyNumber_Index
 
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.process cimport FORK_DEVICES, at_fork
@@ -113,7 +113,7 @@ cpdef object parse(object argument):
         return None if (<device>argument).index < 0 else (<device>argument).index
     check_type(argument)
     try:
-        return operator.index(argument)
+        return PyNumber_Index(argument)
     except TypeError:
         pass
     index = getattr(argument, "index", None)
@@ -122,7 +122,7 @@ cpdef object parse(object argument):
             f"device is {argument!r} of type {type(argument).__name__}; "
             "pass an int, 'cuda:1', 'host:0', an object with an index, or None"
         )
-    return None if index is None else operator.index(index)
+    return None if index is None else PyNumber_Index(index)
 
 
 cdef int check_type(object argument) except -1:

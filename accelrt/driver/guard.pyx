@@ -1,5 +1,4 @@
 """Waits that a signal ends, the gate between captures and waits, and what streams use memory until which event."""
-import threading
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, realloc
@@ -201,6 +200,9 @@ cdef extern from *:
     """
     #include <pthread.h>
     #include <sched.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    #define accelrt_is_first_thread() (syscall(SYS_gettid) == getpid())
     #define accelrt_guards_states (PY_VERSION_HEX < 0x030C0000)
     static pthread_mutex_t accelrt_making = PTHREAD_MUTEX_INITIALIZER;
 
@@ -236,6 +238,7 @@ cdef extern from *:
     void drop "accelrt_drop" () noexcept
     void before_fork "accelrt_before_fork" () noexcept nogil
     void after_fork "accelrt_after_fork" () noexcept nogil
+    bint is_first_thread "accelrt_is_first_thread" () noexcept nogil
 
 
 cdef bint make_thread_state() noexcept nogil:
@@ -248,9 +251,17 @@ cdef void drop_with_gil(bint made) noexcept:
 
 
 def note_main_thread() -> None:
-    """The thread that Python's signal handlers run on: the main one, and in a child the one that forked."""
+    """The thread that Python's signal handlers run on: the main one, and in a child the one that forked.
+
+    A process that embeds Python may have it in another thread than its first, which only threading knows.
+    """
     global main_thread
-    main_thread = threading.main_thread().ident
+    if is_first_thread():
+        main_thread = PyThread_get_thread_ident()
+    else:
+        import threading  # late: it takes long
+
+        main_thread = threading.main_thread().ident
 
 
 note_main_thread()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from accelrt.memory.mempool import SleepResult
+    from accelrt.memory.sleep_result import SleepResult
 
 __all__ = ["PoolMoved", "SleepReport", "Staying", "install", "is_installed", "sleep", "uninstall", "wake"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from accelrt.memory.mempool import SleepResult
+    from accelrt.memory.sleep_result import SleepResult
 
 
 def own_class(torch: ModuleType, snapshot: Callable[[Any], dict[str, Any]]) -> type:

@@ -17,6 +17,8 @@ from accelrt.memory import caching, mempool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from accelrt.memory.sleep_result import SleepResult
+
 __all__ = ["PoolMoved", "SleepReport", "Staying"]
 
 DEFAULT = (0, 0)  # torch's id of no pool: its default memory
@@ -175,7 +177,7 @@ def keeps_of(keep: object, device: int, home: tuple[int, int]) -> Callable[[Held
 
 
 def move_all(
-    call: str, pools: list[Held], move: Callable[[Held], mempool.SleepResult]
+    call: str, pools: list[Held], move: Callable[[Held], SleepResult]
 ) -> tuple[list[PoolMoved], list[Staying]]:
     """Moves one pool after the other.  A failure tells what was moved before; what cannot sleep stays."""
     moved: list[PoolMoved] = []

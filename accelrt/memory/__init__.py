@@ -4,6 +4,7 @@ caching        raw pointers of device memory; limits; which backend the process 
                asked for memory; memory_stats, peaks, snapshot, audit
 mempool        MemPool and use_mem_pool; sleep and wake; page-locked memory: the cache's raw pointers and
                figures, PinnedMemPool, memory of the user's own that is registered
+sleep_result   SleepResult, what a sleep or a wake answers
 reservation    addresses that are given memory page by page: reserve, Reservation; the state of a pool, kept
                and restored
 addresses      address_info: what an address is

@@ -1,8 +1,6 @@
 """Memory pools of the user's own, what is allocated in them and their sleep; and page-locked memory."""
 cimport cython
-import operator
-from collections import namedtuple
-from cpython.number cimport PyIndex_Check
+from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t, uintptr_t
 from libc.stdlib cimport calloc
 from cpython.buffer cimport (
@@ -72,26 +70,8 @@ cdef enum:
     NAMED = 4  # Arrays that the refusal of a sleep names
 
 
-class SleepResult(namedtuple("SleepResult", ("bytes", "copied", "seconds", "copy_seconds", "host_seconds"))):
-    """The bytes that a sleep or a wake moved, and the time it took.
-
-    Attributes:
-        bytes: int, physical memory that the device has back (sleep), or that was taken from it (wake).
-        copied: int, bytes of contents that went to the host, or came from there; 0 with keep="discard".
-        seconds: float, of the whole call, with the wait for the device's work.
-        copy_seconds: float, from the first copy to the end of the last: copied / copy_seconds is the link's rate.
-        host_seconds: float, to get page-locked memory; near 0 where the cache had it, as from the second sleep on.
-    """
-    # stub: bytes: int
-    # stub: copied: int
-    # stub: seconds: float
-    # stub: copy_seconds: float
-    # stub: host_seconds: float
-
-    __slots__ = ()
-
-
 cdef object result_of(Moved moved):
+    SleepResult = later("accelrt.memory.sleep_result").SleepResult  # a named tuple takes long to import
     return SleepResult(moved.bytes, moved.copied, moved.ns / 1e9, moved.copy_ns / 1e9, moved.host_ns / 1e9)
 
 
@@ -672,7 +652,7 @@ cdef size_t checked_limit(object limit) except? <size_t>-1:
     if isinstance(limit, bool):
         raise TypeError(f"limit is {limit!r}, a bool; pass bytes as int, or None")
     try:
-        most = operator.index(limit)
+        most = PyNumber_Index(limit)
     except TypeError:
         raise TypeError(f"limit is {limit!r} of type {type(limit).__name__}; pass bytes as int, or None") from None
     if most < 0:

@@ -66,6 +66,25 @@ def test_a_rank_decides_and_not_the_time_of_registration():
             register("test", "last", int)
 
 
+def test_threading_is_ready_in_a_child_before_ours_although_it_was_imported_later():
+    out = run_code(
+        "import os, accelrt, threading\n"
+        "from accelrt.core import process\n"
+        "def child():\n"
+        "    print(threading.main_thread() is threading.current_thread(), flush=True)\n"
+        "def fork():\n"
+        "    if os.fork() == 0:\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "process.call_at_fork('test', process.FORK_ORDER[0][0], child=child)\n"
+        "for _ in range(2):\n"
+        "    thread = threading.Thread(target=fork)\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+    )
+    assert out == "True\nTrue\n"
+
+
 def test_what_a_python_function_raises_is_told_and_the_others_run():
     out = run_code(
         "import os, sys\n"

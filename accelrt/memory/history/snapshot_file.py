@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelrt.core import files
+from accelrt.core.process import Opener
 from accelrt.errors import SnapshotError
 from accelrt.memory.history import compact_form, torch_form
 from accelrt.memory.history.memory_history import History
@@ -77,7 +78,8 @@ def load_snapshot(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load_history(path: str | os.PathLike[str]) -> History | dict[str, Any]:
     """The same, but a compact file as the arrays that it holds."""
     name = os.fspath(path)
-    with open(path, "rb", opener=open_at_once) as file:
+    # A pipe is opened without waiting for its writer, and refused.
+    with open(path, "rb", opener=Opener(os.O_NONBLOCK)) as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode):
             raise SnapshotError(f"{name} is no regular file, as a snapshot was expected to be")
@@ -94,8 +96,3 @@ def load_history(path: str | os.PathLike[str]) -> History | dict[str, Any]:
         f"was expected; found {first!r}",
         0,
     )
-
-
-def open_at_once(path: str, flags: int) -> int:
-    """Opens a pipe too, without waiting for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
