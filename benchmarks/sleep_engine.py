@@ -170,9 +170,9 @@ def measure(options: argparse.Namespace, devices: list[int]) -> dict:
         left = [asleep(stages, index, alone[index]) for index in range(len(devices))]
         time.sleep(1.0 if options.gib >= 1 else 0.0)  # the driver clears what was given back
         start = time.perf_counter()
-        ups = [engine.wake() for engine in engines]
         for device, size in zip(devices, stacks, strict=True):
-            accelrt.set_limit("stack_size", size, device)
+            accelrt.set_limit("stack_size", size, device)  # first, for the pools may take the rest
+        ups = [engine.wake() for engine in engines]
         rows.append({"round": name, "down": seconds, "up": time.perf_counter() - start})
         for step, results in (("sleep", downs), ("wake", ups)):
             weights = [row(f"{name} {step}", each["weights"], 0) for each in results]

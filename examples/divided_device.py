@@ -1,8 +1,9 @@
 """A device in two parts: short requests beside a long job, neither of which holds the other up.
 
-On a GPU with CUDA 13.1 one split makes two green contexts: the requests have a few multiprocessors for
-themselves, the job has the rest, and each has a pool of memory.  Older drivers make equal parts, and the host
-device none: there the two have streams of different priorities.  The work is the same in all three.
+With CUDA 13.1, and on the host device, one split makes two green contexts: the requests have a few
+multiprocessors for themselves, the job has the rest, and each has a pool of memory.  Older drivers make equal
+parts.  Where there are none to divide, the two have streams of different priorities.  The work is the same in
+all three.
 """
 
 import numpy as np
@@ -15,14 +16,14 @@ FEW, REQUESTS, SIZE = 16, 20, 1 << 14
 
 def two_streams():
     """A stream for requests, one for the job, and how they came to be."""
+    few = min(FEW, cuda.get_device_properties().multi_processor_count // 2)
     try:
-        requests, job = green_contexts.split([FEW, None], own_pool=True)
-    except cuda.NotSupportedError as refusal:
+        requests, job = green_contexts.split([few, None], own_pool=True)
+    except (cuda.NotSupportedError, ValueError):
         try:
-            requests, job = green_contexts.partition(FEW, 2)
-        except cuda.NotSupportedError:
-            urgent = cuda.Stream(priority=cuda.Stream.priority_range()[1])
-            return urgent, cuda.Stream(), f"priorities ({refusal.call} is not there)"
+            requests, job = green_contexts.partition(few, 2)
+        except (cuda.NotSupportedError, ValueError):
+            return cuda.Stream(priority=cuda.Stream.priority_range()[1]), cuda.Stream(), "priorities"
     return requests.Stream(), job.Stream(), f"{requests.num_sms} and {job.num_sms} multiprocessors"
 
 

@@ -60,8 +60,9 @@ def set_limit(limit: str, value: int, device: DeviceArgument | None = None) -> i
         limit, device: as of get_limit.
         value: int, from 0 on.  A smaller "stack_size" gives the device memory back; the driver raises it
             again when a kernel is launched that is known to need more, which recursion and calls by pointer
-            hide.  "malloc_heap_size" and "printf_fifo_size" cannot be set any more once a kernel that
-            allocates or prints was launched.
+            hide.  Set it back before graphs are replayed that were instantiated before: where the device has
+            no memory for their stacks, they fail, and the context is lost.  "malloc_heap_size" and
+            "printf_fifo_size" cannot be set any more once a kernel that allocates or prints was launched.
     Returns:
         int, the limit that holds now: the driver rounds, and keeps within what the device has.
     Raises:

@@ -238,7 +238,7 @@ def left_on(former: Callable[[int], int], pools: list[Held]) -> list[Staying]:
                     device,
                     "stacks of GPU threads",
                     stacks,
-                    "accelrt.set_limit('stack_size', 0) lets them go until the next launch",
+                    "accelrt.set_limit('stack_size', 0) lets them go; set it back before anything runs",
                 )
             )
         process = process_bytes(device)

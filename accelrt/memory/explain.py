@@ -431,8 +431,8 @@ def stacks(case: Case) -> Cause | None:
         "stacks",
         f"the device's context keeps {size_text(each * count)} for its threads' stacks, {size_text(each)} "
         "each, which a kernel needed, or a limit says",
-        f"accelrt.set_limit('stack_size', {USUAL_STACK}) gives {size_text(more)} back, until a kernel that "
-        "needs more is launched",
+        f"accelrt.set_limit('stack_size', {USUAL_STACK}) gives {size_text(more)} back; do not replay graphs "
+        "of the kernel that needed it then",
     )
 
 

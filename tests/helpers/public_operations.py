@@ -206,7 +206,7 @@ PARTS = {
 ARGUMENTS = {
     "copy_many.dsts": lambda scene: [],
     "copy_many.srcs": lambda scene: [],
-    "Reservation.protect.offset": lambda scene: 0,
+    "Reservation.protect.offset": lambda scene: 2 << 20,  # a page that no fill writes to, as it asks for
     "Reservation.protect.nbytes": lambda scene: 2 << 20,
     "Reservation.protect.access": lambda scene: "r",
     "Reservation.array.shape": lambda scene: 64,
@@ -567,7 +567,7 @@ ADDED = {
     "Reservation.sleep, wake": ({"reservation"}, slept_reservation),
     "fill(Reservation)": (
         {"reservation", "stream"},
-        lambda scene: scene.reservation.buffer(0, 4 << 20).fill(3, stream=scene.stream),
+        lambda scene: scene.reservation.buffer(0, 2 << 20).fill(3, stream=scene.stream),
     ),
     "fill(DriverMemory)": (
         {"driver_memory"},

@@ -153,8 +153,8 @@ class Runner:
             self.mistakes = misuses
         for place, kind in enumerate(kinds):
             if is_wrong(kind):  # an error's text names handles, so its name and code are compared
-                usual = {order[place] for order, _ in self.orders(first, second)}
-                if kind not in usual:
+                usual = {named(order[place]) for order, _ in self.orders(first, second)}
+                if named(kind) not in usual:
                     self.report(f"{where}: {(first, second)[place]} ended with {kind}; in order: {usual}")
         if "generator" in first.touches | second.touches:
             return  # what is drawn depends on who comes first, and where it lies on who writes last
@@ -202,11 +202,16 @@ def kind_of(outcome):
     )
 
 
+def named(kind):
+    """An outcome without the text of its error."""
+    return kind.partition(":")[0]
+
+
 def is_wrong(kind):
     """Whether an outcome is neither a result nor an error that accelrt documents."""
     if kind == "done":
         return False
-    name, _, code = kind.partition(":")[0].partition(" ")
+    name, _, code = named(kind).partition(" ")
     if code.lstrip("-").isdigit():
         return int(code) in WRONG
     return name in (
