@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Without bytecode two workers compile every test, and each program what it imports.  Where none may lie
+# Without bytecode each worker compiles every test, and each program what it imports.  Where none may lie
 # beside the sources, it lies in the folder of the build.
 if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(Path(__file__).parents[1] / "build/bytecode")
