@@ -13,7 +13,7 @@ import accelrt
 from accelrt import green_contexts
 from accelrt.green_contexts import GreenContext, device_resources, partition, plan, split, stream_resources
 from accelrt.streams import host_parts
-from accelrt.streams.host_parts import HostParts
+from accelrt.streams.host_parts import Group, HostParts, Kind, Scope
 
 
 class Flag(enum.IntEnum):
@@ -22,29 +22,11 @@ class Flag(enum.IntEnum):
     CU_STREAM_NON_BLOCKING = 0x1
 
 
-class Kind(enum.IntEnum):
-    """What drivers of CUDA 13.1 and later have as well."""
-
-    CU_DEV_RESOURCE_TYPE_SM = 1
-    CU_DEV_RESOURCE_TYPE_WORKQUEUE_CONFIG = 1000
-
-
-class Scope(enum.IntEnum):
-    CU_WORKQUEUE_SCOPE_DEVICE_CTX = 0
-    CU_WORKQUEUE_SCOPE_GREEN_CTX_BALANCED = 1
-
-
 def multiprocessors(first, count, flags=0, domain=0):
     sm = SimpleNamespace(
         smCount=count, minSmPartitionSize=8, smCoscheduledAlignment=8, flags=flags, localityDomainId=domain
     )
     return SimpleNamespace(first=first, sm=sm)
-
-
-class Parameters:
-    def __init__(self):
-        self.smCount = self.coscheduledSmCount = self.preferredCoscheduledSmCount = 0
-        self.flags = self.localityDomainId = 0
 
 
 class StandIn:
@@ -114,7 +96,7 @@ class Newer(StandIn):
 
     CUdevResourceType = Kind
     CUdevWorkqueueConfigScope = Scope
-    CU_DEV_SM_RESOURCE_GROUP_PARAMS = Parameters
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS = Group
 
     def cuDeviceGetDevResource(self, device, kind):
         if kind is Kind.CU_DEV_RESOURCE_TYPE_SM:
