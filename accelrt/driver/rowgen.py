@@ -50,7 +50,7 @@ MAY_WAIT = re.compile(
     "copy|fill|array_copy|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
     "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
 )
-# Rows that take memory for the driver itself: where the device has none, idle memory goes back to it first.
+# Rows that take memory past the allocator: where the device has none, again once idle memory went back.
 TAKES_MEMORY = (
     *("array_create", "async_alloc", "graph_instantiate", "graph_launch", "graph_upload", "kernel_launch"),
     *("kernel_launch_with", "limit_set", "mipmap_create", "module_load", "pool_alloc"),

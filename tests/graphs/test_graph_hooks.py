@@ -240,12 +240,8 @@ def test_what_a_destruction_hook_raises_is_raised_by_the_reset_or_reported(monke
         accelrt.CUDAGraph().register_destruction_hook(5)
 
 
-def test_an_instance_of_a_definition_has_its_own_destruction_hooks():
-    try:
-        definition = accelrt.GraphDefinition()
-    except accelrt.NotSupportedError:
-        pytest.skip("the driver makes no graphs by hand")
-    seen = []
+def test_an_instance_of_a_definition_has_its_own_destruction_hooks(by_hand):
+    definition, seen = accelrt.GraphDefinition(), []
     with accelrt.Buffer(512) as buffer:
         definition.fill(buffer, 1)
         instance = definition.instantiate()
