@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from beside import Gate
+from child import in_own_process
 
 import accelrt
 
@@ -125,6 +126,7 @@ def mapped():
 
 
 @pytest.mark.parametrize("threads", [1, 8])
+@in_own_process  # where no earlier test's thread ends between two looks, and with it its stack
 def test_registered_memory_may_lie_in_huge_pages_and_goes_whole(threads):
     fresh()
     accelrt.configure_pinned(pinned_use_cuda_host_register=True, pinned_num_register_threads=threads)
