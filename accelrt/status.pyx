@@ -4,6 +4,21 @@ from accelrt.core.locks cimport begin_turn, end_turn
 
 # stub: FORK_TEXT: str
 
+cdef extern from *:
+    """
+    /* Cython asks for the interpreter's number before it makes a module, and takes -1 for an error.  Threads of drivers
+     * come to Python by PyGILState_Ensure, which knows the main interpreter alone, as signals and the exit do. */
+    static PY_INT64_T accelrt_main_interpreter_id(PyInterpreterState *interpreter) {
+        if (interpreter == PyInterpreterState_Main()) return PyInterpreterState_GetID(interpreter);
+        PyErr_SetString(PyExc_ImportError,
+            "accelrt can be imported by the main interpreter of a process alone, and this is a second one: under mod_wsgi "
+            "set WSGIApplicationGroup %{GLOBAL}; elsewhere use processes, or threads of the main interpreter");
+        return -1;
+    }
+    #define PyInterpreterState_GetID accelrt_main_interpreter_id
+    """
+
+
 cdef struct Entry:
     int code
     const char* name

@@ -30,6 +30,31 @@ def test_import_starts_no_thread_and_initialises_nothing():
     assert out.split() == ["1", "False"]
 
 
+IN_A_SECOND_INTERPRETER = """
+import sys
+if sys.version_info >= (3, 13):
+    import _interpreters as interpreters
+    run, second = interpreters.exec, interpreters.create("legacy")
+else:
+    import _xxsubinterpreters as interpreters
+    run, second = interpreters.run_string, interpreters.create(isolated=False)
+IMPORT = "try: import accelrt\\nexcept ImportError as error: print(error)"
+{first}
+run(second, IMPORT)
+interpreters.destroy(second)
+import accelrt
+print(accelrt.zeros(4, "u1").numpy().sum(), accelrt.memory_allocated())
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import accelrt"])
+def test_a_second_interpreter_is_refused_in_words_and_harms_nothing(first):
+    """Whichever imports first: a second interpreter's import would leave the main one without accelrt."""
+    told, used = run_code(IN_A_SECOND_INTERPRETER.format(first=first), ACCELRT_DRIVER="host").splitlines()
+    assert "by the main interpreter of a process alone" in told and "WSGIApplicationGroup" in told
+    assert used == "0 0"
+
+
 def test_a_program_never_imports_the_table_that_is_for_tests():
     out = run_code(
         "import sys, accelrt\ngraph = accelrt.CUDAGraph()\n"
