@@ -15,7 +15,7 @@ from accelrt.driver.registry import active_device_count
 from accelrt.runtime.lifetimes cimport drain, raise_callback_errors
 cimport accelrt.core.process as env_watch
 cimport accelrt.driver.registry as registry
-from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, is_main_thread, leave_wait
+from accelrt.driver.guard cimport await_inside, begin_wait, end_wait, is_main_thread
 from accelrt.status cimport CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, NO_DEVICE, raise_status, refuse_unmade
 cimport accelrt.runtime.access as watch
 
@@ -416,9 +416,7 @@ cdef int await_device(int ordinal) except -1:
         return 0
     begin_wait(False)
     with nogil:
-        if enter_wait():
-            code = registry.active().device_synchronize(ordinal)
-            leave_wait()
+        code = await_inside(registry.active(), ordinal)
     end_wait(code)
     if code and not CAPTURE_UNSUPPORTED <= code <= CAPTURE_WRONG_THREAD:
         raise_status(code, "device_synchronize", ("device", ordinal))

@@ -336,6 +336,23 @@ cdef void leave_wait() noexcept nogil:
         pthread_mutex_unlock(&gate)
 
 
+cdef int await_inside(Table* table, int device) noexcept nogil:
+    cdef bint in_slices = is_main_thread() and listening > 0
+    cdef long long ns = LOOK_NS
+    cdef int code
+    while enter_wait():
+        if in_slices:
+            begin_slice(ns)
+        code = table.device_synchronize(device)
+        if in_slices:
+            end_slice()
+        leave_wait()
+        if code != INTERRUPTED or not in_slices or is_to_end():
+            return code
+        ns *= 2
+    return 0
+
+
 # --- the end of a capture -------------------------------------------------------------------------------------
 
 # Each thread enters a section of its slot (core/slots.pxd) to ask, and then looks whether a capture ends: one word, 0 while

@@ -38,7 +38,7 @@ from accelrt.allocator.types cimport Pool
 from accelrt.core.integers cimport checked_address_int, exact_int
 from accelrt.core.locks cimport number_in_turn
 from accelrt.devices.device cimport await_device, ordinal_of
-from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, go_relaxed, INTERRUPTED, leave_wait, restore_mode
+from accelrt.driver.guard cimport await_inside, begin_wait, end_wait, go_relaxed, INTERRUPTED, restore_mode
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
@@ -474,10 +474,7 @@ cdef int lock_pages(int device, uintptr_t address, size_t size) noexcept nogil:
 
 cdef int unlock_pages(int device, uintptr_t address) noexcept nogil:
     cdef int mode
-    cdef int code = 0
-    if enter_wait():  # beside a capture the device cannot be waited for
-        code = registry.active().device_synchronize(device)
-        leave_wait()
+    cdef int code = await_inside(registry.active(), device)
     if code == 0:
         code = go_relaxed(registry.active(), &mode)
     if code == 0:

@@ -45,7 +45,9 @@ from accelrt.core.integers cimport exact_int
 from accelrt.core.locks cimport pthread_mutex_lock
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.devices.device cimport ordinal_of
-from accelrt.driver.guard cimport add_use, begin_wait, drop_use, end_wait, Use
+from accelrt.driver.guard cimport (
+    add_use, begin_slice, drop_use, end_slice, INTERRUPTED, is_main_thread, is_to_end, LOOK_NS, raise_interruption, Use,
+)
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, CudaError, NotSupportedError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
@@ -400,6 +402,24 @@ cdef int make_pages(int device, uint64_t number, uintptr_t address, size_t page,
     return code
 
 
+cdef void begin_one_slice(long long ns) noexcept nogil:
+    if is_main_thread():
+        begin_slice(ns)
+
+
+cdef bint goes_on(int code, long long* ns) except -1:
+    # Behind a call in a slice: whether it is to be made again.  Signals' handlers run here, with no lock held and outside of
+    # the gate, for they may allocate and capture.
+    if is_main_thread():
+        end_slice()
+    if code != INTERRUPTED:
+        return False
+    if is_to_end():
+        raise_interruption()
+    ns[0] *= 2
+    return True
+
+
 cdef int give_page(Pool* pool, Block* block) noexcept nogil:
     # Who used the reservation may have used the page.
     cdef const PrivatePool* owner = block.heap.owner
@@ -732,6 +752,7 @@ cdef class Reservation:
         cdef Stream worker = self.order(stream)
         cdef int code, other = worker.device_index
         cdef uintptr_t handle = worker.handle
+        cdef long long ns = LOOK_NS
         self.check_range(offset, nbytes, &first, &end)
         if first == end:
             return
@@ -741,12 +762,14 @@ cdef class Reservation:
                                    "capture begins")
             worker.wait_stream(self.stream)
         keep = self.kept()
-        take_stack_for(self.device_index, CONTEXT_STATE)
-        begin_wait(False)
-        with nogil:
-            code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other, handle,
-                                &index)
-        end_wait(code)
+        while True:
+            take_stack_for(self.device_index, CONTEXT_STATE)
+            with nogil:
+                begin_one_slice(ns)
+                code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other,
+                                    handle, &index)
+            if not goes_on(code, &ns):
+                break
         if code == OUT_OF_MEMORY and not any_capture():  # what is idle only once the stream is past it serves then
             self.stream.synchronize()
             with nogil:
@@ -810,16 +833,19 @@ cdef class Reservation:
             OutOfMemoryError, SleepingMemoryError, CudaError: as commit.
         """
         cdef size_t first = 0, end = 0, keep
+        cdef long long ns = LOOK_NS
         cdef int code
         self.check_range(offset, nbytes, &first, &end)
         if first == end:
             return
         keep = self.kept() + (end - first) * self.page_bytes
-        take_stack_for(self.device_index, CONTEXT_ALL)
-        begin_wait(False)
-        with nogil:
-            code = make_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep)
-        end_wait(code)
+        while True:
+            take_stack_for(self.device_index, CONTEXT_ALL)
+            with nogil:
+                begin_one_slice(ns)
+                code = make_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep)
+            if not goes_on(code, &ns):
+                break
         if code:
             self.raise_code(code, "prepare", first, (end - first) * self.page_bytes, self.stream)
 

@@ -97,6 +97,45 @@ def test_a_signal_ends_what_gives_memory_back():
     assert registered.ptr == 0
 
 
+def capture_something():
+    with accelrt.graph(accelrt.CUDAGraph(), stream=accelrt.Stream(), capture_error_mode="thread_local"):
+        accelrt.Buffer(SIZE).fill(1)
+
+
+def capture_on_a_thread():
+    on_a_thread(capture_something, timeout=30)
+
+
+@pytest.mark.parametrize("capture", [capture_something, capture_on_a_thread])
+@pytest.mark.parametrize("call", ["empty_cache", "host_empty_cache", "unregister", "sleep"])
+def test_a_handler_may_capture_or_await_a_capture_beside_what_gives_memory_back(call, capture):
+    """The wait keeps captures from beginning, for as long as it lasts, but not while a handler runs."""
+    stream, gate, seen, pool = accelrt.Stream(), threading.Event(), [], accelrt.MemPool()
+    registered = accelrt.register_host(np.zeros(SIZE, np.uint8))
+    with accelrt.use_mem_pool(pool):
+        kept = accelrt.Buffer(SIZE)
+    idle, pinned = accelrt.Buffer(SIZE), accelrt.PinnedBuffer(SIZE)
+    calls = {"sleep": pool.sleep, "unregister": registered.unregister}
+
+    def handle(number, frame):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        seen.append(number)
+        capture()
+        gate.set()
+
+    stream.launch_host_func(gate.wait)
+    idle.free()
+    pinned.free()
+    with signals(handle):
+        (calls.get(call) or getattr(accelrt, call))()
+    assert len(seen) == 1
+    if call == "sleep":
+        pool.wake()
+    else:
+        registered.unregister()
+    kept.free()
+
+
 class Exporter:
     """Device memory of another library's."""
 

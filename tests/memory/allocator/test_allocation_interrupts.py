@@ -31,8 +31,8 @@ def use_as_its_own(stream, taker):
     delete(alloc(24 * MIB, stream=stream))
 
 
-def capture_with_scratch(graph, stream):
-    with accelrt.graph(graph, stream=stream), accelrt.Buffer(24 * MIB) as scratch:
+def capture_with_scratch(graph, stream, nbytes=24 * MIB):
+    with accelrt.graph(graph, stream=stream), accelrt.Buffer(nbytes) as scratch:
         scratch.fill(1)
 
 
@@ -73,6 +73,26 @@ def test_a_handler_may_allocate_and_the_allocation_waits_on(use, little_room):
         address = alloc(24 * MIB, stream=taker)
     assert len(seen) == 3
     delete(address)
+
+
+@pytest.mark.parametrize("call", ["commit", "prepare"])
+def test_a_handler_may_allocate_and_capture_while_a_reservation_waits_for_room(call, little_room):
+    stream, gate, seen = accelrt.Stream(), threading.Event(), []
+
+    def handle(number, frame):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        seen.append(number)
+        delete(alloc(4 * MIB, stream=accelrt.Stream()))
+        capture_with_scratch(accelrt.CUDAGraph(), accelrt.Stream(), MIB)
+        accelrt.memory.audit()
+        gate.set()
+
+    stream.launch_host_func(gate.wait)
+    use_as_its_own(stream, None)
+    with accelrt.reserve(16 * MIB) as reservation:
+        with signals(handle):
+            getattr(reservation, call)(0, 16 * MIB)
+        assert len(seen) == 1
 
 
 def test_a_handler_may_be_interrupted_in_an_allocation_of_its_own(little_room):
