@@ -240,6 +240,24 @@ def test_what_a_destruction_hook_raises_is_raised_by_the_reset_or_reported(monke
         accelrt.CUDAGraph().register_destruction_hook(5)
 
 
+@pytest.mark.parametrize("error", [Boom, KeyboardInterrupt, SystemExit])
+def test_what_a_destructors_hook_raises_is_reported_once_and_ends_nothing(error, monkeypatch):
+    """Printed as an exception of the program's, a SystemExit would end the process within the destructor."""
+    graph, reported = accelrt.CUDAGraph(), []
+
+    def raises():
+        raise error
+
+    with accelrt.Buffer(512) as buffer:
+        capture(graph, buffer)
+        graph.register_destruction_hook(raises)
+        monkeypatch.setattr("sys.excepthook", lambda kind, *_: reported.append(f"printed {kind}"))
+        monkeypatch.setattr("sys.unraisablehook", lambda told: reported.append(told.exc_type))
+        del graph
+        gc.collect()
+    assert reported == [error]
+
+
 def test_an_instance_of_a_definition_has_its_own_destruction_hooks(by_hand):
     definition, seen = accelrt.GraphDefinition(), []
     with accelrt.Buffer(512) as buffer:
