@@ -19,7 +19,7 @@ though nothing binds a stream's thread to its part.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import process
@@ -341,7 +341,59 @@ def ordinal_of(device: DeviceArgument | None) -> int:
     return current_stream(device).device_index
 
 
-class GreenContext:
+class Entry:
+    """One time that a thread is in a green context: its stream and pool are current instead of those before."""
+
+    def __init__(self, context: GreenContext) -> None:
+        self.context = context
+        self.state = "new"
+        self.is_pushed = False
+
+    def enter(self) -> GreenContext:
+        context, device = self.context, self.context.device_index
+        self.before, self.stream = current_stream(device), context.Stream()
+        self.stream.wait_stream(self.before)
+        self.outer = int(ask("cuCtxGetCurrent"))
+        self.inner = [StreamContext(self.stream)]
+        if context.mem_pool is not None:
+            self.inner.append(use_pool(context.mem_pool, device))
+        self.state = "half way"
+        ask("cuCtxPushCurrent", context._part.context, device=device)
+        self.is_pushed = True
+        for each in self.inner:
+            each.__enter__()
+        self.state = "inside"
+        return context
+
+    def leave(self) -> None:
+        own = self.context.raw_context
+        if self.state in ("new", "left"):
+            return
+        if self.state == "inside":
+            if int(ask("cuCtxGetCurrent")) != own:
+                raise RuntimeError(
+                    f"{self.context!r} is not this thread's current context; pop those first that were set after "
+                    "it, each on the thread that set it"
+                )
+            self.before.wait_stream(self.stream)  # where that is refused, nothing is changed
+        not_entered = (RuntimeError,) if self.state == "half way" else ()
+        self.state = "half way"
+        for inner in reversed(self.inner):
+            with suppress(*not_entered):
+                inner.__exit__(None, None, None)
+        if int(ask("cuCtxGetCurrent")) == own and (self.outer != own or self.is_pushed):
+            self.is_pushed = False
+            ask("cuCtxPopCurrent")
+        self.state = "left"
+
+
+if TYPE_CHECKING:
+    Context = process.EntryOf["GreenContext"]
+else:
+    Context = process.EntryOf
+
+
+class GreenContext(Context):
     """A part of a device's multiprocessors; made by GreenContext.create, partition or split.
 
     Attributes:
@@ -369,8 +421,6 @@ class GreenContext:
         self.num_sms = self._part.num_sms
         self.device_index = key.device
         self.mem_pool = new_pool(key.device) if own_pool else None
-        # Of each set_context that has no pop_context yet: thread, stream before, stream, what is to be left.
-        self._entered: list[tuple[int, Stream, Stream, ExitStack]] = []
 
     @staticmethod
     def create(
@@ -471,22 +521,7 @@ class GreenContext:
         whichever is current, so here it is a stream of the context.  What the thread allocates on the device
         comes from mem_pool, where there is one.
         """
-        before = current_stream(self.device_index)
-        stream = self.Stream()
-        stream.wait_stream(before)
-        ask("cuCtxPushCurrent", self._part.context, device=self.device_index)
-        entered = ExitStack()
-        try:
-            entered.enter_context(StreamContext(stream))
-            if self.mem_pool is not None:
-                entered.enter_context(use_pool(self.mem_pool, self.device_index))
-            self._entered.append((threading.get_ident(), before, stream, entered))
-        except BaseException:
-            try:
-                entered.close()
-            finally:
-                ask("cuCtxPopCurrent")
-            raise
+        self.__enter__()
 
     def pop_context(self) -> None:
         """Makes current again what was so before set_context, the stream behind the work of the context's.
@@ -494,27 +529,10 @@ class GreenContext:
         Raises:
             RuntimeError: this green context is not the calling thread's current one; nothing is changed.
         """
-        here = [entry for entry in self._entered if entry[0] == threading.get_ident()]
-        if not here or int(ask("cuCtxGetCurrent")) != int(self._part.context):
-            raise RuntimeError(
-                f"{self!r} is not this thread's current context; pop those first that were set after "
-                "it, each on the thread that set it"
-            )
-        entry = here[-1]
-        _, before, stream, entered = entry
-        before.wait_stream(stream)  # where that is refused, nothing is changed
-        try:
-            entered.close()
-        finally:
-            self._entered.remove(entry)
-            ask("cuCtxPopCurrent")
+        self.__exit__(None, None, None)
 
-    def __enter__(self) -> Self:
-        self.set_context()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.pop_context()
+    def entry(self) -> Entry:
+        return Entry(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

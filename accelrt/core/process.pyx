@@ -1066,6 +1066,59 @@ cdef class Hold:
         return 0
 
 
+# stub: class EntryOf(Generic[_T]):
+cdef class EntryOf:
+    """The base of contexts in Python whose ends an interruption may cut.
+
+    A class has entry(), which makes an object for one with statement and changes nothing yet.  That one's enter() answers
+    what the statement binds, and its leave() undoes what enter() did, also where it came half way; after that it does
+    nothing.  It is called behind an enter() that was cut, and once more where it was cut itself.
+
+    Raises:
+        RuntimeError: it is left on a thread that is not inside; nothing is changed.
+    """
+
+    cdef list entries  # (thread, entry) of what is inside
+
+    def __cinit__(self, *arguments: object, **named: object) -> None:
+        self.entries = []
+
+    # stub: def __enter__(self) -> _T: ...
+    def __enter__(self) -> object:
+        entry = self.entry()
+        self.entries.append((PyThread_get_thread_ident(), entry))
+        try:
+            return entry.enter()
+        except BaseException:
+            self.leave_last()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.leave_last()
+
+    @cython.critical_section
+    cdef tuple last_here(self):
+        cdef unsigned long thread = PyThread_get_thread_ident()
+        for inside in reversed(self.entries):
+            if (<tuple>inside)[0] == thread:
+                return inside
+        raise RuntimeError(f"{self!r} is not this thread's current context; nothing is changed")
+
+    cdef int leave_last(self) except -1:
+        inside = self.last_here()
+        try:
+            inside[1].leave()
+        except BaseException as error:
+            try:
+                inside[1].leave()
+            except BaseException:
+                raise error from None  # it is still inside, as where it is not the thread's last context
+            self.entries.remove(inside)
+            raise
+        self.entries.remove(inside)
+        return 0
+
+
 # stub: class Taker(Generic[_T]):
 cdef class Taker:
     """A function for other libraries to call, of which the last step alone takes something, and is a compiled one.

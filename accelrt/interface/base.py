@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
+from accelrt.core.process import EntryOf
 from accelrt.streams.stream import Event, Stream
 
 __all__ = ["DeviceGuard", "DeviceInterface", "EventBase", "StreamBase", "Worker"]
@@ -292,7 +293,32 @@ class NoDevice:
 DeviceInterface.device, DeviceInterface.Worker = NoDevice, Worker
 
 
-class DeviceGuard:
+class Switch:
+    """One time that a DeviceGuard's device is the current one."""
+
+    def __init__(self, guard: DeviceGuard) -> None:
+        self.guard = guard
+        self.before = -1
+
+    def enter(self) -> DeviceGuard:
+        guard = self.guard
+        if guard.idx is not None:
+            self.before = guard.device_interface.current_device()
+            guard.prev_idx = guard.device_interface.exchange_device(guard.idx)
+        return guard
+
+    def leave(self) -> None:
+        if self.before >= 0:
+            self.guard.device_interface.maybe_exchange_device(self.before)
+
+
+if TYPE_CHECKING:
+    Context = EntryOf["DeviceGuard"]
+else:
+    Context = EntryOf
+
+
+class DeviceGuard(Context):
     """The context in which a device of any interface is the current one.
 
     Arguments:
@@ -305,12 +331,5 @@ class DeviceGuard:
         self.idx = index
         self.prev_idx: int = -1
 
-    def __enter__(self) -> Self:
-        if self.idx is not None:
-            self.prev_idx = self.device_interface.exchange_device(self.idx)
-        return self
-
-    def __exit__(self, *error: object) -> Literal[False]:
-        if self.idx is not None:
-            self.device_interface.maybe_exchange_device(self.prev_idx)
-        return False
+    def entry(self) -> Switch:
+        return Switch(self)

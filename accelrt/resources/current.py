@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import threading
 
+from accelrt.core.process import EntryOf
 from accelrt.errors import ArgumentError
 from accelrt.resources.resource import DeviceResource, Resource
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import NoReturn
 
     from accelrt.annotations import DeviceArgument
 
+    Context = EntryOf[Resource]
+else:
+    Context = EntryOf
 
-entered: threading.local = threading.local()  # .stack: [Resource] of use_resource(), the outermost first
+entered: threading.local = threading.local()  # .stack: [Entry] of use_resource(), the outermost first
 of_devices: dict[int, Resource] = {}  # ordinal -> Resource of all threads
 
 
-def entered_here() -> list[Resource]:
-    stack: list[Resource] = entered.__dict__.setdefault("stack", [])
+class Entry:
+    """One time that a thread is in use_resource()."""
+
+    def __init__(self, resource: Resource) -> None:
+        self.resource = resource
+
+    def enter(self) -> Resource:
+        entered_here().append(self)
+        return self.resource
+
+    def leave(self) -> None:
+        stack = entered_here()
+        if self in stack[:-1]:
+            raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
+        if stack and stack[-1] is self:
+            stack.pop()
+
+
+def entered_here() -> list[Entry]:
+    stack: list[Entry] = entered.__dict__.setdefault("stack", [])
     return stack
 
 
@@ -40,9 +61,9 @@ def current_resource(device: DeviceArgument | None = None) -> Resource:
             DeviceResource.
     """
     default = DeviceResource(device)
-    for resource in reversed(entered_here()):
-        if resource.device_index == default.device_index:
-            return resource
+    for inside in reversed(entered_here()):
+        if inside.resource.device_index == default.device_index:
+            return inside.resource
     return of_devices.setdefault(default.device_index, default)
 
 
@@ -64,14 +85,14 @@ def set_current_resource(resource: Resource | None, device: DeviceArgument | Non
     ordinal = chosen.device_index
     if device is not None and DeviceResource(device).device_index != ordinal:
         raise ArgumentError(f"resource is {resource!r}; it is of device {ordinal}, not of {device!r}")
-    if any(inner.device_index == ordinal for inner in entered_here()):
+    if any(inner.resource.device_index == ordinal for inner in entered_here()):
         raise ArgumentError(
             f"the thread is in use_resource() for device {ordinal}; leave it, or enter another one inside"
         )
     of_devices[ordinal] = chosen
 
 
-class use_resource:
+class use_resource(Context):
     """The context in which a resource is current for its device on the calling thread.
 
         with accelrt.resources.use_resource(resource):
@@ -87,17 +108,8 @@ class use_resource:
     def __init__(self, resource: Resource) -> None:
         self._resource = checked_resource(resource)
 
-    def __enter__(self) -> Resource:
-        entered_here().append(self._resource)
-        return self._resource
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stack = entered_here()
-        if not stack or stack[-1] is not self._resource:
-            raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
-        stack.pop()
+    def entry(self) -> Entry:
+        return Entry(self._resource)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
