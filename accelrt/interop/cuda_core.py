@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryResource", "from_resource"]
 
-_making = threading.Lock()
+_making = threading.RLock()
 
 
 def _renew_lock() -> None:
     global _making
-    _making = threading.Lock()
+    _making = threading.RLock()
 
 
 process.call_at_fork("interop.cuda_core", "tools", child=_renew_lock)

@@ -50,9 +50,10 @@ _owners: dict[str, Owner] = {}
 _names = count(1)  # of what this process has opened
 _numbers = count(1)  # of connections
 _who = ""  # this process, to owners
-# Of one plain segment there is one mapping; held for no wait for another process.
-_segment_turns = threading.Lock()
-_event_turns = threading.Lock()  # of one event of another process's, this one has one object at a time
+# Of one plain segment there is one mapping; held for no wait for another process.  A handler of a signal may open memory
+# while its thread holds one of these.
+_segment_turns = threading.RLock()
+_event_turns = threading.RLock()  # of one event of another process's, this one has one object at a time
 
 
 class Place:
@@ -669,7 +670,7 @@ def statistics() -> dict[str, int]:
 def forget() -> None:
     """In a forked child: the connections and the memory are the parent's."""
     global _lock, _segment_turns, _event_turns, _who
-    _lock, _segment_turns, _event_turns = threading.RLock(), threading.Lock(), threading.Lock()
+    _lock, _segment_turns, _event_turns = threading.RLock(), threading.RLock(), threading.RLock()
     _inherited.append((dict(_owners), mapping.forget_leases()))  # whose ends are the parent's
     _owners.clear()
     _who = ""

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import shared_memory_rounds as rounds
-from beside import Gate, on_threads
+from beside import Gate, on_a_thread, on_threads
 from child import in_own_process, run_python
 from other_process import (
     Other,
@@ -27,6 +27,7 @@ from other_process import (
 )  # fmt: skip
 
 import accelrt.sharing
+from accelrt.sharing import consumer
 
 MIB = 1 << 20
 
@@ -361,6 +362,32 @@ def open_on_threads(kept, handle):
     on_threads(lambda _: found.append(handle.open()), range(8))
     sums = {int(array.numpy().sum()) for array in found}
     return sums, len({array.ptr for array in found}), accelrt.sharing.statistics()["mapped"]
+
+
+def share_kept(kept, name, value):
+    kept[name] = accelrt.full((8,), value, "int8").share()
+    return kept[name]
+
+
+def test_a_handler_opens_memory_while_its_thread_opens_some(other, monkeypatch):
+    """A signal's handler runs on the thread that it interrupts, which may hold a lock that an opening takes."""
+    handles = [other.call(share_kept, name, value) for name, value in (("outer", 1), ("inner", 2))]
+    from_handle, inner = accelrt.Event.from_ipc_handle, []
+
+    class Interrupted:
+        @staticmethod
+        def from_ipc_handle(*arguments):
+            monkeypatch.setattr(consumer, "Event", accelrt.Event)
+            inner.append(handles[1].open())
+            return from_handle(*arguments)
+
+    monkeypatch.setattr(consumer, "Event", Interrupted)
+    outer = on_a_thread(handles[0].open, timeout=60)
+    assert [memory.numpy()[0] for memory in (outer, *inner)] == [1, 2]
+    del outer, inner[:]
+    accelrt.ipc_collect()
+    for name in ("outer", "inner"):
+        other.call(drop, name)
 
 
 def test_threads_open_memory_at_once(other):
