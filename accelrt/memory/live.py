@@ -111,7 +111,7 @@ def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, sour
     facts["driver"] = driver_name()
     facts["backend"] = backend_name()
     facts["settings"] = allocator_settings()["text"]
-    facts["thread_stacks"] = thread_stacks(ordinal)
+    facts["thread_stacks"] = thread_stacks(ordinal) if facts["refused_by"] == "device" else (0, 0)
     facts["arrays"] = sum(array["nbytes"] for array in cuda_arrays(ordinal))
     known = facts["reserved"] + facts["arrays"]
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - known, 0)
