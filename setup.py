@@ -128,8 +128,8 @@ DIRECTIVES = {
     "freethreading_compatible": True,  # what the GIL guards elsewhere has locks: core/DESIGN.md
     "annotation_typing": False,  # annotations are for the stubs; types of C are declared as such
     "auto_pickle": False,  # a copy made field by field would own what the original owns
-    # What a destructor cannot raise goes to sys.unraisablehook alone.  Cython would print it by PyErr_Print before, which
-    # ends the process, in the middle of the destructor and on any thread, where it is a SystemExit.
+    # What a destructor cannot raise goes to sys.unraisablehook alone.  Cython would print it by PyErr_Print
+    # before, which ends the process, in the middle of the destructor and on any thread, for a SystemExit.
     "unraisable_tracebacks": False,
 }
 

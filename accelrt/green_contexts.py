@@ -33,7 +33,7 @@ from accelrt.streams.stream import ExternalStream, Stream, StreamContext, curren
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, NoReturn, Self
+    from typing import Any, NoReturn
 
     from accelrt.annotations import DeviceArgument
     from accelrt.memory.mempool import MemPool
@@ -342,7 +342,7 @@ def ordinal_of(device: DeviceArgument | None) -> int:
 
 
 class Entry:
-    """One time that a thread is in a green context: its stream and pool are current instead of those before."""
+    """One time that a thread is in a green context, whose stream and pool are current instead of others."""
 
     def __init__(self, context: GreenContext) -> None:
         self.context = context
@@ -372,8 +372,8 @@ class Entry:
         if self.state == "inside":
             if int(ask("cuCtxGetCurrent")) != own:
                 raise RuntimeError(
-                    f"{self.context!r} is not this thread's current context; pop those first that were set after "
-                    "it, each on the thread that set it"
+                    f"{self.context!r} is not this thread's current context; pop those first that were set "
+                    "after it, each on the thread that set it"
                 )
             self.before.wait_stream(self.stream)  # where that is refused, nothing is changed
         not_entered = (RuntimeError,) if self.state == "half way" else ()
@@ -387,13 +387,7 @@ class Entry:
         self.state = "left"
 
 
-if TYPE_CHECKING:
-    Context = process.EntryOf["GreenContext"]
-else:
-    Context = process.EntryOf
-
-
-class GreenContext(Context):
+class GreenContext(process.EntryOf["GreenContext"]):
     """A part of a device's multiprocessors; made by GreenContext.create, partition or split.
 
     Attributes:

@@ -1080,8 +1080,11 @@ cdef class EntryOf:
 
     cdef list entries  # (thread, entry) of what is inside
 
-    def __cinit__(self, *arguments: object, **named: object) -> None:
+    def __cinit__(self, *arguments, **named):
         self.entries = []
+
+    def __class_getitem__(cls, of):
+        return cls
 
     # stub: def __enter__(self) -> _T: ...
     def __enter__(self) -> object:

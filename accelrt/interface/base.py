@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from accelrt.core.process import EntryOf
 from accelrt.streams.stream import Event, Stream
@@ -312,13 +312,7 @@ class Switch:
             self.guard.device_interface.maybe_exchange_device(self.before)
 
 
-if TYPE_CHECKING:
-    Context = EntryOf["DeviceGuard"]
-else:
-    Context = EntryOf
-
-
-class DeviceGuard(Context):
+class DeviceGuard(EntryOf["DeviceGuard"]):
     """The context in which a device of any interface is the current one.
 
     Arguments:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from accelrt.annotations import DeviceArgument
 
-    Context = EntryOf[Resource]
-else:
-    Context = EntryOf
-
 entered: threading.local = threading.local()  # .stack: [Entry] of use_resource(), the outermost first
 of_devices: dict[int, Resource] = {}  # ordinal -> Resource of all threads
 
@@ -92,7 +88,7 @@ def set_current_resource(resource: Resource | None, device: DeviceArgument | Non
     of_devices[ordinal] = chosen
 
 
-class use_resource(Context):
+class use_resource(EntryOf[Resource]):
     """The context in which a resource is current for its device on the calling thread.
 
         with accelrt.resources.use_resource(resource):

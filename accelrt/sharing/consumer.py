@@ -50,8 +50,8 @@ _owners: dict[str, Owner] = {}
 _names = count(1)  # of what this process has opened
 _numbers = count(1)  # of connections
 _who = ""  # this process, to owners
-# Of one plain segment there is one mapping; held for no wait for another process.  A handler of a signal may open memory
-# while its thread holds one of these.
+# Of one plain segment there is one mapping; held for no wait for another process.  A handler of a
+# signal may open memory while its thread holds one of these.
 _segment_turns = threading.RLock()
 _event_turns = threading.RLock()  # of one event of another process's, this one has one object at a time
 

@@ -1,4 +1,4 @@
-"""KeyboardInterrupt at every place of contexts that are in Python: what was current before is current again."""
+"""KeyboardInterrupt at every place of contexts in Python: what was current before is current again."""
 
 from contextlib import suppress
 

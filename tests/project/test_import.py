@@ -51,7 +51,8 @@ print(accelrt.zeros(4, "u1").numpy().sum(), accelrt.memory_allocated())
 def test_a_second_interpreter_is_refused_in_words_and_harms_nothing(first):
     """Whichever imports first: a second interpreter's import would leave the main one without accelrt."""
     told, used = run_code(IN_A_SECOND_INTERPRETER.format(first=first), ACCELRT_DRIVER="host").splitlines()
-    assert "by the main interpreter of a process alone" in told and "WSGIApplicationGroup" in told
+    assert "by the main interpreter of a process alone" in told
+    assert "WSGIApplicationGroup" in told
     assert used == "0 0"
 
 

@@ -370,7 +370,7 @@ def share_kept(kept, name, value):
 
 
 def test_a_handler_opens_memory_while_its_thread_opens_some(other, monkeypatch):
-    """A signal's handler runs on the thread that it interrupts, which may hold a lock that an opening takes."""
+    """A handler runs on the thread that it interrupts, which may hold a lock that an opening takes."""
     handles = [other.call(share_kept, name, value) for name, value in (("outer", 1), ("inner", 2))]
     from_handle, inner = accelrt.Event.from_ipc_handle, []
 
