@@ -14,7 +14,7 @@ from refused_requests import DEVICE, MIB, PLAIN, blocks, on_a_small_device, refu
 
 import accelrt
 from accelrt.driver import registry
-from accelrt.memory import caching
+from accelrt.memory import caching, live
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
@@ -85,6 +85,18 @@ def test_stacks_of_threads_that_grew():
     assert re.search(r"context keeps \S+ MiB for its threads' stacks, \S+ KiB each", str(error))
     accelrt.set_limit("stack_size", int(re.search(r"set_limit\('stack_size', (\d+)\)", error.advice[0])[1]))
     alloc(200 * MIB)
+
+
+@on_a_small_device
+def test_the_device_is_asked_for_its_stacks_where_it_refused_alone():
+    asked, read = [], live.thread_stacks
+    live.thread_stacks = lambda ordinal: [asked.append(ordinal), read(ordinal)][1]
+    accelrt.set_per_process_memory_fraction(0.5)
+    assert refused(160 * MIB).refused_by == "limit"
+    assert asked == []
+    accelrt.set_per_process_memory_fraction(1.0)
+    assert refused(DEVICE + MIB).refused_by == "device"
+    assert asked == [0]
 
 
 @on_a_small_device
