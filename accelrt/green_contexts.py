@@ -525,7 +525,7 @@ class GreenContext(process.EntryOf["GreenContext"]):
         """
         self.__exit__(None, None, None)
 
-    def entry(self) -> Entry:
+    def _entry(self) -> Entry:
         return Entry(self)
 
     def __reduce__(self) -> NoReturn:

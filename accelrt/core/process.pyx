@@ -1070,7 +1070,7 @@ cdef class Hold:
 cdef class EntryOf:
     """The base of contexts in Python whose ends an interruption may cut.
 
-    A class has entry(), which makes an object for one with statement and changes nothing yet.  That one's enter() answers
+    A class has _entry(), which makes an object for one with statement and changes nothing yet.  That one's enter() answers
     what the statement binds, and its leave() undoes what enter() did, also where it came half way; after that it does
     nothing.  It is called behind an enter() that was cut, and once more where it was cut itself.
 
@@ -1083,12 +1083,13 @@ cdef class EntryOf:
     def __cinit__(self, *arguments, **named):
         self.entries = []
 
+    # stub: def __class_getitem__(cls, of: object) -> type: ...
     def __class_getitem__(cls, of):
         return cls
 
     # stub: def __enter__(self) -> _T: ...
     def __enter__(self) -> object:
-        entry = self.entry()
+        entry = self._entry()
         self.entries.append((PyThread_get_thread_ident(), entry))
         try:
             return entry.enter()

@@ -325,5 +325,5 @@ class DeviceGuard(EntryOf["DeviceGuard"]):
         self.idx = index
         self.prev_idx: int = -1
 
-    def entry(self) -> Switch:
+    def _entry(self) -> Switch:
         return Switch(self)

@@ -104,7 +104,7 @@ class use_resource(EntryOf[Resource]):
     def __init__(self, resource: Resource) -> None:
         self._resource = checked_resource(resource)
 
-    def entry(self) -> Entry:
+    def _entry(self) -> Entry:
         return Entry(self._resource)
 
     def __reduce__(self) -> NoReturn:
