@@ -33,6 +33,7 @@ cdef extern from *:
     static __thread int accelrt_sleeps;
     static __thread int accelrt_slicing;           /* a wait under a lock, which is to end soon */
     static __thread long long accelrt_look_at;     /* when signals are looked for next; 0 where nothing was waited for */
+    static __thread long accelrt_inside;           /* entries into the gate that this thread has not left */
     static int accelrt_abandoned;
     #define is_abandoned() __atomic_load_n(&accelrt_abandoned, __ATOMIC_ACQUIRE)
     #define set_abandoned() __atomic_store_n(&accelrt_abandoned, 1, __ATOMIC_RELEASE)
@@ -41,6 +42,7 @@ cdef extern from *:
     int wants_sleep "accelrt_sleeps"
     int slicing "accelrt_slicing"
     long long look_at "accelrt_look_at"
+    long inside "accelrt_inside"
     bint is_abandoned() noexcept nogil
     void set_abandoned() noexcept nogil
 
@@ -290,15 +292,15 @@ cdef long told_captures = 0      # that others end
 
 cdef void expect_capture() noexcept nogil:
     # Counted at once, so that no thread enters in between.  Most threads inside make one query, which ends sooner
-    # than a sleeping thread wakes.
+    # than a sleeping thread wakes.  The thread itself may be inside, in a function of Python's that takes memory back.
     cdef int _round
     add_count(&captures, 1)
     for _round in range(SPINS):
-        if load_count(&waits) == 0:
+        if load_count(&waits) == inside:
             return
         spin()
     pthread_mutex_lock(&gate)
-    while load_count(&waits) > 0:
+    while load_count(&waits) > inside:
         pthread_cond_wait(&none_inside, &gate)
     pthread_mutex_unlock(&gate)
 
@@ -320,9 +322,11 @@ cdef void count_out_told_capture() noexcept nogil:
 
 
 cdef bint enter_wait() noexcept nogil:
+    global inside
     if load_count(&captures):
         return False
     add_count(&waits, 1)
+    inside += 1
     if load_count(&captures) == 0:
         return True
     leave_wait()
@@ -330,7 +334,12 @@ cdef bint enter_wait() noexcept nogil:
 
 
 cdef void leave_wait() noexcept nogil:
-    if add_count(&waits, -1) == 0 and load_count(&captures):
+    global inside
+    if inside == 0:
+        return  # it entered before a fork, in whose child nobody is inside
+    inside -= 1
+    add_count(&waits, -1)
+    if load_count(&captures):
         pthread_mutex_lock(&gate)
         pthread_cond_broadcast(&none_inside)
         pthread_mutex_unlock(&gate)
@@ -627,6 +636,8 @@ cdef int record_behind(Table* table, int device, uintptr_t event, uintptr_t stre
 
 cdef void begin_anew() noexcept nogil:
     # Now, and in a forked child, where the parent's captures and waits do not exist.
+    global inside
+    inside = 0
     store_count(&waits, 0)
     store_count(&captures, 0)
     store_count(&told_captures, 0)

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 from backend_use import Books, capture, churn, figures, keep_shared, stay_within_a_limit
+from beside import on_a_thread
 from child import in_child
 
 import accelrt
@@ -271,9 +272,24 @@ def captures():
     capture(lambda: books.live, "backend 'books'")
 
 
+def a_capture_while_memory_goes_back():
+    """A capture waits until nobody is taking memory back, but for its own thread."""
+    books = Books()
+
+    def free(*arguments):
+        with accelrt.graph(accelrt.CUDAGraph(), stream=accelrt.Stream(), capture_error_mode="relaxed"):
+            accelrt.current_stream().launch_host_func(int)
+        books.free(*arguments)
+
+    memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
+    on_a_thread(lambda: accelrt.Buffer(MIB).free(), timeout=60)
+    assert books.freed == [MIB]
+
+
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_limit_holds, out_of_memory, other_exceptions]
 SCENARIOS += [wrong_answers, what_free_raises_is_told, one_that_asks_accelrt, nested_uses, threads, captures]
 SCENARIOS += [without_python, held_to_the_end, refusals_that_hold_things, a_refusal_shows_what_was_handled]
+SCENARIOS += [a_capture_while_memory_goes_back]
 
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)

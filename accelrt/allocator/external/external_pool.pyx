@@ -1097,8 +1097,9 @@ cdef class CallbackAllocator(Allocator):
             accelrt's own.
 
     Both are called from any thread, with the GIL, with the device current.  They may use accelrt, but begin no capture,
-    and not wait for another thread that allocates: it may be waiting for them.  free is called when the other streams
-    that were recorded on the memory are done with it; that it follows the work of its own stream is the function's part.
+    and not wait for another thread that allocates or captures: it may be waiting for them.  free is called when the other
+    streams that were recorded on the memory are done with it; that it follows the work of its own stream is the function's
+    part.
 
     A MemPool calls them for its segments, each of some MiB, of which it serves many allocations, and at multiples of 512.
     It holds no lock then, but the thread is still inside use_mem_pool, so that what allocate itself allocates has to come
