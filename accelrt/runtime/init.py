@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = RLock()
+_starting = RLock()  # held for no import, so that whoever waits for one thread's import can begin another
+_importers: "dict[int, RLock]" = {}  # thread -> what it holds while it imports
+_held_by_fork: "dict[int, list[list[RLock]]]" = {}  # thread -> of each fork under way
 _imported: "dict[str, Any]" = {}
 _queued: "list[tuple[Callable[[], object], str]]" = []
 _seeds: "list[tuple[Callable[[], object], str, str]]" = []  # run before those; the third is the kind
@@ -80,7 +83,9 @@ def later(name: str) -> "Any":
     """
     module = _imported.get(name)
     if module is None:
-        with _lock:
+        with _starting:
+            importing = _importers.setdefault(get_ident(), RLock())
+        with importing:
             module = _imported[name] = names.module_named(name)
             process.stop_counting_functions()
     return module
@@ -246,20 +251,43 @@ _is_in_bad_fork = is_in_bad_fork
 
 
 def wait_before_fork() -> None:
-    """A fork in the middle of another thread's initialisation would leave it half open in the child."""
-    _lock.acquire()
+    """Waits for others' initialisation and imports, which a child would have half done.  It holds nothing
+    meanwhile, for an import may want that."""
+    held: list[RLock] = []
+    _held_by_fork.setdefault(get_ident(), []).append(held)
+    busy: RLock | None = _lock
+    while busy is not None:
+        while held:
+            held.pop().release()
+        with busy:
+            pass
+        busy = take_all(held)
+
+
+def take_all(held: "list[RLock]") -> RLock | None:
+    """Takes what keeps others from initialising and importing; answers what another thread has, if any."""
+    for lock in (_lock, _starting):
+        if not lock.acquire(False):
+            return lock
+        held.append(lock)
+    for lock in list(_importers.values()):
+        if not lock.acquire(False):
+            return lock
+        held.append(lock)
+    return None
 
 
 def go_on_in_parent() -> None:
-    try:
-        _lock.release()
-    except RuntimeError:  # another thread has it: an interruption ended the wait
-        return
+    if _held_by_fork.get(get_ident()):  # else an interruption ended the wait before it began
+        for lock in _held_by_fork[get_ident()].pop():
+            lock.release()
 
 
 def forget_in_child() -> None:
-    global _lock, _initializing_thread
-    _lock = RLock()
+    global _lock, _starting, _initializing_thread
+    _lock, _starting = RLock(), RLock()
+    _importers.clear()
+    _held_by_fork.clear()
     _initializing_thread = None
 
 

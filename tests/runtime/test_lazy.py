@@ -1,12 +1,15 @@
 """Initialisation at first use, queued calls, and forks."""
 
+import sys
 import threading
 
 import pytest
-from beside import Crowd, on_threads, until_over
+from beside import Caller, Crowd, on_a_thread, on_threads, until_over
 from child import in_fork, in_own_process, run_code
 
 import accelrt
+from accelrt.core import names
+from accelrt.runtime import init
 
 pytestmark = pytest.mark.own_process
 
@@ -160,3 +163,47 @@ def test_a_fork_while_host_functions_run_hangs_no_child():
 
     with until_over(work, range(4)):
         assert [in_fork(int, seconds=20) for _ in range(200)] == [0] * 200
+
+
+def import_until(go_on):
+    """A thread in the middle of the first import of green_contexts."""
+    begun, plain = threading.Event(), names.module_named
+
+    def wait_in_between(name):
+        if name == "accelrt.green_contexts":
+            begun.set()
+            assert go_on.wait(60)
+        return plain(name)
+
+    names.module_named = wait_in_between
+    caller = Caller(lambda: accelrt.GreenContext).begin()
+    assert begun.wait(60)
+    return caller
+
+
+@in_own_process
+def test_an_import_holds_up_no_other_one():
+    """A signal's handler may come in the midst of one, and wait for a thread that needs another."""
+    go_on = threading.Event()
+    caller = import_until(go_on)
+    on_a_thread(lambda: accelrt.ExternalStream, timeout=60)
+    on_a_thread(lambda: accelrt.Buffer(64).free(), timeout=60)
+    go_on.set()
+    assert caller.result() is accelrt.GreenContext
+
+
+@in_own_process
+def test_a_fork_waits_for_an_import_and_holds_nothing_up_meanwhile():
+    go_on, plain = threading.Event(), init.take_all
+    caller = import_until(go_on)
+
+    def take_all(held):
+        busy = plain(held)
+        if busy is not None:
+            go_on.set()
+        return busy
+
+    init.take_all = take_all
+    assert in_fork(lambda: "GreenContext" not in vars(sys.modules["accelrt.green_contexts"])) == 0
+    assert go_on.is_set()
+    assert caller.result() is accelrt.GreenContext
