@@ -147,7 +147,7 @@ cdef Entry[ENTRY_COUNT] ENTRIES = [
     Entry(POOL_CAP_REACHED, b"POOL_CAP_REACHED", b"the memory pool's own limit is reached",
           b"free what is not needed of the pool, or make one with a higher limit"),
     Entry(SLEEPING, b"SLEEPING", b"the memory belongs to a pool that sleeps: the device has its pages back",
-          b"wake it first (wake() of the MemPool or the Reservation, or accelrt.memory.wake())"),
+          b"wake the pool or the Reservation first (MemPool.wake(), Reservation.wake(), accelrt.memory.wake())"),
 ]
 
 FORK_TEXT = (
