@@ -1,5 +1,6 @@
 """A handler of SIGINT that has the signal pending again, so that it is called wherever somebody looks for signals: the
-interpreter between bytecodes, and compiled code that waits.  At the look with a chosen number it raises KeyboardInterrupt."""
+interpreter between bytecodes, and compiled code that waits.  At the look of a chosen number it raises
+KeyboardInterrupt."""
 from cpython.exc cimport PyErr_SetInterrupt
 
 cdef long looks = 0, chosen = 0
