@@ -41,8 +41,9 @@ from accelrt.memory.caching cimport checked_size
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
-from accelrt.driver.memory cimport PitchedCopy
-from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, raise_status, refuse_copy
+from accelrt.driver.memory cimport PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER
+from accelrt.errors import not_supported
+from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport (
     Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export,
@@ -970,6 +971,9 @@ cdef void free_batch(Batch* batch) noexcept:
 
 cdef void* room_for(size_t count, size_t size) except NULL:
     cdef void* room = calloc(count + 1, size)
+    int order             # when sources are read, a SOURCE_ number
+    size_t first_source   # of the sides, and behind the last one
+    size_t end_of_sources
     if room == NULL:
         raise MemoryError(f"no host memory for a batch of {count} copies")
     return room
@@ -1065,17 +1069,22 @@ cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -
     return 0
 
 
-cdef int read_object(Operand* side, object source, str name, bint writable, list views) except -1:
-    # An Array of any strides too.  Only what is used in a stream's order goes into a batch.
+cdef int read_object(Operand* side, object source, str name, bint writable, bint reads_now, list views) except -1:
+    # An Array of any strides too.  Only what is used in a stream's order goes into a batch, or is read during the call.
     if isinstance(source, Array):
         read_array(side, source, name, writable)
         side.source = <PyObject*>source
         views.append(None)
     else:
         views.append(read_operand(side, source, name, writable))
-    if not side.ordered and not is_asynchronous(side):
+    if side.ordered or is_asynchronous(side):
+        return 0
+    if not reads_now:
         raise ValueError(f"{name} is host memory that is not page-locked, which is not copied in a batch; use page-locked "
-                         "memory (pinned_empty, register_host), or copy() for each")
+                         "memory (pinned_empty, register_host), copy() for each, or for sources "
+                         "src_access_order='during_api_call'")
+    if isinstance(source, Array) and not (<Array>source).dense():
+        raise ValueError(f"{name} is host memory that is not page-locked, whose elements lie apart; pass a contiguous copy")
     return 0
 
 
@@ -1084,7 +1093,7 @@ cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uint
     cdef size_t index
     for index in range(len(objects)):
         side = &batch.sides[batch.side_count]
-        read_object(side, objects[index], f"{name}[{index}]", writable, views)
+        read_object(side, objects[index], f"{name}[{index}]", writable, reads_now, views)
         batch.side_count += 1
         if addresses != NULL:
             addresses[index] = side.address
@@ -1093,6 +1102,7 @@ cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uint
         if batch.device >= 0:
             raise ValueError(f"{name}[{index}] is on device {side.ordinal}, and others on {batch.device}; a batch has one "
                              "device: copy those between two with copy()")
+    cdef bint reads_now = batch.order == SOURCE_DURING_CALL and not writable
         batch.device = side.ordinal
     return 0
 
@@ -1163,8 +1173,10 @@ cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple 
     return 0
 
 
+    batch.first_source = batch.side_count
 cdef int add_span(Batch* batch, const Operand* side, object owner) except -1:
     # All of what owns the memory, of whatever part the object is.
+    batch.end_of_sources = batch.side_count
     cdef uintptr_t low = side.address, size = side.nbytes
     cdef Py_ssize_t below, above
     if isinstance(owner, Array) and (<Array>owner).owner != OTHERS:
@@ -1229,6 +1241,15 @@ cdef int announce_batch(Batch* batch, Stream worker) except -1:
         piece = &batch.pieces.copies[index]
         slices, rows = piece.depth - 1, piece.height - 1
         uses += [(piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"),
+cdef dict ACCESS_ORDERS = {
+    "stream": SOURCE_IN_STREAM_ORDER, "during_api_call": SOURCE_DURING_CALL, "any": SOURCE_AT_ANY_TIME,
+}
+cdef str NO_READ_NOW = (
+    "copy_many: src_access_order='during_api_call' takes a driver of CUDA 12.8 or later and a stream that is not captured "
+    "and not the legacy default stream; pass another stream, or blocking=True without it"
+)
+
+
                  (piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w")]
     return watch.note_work(worker.device_index, worker.handle, "copy_many", uses)
 
@@ -1253,11 +1274,11 @@ cdef int put_batch_in(Batch* batch, Stream worker, uint64_t dst_location, uint64
     if batch.count:
         code = registry.active().copy_batch(
             worker.device_index, worker.handle, batch.dsts, batch.srcs, batch.sizes, batch.count, dst_location, src_location,
-            flags, out_done)
+            flags, batch.order, out_done)
     if code == 0 and batch.pieces.count:
         code = registry.active().copy_batch_3d(
             worker.device_index, worker.handle, batch.pieces.copies, batch.pieces.count, dst_location, src_location, flags,
-            out_done)
+            batch.order, out_done)
     return code
 
 
@@ -1281,7 +1302,8 @@ cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint6
         with nogil:
             code = put_batch_in(batch, worker, dst_location, src_location, flags, &done)
         for index in range(batch.side_count):
-            note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
+            if batch.order != SOURCE_DURING_CALL or not batch.first_source <= index < batch.end_of_sources:
+                note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
     finally:
         end_use(&access)
     if code:
@@ -1297,6 +1319,8 @@ def copy_many(
     dst_location: DeviceArgument | tuple[str, int] | None = None,
     src_location: DeviceArgument | tuple[str, int] | None = None, bint overlap=False,
 ) -> None:
+    if code == NOT_SUPPORTED and batch.order == SOURCE_DURING_CALL:
+        raise not_supported(NO_READ_NOW, "copy_many")
     """Copies many pieces of memory in one call (cuMemcpyBatchAsync, or a loop where the driver or the stream takes none).
 
         cuda.copy_many(pages, staged, 16384)                     # sequences of Buffers, PinnedBuffers and Arrays
@@ -1309,6 +1333,7 @@ def copy_many(
         dsts: a sequence of Buffers, PinnedBuffers, Arrays and objects with __cuda_array_interface__; or addresses, as an
             array of 8-byte ints (NumPy's uint64, say) or a list of ints.  Arrays of one device may have any strides.
         srcs: the same, as many.
+    src_access_order: Literal["stream", "during_api_call", "any"] = "stream",
         sizes: int, bytes of each copy; an array or list of them; or None, all of each source, or of each destination
             where the sources are addresses.
         memory: what owns the memory that addresses are in: it is kept alive until the copies are put in, and by a
@@ -1321,7 +1346,7 @@ def copy_many(
         overlap: bool, a hint that the copies had better not wait for kernels' multiprocessors.
     Raises:
         ValueError: lengths differ or do not fit; memory was freed, is of two devices, or is host memory that is not
-            page-locked; an address is in no memory, or its copy passes the end.
+            page-locked; an address is in no memory, or its copy passes the end; src_access_order is none of these.
         TypeError: an argument is no memory and no address.
         SleepingMemoryError: some of it sleeps.
         CudaError: the driver refused; the text says how many copies had been put in.
@@ -1332,6 +1357,10 @@ def copy_many(
     cdef uint64_t to = location_of(dst_location, "dst_location"), origin = location_of(src_location, "src_location")
     cdef size_t index
     memset(&batch, 0, sizeof(Batch))
+        src_access_order: str, when the sources are read (CUmemcpySrcAccessOrder): "stream", after the stream's earlier work;
+            "during_api_call", beside that and before the call returns, so that they may be changed or freed then, and may
+            be ordinary host memory, a NumPy array say; "any", beside that and until the copies are complete.  Only
+            who knows that no work under way writes them asks for one of the latter two.
     try:
         read_batch(&batch, dsts, srcs, sizes, owners_of(memory), owners, views)
         if batch.device < 0 and batch.count:  # addresses alone
@@ -1346,6 +1375,9 @@ def copy_many(
             follow_producer(&batch.sides[index], worker)
         if watch.detects_races():
             announce_batch(&batch, worker)
+    if src_access_order not in ACCESS_ORDERS:
+        raise ValueError(f"src_access_order is {src_access_order!r}; pass 'stream', 'during_api_call' or 'any'")
+    batch.order = ACCESS_ORDERS[src_access_order]
         copy_batch(&batch, worker, tuple(owners), views, to, origin, OVERLAPS if overlap else 0)
     finally:
         free_batch(&batch)

@@ -147,10 +147,10 @@ cdef struct Table:
     int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
     # batches of copies: of arrays of addresses and bytes, or of PitchedCopy, none of which copies 0 bytes or uses what
     # another one writes, all in device memory or page-locked memory.  A location is a hint where a side of them all is
-    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags.  Where the row refuses, out_done of
-    # them were put in; a capture has a node for each
-    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, size_t* out_done) noexcept nogil  # no-cython-lint
-    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, size_t* out_done) noexcept nogil  # no-cython-lint
+    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags, order a SOURCE_ number.  Where the
+    # row refuses, out_done of them were put in; a capture has a node for each
+    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
     # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
     # is MEMORY_WRITTEN), and of the driver's own pool of a device for another one
     int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings

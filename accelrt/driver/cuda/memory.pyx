@@ -20,8 +20,12 @@ from accelrt.driver.cuda.types cimport (
     CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
-    ACCESSED_BY, LOCATION_DEVICE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE,
-    THE_HOST,
+    ACCESSED_BY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE,
+    PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
+)
+from accelrt.driver.memory cimport (
+    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL,
+    SOURCE_IN_STREAM_ORDER,
 )
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy
 from accelrt.driver.node_params cimport (
@@ -882,19 +886,21 @@ cdef CUmemLocation hint_of(uint64_t location) noexcept nogil:
     return hint
 
 
-cdef CopyAttributes attributes_of(uint64_t dst_location, uint64_t src_location, unsigned int flags) noexcept nogil:
+cdef CopyAttributes attributes_of(
+    uint64_t dst_location, uint64_t src_location, unsigned int flags, int order
+) noexcept nogil:
     cdef CopyAttributes attributes
     memset(&attributes, 0, sizeof(attributes))
-    attributes.srcAccessOrder = IN_STREAM_ORDER
+    attributes.srcAccessOrder = order
     attributes.srcLocHint = hint_of(src_location)
     attributes.dstLocHint = hint_of(dst_location)
     attributes.flags = flags
     return attributes
 
 
-cdef int takes_batches(uintptr_t stream, bint* out_takes) noexcept nogil:
+cdef int takes_batches(uintptr_t stream, int order, bint* out_takes) noexcept nogil:
     # The legacy default stream takes none ("Must not be legacy NULL stream", cuMemcpyBatchAsync), nor do captures of all
-    # drivers.
+    # drivers.  What goes one by one instead is read in the stream's order.
     cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
     cdef int code = SUCCESS
     if stream > LEGACY_STREAM:
@@ -916,23 +922,23 @@ cdef int copy_together(
 
 cdef int copy_batch_entered(
     uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location,
-    unsigned int flags, size_t* out_done
+    unsigned int flags, int order, size_t* out_done
 ) noexcept nogil:
     # Copies that go one by one have their hints too, where the driver takes them.
-    cdef CopyAttributes attributes = attributes_of(dst_location, src_location, flags)
+    cdef CopyAttributes attributes = attributes_of(dst_location, src_location, flags, order)
     cdef CUdeviceptr* to = <CUdeviceptr*>dsts
     cdef CUdeviceptr* origin = <CUdeviceptr*>srcs
     cdef size_t* bytes_ = <size_t*>sizes
     cdef bint hinted = (dst_location != 0 or src_location != 0 or flags != 0) and library_version >= FROM_13_2
     cdef bint batches = False
     cdef size_t first, part
-    cdef int code = takes_batches(stream, &batches)
+    cdef int code = takes_batches(stream, order, &batches)
     while code == SUCCESS and batches and out_done[0] < count:
         first, part = out_done[0], min(count - out_done[0], <size_t>TOGETHER)
         code = copy_together(stream, &to[first], &origin[first], &bytes_[first], part, &attributes)
         if code == SUCCESS:
             out_done[0] += part
-        elif code == NOT_SUPPORTED:
+        elif code == NOT_SUPPORTED and order != SOURCE_DURING_CALL:
             code, batches = SUCCESS, False
     hinted = hinted and cuMemcpyWithAttributesAsync != NULL
     while code == SUCCESS and out_done[0] < count:
@@ -942,7 +948,9 @@ cdef int copy_batch_entered(
         else:
             code = cuMemcpyAsync(to[out_done[0]], origin[out_done[0]], bytes_[out_done[0]], <CUstream>stream)
         out_done[0] += code == SUCCESS
-    return code
+    if code == SUCCESS and order == SOURCE_DURING_CALL and not out_takes[0]:
+        return NOT_SUPPORTED
+    return code if SOURCE_IN_STREAM_ORDER <= order <= SOURCE_AT_ANY_TIME else INVALID_VALUE
 
 
 cdef int copy_together_3d(uintptr_t stream, Copy3D* operations, size_t count) noexcept nogil:
@@ -956,14 +964,14 @@ cdef int copy_together_3d(uintptr_t stream, Copy3D* operations, size_t count) no
 
 cdef int copy_batch_3d_entered(
     uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags,
-    size_t* out_done
+    int order, size_t* out_done
 ) noexcept nogil:
     cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef const PitchedCopy* one
     cdef Copy3D* operations = NULL
     cdef bint batches = False
     cdef size_t index
-    cdef int code = takes_batches(stream, &batches)
+    cdef int code = takes_batches(stream, order, &batches)
     if code == SUCCESS and batches and count:
         operations = <Copy3D*>calloc(count, sizeof(Copy3D))
         if operations == NULL:
@@ -977,11 +985,11 @@ cdef int copy_batch_3d_entered(
             operations[index].extent.width = one.width
             operations[index].extent.height = one.height
             operations[index].extent.depth = one.depth
-            operations[index].srcAccessOrder = IN_STREAM_ORDER
+            operations[index].srcAccessOrder = order
             operations[index].flags = flags
         code = copy_together_3d(stream, operations, count)
         free(operations)
-        if code != NOT_SUPPORTED:
+        if code != NOT_SUPPORTED or order == SOURCE_DURING_CALL:
             out_done[0] = count if code == SUCCESS else 0
             return code
         code = SUCCESS
