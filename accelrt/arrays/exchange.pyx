@@ -46,7 +46,7 @@ from accelrt.errors import not_supported
 from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport (
-    Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export,
+    Access, any_sleeps, begin_use, end_use, link_export, PoolBlock, refuse_sleeping, unlink_export,
 )
 cimport accelrt.runtime.access as watch
 
@@ -153,8 +153,12 @@ cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except
     elif array.device_index >= 0:
         out_type[0], out_id[0] = DL_CUDA_MANAGED if is_managed(array.ptr) else DL_CUDA, array.device_index
     else:
-        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER else DL_CPU
+        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER or is_of_pool(array) else DL_CPU
     return 0
+
+
+cdef bint is_of_pool(Array array):
+    return isinstance(array.base, memoryview) and isinstance(array.base.obj, PoolBlock)
 
 
 cdef object device_pair(Array array):
@@ -493,7 +497,7 @@ cdef int device_of_tensor(DLTensor* tensor) except -1:
     if on_host_driver():
         raise BufferError("a DLPack tensor is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
     if tensor.device.device_type == DL_CUDA_MANAGED and tensor.data != NULL:
-        device = device_of_pointer(<uintptr_t>tensor.data)
+        device = device_of_pointer(<uintptr_t>tensor.data, None, "source")
     if not 0 <= device < count_devices():
         raise BufferError(f"a DLPack tensor is on GPU {device}; accelrt sees {count_devices()}")
     return device
@@ -829,7 +833,7 @@ cdef Array wrap_interface(object source):
     kind = dtype_of(interface.dtype)
     cdef uintptr_t address = interface.address
     cdef Py_ssize_t ndim = read_shape(interface.lengths, extents)
-    cdef int device = device_of_pointer(address) if address else ordinal_of(None)
+    cdef int device = device_of_pointer(address, source, "source") if address else ordinal_of(None)
     count_elements(ndim, extents, kind.itemsize)
     set_contiguous(ndim, extents, kind.itemsize)
     if interface.strides is not None:
@@ -845,6 +849,13 @@ cdef Array wrap_interface(object source):
     return finish_array(array)
 
 
+cdef Array wrap_pinned(PoolBlock source):
+    # A memoryview keeps it from being freed.
+    cdef Array array = new_array(memoryview(source), source.address, -1, None, dtype_of("uint8"), 1, False)
+    array.extents[0], array.extents[1] = source.nbytes, 1
+    return finish_array(array)
+
+
 cdef Array wrap_any(object source, object dtype, object stream):
     cdef Array array
     if isinstance(source, Array):
@@ -854,6 +865,8 @@ cdef Array wrap_any(object source, object dtype, object stream):
         array = Array(source)
     elif isinstance(source, numpy_module().ndarray):
         array = wrap_numpy(source)
+    elif isinstance(source, PoolBlock):
+        array = wrap_pinned(source) if (<PoolBlock>source).pinned else wrap_interface(source)
     elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
         array = import_any(source)
     elif hasattr(source, "__cuda_array_interface__"):
@@ -958,6 +971,9 @@ cdef struct Batch:
     Pieces pieces
     Spans spans           # of the memory named
     int device            # of the memory; -1: not known
+    int order             # when sources are read, a SOURCE_ number
+    size_t first_source   # of the sides, and behind the last one
+    size_t end_of_sources
 
 
 cdef void free_batch(Batch* batch) noexcept:
@@ -971,9 +987,6 @@ cdef void free_batch(Batch* batch) noexcept:
 
 cdef void* room_for(size_t count, size_t size) except NULL:
     cdef void* room = calloc(count + 1, size)
-    int order             # when sources are read, a SOURCE_ number
-    size_t first_source   # of the sides, and behind the last one
-    size_t end_of_sources
     if room == NULL:
         raise MemoryError(f"no host memory for a batch of {count} copies")
     return room
@@ -995,7 +1008,7 @@ cdef size_t* numbers_of(object numbers_given, str name, size_t* out_count) excep
     cdef Py_buffer view
     cdef size_t* numbers
     cdef bint alike
-    if PyObject_CheckBuffer(numbers_given) and not isinstance(numbers_given, (Buffer, PinnedBuffer, Array)):
+    if PyObject_CheckBuffer(numbers_given) and not isinstance(numbers_given, (Buffer, PinnedBuffer, PoolBlock, Array)):
         try:
             PyObject_GetBuffer(numbers_given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
         except (BufferError, ValueError) as error:
@@ -1089,6 +1102,7 @@ cdef int read_object(Operand* side, object source, str name, bint writable, bint
 
 
 cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uintptr_t* addresses, list views) except -1:
+    cdef bint reads_now = batch.order == SOURCE_DURING_CALL and not writable
     cdef Operand* side
     cdef size_t index
     for index in range(len(objects)):
@@ -1102,7 +1116,6 @@ cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uint
         if batch.device >= 0:
             raise ValueError(f"{name}[{index}] is on device {side.ordinal}, and others on {batch.device}; a batch has one "
                              "device: copy those between two with copy()")
-    cdef bint reads_now = batch.order == SOURCE_DURING_CALL and not writable
         batch.device = side.ordinal
     return 0
 
@@ -1160,8 +1173,10 @@ cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple 
     owners.extend((to or ()) + (origin or ()) + memory)
     if to is not None:
         read_objects(batch, to, "dsts", True, batch.dsts, views)
+    batch.first_source = batch.side_count
     if origin is not None:
         read_objects(batch, origin, "srcs", False, batch.srcs, views)
+    batch.end_of_sources = batch.side_count
     for index in range(batch.count if batch.side_count else 0):
         check_pair(batch, index, to, origin, sizes, NULL if to is None else &batch.sides[index],
                    NULL if origin is None else &batch.sides[index + (0 if to is None else batch.count)])
@@ -1173,10 +1188,8 @@ cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple 
     return 0
 
 
-    batch.first_source = batch.side_count
 cdef int add_span(Batch* batch, const Operand* side, object owner) except -1:
     # All of what owns the memory, of whatever part the object is.
-    batch.end_of_sources = batch.side_count
     cdef uintptr_t low = side.address, size = side.nbytes
     cdef Py_ssize_t below, above
     if isinstance(owner, Array) and (<Array>owner).owner != OTHERS:
@@ -1228,6 +1241,15 @@ cdef int refuse_asleep(Batch* batch) except -1:
     return 0
 
 
+cdef dict ACCESS_ORDERS = {
+    "stream": SOURCE_IN_STREAM_ORDER, "during_api_call": SOURCE_DURING_CALL, "any": SOURCE_AT_ANY_TIME,
+}
+cdef str NO_READ_NOW = (
+    "copy_many: src_access_order='during_api_call' takes a driver of CUDA 12.8 or later and a stream that is not captured "
+    "and not the legacy default stream; pass another stream, or blocking=True without it"
+)
+
+
 # --- putting a batch in ------------------------------------------------------------------------------------------
 
 cdef int announce_batch(Batch* batch, Stream worker) except -1:
@@ -1241,15 +1263,6 @@ cdef int announce_batch(Batch* batch, Stream worker) except -1:
         piece = &batch.pieces.copies[index]
         slices, rows = piece.depth - 1, piece.height - 1
         uses += [(piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"),
-cdef dict ACCESS_ORDERS = {
-    "stream": SOURCE_IN_STREAM_ORDER, "during_api_call": SOURCE_DURING_CALL, "any": SOURCE_AT_ANY_TIME,
-}
-cdef str NO_READ_NOW = (
-    "copy_many: src_access_order='during_api_call' takes a driver of CUDA 12.8 or later and a stream that is not captured "
-    "and not the legacy default stream; pass another stream, or blocking=True without it"
-)
-
-
                  (piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w")]
     return watch.note_work(worker.device_index, worker.handle, "copy_many", uses)
 
@@ -1306,6 +1319,8 @@ cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint6
                 note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
     finally:
         end_use(&access)
+    if code == NOT_SUPPORTED and batch.order == SOURCE_DURING_CALL:
+        raise not_supported(NO_READ_NOW, "copy_many")
     if code:
         raise_status(code, "copy_many", ("device", worker.device_index, "stream", worker.handle, "copies",
                                          batch.count + batch.pieces.count, "put in", done))
@@ -1318,9 +1333,8 @@ def copy_many(
     stream: Stream | int | None = None, bint blocking=False,
     dst_location: DeviceArgument | tuple[str, int] | None = None,
     src_location: DeviceArgument | tuple[str, int] | None = None, bint overlap=False,
+    src_access_order: Literal["stream", "during_api_call", "any"] = "stream",
 ) -> None:
-    if code == NOT_SUPPORTED and batch.order == SOURCE_DURING_CALL:
-        raise not_supported(NO_READ_NOW, "copy_many")
     """Copies many pieces of memory in one call (cuMemcpyBatchAsync, or a loop where the driver or the stream takes none).
 
         cuda.copy_many(pages, staged, 16384)                     # sequences of Buffers, PinnedBuffers and Arrays
@@ -1333,7 +1347,6 @@ def copy_many(
         dsts: a sequence of Buffers, PinnedBuffers, Arrays and objects with __cuda_array_interface__; or addresses, as an
             array of 8-byte ints (NumPy's uint64, say) or a list of ints.  Arrays of one device may have any strides.
         srcs: the same, as many.
-    src_access_order: Literal["stream", "during_api_call", "any"] = "stream",
         sizes: int, bytes of each copy; an array or list of them; or None, all of each source, or of each destination
             where the sources are addresses.
         memory: what owns the memory that addresses are in: it is kept alive until the copies are put in, and by a
@@ -1344,11 +1357,16 @@ def copy_many(
         dst_location, src_location: where managed memory of the side is better looked for: a device, "cpu" or
             ("numa", node); a hint, which drivers may ignore.
         overlap: bool, a hint that the copies had better not wait for kernels' multiprocessors.
+        src_access_order: str, when the sources are read (CUmemcpySrcAccessOrder): "stream", after the stream's earlier work;
+            "during_api_call", beside that and before the call returns, so that they may be changed or freed then, and may
+            be ordinary host memory, a NumPy array say; "any", beside that and until the copies are complete.  Only
+            who knows that no work under way writes them asks for one of the latter two.
     Raises:
         ValueError: lengths differ or do not fit; memory was freed, is of two devices, or is host memory that is not
             page-locked; an address is in no memory, or its copy passes the end; src_access_order is none of these.
         TypeError: an argument is no memory and no address.
         SleepingMemoryError: some of it sleeps.
+        NotSupportedError: "during_api_call" in a capture, on the legacy default stream, or before CUDA 12.8.
         CudaError: the driver refused; the text says how many copies had been put in.
     """
     cdef Batch batch
@@ -1357,10 +1375,9 @@ def copy_many(
     cdef uint64_t to = location_of(dst_location, "dst_location"), origin = location_of(src_location, "src_location")
     cdef size_t index
     memset(&batch, 0, sizeof(Batch))
-        src_access_order: str, when the sources are read (CUmemcpySrcAccessOrder): "stream", after the stream's earlier work;
-            "during_api_call", beside that and before the call returns, so that they may be changed or freed then, and may
-            be ordinary host memory, a NumPy array say; "any", beside that and until the copies are complete.  Only
-            who knows that no work under way writes them asks for one of the latter two.
+    if src_access_order not in ACCESS_ORDERS:
+        raise ValueError(f"src_access_order is {src_access_order!r}; pass 'stream', 'during_api_call' or 'any'")
+    batch.order = ACCESS_ORDERS[src_access_order]
     try:
         read_batch(&batch, dsts, srcs, sizes, owners_of(memory), owners, views)
         if batch.device < 0 and batch.count:  # addresses alone
@@ -1375,9 +1392,6 @@ def copy_many(
             follow_producer(&batch.sides[index], worker)
         if watch.detects_races():
             announce_batch(&batch, worker)
-    if src_access_order not in ACCESS_ORDERS:
-        raise ValueError(f"src_access_order is {src_access_order!r}; pass 'stream', 'during_api_call' or 'any'")
-    batch.order = ACCESS_ORDERS[src_access_order]
         copy_batch(&batch, worker, tuple(owners), views, to, origin, OVERLAPS if overlap else 0)
     finally:
         free_batch(&batch)
@@ -1472,4 +1486,4 @@ def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 
 
 provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])
-provide_views(buffer_over, Array)
+provide_views(buffer_over, Array, asarray)
