@@ -1255,16 +1255,21 @@ cdef str NO_READ_NOW = (
 cdef int announce_batch(Batch* batch, Stream worker) except -1:
     cdef const PitchedCopy* piece
     cdef size_t index
-    cdef list uses = []
+    cdef list reads = [], writes = []
     for index in range(batch.count):
         if batch.sizes[index]:
-            uses += [(batch.srcs[index], batch.sizes[index], "r"), (batch.dsts[index], batch.sizes[index], "w")]
+            reads.append((batch.srcs[index], batch.sizes[index], "r"))
+            writes.append((batch.dsts[index], batch.sizes[index], "w"))
     for index in range(batch.pieces.count):
         piece = &batch.pieces.copies[index]
         slices, rows = piece.depth - 1, piece.height - 1
-        uses += [(piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"),
-                 (piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w")]
-    return watch.note_work(worker.device_index, worker.handle, "copy_many", uses)
+        reads.append((piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"))
+        writes.append((piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w"))
+    if batch.order != SOURCE_IN_STREAM_ORDER:  # beside all that the host has not waited for
+        watch.note_host_work("copy_many", reads)
+    if batch.order != SOURCE_DURING_CALL:
+        writes = reads + writes
+    return watch.note_work(worker.device_index, worker.handle, "copy_many", writes)
 
 
 cdef void drop_empty(Batch* batch) noexcept nogil:

@@ -258,7 +258,8 @@ class DriverPool:
         staging = accelrt.memory.DriverPool(pinned=True, numa_node=0, max_size=1 << 30)
         numpy.frombuffer(staging.allocate(4096), "float32")
 
-    Other libraries of the process use the same pool, but for one that is made here.
+    Other libraries of the process use the same pool, but for one that is made here.  The memory is in none of
+    accelrt's statistics and histories: attributes() has the driver's figures.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.

@@ -260,6 +260,29 @@ def test_sources_that_may_be_read_at_any_time_are_copied_and_kept_until_then():
     assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()
 
 
+@in_own_process(ACCELRT_SANITIZE="raise")
+def test_the_race_detector_hears_when_sources_are_read():
+    first, second = accelrt.Stream(), accelrt.Stream()
+    source, target = accelrt.PinnedBuffer(4096), accelrt.Buffer(4096)
+    for stream in (first, second):
+        stream.wait_stream(accelrt.current_stream())
+    for order in ("during_api_call", "any"):
+        accelrt.copy_many([target], [source], stream=first, src_access_order=order)
+        if order == "any":
+            with pytest.raises(accelrt.RaceError):
+                accelrt.fill(source, 1, stream=second)
+            first.synchronize()
+        accelrt.fill(source, 1, stream=first)  # which the copy's stream orders, and its read does not
+        with pytest.raises(accelrt.RaceError, match="copy_many"):
+            accelrt.copy_many([target], [source], stream=first, src_access_order=order)
+        first.synchronize()
+        accelrt.copy_many([target], [source], stream=first, src_access_order=order)
+        first.synchronize()
+    accelrt.copy_many([target], [source], stream=first, src_access_order="during_api_call")
+    accelrt.fill(source, 1, stream=second)  # it was read
+    accelrt.synchronize()
+
+
 def test_an_order_of_sources_that_cannot_be_is_refused_with_why():
     buffer, pinned = filled()
     with pytest.raises(
