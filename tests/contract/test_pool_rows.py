@@ -12,7 +12,7 @@ import pytest
 from test_process_rows import OPENED, child
 
 MIB = 1 << 20
-THRESHOLD, RESERVED, USED, MOST_USED = 4, 5, 7, 8  # CUmemPool_attribute
+INTERNAL_DEPENDENCIES, THRESHOLD, RESERVED, USED, MOST_USED = 3, 4, 5, 7, 8  # CUmemPool_attribute
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, NOT_SUPPORTED, UNSUPPORTED = 1, 2, 101, 801, 900
 CLOSED, READ, WRITTEN = 0, 1, 3
 HOST, NODE, CURRENT_NODE = 2, 3, 4  # CUmemLocationType
@@ -367,6 +367,7 @@ def test_streams_of_every_device_order_a_page_locked_pool(rows, pinned_pool):
     if rows.ok("device_count") < 2:
         pytest.skip("takes two devices")
     rows.ok("pool_set", pinned_pool, THRESHOLD, 1 << 40)
+    rows.ok("pool_set", pinned_pool, INTERNAL_DEPENDENCIES, 0)  # else one stream may wait for the other
     rows.ok("pool_access_set", pinned_pool, 1, WRITTEN)
     gate = rows.gate(0)
     first = rows.ok("pool_alloc", 0, 0, pinned_pool, MIB)
