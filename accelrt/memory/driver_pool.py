@@ -259,7 +259,8 @@ class DriverPool:
         numpy.frombuffer(staging.allocate(4096), "float32")
 
     Other libraries of the process use the same pool, but for one that is made here.  The memory is in none of
-    accelrt's statistics and histories: attributes() has the driver's figures.
+    accelrt's statistics: attributes() has the driver's.  Page-locked memory of allocate() is in the history,
+    where record_history(record_pinned_host_memory=True) records it.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.

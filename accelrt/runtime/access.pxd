@@ -173,6 +173,7 @@ cdef class PoolBlock:
     cdef readonly object stream  # Stream, in whose order it goes back
     cdef readonly size_t nbytes
     cdef readonly bint pinned    # page-locked, which the host reads and writes too
+    cdef bint noted              # its allocation is in the history of page-locked memory
     cdef readonly object _pool   # what destroys the memory's pool, or None
     cdef uintptr_t handle        # the stream's
     cdef uintptr_t address       # 0: it has none, or gave it back

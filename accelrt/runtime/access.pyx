@@ -6,7 +6,8 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.pinned.cache cimport is_cached_pinned
+from accelrt.allocator.event_ring cimport drop_stack, record_host, take_host_stack
+from accelrt.allocator.pinned.cache cimport ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
 from accelrt.core.integers cimport is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
@@ -471,6 +472,17 @@ def destroy_pool(tuple answer):
             registry.active().pool_destroy(handle)
 
 
+cdef void note_pooled(bint is_taken, uintptr_t address, size_t size) noexcept nogil:
+    # In the history of page-locked memory, where that is recorded.
+    if is_taken:
+        take_host_stack()
+        record_host(ALLOCATED, address, size)
+        drop_stack()
+    else:
+        record_host(FREE_REQUESTED, address, size)
+        record_host(FREE_COMPLETED, address, size)
+
+
 @cython.no_gc_clear  # it goes back in the stream's order
 cdef class PoolBlock:
     """Memory of a driver's pool, given back by free(), or when it dies.
@@ -499,6 +511,8 @@ cdef class PoolBlock:
             return
         with nogil:
             code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
+        if code == 0 and self.noted:
+            note_pooled(False, self.address, self.nbytes)
         if code == 0 or code != CAPTURE_UNSUPPORTED and self.tries >= MOST_TRIES:
             return
         later = self.move_out()
@@ -511,6 +525,7 @@ cdef class PoolBlock:
     cdef PoolBlock move_out(self):
         cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
         later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
+        later.nbytes, later.noted = self.nbytes, self.noted
         later.address, later._pool, self.address = self.address, self._pool, 0
         return later
 
@@ -522,6 +537,8 @@ cdef class PoolBlock:
         if code == CAPTURE_UNSUPPORTED:
             put_off.append(self)
             return 0
+        if code == 0 and self.noted:
+            note_pooled(False, self.address, self.nbytes)
         if code == 0:
             self.address = 0
         return code
@@ -533,7 +550,9 @@ cdef class PoolBlock:
             raise RuntimeError("it has memory; make another one")
         code, address = row(*arguments)
         if code == 0:
-            self.address = address
+            self.address, self.noted = address, self.pinned
+        if self.noted:
+            note_pooled(True, self.address, self.nbytes)
         return code
 
     def _find_range(self) -> tuple[int, int, int]:
