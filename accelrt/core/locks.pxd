@@ -27,9 +27,15 @@ cdef extern from *:
         }
     }
     static inline void spin_lock(int *lock) { if (!spin_try(lock)) spin_lock_slow(lock); }
+    static inline int spin_briefly(int *lock) {
+        for (int round = 0; round < 200; round++)
+            if (!__atomic_load_n(lock, __ATOMIC_RELAXED) && spin_try(lock)) return 1;
+        return 0;
+    }
     """
     bint spin_try(int* lock) noexcept nogil
     void spin_lock(int* lock) noexcept nogil
+    bint spin_briefly(int* lock) noexcept nogil  # some hundreds of nanoseconds at most; whether it has the lock
     void spin_unlock(int* lock) noexcept nogil
 
 
