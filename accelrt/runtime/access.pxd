@@ -30,8 +30,7 @@ cdef int before_wait_slow(str call) except -1
 
 
 cdef inline bint detects_races() noexcept nogil:
-    # For callers that have to find out first what they tell.
-    return unlikely_true(sanitizing)
+    return unlikely_true(sanitizing)  # for callers that have to find out first what they tell
 
 
 # What is rare is told by functions that ask themselves.
@@ -168,9 +167,13 @@ cdef void give_deferred() noexcept
 cdef class PoolBlock:
     cdef readonly int device_index
     cdef readonly object stream  # Stream, in whose order it goes back
-    cdef object pool             # what destroys the memory's pool, or None
+    cdef readonly size_t nbytes
+    cdef readonly bint pinned    # page-locked, which the host reads and writes too
+    cdef bint noted              # its allocation is in the history of page-locked memory
+    cdef readonly object _pool   # what destroys the memory's pool, or None
     cdef uintptr_t handle        # the stream's
     cdef uintptr_t address       # 0: it has none, or gave it back
+    cdef Py_ssize_t exports      # buffers on it
     cdef int tries               # how often the driver refused to take it back, as its owner died
     cdef object __weakref__
     cdef PoolBlock move_out(self)  # another one with its memory
@@ -279,10 +282,8 @@ cdef inline Deferral deferral_closed(Deferral deferral, PyObject* owner):
     # A use enters the list, passes a barrier and looks; the caller had its object look freed, passes a barrier and reads the
     # list.  Where the caller's barrier is the earlier one, the use sees its object freed; else the list has the use, or that
     # has ended, and who reads the list empty sees what it did.  So no lock is taken where nothing is used.
-    if not WITHOUT_GIL:
-        return deferral
     fence_turns()
-    return look_closed(deferral, owner) if load_use(&door.newest) != NULL else None
+    return deferral if not WITHOUT_GIL else look_closed(deferral, owner) if load_use(&door.newest) != NULL else None
 
 
 # --- nogil code: between the two stand the look, is_awake, and the driver's call ---
