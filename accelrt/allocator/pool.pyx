@@ -38,7 +38,7 @@ from accelrt.allocator.types cimport CACHED, HEAP_SLOTS, LIVE, MAX_PROBES, PLAIN
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
-    spin_lock, spin_try, spin_unlock, store_count,
+    spin_briefly, spin_lock, spin_try, spin_unlock, store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport (
@@ -697,7 +697,7 @@ cdef inline int serve(
     Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait, bint noted,
 ) noexcept nogil:
     # Allocates by the fast path; NOT_READY: take the slow path.  Takes the heap's lock; if not wait, a lock that is held
-    # also gives NOT_READY.  noted is known where this is compiled: the event is noted under the same lock.
+    # longer than by a hit also gives NOT_READY.  noted is known where this is compiled: the event is noted under that lock.
     cdef size_t size
     cdef Heap* heap
     cdef int code
@@ -713,7 +713,7 @@ cdef inline int serve(
         return NOT_READY if noted else leave_hit(pool, requested, stream, out_address, wait)
     if wait:
         spin_lock(&heap.lock)
-    elif not spin_try(&heap.lock):
+    elif not spin_try(&heap.lock) and not spin_briefly(&heap.lock):
         return NOT_READY
     code = 0 if allocate_cached(heap, size, requested, out_address) else take(
         pool, heap, size, requested, out_address)
@@ -733,7 +733,7 @@ cdef inline int take_back(Pool* pool, uintptr_t address, bint wait, bint noted) 
         return NOT_READY if noted else leave_give_back(pool, address, wait)
     if wait:
         spin_lock(&heap.lock)
-    elif not spin_try(&heap.lock):
+    elif not spin_try(&heap.lock) and not spin_briefly(&heap.lock):
         return NOT_READY
     if noted and heap.fast:
         block = found_by_hit(heap, address)

@@ -253,7 +253,6 @@ cdef struct Pool:
     Heap* spare_heaps                # heaps of private pools that are gone, chained by sibling
     Heap* awake                      # the heaps that the exclusive section locks; the fast path uses only these
     int awake_count
-    Heap* lender                     # the heap that gathered headroom last (inline/fast_path.pxd); without a lock; or NULL
     Heap* busy                       # sleeping heaps whose free blocks are not all quiescent
     Heap* unsearched                 # sleeping heaps whose free pages are not marked yet
     Heap* ranked                     # sleeping heaps whose free pages are marked: a tree, by the largest block with one

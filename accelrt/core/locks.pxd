@@ -27,9 +27,15 @@ cdef extern from *:
         }
     }
     static inline void spin_lock(int *lock) { if (!spin_try(lock)) spin_lock_slow(lock); }
+    static inline int spin_briefly(int *lock) {
+        for (int round = 0; round < 200; round++)
+            if (!__atomic_load_n(lock, __ATOMIC_RELAXED) && spin_try(lock)) return 1;
+        return 0;
+    }
     """
     bint spin_try(int* lock) noexcept nogil
     void spin_lock(int* lock) noexcept nogil
+    bint spin_briefly(int* lock) noexcept nogil  # some hundreds of nanoseconds at most; whether it has the lock
     void spin_unlock(int* lock) noexcept nogil
 
 
@@ -43,16 +49,20 @@ cdef extern from *:
     #define accelrt_begin_turn(lock) spin_lock(lock)
     #define accelrt_end_turn(lock) spin_unlock(lock)
     #define accelrt_add_in_turn(count, amount) __atomic_add_fetch(count, amount, __ATOMIC_RELAXED)
+    #define accelrt_fence_turns() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #else
     #define accelrt_without_gil 0
     #define accelrt_begin_turn(lock) ((void)(lock))
     #define accelrt_end_turn(lock) ((void)(lock))
     #define accelrt_add_in_turn(count, amount) (*(count) += (amount))
+    #define accelrt_fence_turns() ((void)0)
     #endif
     """
     const bint WITHOUT_GIL "accelrt_without_gil"  # a constant: the interpreter may run threads of Python side by side
     void begin_turn "accelrt_begin_turn" (int* lock) noexcept nogil
     void end_turn "accelrt_end_turn" (int* lock) noexcept nogil
+    # Of two threads that each write, pass this and then read the other's, at least one sees what the other wrote.
+    void fence_turns "accelrt_fence_turns" () noexcept nogil
     long add_in_turn "accelrt_add_in_turn" (long* count, long amount) noexcept nogil  # the sum; no lock needed
     uint64_t number_in_turn "accelrt_add_in_turn" (uint64_t* count, uint64_t amount) noexcept nogil
 

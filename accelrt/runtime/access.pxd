@@ -3,12 +3,12 @@
 # A function that waits for the device calls before_wait first.  The note_ functions tell the race detector what happens,
 # with the GIL; on hot paths one branch is all that they cost while it is off.
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
-from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn
+from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns
 from accelrt.core.slots cimport leave_slot, Slot
 
 cdef extern from * nogil:
@@ -18,23 +18,19 @@ cdef extern from * nogil:
     """
     bint likely_true(bint condition) noexcept
     bint unlikely_true(bint condition) noexcept
-
 cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
 cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
 
 
 cdef inline int before_wait(str call) except -1:
     # Where it raises, nothing was waited for and nothing was put into a stream.
-    if sync_mode:
-        return before_wait_slow(call)
-    return 0
+    return before_wait_slow(call) if sync_mode else 0
 
 cdef int before_wait_slow(str call) except -1
 
 
 cdef inline bint detects_races() noexcept nogil:
-    # For callers that have to find out first what they tell.
-    return unlikely_true(sanitizing)
+    return unlikely_true(sanitizing)  # for callers that have to find out first what they tell
 
 
 # What is rare is told by functions that ask themselves.
@@ -55,9 +51,7 @@ cdef int note_emptied() except -1
 cdef int note_forgotten(uintptr_t address, size_t size) except -1
 
 # What hot paths tell stays out of them.
-cdef int note_access_slow(
-    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
-) except -1
+cdef int note_access_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1
 cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
 cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
 cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1
@@ -74,9 +68,7 @@ cdef int note_host_work(str call, list uses) except -1
 cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1
 
 
-cdef inline int note_access(
-    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
-) except -1:
+cdef inline int note_access(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1:
     return note_access_slow(ordinal, stream, address, size, mode, call) if detects_races() else 0
 
 
@@ -145,11 +137,15 @@ cdef struct Access:
 cdef struct Door:       # under the GIL, or the lock
     int lock              # guards the Deferrals that wait too
     Access* oldest        # uses under way
-    Access* newest
+    Access* newest        # read without the lock too
     uint64_t serial       # of the newest use ever
     bint deferred         # whether Deferrals wait
 
 cdef Door door
+
+cdef extern from * nogil:
+    Access* load_use "accelrt_load_pointer" (Access** place) noexcept
+    void store_use "accelrt_store_pointer" (Access** place, Access* access) noexcept
 
 # What is given back once uses under way have ended.
 cdef class Deferral:
@@ -161,8 +157,8 @@ cdef class Deferral:
     cdef Deferral after         # in the list of those that wait
 
 # None where no use under way names the owner: then its memory may be given back at once.  Else the caller has its object
-# look freed, so that nobody else begins to use it, and calls defer_release; in between nothing may raise.  Without a GIL a
-# use may begin before the object looks freed, so that deferral_closed is asked then; it answers what deferral_for does.
+# look freed, and calls defer_release; in between nothing may raise.  Without a GIL a use may begin before the object looks
+# freed, so that deferral_closed is asked then; it answers what deferral_for does.
 cdef Deferral deferral_slow(PyObject* owner)
 cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
@@ -217,6 +213,7 @@ cdef inline void link_use(Access* access) noexcept:
     access.serial = door.serial
     append_use(access)
     end_turn(&door.lock)
+    fence_turns()  # before the looks; see deferral_closed
 
 
 cdef inline void append_use(Access* access) noexcept nogil:
@@ -226,7 +223,7 @@ cdef inline void append_use(Access* access) noexcept nogil:
         door.newest.next = access
     else:
         door.oldest = access
-    door.newest = access
+    store_use(&door.newest, access)
 
 
 cdef inline void end_use(Access* access) noexcept:
@@ -235,7 +232,7 @@ cdef inline void end_use(Access* access) noexcept:
     if access.next != NULL:
         access.next.before = access.before
     else:
-        door.newest = access.before
+        store_use(&door.newest, access.before)
     if access.before != NULL:
         access.before.next = access.next
     else:
@@ -251,10 +248,8 @@ cdef inline void begin_use_of(Access* access, PyObject* first, PyObject* second)
     access.names = NULL
     access.first = first
     access.second = second
-    if first != NULL:
-        Py_INCREF(<object>first)
-    if second != NULL:
-        Py_INCREF(<object>second)
+    Py_XINCREF(first)
+    Py_XINCREF(second)
     access.thread = PyThread_get_thread_ident()
     link_use(access)
 
@@ -280,11 +275,16 @@ cdef inline bint is_pool_awake(int device, uint64_t first, uint64_t second) noex
 
 
 cdef inline Deferral deferral_for(PyObject* owner):
-    return deferral_slow(owner) if door.newest != NULL else None
+    return deferral_slow(owner) if load_use(&door.newest) != NULL else None
 
 
 cdef inline Deferral deferral_closed(Deferral deferral, PyObject* owner):
-    return look_closed(deferral, owner) if WITHOUT_GIL else deferral
+    # A use enters the list, passes a barrier and looks; the caller had its object look freed, passes one and reads the list.
+    # Where the caller's is the earlier one, the use sees a freed object; else the list has the use, or says that it ended.
+    if WITHOUT_GIL:
+        fence_turns()
+        deferral = look_closed(deferral, owner) if load_use(&door.newest) != NULL else None
+    return deferral
 
 
 # --- nogil code: between the two stand the look, is_awake, and the driver's call ---

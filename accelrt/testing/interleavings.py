@@ -170,6 +170,15 @@ class Interleaver:
         """Ends both threads, once what they do is over; again, it does nothing."""
         for worker in self.workers:
             worker.jobs.put(None)
+        for worker in self.workers:
+            if not HAS_GIL and worker.ended.is_set():
+                worker.thread.join()  # what it made dies with it
+
+    def settle(self) -> None:
+        """Has what the threads made die where nobody holds it: without a GIL it waits until they run."""
+        if not HAS_GIL:
+            for which in range(len(self.workers)):
+                self.run(lambda: None, which)
 
     def forget(self) -> None:
         """Drops what the last operations returned or raised, which holds what they made."""
@@ -288,6 +297,7 @@ class Trials:
 
     def scene(self) -> tuple[list[Any], Call, Call]:
         """Makes what both operate on, in a list, and the two as callables of no arguments."""
+        self.interleaver.settle()
         scene = [] if self.make is None else [self.make()]
         return scene, functools.partial(self.first, *scene), functools.partial(self.second, *scene)
 

@@ -275,7 +275,7 @@ def test_many_hand_overs_leave_no_descriptor(other):
             assert (other.call(read, array) == value).all()
             del array
             other.call(statistics)
-        wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
+            wait_until(lambda: accelrt.sharing.statistics()["lent_bytes"] == 0)
         return held()
 
     def held():

@@ -18,7 +18,7 @@ from accelrt.allocator.inline.heap_stats cimport (
 from accelrt.allocator.sizes cimport kind_of
 from accelrt.allocator.stats cimport BLOCKS, BOTH
 from accelrt.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, Pool
-from accelrt.core.locks cimport spin_try, spin_unlock
+from accelrt.core.locks cimport spin_briefly, spin_try, spin_unlock
 from accelrt.status cimport NOT_READY
 
 cdef enum:
@@ -101,18 +101,26 @@ cdef inline void flush_cached(Heap* heap) noexcept nogil:
 
 # Headroom of other heaps (stats.pxd).  A heap's lock keeps every thread out of the exclusive section, so no other heap is
 # put to sleep or wakes meanwhile, but for those that a thread which is leaving the section still holds.  Others' locks are
-# only tried: two threads may gather at the same time.
+# waited for as long as a hit holds one, and only tried once that was too short: another thread enters the section, or
+# gathers from this heap.
 
 cdef extern from *:
+    """
+    static __thread void *accelrt_gathered_for __attribute__((unused));
+    """
     Heap* load_lender "accelrt_load_pointer" (Heap** place) noexcept nogil
-    void store_lender "accelrt_store_pointer" (Heap** place, Heap* heap) noexcept nogil
+    void* gathered_for "accelrt_gathered_for"  # the calling thread's last heap that lacked headroom, of any pool; or NULL
 
 
-cdef inline bint gather_from(Heap* other, Heap* heap) noexcept nogil:
+cdef inline bint gather_from(Heap* other, Heap* heap, bint* waits) noexcept nogil:
     # Whether the heap is within its limits afterwards.  The other's cached block has to be within them in both states.
     cdef bint answer
-    if other == heap or not spin_try(&other.lock):
+    if other == heap:
         return False
+    if not spin_try(&other.lock):
+        waits[0] = waits[0] and spin_briefly(&other.lock)
+        if not waits[0]:
+            return False
     answer = False
     if other.awake:
         if other.cached != NULL:
@@ -126,17 +134,24 @@ cdef inline bint gather_from(Heap* other, Heap* heap) noexcept nogil:
 
 cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
     # Takes what a heap that counts too much lacks from others that are awake; whether they have enough.  First from the one
-    # that gathered last: work that goes from stream to stream takes it along.
-    cdef Heap* other = load_lender(&pool.lender)
-    cdef bint answer = other != NULL and gather_from(other, heap)
+    # that the thread gathered for last: work that goes from stream to stream takes it along.  Then from those behind the
+    # heap, so that threads side by side do not all ask the same ones.
+    global gathered_for
+    cdef Heap* other = <Heap*>gathered_for
+    cdef bint waits = True
+    cdef bint answer = other != NULL and other.settings == heap.settings and gather_from(other, heap, &waits)
     cdef int steps = MOST_LENDERS
-    other = load_lender(&pool.awake)
-    while not answer and other != NULL and steps:
-        answer = gather_from(other, heap)
+    other = heap
+    while not answer and steps:
         other = load_lender(&other.next_awake)
+        if other == NULL:
+            other = load_lender(&pool.awake)
+        if other == heap:
+            break
+        answer = gather_from(other, heap, &waits)
         steps -= 1
     if answer:
-        store_lender(&pool.lender, heap)
+        gathered_for = heap
     return answer
 
 
