@@ -20,7 +20,7 @@ from accelrt.tunable import offline, results_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "accelrt tune offline [--import MODULE] [-o FILE] [--driver DRIVER] FILE [FILE ...]"
+    parser.prog = "accelrt tune offline"
     parser.add_argument("files", nargs="+", metavar="FILE", help="such as accelrt_untuned0.csv")
     text = "a module, or a file of Python, that registers the operations; may be given several times"
     parser.add_argument("--import", dest="modules", metavar="MODULE", action="append", default=[], help=text)
