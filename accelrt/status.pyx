@@ -191,8 +191,7 @@ cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") ex
 
 
 cdef int refuse_copy(object instance, str why) except -1:
-    name = type(instance).__name__
-    raise TypeError(f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: {why}")
+    errors.refuse_copy(instance, why)
 
 
 cdef int refuse_unmade(object instance) except -1:

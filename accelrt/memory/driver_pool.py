@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from accelrt.core.process import Owned, close_answer
-from accelrt.devices.context_limits import ordinal_of
+from accelrt.devices.device import device_ordinal
 from accelrt.driver.registry import Rows
-from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.errors import ArgumentError, ArgumentTypeError, refuse_copy
 from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, with_file
 from accelrt.runtime.access import PoolBlock, destroy_pool, free_put_off
 from accelrt.status import status_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, Literal, Self
 
     from accelrt.annotations import DeviceArgument
@@ -160,13 +159,11 @@ class DriverMemory(PoolBlock):
     def __enter__(self) -> DriverMemory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.free()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("DriverMemory cannot be pickled or copied: it owns memory; allocate more")
+        refuse_copy(self, "it owns memory; allocate more")
 
     def __repr__(self) -> str:
         state = ", given back" if self._is_freed else ""
@@ -308,7 +305,7 @@ class DriverPool:
             raise ArgumentError(f"max_size is {max_size!r}; pass bytes as int, or 0 for the driver's choice")
         if max_size and not ipc_enabled:
             raise ArgumentError("max_size is of a pool that is made; pass ipc_enabled=True too")
-        self.device_index = ordinal_of(device)
+        self.device_index = device_ordinal(device)
         self.managed = bool(managed)
         self.is_mapped = False
         self._owned: Owned[tuple[int, int]] | None = None
@@ -516,7 +513,7 @@ class DriverPool:
             ValueError: the pool is one of managed memory, which every device uses.
         """
         self._refuse_managed("access")
-        code, number = self._call("access_get", ordinal_of(peer))
+        code, number = self._call("access_get", device_ordinal(peer))
         if code:
             raise self.error(code, self._row("access_get"), "access")
         return NAMES.get(number, "none")
@@ -534,7 +531,7 @@ class DriverPool:
         self._refuse_managed("set_access")
         if access not in ACCESS:
             raise ValueError(f"access is {access!r}; it may be 'none', 'r' or 'rw'")
-        code = self._call("access_set", ordinal_of(peer), ACCESS[access])
+        code = self._call("access_set", device_ordinal(peer), ACCESS[access])
         if code:
             raise self.error(code, self._row("access_set"), "access")
 

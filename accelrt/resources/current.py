@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from accelrt.errors import ArgumentError
+from accelrt.core.arguments import checked_type
+from accelrt.errors import ArgumentError, refuse_copy
 from accelrt.resources.resource import DeviceResource, Resource
 
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import NoReturn
 
     from accelrt.annotations import DeviceArgument
@@ -25,9 +25,7 @@ def entered_here() -> list[Resource]:
 
 
 def checked_resource(resource: object) -> Resource:
-    if not isinstance(resource, Resource):
-        raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource")
-    return resource
+    return checked_type(resource, "resource", Resource, "a Resource")
 
 
 def current_resource(device: DeviceArgument | None = None) -> Resource:
@@ -91,16 +89,11 @@ class use_resource:
         entered_here().append(self._resource)
         return self._resource
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         stack = entered_here()
         if not stack or stack[-1] is not self._resource:
             raise RuntimeError("use_resource() is left where it is not the innermost one of the thread")
         stack.pop()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied: it is of one thread; make another one of "
-            "the same resource"
-        )
+        refuse_copy(self, "it is of one thread; make another one of the same resource")
