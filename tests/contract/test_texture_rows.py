@@ -53,8 +53,8 @@ def read_spec(rows, array):
     return struct.unpack("=QQQiII4x", room.raw)
 
 
-def of_linear(address, size, format_=FLOAT):
-    return address_of(struct.pack("=i4xQiIQQQ96x", 2, address, format_, 1, size, 0, 0))
+def of_linear(address, size):
+    return address_of(struct.pack("=i4xQiIQQQ96x", 2, address, FLOAT, 1, size, 0, 0))
 
 
 def sampling(*modes, filter_mode=0, flags=1):
