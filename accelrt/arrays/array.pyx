@@ -399,7 +399,6 @@ cdef class Buffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        return False
 
     def __repr__(self):
         return f"<accelrt.Buffer {self.nbytes} bytes at {self.ptr:#x} on {self.device.type}:{self.device_index}>"
@@ -512,7 +511,6 @@ cdef class PinnedBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        return False
 
     def __repr__(self):
         return f"<accelrt.PinnedBuffer {self.nbytes} bytes at {self.ptr:#x}>"
@@ -1376,7 +1374,6 @@ cdef class Array:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        return False
 
 
 cdef HostMemory expose(Array array):

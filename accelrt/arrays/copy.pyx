@@ -92,9 +92,9 @@ cdef bint holds_objects(object source) except -1:
     cdef Py_buffer view
     cdef bint has_objects
     dtype = getattr(source, "dtype", None)
-    answer = getattr(dtype, "hasobject", None)
-    if isinstance(answer, bool):
-        return answer
+    flag = getattr(dtype, "hasobject", None)
+    if isinstance(flag, bool):
+        return flag
     try:
         PyObject_GetBuffer(source, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
     except (BufferError, TypeError, ValueError):
@@ -824,7 +824,7 @@ cdef Stream host_worker(object stream):
 
 
 cdef Stream worker_for(object stream, int ordinal):
-    # Of that device; None is its current stream.
+    # A stream of that device; None is its current one.
     if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).initialised:
         mark_used(<Stream>stream)
         return <Stream>stream

@@ -298,12 +298,12 @@ cdef class ForkSafeLock:
     cdef bint wait(self, double timeout) except -1:
         cdef long long left = -1 if timeout == -1 else <long long>(timeout * 1e6)  # microseconds
         cdef long long end = now() + 1000 * left
-        cdef int answer
+        cdef int status
         while True:
             with nogil:
-                answer = PyThread_acquire_lock_timed(self.lock, left, True)
-            if answer != PY_LOCK_INTR:
-                return answer == PY_LOCK_ACQUIRED
+                status = PyThread_acquire_lock_timed(self.lock, left, True)
+            if status != PY_LOCK_INTR:
+                return status == PY_LOCK_ACQUIRED
             PyErr_CheckSignals()
             if timeout != -1:
                 left = max(end - now(), 0) // 1000

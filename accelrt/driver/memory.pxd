@@ -15,7 +15,7 @@ cdef struct PitchedCopy:  # of copy_batch_3d: what copy_3d takes
 cdef enum:  # copy_3d
     MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
 
-cdef enum:  # memory_protect, async_access
+cdef enum:  # memory_protect, async_access_set
     MEMORY_CLOSED = 0
     MEMORY_READ = 1
     MEMORY_WRITTEN = 3  # and read

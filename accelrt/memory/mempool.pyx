@@ -10,6 +10,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
 from accelrt.allocator.event_ring cimport drop_stack, take_host_stack, take_stack
 from accelrt.allocator.external.external_pool cimport source_of
+from accelrt.allocator.external.torch_table cimport TORCH_BIT
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 from accelrt.allocator.pinned.block cimport ANY_NODE, HOST_ROUND_LIMIT, PinnedPool, PinnedStats, Tally, Timing
@@ -399,15 +400,15 @@ def host_memory_stats() -> dict[str, int]:
     """
     if opened_name() in ("sentinel", "forked"):
         return {}
-    cdef dict answer = pinned_figures(read_pinned_stats())
+    cdef dict figures = pinned_figures(read_pinned_stats())
     cdef PinnedStats stats
     cdef int node
     for node in range(registry.MOST_NODES if registry.tells_nodes_apart() else 0):
         stats = read_pinned_node(node)
         if stats.segments.peak:
-            answer[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
-            answer[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
-    return answer
+            figures[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
+            figures[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
+    return figures
 
 
 cdef dict pinned_figures(PinnedStats stats):
@@ -589,7 +590,6 @@ cdef class RegisteredMemory:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.unregister()
-        return False
 
     def __repr__(self):
         return f"<accelrt.RegisteredMemory {self.nbytes} bytes at {self.ptr:#x}>"
@@ -1282,7 +1282,7 @@ cdef class use_mem_pool:
                 raise RuntimeError("use_mem_pool of page-locked memory is left by the thread that entered it alone")
             self.thread = 0
             self.leave_pinned()
-            return False
+            return
         self.thread = 0
         with nogil:
             code = end_pool(self.ordinal, self.number[0], self.number[1], thread)
@@ -1290,18 +1290,12 @@ cdef class use_mem_pool:
             raise RuntimeError("use_mem_pool was left by another thread than the one that entered it, which is out of it")
         if code and code != FORKED:
             raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
-        return False
 
     cdef object shown(self):
         return (self.number[0], self.number[1]) if self.pool is None else self.pool
 
 
 # sleep and wake
-
-cdef enum:
-    # The bit that tells ids of torch's pools from accelrt's (backends/torch_hooks.pyx): in the second number where torch
-    # was given an id of accelrt's, in the first where accelrt was given one of torch's.
-    TORCHS = 62
 
 cdef dict tag_pools = {}
 
@@ -1377,14 +1371,14 @@ cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
     elif not isinstance(pool, (MemPool, tuple)) and isinstance(getattr(pool, "id", None), tuple):  # torch.cuda.MemPool
         pool, of_torch = pool.id, True
     read_pool_id(pool, out_id)
-    if out_id[0] == 0 and out_id[1] >> TORCHS & 1:
-        out_id[1] ^= <uint64_t>1 << TORCHS
+    if out_id[0] == 0 and out_id[1] >> TORCH_BIT & 1:
+        out_id[1] ^= <uint64_t>1 << TORCH_BIT
     elif out_id[0] == 0 or out_id[1] == 0:  # torch names its pools so too: those of graphs, and its MemPools
         with nogil:
             is_own = read_private(ordinal, out_id[0], out_id[1], False).known
-            is_torchs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCHS, out_id[1], False).known
+            is_torchs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCH_BIT, out_id[1], False).known
         if is_torchs and (of_torch or not is_own):
-            out_id[0] |= <uint64_t>1 << TORCHS
+            out_id[0] |= <uint64_t>1 << TORCH_BIT
     return 0
 
 

@@ -240,7 +240,7 @@ cdef str code_name(int code):
 
 
 cdef str code_text(int code):
-    # As a part of a sentence.
+    # Describes a code, as a part of a sentence.
     return CODES.get(code, CODES[999])[1]
 
 

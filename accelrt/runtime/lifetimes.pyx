@@ -235,7 +235,7 @@ cdef list keep_alone(object keeper, int ordinal, uintptr_t address):
 
 
 cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:
-    # Once a pool.
+    # Notes each pool once.
     name = (ordinal, first, second)
     if record.pools is None:
         record.pools = set()
@@ -1410,7 +1410,7 @@ cdef void report_pools(int device) noexcept nogil:
 
 
 cdef void report_reachable() noexcept nogil:
-    # Of what was live when the exit began, the rest.
+    # Reports the rest of what was live when the exit began.
     cdef size_t blocks
     cdef int device
     if not headed:

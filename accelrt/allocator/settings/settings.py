@@ -38,9 +38,9 @@ class Settings:
 
     def __init__(self, given: Mapping[str, tuple[Value, str]] | None = None, source: str = VARIABLE) -> None:
         given = given or {}
-        found = complaint(given)
-        if found is not None:
-            raise SettingsError(f"{source}: {found[0]}", found[1])
+        problem = complaint(given)
+        if problem is not None:
+            raise SettingsError(f"{source}: {problem[0]}", problem[1])
         values = {name: value for name, (value, _) in given.items()}
         values = {**{name: key.default for name, key in KEYS.items()}, **implied(values), **values}
         for name, key in KEYS.items():

@@ -445,10 +445,10 @@ cdef int pool_pointer_export_entered(uintptr_t address, char* out_ipc) noexcept 
     # The driver refuses memory of a pool that it has not exported yet, and then of one that cannot be.
     cdef CUpointer_attribute attribute = <CUpointer_attribute>CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
     cdef uintptr_t pool = 0
-    cdef void* answer = &pool
+    cdef void* out_pool = &pool
     cdef int file = -1
     cdef int code = cuMemPoolExportPointer(out_ipc, address)
-    if code != INVALID_VALUE or cuPointerGetAttributes(1, &attribute, &answer, address) != SUCCESS:
+    if code != INVALID_VALUE or cuPointerGetAttributes(1, &attribute, &out_pool, address) != SUCCESS:
         return code
     if pool == 0 or pool_export(pool, &file) != SUCCESS:
         return code
@@ -660,7 +660,7 @@ cdef int managed_attribute_entered(
 # streams, copies and fills
 
 cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
-    # Of a context that is no primary one, the driver says whose it is.  What a thread has current stays.
+    # Where the stream's context is no primary one, the driver says whose it is.  What a thread has current stays.
     cdef CUcontext context = NULL
     cdef bint pushed = False
     cdef int code = SUCCESS

@@ -1082,7 +1082,7 @@ cdef int map_part(const HostPool* pool, long offset, size_t size, uintptr_t* out
 
 
 cdef Pooled** place_in(HostPool* pool, uintptr_t address) noexcept nogil:
-    # Of the block that begins there; of NULL where none does.
+    # The link to the block that begins there; to NULL where none does.
     cdef Pooled** slot = &pool.blocks
     while slot[0] != NULL and slot[0].address != address:
         slot = &slot[0].next
@@ -1186,7 +1186,7 @@ cdef int trim_pool(HostPool* pool, size_t keep) noexcept nogil:
     return 0
 
 
-# Of the pools that each device has.
+# The rows of the pools that each device has.
 
 cdef int async_alloc_locked(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
     return take_pooled(pool_of(device, PLAIN), stream, size, out_address)
@@ -1236,7 +1236,7 @@ cdef int async_access_get_locked(int device, int peer, int* out_access) noexcept
     return read_access(pool_of(device, PLAIN), peer, out_access)
 
 
-# Of those that the caller makes.
+# The rows of pools that the caller makes.
 
 cdef int add_pool(int device, int file, size_t limit, bint imported, uintptr_t* out_pool) noexcept nogil:
     # Takes the file where it succeeds.
@@ -1442,11 +1442,11 @@ def frees_under_work() -> int:
 
 
 cdef size_t read_count(const size_t* count) noexcept nogil:
-    cdef size_t answer
+    cdef size_t value
     lock()
-    answer = count[0]
+    value = count[0]
     unlock()
-    return answer
+    return value
 
 
 def opened_to(uintptr_t address) -> list[int]:

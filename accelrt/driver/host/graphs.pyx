@@ -323,7 +323,7 @@ cdef int graph_exec_id_locked(Exec* exec_, unsigned int* out_id) noexcept nogil:
 
 
 cdef int find_places(const Graph* graph, size_t count, const uintptr_t* nodes, Frontier* out_places) noexcept nogil:
-    # Of nodes that are each named once; the caller clears the answer.
+    # Finds the places of nodes that are each named once; the caller clears out_places.
     cdef const Node* entry
     cdef size_t index
     cdef int code
@@ -749,7 +749,7 @@ cdef int graph_node_enabled_locked(
 
 
 cdef const Node* find_switched(const Graph* graph, Exec* exec_, uintptr_t node) noexcept nogil:
-    # Of the instance; NULL where it can be neither done nor left out.
+    # Returns the instance's node; NULL where it can be neither done nor left out.
     cdef const Node* planned = find_planned(exec_.plan, node)
     if find_node(graph.nodes, graph.count, node) == NULL or planned == NULL:
         return NULL
@@ -899,7 +899,7 @@ cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
 # --- plans -------------------------------------------------------------------------------------------------
 
 cdef Plan* new_plan(int room) noexcept nogil:
-    # Of no nodes, with room for so many; NULL where the host has no memory.
+    # Without nodes yet, with room for so many; NULL where the host has no memory.
     cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))
     if plan == NULL:
         return NULL
@@ -988,7 +988,7 @@ cdef int copy_node(Node* to, const Node* origin, uintptr_t node, const Work* cha
 
 
 cdef int copy_bodies(Work* work, uintptr_t node, const Work* changed) noexcept nogil:
-    # Of the node that it is a copy of, and whose bodies or plans it still names.
+    # Copies those of the node that it is a copy of, and whose bodies or plans it still names.
     cdef const Graph* body = work.body
     cdef const Plan* plan = work.plan
     cdef Plan** plan_link = &work.plan
@@ -1075,7 +1075,7 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
 
 
 cdef void keep_handles(Plan* plan, const Plan* before) noexcept nogil:
-    # Of the same shape: its nodes go on under the handles that they had.
+    # Both plans have one shape: nodes go on under the handles that they had.
     cdef Plan* body
     cdef const Plan* other
     cdef int index
@@ -1115,7 +1115,7 @@ cdef int change_exec(Exec* exec_, uintptr_t node, const Work* work) noexcept nog
 # --- kinds of nodes, and a drawing -------------------------------------------------------------------------
 
 cdef int type_of(int kind) noexcept nogil:
-    # What sets a condition is a kernel on a GPU.
+    # On a GPU a kernel sets the condition.
     if kind == COPY or kind == COPY_3D:
         return NODE_COPY
     if kind == FILL:
@@ -1155,7 +1155,7 @@ cdef void write_name(FILE* file, const Graph* graph, uintptr_t node) noexcept no
 
 
 cdef void write_details(FILE* file, const Work* work, bint verbose) noexcept nogil:
-    # Of a node's label: a kernel's name, and on request the numbers.
+    # Adds to a node's label a kernel's name, and on request the numbers.
     cdef const Launch* launch = work.launch
     if work.kind == KERNEL:
         fprintf(file, "\\n%s", launch.function.name)

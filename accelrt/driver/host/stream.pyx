@@ -344,7 +344,7 @@ cdef int fill_gated(
 
 cdef int prepare_fill(Work* out_work, uintptr_t dst, unsigned int value, int width, size_t count, size_t height,
                       size_t pitch) noexcept nogil:
-    # Of rows of count elements of width bytes, which begin a pitch apart.
+    # A fill of rows of count elements of width bytes, which begin a pitch apart.
     begin_work(out_work, FILL)
     if width not in (1, 2, 4) or dst % width or count == 0 or height == 0 or count >> 60 or pitch % width:
         return INVALID_VALUE
@@ -800,7 +800,7 @@ cdef void record_at_launch(HostEvent* event, Ticket* ticket) noexcept nogil:
 
 
 cdef void abandon_tickets(const Plan* plan, void* argument) noexcept nogil:
-    # Of a launch that came to nothing: the streams that wait for one of its records are let go.
+    # A launch came to nothing: the streams that wait for one of its records are let go.
     cdef Ticket** tickets = <Ticket**>argument
     if tickets == NULL:
         return

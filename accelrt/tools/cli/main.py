@@ -39,7 +39,7 @@ class Formatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """argparse's own ignores that its words could not be written, and blames the root for a command's."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # a command's parser is asked so
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
