@@ -10,14 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from accelrt.annotations import Memory
 from accelrt.core.arguments import checked_type
 from accelrt.errors import refuse_copy
-from accelrt.graphs.edits import (
-    Bindings,
-    argument_kinds,
-    blocks_of,
-    graph_state,
-    memory_of,
-    nodes_to_bind,
-)
+from accelrt.graphs.edits import Bindings, argument_kinds, blocks_of, graph_state, memory_of, nodes_to_bind
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import argument_bytes
 from accelrt.graphs.nodes import CopyParams, FillParams, GraphNode, KernelParams

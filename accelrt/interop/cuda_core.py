@@ -28,12 +28,7 @@ from accelrt.core.process import Owned, Releaser
 from accelrt.devices.device import device_ordinal
 from accelrt.errors import CudaError, refuse_copy
 from accelrt.interop import peers
-from accelrt.memory.caching import (
-    caching_allocator_alloc,
-    caching_allocator_delete,
-    free_on,
-    record_stream,
-)
+from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete, free_on, record_stream
 from accelrt.streams.stream import current_stream
 
 if TYPE_CHECKING:
