@@ -71,9 +71,9 @@ class _BaseStream:
     def __exit__(self, *_):
         self.current.stream = self.before
 
-    def begin_capture(self):
+    def begin_capture(self, mode=None):
         """CuPy's text."""
-        code = self.rows.capture_begin(0, self.ptr, 2)
+        code = self.rows.capture_begin(0, self.ptr, 2 if mode is None else mode)
         if code:
             raise RuntimeError(f"begin_capture answered {code}")
         self._graph_host_funcargs = []
