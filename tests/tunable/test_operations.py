@@ -14,7 +14,8 @@ SIZE = 1 << 12
 
 
 def slow_copy(out, x):
-    accelrt.current_stream().launch_host_func(lambda: time.sleep(0.002))
+    """Takes longer than a busy machine delays the others."""
+    accelrt.current_stream().launch_host_func(lambda: time.sleep(0.02))
     accelrt.copy(out, x, blocking=False)
 
 
