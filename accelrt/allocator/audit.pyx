@@ -432,8 +432,7 @@ cdef const char* compare_tags(const Pool* pool, const Count* count) noexcept nog
     if pool.history == NULL:
         return NULL
     sums = pool.history.tags
-    if (sums.bytes_ != count.tagged or sums.requested != count.tagged_requested
-            or sums.blocks != count.tagged_blocks):
+    if sums.bytes_ != count.tagged or sums.requested != count.tagged_requested or sums.blocks != count.tagged_blocks:
         return "the figures of all tags add up to the live blocks that have one"
     return NULL
 
@@ -486,8 +485,7 @@ cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
 cdef inline bint is_mid_operation(const Pool* pool, int stat) noexcept nogil:
     # Whether another thread is between two steps of an operation, which counts its splits only at the end.
     cdef bint is_split_stat = stat == INACTIVE_SPLIT or stat == INACTIVE_SPLIT_BYTES
-    return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat]
-                              or counted(pool, stat, 1) < pool.total[1][stat])
+    return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat] or counted(pool, stat, 1) < pool.total[1][stat])
 
 
 cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nogil:

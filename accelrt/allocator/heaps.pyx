@@ -958,8 +958,7 @@ cdef void distribute_headroom(Pool* pool, Heap* requester, uint64_t which) noexc
     for stat in range(PER_HEAP):
         for kind in range(2):
             if which & stat_bit(stat, kind):
-                distribute_stat(
-                    pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
+                distribute_stat(pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
         if which & stat_bit(stat, BOTH):
             distribute_stat(pool, requester, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
     while heap != NULL:

@@ -41,9 +41,7 @@ from accelrt.core.locks cimport (
     spin_lock, spin_try, spin_unlock, store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.guard cimport (
-    add_use, destroy_spare, drop_use, has_use, is_main_thread, make_room_by, Use, UseStore,
-)
+from accelrt.driver.guard cimport add_use, destroy_spare, drop_use, has_use, is_main_thread, make_room_by, Use, UseStore
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport (
     BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
@@ -715,8 +713,7 @@ cdef inline int serve(
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock):
         return NOT_READY
-    code = 0 if allocate_cached(heap, size, requested, out_address) else take(
-        pool, heap, size, requested, out_address)
+    code = 0 if allocate_cached(heap, size, requested, out_address) else take(pool, heap, size, requested, out_address)
     if noted and code == 0:
         record_allocation(pool, found_by_hit(heap, out_address[0]), False)
     spin_unlock(&heap.lock)
@@ -763,9 +760,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
 # `pools` (pool.pxd).  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool
 # itself, is noted and audited.  Without one of the three the fast path checks nothing for them.
 
-cdef int hit_slow(
-    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
-) noexcept nogil:
+cdef int hit_slow(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
     cdef int code
     if not stands_in(pool):
         if pool.whole == NULL:
@@ -871,9 +866,7 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     return code
 
 
-cdef int allocate_slow(
-    int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible,
-) noexcept nogil:
+cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible) noexcept nogil:
     # Allocates in the exclusive section; a miss also takes the growth lock.
     cdef Pool* pool
     cdef Request request

@@ -206,9 +206,7 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
             if stat < PER_HEAP:
                 pool.stats.counters[stat][kind].current = pool.total[kind][stat]
             pool.stats.counters[stat][kind].peak = pool.stats.counters[stat][kind].current
-        pool.stats.peak_all[stat] = (
-            pool.stats.counters[stat][0].current + pool.stats.counters[stat][1].current
-        )
+        pool.stats.peak_all[stat] = pool.stats.counters[stat][0].current + pool.stats.counters[stat][1].current
     pool.stats.oversize_allocations.peak = pool.stats.oversize_allocations.current
     pool.stats.oversize_segments.peak = pool.stats.oversize_segments.current
     if pool.history != NULL:
@@ -895,9 +893,7 @@ cdef list pools_of(const Holdings* held, list streams):
                 pool[key] += stream[key]
             for key in ("largest_free", "largest_freeable"):
                 pool[key] = max(pool[key], stream[key])
-    return [
-        pool for pool in pools if pool["id"] == (0, 0) or pool["reserved"] or pool["uses"] or pool["sleeping"]
-    ]
+    return [pool for pool in pools if pool["id"] == (0, 0) or pool["reserved"] or pool["uses"] or pool["sleeping"]]
 
 
 # What only memory on the device has.

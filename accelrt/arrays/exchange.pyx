@@ -1,9 +1,7 @@
 """Arrays of new memory, and memory exchanged with other libraries by DLPack."""
 cimport cython
 import sys
-from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.pyport cimport PY_SSIZE_T_MAX
@@ -44,9 +42,7 @@ from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, r
 from accelrt.driver.memory cimport PitchedCopy
 from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
-from accelrt.runtime.access cimport (
-    Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export,
-)
+from accelrt.runtime.access cimport Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export
 cimport accelrt.runtime.access as watch
 
 
@@ -138,8 +134,7 @@ cdef object find_dtype(int code, int bits):
 
                 return numpy_module().dtype(getattr(ml_dtypes, row.name))
             except (ImportError, AttributeError):
-                raise BufferError(
-                    f"a DLPack tensor is of {row.name}, for which ml_dtypes has to be installed") from None
+                raise BufferError(f"a DLPack tensor is of {row.name}, for which ml_dtypes has to be installed") from None
     raise BufferError(f"a DLPack tensor is of type code {code} with {bits} bits, which NumPy has no dtype for")
 
 

@@ -38,7 +38,7 @@ def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
     Returns:
         int.
     Raises:
-        ValueError: no such limit.
+        ValueError, TypeError: no such limit.
         NotSupportedError: the device has no such limit.
 
     The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does, and

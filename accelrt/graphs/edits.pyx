@@ -736,9 +736,7 @@ def count_removal(CUDAGraph graph not None) -> None:
     graph.removals += 1
 
 
-def find_clone(
-    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph clone not None, node: object,
-) -> int:
+def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph clone not None, node: object) -> int:
     """The node of a graph's clone that is the same."""
     cdef uintptr_t handle = handle_of(node), copied = 0, whole
     cdef int code

@@ -17,9 +17,7 @@ from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.node_params cimport CONDITION_IF, CONDITION_WHILE
-from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL,
-)
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
@@ -1034,9 +1032,7 @@ cdef class CUDAGraph:
         self.keep_graph = True
 
     @cython.critical_section
-    def debug_dump(
-        self, debug_path: str | os.PathLike[str], bint verbose=False, *, flags: Iterable[str] = (),
-    ) -> None:
+    def debug_dump(self, debug_path: str | os.PathLike[str], bint verbose=False, *, flags: Iterable[str] = ()) -> None:
         """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
 
         Arguments:
@@ -1046,7 +1042,7 @@ cdef class CUDAGraph:
                 "kernel_node_params", "extra_topo_info", ...  The host device draws the same for all.
         Raises:
             RuntimeError: as raw_cuda_graph.
-            ValueError: there is a null character in the path, or no such flag.
+            ValueError, TypeError: the path is none, or has a null character, or there is no such flag.
             CudaError: the file cannot be written.
         """
         graph = self.raw_cuda_graph()

@@ -65,8 +65,7 @@ cdef enum:  # states
     CAPTURED = 2
     READY = 3      # to be launched
 
-cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,
-                     uintptr_t* out_graph) noexcept nogil
+cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1, uintptr_t* out_graph) noexcept nogil
 cdef int end_graph(uintptr_t graph) noexcept nogil
 cdef int instantiate_graph(uintptr_t graph) noexcept nogil
 cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil

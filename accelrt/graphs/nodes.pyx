@@ -208,8 +208,7 @@ cdef list list_edge_data(uintptr_t graph):
     if room == 0:
         return []
     data = <const EdgeData*>carried.array
-    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port)
-            for index in range(count)]
+    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port) for index in range(count)]
 
 
 cdef str type_of(uintptr_t graph, uintptr_t node):

@@ -845,8 +845,7 @@ cdef class Kernel:
         extras.flags = LAUNCH_COOPERATIVE * cooperative | LAUNCH_PROGRAMMATIC * programmatic
         if cluster is not None:
             read_dimensions(cluster, "cluster", extras.cluster)
-        self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL,
-                       self.stream_from(stream), tuple(args))
+        self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL, self.stream_from(stream), tuple(args))
 
     cdef Stream stream_from(self, object stream):
         cdef Stream order = stream_of(stream, self.device_index)

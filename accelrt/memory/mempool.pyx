@@ -3,9 +3,7 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t, uintptr_t
 from libc.stdlib cimport calloc
-from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
 from accelrt.allocator.event_ring cimport drop_stack, take_host_stack, take_stack
@@ -43,9 +41,7 @@ from accelrt.driver.guard cimport begin_wait, end_wait, enter_wait, go_relaxed, 
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport (
-    allocate_bytes, checked_size, empty_pool, out_of_memory_to_wake, require_native, tell_log,
-)
+from accelrt.memory.caching cimport allocate_bytes, checked_size, empty_pool, out_of_memory_to_wake, require_native, tell_log
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.access cimport await_uses, exported_from
 from accelrt.runtime.init import later

@@ -1344,9 +1344,7 @@ cdef dict segment_dict(const Saved* saved, const SavedSegment* segment):
         block = &saved.blocks[index]
         if block.state != HOLE:
             state = "active_allocated" if block.state == LIVE else "inactive"
-            blocks.append({
-                "address": block.address, "size": block.size, "requested_size": block.requested, "state": state,
-            })
+            blocks.append({"address": block.address, "size": block.size, "requested_size": block.requested, "state": state})
     return {
         "address": segment.address,
         "total_size": sum([described["size"] for described in blocks]),

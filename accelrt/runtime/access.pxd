@@ -55,9 +55,7 @@ cdef int note_emptied() except -1
 cdef int note_forgotten(uintptr_t address, size_t size) except -1
 
 # What hot paths tell stays out of them.
-cdef int note_access_slow(
-    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
-) except -1
+cdef int note_access_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1
 cdef int note_record_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
 cdef int note_wait_slow(int ordinal, uintptr_t stream, uintptr_t event, bint is_node) except -1
 cdef int note_reached_slow(int ordinal, uintptr_t stream) except -1
@@ -74,9 +72,7 @@ cdef int note_host_work(str call, list uses) except -1
 cdef int note_changed(uint64_t capture, tuple old, tuple new) except -1
 
 
-cdef inline int note_access(
-    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
-) except -1:
+cdef inline int note_access(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1:
     return note_access_slow(ordinal, stream, address, size, mode, call) if detects_races() else 0
 
 

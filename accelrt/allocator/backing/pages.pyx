@@ -176,11 +176,9 @@ cdef size_t leave_headroom(Pool* pool, const Segment* segment) noexcept nogil:
     room = room - segment.source.headroom if room > segment.source.headroom else 0
     near = segment.size if room >= segment.size else room & ~<size_t>(NEAR_UNIT - 1)
     if near:
-        pool.table.managed_advise(
-            pool.device, segment.address, near, SET_PREFERRED, LOCATION_DEVICE, pool.device)
+        pool.table.managed_advise(pool.device, segment.address, near, SET_PREFERRED, LOCATION_DEVICE, pool.device)
     if near < segment.size:
-        pool.table.managed_advise(
-            pool.device, segment.address + near, segment.size - near, SET_PREFERRED, LOCATION_HOST, 0)
+        pool.table.managed_advise(pool.device, segment.address + near, segment.size - near, SET_PREFERRED, LOCATION_HOST, 0)
         pool.table.managed_advise(
             pool.device, segment.address + near, segment.size - near, SET_ACCESSED_BY, LOCATION_DEVICE, pool.device)
     return near
@@ -208,8 +206,7 @@ cdef void leave_device(const Pool* pool, int before) noexcept nogil:
 
 
 cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil:
-    return not pool.settings.virtual_memory or (
-        heap.owner != NULL and (heap.owner.source != NULL or heap.owner.whole))
+    return not pool.settings.virtual_memory or (heap.owner != NULL and (heap.owner.source != NULL or heap.owner.whole))
 
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:

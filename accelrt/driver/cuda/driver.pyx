@@ -391,9 +391,7 @@ cdef int graph_nodes_entered(uintptr_t graph, size_t room, void* nodes, size_t* 
     return cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
 
 
-cdef int graph_edges_entered(
-    uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count
-) noexcept nogil:
+cdef int graph_edges_entered(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
     # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
     cdef void* data = NULL
     cdef int code

@@ -24,12 +24,8 @@ from accelrt.driver.managed cimport (
     THE_HOST,
 )
 from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy
-from accelrt.driver.node_params cimport (
-    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
-)
-from accelrt.status cimport (
-    CAPTURE_UNSUPPORTED, INVALID_VALUE, NO_DEVICE, NO_HOST_MEMORY, NOT_SUPPORTED, PEER_ACCESS_ENABLED,
-)
+from accelrt.driver.node_params cimport ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY
+from accelrt.status cimport CAPTURE_UNSUPPORTED, INVALID_VALUE, NO_DEVICE, NO_HOST_MEMORY, NOT_SUPPORTED, PEER_ACCESS_ENABLED
 
 include "memory_rows.pxi"
 
@@ -51,8 +47,7 @@ cdef int count_devices() noexcept nogil:
             code = cuDeviceGetAttribute(
                 &devices[index].reads_pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, devices[index].handle)
         if code == SUCCESS:
-            code = cuDeviceGetAttribute(
-                &concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
+            code = cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
         if code != SUCCESS:
             return code
         all_are = all_are and concurrent
@@ -639,9 +634,7 @@ cdef int ordinal_of_handle(int handle) noexcept nogil:
     return handle  # the host, or nowhere
 
 
-cdef int managed_attribute_entered(
-    uintptr_t address, size_t size, int attribute, void* values, size_t count
-) noexcept nogil:
+cdef int managed_attribute_entered(uintptr_t address, size_t size, int attribute, void* values, size_t count) noexcept nogil:
     cdef int* written = <int*>values
     cdef size_t index
     cdef int kind = LOCATION_DEVICE, code
@@ -720,9 +713,7 @@ cdef int stream_attribute_set_entered(uintptr_t stream, int attribute, int first
     return cuStreamSetAttribute(<CUstream>stream, <CUlaunchAttributeID>attribute, &value)
 
 
-cdef int stream_attribute_get_entered(
-    uintptr_t stream, int attribute, int* out_first, int* out_second
-) noexcept nogil:
+cdef int stream_attribute_get_entered(uintptr_t stream, int attribute, int* out_first, int* out_second) noexcept nogil:
     cdef CUlaunchAttributeValue value
     cdef int code
     memset(&value, 0, sizeof(value))

@@ -45,9 +45,7 @@ from accelrt.driver.host.stream cimport (
     SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
 )
 from accelrt.driver.host.textures cimport texture_limit
-from accelrt.driver.host.work cimport (
-    KERNEL, HostFunction, HostModule, HostStream, Ticket, Work, begin_work, kernel_fn,
-)
+from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, HostStream, Ticket, Work, begin_work, kernel_fn
 from accelrt.driver.memory cimport MAX_PITCH, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
@@ -676,9 +674,7 @@ cdef int module_function_locked(HostModule* module, const char* name, uintptr_t*
     return code
 
 
-cdef int module_global_locked(
-    HostModule* module, const char* name, uintptr_t* out_address, size_t* out_size
-) noexcept nogil:
+cdef int module_global_locked(HostModule* module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil:
     # The module keeps its library, which is closed under no lock, as long as its owner may ask.
     cdef void* address = NULL
     if module.library == NULL or not find_object(module.library, name, &address, out_size):
@@ -735,9 +731,7 @@ cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil:
     return <int>(min(count, SHARED_AT_ONCE // shared_bytes) if shared_bytes else count)
 
 
-cdef int occupancy_blocks_locked(
-    HostFunction* function, int threads, size_t shared_bytes, int* out_blocks
-) noexcept nogil:
+cdef int occupancy_blocks_locked(HostFunction* function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil:
     if threads <= 0:
         return INVALID_VALUE
     out_blocks[0] = blocks_at_once(threads, shared_bytes)
@@ -1299,9 +1293,7 @@ cdef int pool_export_locked(HostPool* pool, int* out_file) noexcept nogil:
     return 0 if out_file[0] >= 0 else OPERATING_SYSTEM
 
 
-cdef int pool_alloc_locked(
-    int device, uintptr_t stream, HostPool* pool, size_t size, uintptr_t* out_address
-) noexcept nogil:
+cdef int pool_alloc_locked(int device, uintptr_t stream, HostPool* pool, size_t size, uintptr_t* out_address) noexcept nogil:
     if pool.imported or pool.device != device:
         return INVALID_VALUE
     return take_pooled(pool, stream, size, out_address)
@@ -1328,9 +1320,7 @@ cdef bint is_part_of(const Pointer* pointer, const HostPool* pool) noexcept nogi
     return HEADER <= pointer.offset < pool.limit and pointer.size <= pool.limit - pointer.offset
 
 
-cdef int pool_pointer_import_locked(
-    int device, HostPool* pool, const char* handle, uintptr_t* out_address
-) noexcept nogil:
+cdef int pool_pointer_import_locked(int device, HostPool* pool, const char* handle, uintptr_t* out_address) noexcept nogil:
     cdef Pointer pointer
     cdef Pooled* block
     cdef int code

@@ -284,9 +284,7 @@ cdef size_t list_edges(
     return count
 
 
-cdef int graph_edges_locked(
-    Graph* graph, size_t room, void* origins, void* targets, size_t* out_count
-) noexcept nogil:
+cdef int graph_edges_locked(Graph* graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
     return graph_edges_with_locked(graph, room, origins, targets, NULL, out_count)
 
 
@@ -462,9 +460,7 @@ cdef int graph_edges_add_locked(Graph* graph, size_t count, void* origins, void*
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, NULL, True)
 
 
-cdef int graph_edges_add_with_locked(
-    Graph* graph, size_t count, void* origins, void* targets, void* data
-) noexcept nogil:
+cdef int graph_edges_add_with_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, True)
 
 
@@ -472,9 +468,7 @@ cdef int graph_edges_remove_locked(Graph* graph, size_t count, void* origins, vo
     return graph_edges_remove_with_locked(graph, count, origins, targets, NULL)
 
 
-cdef int graph_edges_remove_with_locked(
-    Graph* graph, size_t count, void* origins, void* targets, void* data
-) noexcept nogil:
+cdef int graph_edges_remove_with_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
     if has_memory(graph):
         return NOT_SUPPORTED
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, False)
@@ -680,9 +674,7 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
     return 0
 
 
-cdef int graph_node_set_locked(
-    int device, Graph* graph, uintptr_t exec_, uintptr_t node, NodeParams* params
-) noexcept nogil:
+cdef int graph_node_set_locked(int device, Graph* graph, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil:
     cdef Node* entry = find_node(graph.nodes, graph.count, node)
     cdef Work work
     cdef int code
@@ -738,9 +730,7 @@ cdef int graph_node_enable_locked(Graph* graph, Exec* exec_, uintptr_t node, int
     return change_exec(exec_, node, &work)
 
 
-cdef int graph_node_enabled_locked(
-    Graph* graph, Exec* exec_, uintptr_t node, unsigned int* out_enabled
-) noexcept nogil:
+cdef int graph_node_enabled_locked(Graph* graph, Exec* exec_, uintptr_t node, unsigned int* out_enabled) noexcept nogil:
     cdef const Node* planned = find_switched(graph, exec_, node)
     if planned == NULL:
         return INVALID_VALUE
@@ -756,9 +746,7 @@ cdef const Node* find_switched(const Graph* graph, Exec* exec_, uintptr_t node) 
     return planned if planned.work.kind in (KERNEL, COPY, COPY_3D, FILL) else NULL
 
 
-cdef int graph_condition_locked(
-    Graph* graph, unsigned int value, int kept, uint64_t* out_condition
-) noexcept nogil:
+cdef int graph_condition_locked(Graph* graph, unsigned int value, int kept, uint64_t* out_condition) noexcept nogil:
     return add_condition(graph, value, kept, out_condition)
 
 
@@ -819,9 +807,7 @@ cdef bint fits_device(const Graph* graph) noexcept nogil:
     return True
 
 
-cdef int graph_update_locked(
-    Exec* exec_, uintptr_t graph, int* out_result, uintptr_t* out_node
-) noexcept nogil:
+cdef int graph_update_locked(Exec* exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
     cdef const Graph* to = <const Graph*>map_find(&graphs, graph)
     cdef Plan* plan = NULL
     cdef int code
@@ -911,9 +897,7 @@ cdef Plan* new_plan(int room) noexcept nogil:
     return plan
 
 
-cdef int copy_nodes(
-    const Node* nodes, int count, uintptr_t node, const Work* changed, Plan** out_plan
-) noexcept nogil:
+cdef int copy_nodes(const Node* nodes, int count, uintptr_t node, const Work* changed, Plan** out_plan) noexcept nogil:
     # INVALID_VALUE where some come after themselves.
     cdef Plan* plan = new_plan(count)
     cdef const Work* work

@@ -357,8 +357,7 @@ cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
 
 cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil:
     global lacks_addresses
-    cdef bint shown = mmap(
-        address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
+    cdef bint shown = mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
     if not shown:
         lacks_addresses = True
     return shown

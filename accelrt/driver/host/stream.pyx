@@ -31,9 +31,7 @@ from accelrt.driver.host.work cimport (
     clear_frontier, copy_frontier, place_of,
 )
 from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
-from accelrt.driver.node_params cimport (
-    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
-)
+from accelrt.driver.node_params cimport ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY
 from accelrt.driver.table cimport (
     CAPTURE_GLOBAL, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
 )
@@ -155,8 +153,7 @@ cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, 
     return put_copy_in(device, stream, dst, src, size, False)
 
 
-cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size,
-                     bint across) noexcept nogil:
+cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size, bint across) noexcept nogil:
     cdef HostStream* on
     cdef Work work
     cdef void* staged = NULL
@@ -327,9 +324,7 @@ cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t 
     return code
 
 
-cdef int fill_gated(
-    int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count
-) noexcept nogil:
+cdef int fill_gated(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
     cdef Work work
     cdef int code
     if width not in (1, 2, 4) or dst % width:
@@ -479,9 +474,7 @@ cdef int stream_attribute_set_locked(HostStream* stream, int attribute, int firs
     return 0
 
 
-cdef int stream_attribute_get_locked(
-    HostStream* stream, int attribute, int* out_first, int* out_second
-) noexcept nogil:
+cdef int stream_attribute_get_locked(HostStream* stream, int attribute, int* out_first, int* out_second) noexcept nogil:
     if attribute == ATTRIBUTE_SYNC_POLICY:
         out_first[0] = stream.sync_policy
     elif attribute == ATTRIBUTE_PRIORITY:
