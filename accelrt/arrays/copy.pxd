@@ -40,7 +40,8 @@ cdef class View:          # a buffer of Python's that a side of a copy borrows, 
     cdef Py_buffer buffer
     cdef bint borrowed
 
-cdef int device_of_pointer(uintptr_t address) except -2  # the driver's answer: -1 for host memory that it knows
+# The driver's answer: -1 for host memory that it knows.  name is what the owner is called, should it have been freed.
+cdef int device_of_pointer(uintptr_t address, object owner, str name) except -2
 # Of a __cuda_array_interface__; the caller sets source and ordered.
 cdef int read_interface(Operand* operand, object interface, str name, bint writable) except -1
 cdef View read_operand_slow(Operand* operand, object source, str name, bint writable)

@@ -109,11 +109,14 @@ cdef bint holds_objects(object source) except -1:
     return has_objects
 
 
-cdef int device_of_pointer(uintptr_t address) except -2:
+cdef int device_of_pointer(uintptr_t address, object owner, str name) except -2:
+    # The driver knows nothing of memory that another thread frees meanwhile.
     cdef int device = -1, code
     ordinal_of(None)
     with nogil:
         code = registry.active().pointer_device(address, &device)
+    if code and not still_has(owner, address):
+        raise_lost(owner, name)
     if code:
         raise_status(code, "pointer_device", ("address", address))
     return device
@@ -125,7 +128,7 @@ cdef int read_interface(Operand* operand, object interface, str name, bint writa
     cuda_array = init.later("accelrt.arrays.cuda_array")
     operand.address, operand.nbytes, operand.producer = cuda_array.read(interface, name, writable)
     if operand.address:
-        device = device_of_pointer(operand.address)
+        device = device_of_pointer(operand.address, <object>operand.source, name)
     else:
         operand.producer = 0
     operand.ordinal = device
@@ -351,6 +354,8 @@ cdef bint is_asynchronous(Operand* side) except -1:
         return True
     with nogil:
         code = registry.active().pointer_device(side.address, &device)
+    if code and not still_has(<object>side.source, side.address):
+        raise_lost(<object>side.source, "memory")
     return code == 0 and device < 0
 
 

@@ -39,10 +39,13 @@ from accelrt.memory.caching cimport checked_size
 from accelrt.memory.caching import provide_views
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, record_on
-from accelrt.driver.memory cimport PitchedCopy
-from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, raise_status, refuse_copy
+from accelrt.driver.memory cimport PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER
+from accelrt.errors import not_supported
+from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, raise_status, refuse_copy
 from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
-from accelrt.runtime.access cimport Access, any_sleeps, begin_use, end_use, link_export, refuse_sleeping, unlink_export
+from accelrt.runtime.access cimport (
+    Access, any_sleeps, begin_use, end_use, link_export, PoolBlock, refuse_sleeping, unlink_export,
+)
 cimport accelrt.runtime.access as watch
 
 
@@ -147,8 +150,12 @@ cdef inline int place_of(Array array, int32_t* out_type, int32_t* out_id) except
     elif array.device_index >= 0:
         out_type[0], out_id[0] = DL_CUDA_MANAGED if is_managed(array.ptr) else DL_CUDA, array.device_index
     else:
-        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER else DL_CPU
+        out_type[0] = DL_CUDA_HOST if array.owner == PINNED_BUFFER or is_of_pool(array) else DL_CPU
     return 0
+
+
+cdef bint is_of_pool(Array array):
+    return isinstance(array.base, memoryview) and isinstance(array.base.obj, PoolBlock)
 
 
 cdef object device_pair(Array array):
@@ -487,7 +494,7 @@ cdef int device_of_tensor(DLTensor* tensor) except -1:
     if on_host_driver():
         raise BufferError("a DLPack tensor is on a GPU, and accelrt uses the host device; use ACCELRT_DRIVER=cuda")
     if tensor.device.device_type == DL_CUDA_MANAGED and tensor.data != NULL:
-        device = device_of_pointer(<uintptr_t>tensor.data)
+        device = device_of_pointer(<uintptr_t>tensor.data, None, "source")
     if not 0 <= device < count_devices():
         raise BufferError(f"a DLPack tensor is on GPU {device}; accelrt sees {count_devices()}")
     return device
@@ -823,7 +830,7 @@ cdef Array wrap_interface(object source):
     kind = dtype_of(interface.dtype)
     cdef uintptr_t address = interface.address
     cdef Py_ssize_t ndim = read_shape(interface.lengths, extents)
-    cdef int device = device_of_pointer(address) if address else ordinal_of(None)
+    cdef int device = device_of_pointer(address, source, "source") if address else ordinal_of(None)
     count_elements(ndim, extents, kind.itemsize)
     set_contiguous(ndim, extents, kind.itemsize)
     if interface.strides is not None:
@@ -839,6 +846,13 @@ cdef Array wrap_interface(object source):
     return finish_array(array)
 
 
+cdef Array wrap_pinned(PoolBlock source):
+    # A memoryview keeps it from being freed.
+    cdef Array array = new_array(memoryview(source), source.address, -1, None, dtype_of("uint8"), 1, False)
+    array.extents[0], array.extents[1] = source.nbytes, 1
+    return finish_array(array)
+
+
 cdef Array wrap_any(object source, object dtype, object stream):
     cdef Array array
     if isinstance(source, Array):
@@ -848,6 +862,8 @@ cdef Array wrap_any(object source, object dtype, object stream):
         array = Array(source)
     elif isinstance(source, numpy_module().ndarray):
         array = wrap_numpy(source)
+    elif isinstance(source, PoolBlock):
+        array = wrap_pinned(source) if (<PoolBlock>source).pinned else wrap_interface(source)
     elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
         array = import_any(source)
     elif hasattr(source, "__cuda_array_interface__"):
@@ -952,6 +968,9 @@ cdef struct Batch:
     Pieces pieces
     Spans spans           # of the memory named
     int device            # of the memory; -1: not known
+    int order             # when sources are read, a SOURCE_ number
+    size_t first_source   # of the sides, and behind the last one
+    size_t end_of_sources
 
 
 cdef void free_batch(Batch* batch) noexcept:
@@ -986,7 +1005,7 @@ cdef size_t* numbers_of(object numbers_given, str name, size_t* out_count) excep
     cdef Py_buffer view
     cdef size_t* numbers
     cdef bint alike
-    if PyObject_CheckBuffer(numbers_given) and not isinstance(numbers_given, (Buffer, PinnedBuffer, Array)):
+    if PyObject_CheckBuffer(numbers_given) and not isinstance(numbers_given, (Buffer, PinnedBuffer, PoolBlock, Array)):
         try:
             PyObject_GetBuffer(numbers_given, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
         except (BufferError, ValueError) as error:
@@ -1060,26 +1079,32 @@ cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -
     return 0
 
 
-cdef int read_object(Operand* side, object source, str name, bint writable, list views) except -1:
-    # An Array of any strides too.  Only what is used in a stream's order goes into a batch.
+cdef int read_object(Operand* side, object source, str name, bint writable, bint reads_now, list views) except -1:
+    # An Array of any strides too.  Only what is used in a stream's order goes into a batch, or is read during the call.
     if isinstance(source, Array):
         read_array(side, source, name, writable)
         side.source = <PyObject*>source
         views.append(None)
     else:
         views.append(read_operand(side, source, name, writable))
-    if not side.ordered and not is_asynchronous(side):
+    if side.ordered or is_asynchronous(side):
+        return 0
+    if not reads_now:
         raise ValueError(f"{name} is host memory that is not page-locked, which is not copied in a batch; use page-locked "
-                         "memory (pinned_empty, register_host), or copy() for each")
+                         "memory (pinned_empty, register_host), copy() for each, or for sources "
+                         "src_access_order='during_api_call'")
+    if isinstance(source, Array) and not (<Array>source).dense():
+        raise ValueError(f"{name} is host memory that is not page-locked, whose elements lie apart; pass a contiguous copy")
     return 0
 
 
 cdef int read_objects(Batch* batch, tuple objects, str name, bint writable, uintptr_t* addresses, list views) except -1:
+    cdef bint reads_now = batch.order == SOURCE_DURING_CALL and not writable
     cdef Operand* side
     cdef size_t index
     for index in range(len(objects)):
         side = &batch.sides[batch.side_count]
-        read_object(side, objects[index], f"{name}[{index}]", writable, views)
+        read_object(side, objects[index], f"{name}[{index}]", writable, reads_now, views)
         batch.side_count += 1
         if addresses != NULL:
             addresses[index] = side.address
@@ -1145,8 +1170,10 @@ cdef int read_batch(Batch* batch, object dsts, object srcs, object sizes, tuple 
     owners.extend((to or ()) + (origin or ()) + memory)
     if to is not None:
         read_objects(batch, to, "dsts", True, batch.dsts, views)
+    batch.first_source = batch.side_count
     if origin is not None:
         read_objects(batch, origin, "srcs", False, batch.srcs, views)
+    batch.end_of_sources = batch.side_count
     for index in range(batch.count if batch.side_count else 0):
         check_pair(batch, index, to, origin, sizes, NULL if to is None else &batch.sides[index],
                    NULL if origin is None else &batch.sides[index + (0 if to is None else batch.count)])
@@ -1211,21 +1238,35 @@ cdef int refuse_asleep(Batch* batch) except -1:
     return 0
 
 
+cdef dict ACCESS_ORDERS = {
+    "stream": SOURCE_IN_STREAM_ORDER, "during_api_call": SOURCE_DURING_CALL, "any": SOURCE_AT_ANY_TIME,
+}
+cdef str NO_READ_NOW = (
+    "copy_many: src_access_order='during_api_call' takes a driver of CUDA 12.8 or later and a stream that is not captured "
+    "and not the legacy default stream; pass another stream, or blocking=True without it"
+)
+
+
 # --- putting a batch in ------------------------------------------------------------------------------------------
 
 cdef int announce_batch(Batch* batch, Stream worker) except -1:
     cdef const PitchedCopy* piece
     cdef size_t index
-    cdef list uses = []
+    cdef list reads = [], writes = []
     for index in range(batch.count):
         if batch.sizes[index]:
-            uses += [(batch.srcs[index], batch.sizes[index], "r"), (batch.dsts[index], batch.sizes[index], "w")]
+            reads.append((batch.srcs[index], batch.sizes[index], "r"))
+            writes.append((batch.dsts[index], batch.sizes[index], "w"))
     for index in range(batch.pieces.count):
         piece = &batch.pieces.copies[index]
         slices, rows = piece.depth - 1, piece.height - 1
-        uses += [(piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"),
-                 (piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w")]
-    return watch.note_work(worker.device_index, worker.handle, "copy_many", uses)
+        reads.append((piece.src, (slices * piece.src_lines + rows) * piece.src_pitch + piece.width, "r"))
+        writes.append((piece.dst, (slices * piece.dst_lines + rows) * piece.dst_pitch + piece.width, "w"))
+    if batch.order != SOURCE_IN_STREAM_ORDER:  # beside all that the host has not waited for
+        watch.note_host_work("copy_many", reads)
+    if batch.order != SOURCE_DURING_CALL:
+        writes = reads + writes
+    return watch.note_work(worker.device_index, worker.handle, "copy_many", writes)
 
 
 cdef void drop_empty(Batch* batch) noexcept nogil:
@@ -1248,11 +1289,11 @@ cdef int put_batch_in(Batch* batch, Stream worker, uint64_t dst_location, uint64
     if batch.count:
         code = registry.active().copy_batch(
             worker.device_index, worker.handle, batch.dsts, batch.srcs, batch.sizes, batch.count, dst_location, src_location,
-            flags, out_done)
+            flags, batch.order, out_done)
     if code == 0 and batch.pieces.count:
         code = registry.active().copy_batch_3d(
             worker.device_index, worker.handle, batch.pieces.copies, batch.pieces.count, dst_location, src_location, flags,
-            out_done)
+            batch.order, out_done)
     return code
 
 
@@ -1276,9 +1317,12 @@ cdef int copy_batch(Batch* batch, Stream worker, tuple owners, list views, uint6
         with nogil:
             code = put_batch_in(batch, worker, dst_location, src_location, flags, &done)
         for index in range(batch.side_count):
-            note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
+            if batch.order != SOURCE_DURING_CALL or not batch.first_source <= index < batch.end_of_sources:
+                note_use(&batch.sides[index], worker, False, False)  # also where a later copy was refused
     finally:
         end_use(&access)
+    if code == NOT_SUPPORTED and batch.order == SOURCE_DURING_CALL:
+        raise not_supported(NO_READ_NOW, "copy_many")
     if code:
         raise_status(code, "copy_many", ("device", worker.device_index, "stream", worker.handle, "copies",
                                          batch.count + batch.pieces.count, "put in", done))
@@ -1291,6 +1335,7 @@ def copy_many(
     stream: Stream | int | None = None, bint blocking=False,
     dst_location: DeviceArgument | tuple[str, int] | None = None,
     src_location: DeviceArgument | tuple[str, int] | None = None, bint overlap=False,
+    src_access_order: Literal["stream", "during_api_call", "any"] = "stream",
 ) -> None:
     """Copies many pieces of memory in one call (cuMemcpyBatchAsync, or a loop where the driver or the stream takes none).
 
@@ -1314,11 +1359,16 @@ def copy_many(
         dst_location, src_location: where managed memory of the side is better looked for: a device, "cpu" or
             ("numa", node); a hint, which drivers may ignore.
         overlap: bool, a hint that the copies had better not wait for kernels' multiprocessors.
+        src_access_order: str, when the sources are read (CUmemcpySrcAccessOrder): "stream", after the stream's earlier work;
+            "during_api_call", beside that and before the call returns, so that they may be changed or freed then, and may
+            be ordinary host memory, a NumPy array say; "any", beside that and until the copies are complete.  Only
+            who knows that no work under way writes them asks for one of the latter two.
     Raises:
         ValueError: lengths differ or do not fit; memory was freed, is of two devices, or is host memory that is not
-            page-locked; an address is in no memory, or its copy passes the end.
+            page-locked; an address is in no memory, or its copy passes the end; src_access_order is none of these.
         TypeError: an argument is no memory and no address.
         SleepingMemoryError: some of it sleeps.
+        NotSupportedError: "during_api_call" in a capture, on the legacy default stream, or before CUDA 12.8.
         CudaError: the driver refused; the text says how many copies had been put in.
     """
     cdef Batch batch
@@ -1327,6 +1377,9 @@ def copy_many(
     cdef uint64_t to = location_of(dst_location, "dst_location"), origin = location_of(src_location, "src_location")
     cdef size_t index
     memset(&batch, 0, sizeof(Batch))
+    if src_access_order not in ACCESS_ORDERS:
+        raise ValueError(f"src_access_order is {src_access_order!r}; pass 'stream', 'during_api_call' or 'any'")
+    batch.order = ACCESS_ORDERS[src_access_order]
     try:
         read_batch(&batch, dsts, srcs, sizes, owners_of(memory), owners, views)
         if batch.device < 0 and batch.count:  # addresses alone
@@ -1435,4 +1488,4 @@ def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
 
 
 provide_methods(copy_bytes, fill_bytes, sys.modules[__name__])
-provide_views(buffer_over, Array)
+provide_views(buffer_over, Array, asarray)

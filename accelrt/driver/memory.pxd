@@ -12,6 +12,13 @@ cdef struct PitchedCopy:  # of copy_batch_3d: what copy_3d takes
     size_t height
     size_t depth
 
+cdef enum:  # copy_batch: when sources are read, numbers of CUmemcpySrcAccessOrder
+    SOURCE_IN_STREAM_ORDER = 1
+    # Before the row returns, beside the stream's earlier work, ordinary host memory too; NOT_SUPPORTED in captures, on the
+    # legacy default stream, and before CUDA 12.8
+    SOURCE_DURING_CALL = 2
+    SOURCE_AT_ANY_TIME = 3  # beside the stream's earlier work
+
 cdef enum:  # copy_3d
     MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
 

@@ -5,6 +5,7 @@ here opens a driver library.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.string cimport memset
+from posix.unistd cimport close
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt import env
@@ -263,7 +264,7 @@ cdef class RowMethod:
         cdef Table* table = rows.table
         cdef Argument* argument
         cdef Py_ssize_t at, next_one = 0
-        cdef list answers, rooms = []
+        cdef list rooms = []
         cdef int code
         self.read()
         if named:
@@ -281,7 +282,18 @@ cdef class RowMethod:
                 next_one += 1
         with nogil:
             code = row_functions[self.index](table, values)
-        answers = [code]
+        try:
+            return self.answer_of(code, values, rooms)
+        except BaseException:  # Python has no memory: what the row made would be nobody's
+            if code == 0 and undo_functions[self.index] != NULL:
+                with nogil:
+                    undo_functions[self.index](table, values)
+            raise
+
+    cdef object answer_of(self, int code, const Value* values, list rooms):
+        cdef const Argument* argument
+        cdef Py_ssize_t at
+        cdef list answers = [code]
         for at in range(self.count):
             argument = &self.arguments[at]
             if argument.kind == ROOM:

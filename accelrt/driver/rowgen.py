@@ -42,6 +42,30 @@ MEMBERS = {
     **dict.fromkeys(POINTERS, "address"),
 }
 MOST_VALUES = 16  # arguments of one row
+# Row that makes something -> the call that takes it back where Python has no memory for the row's answer.
+UNDONE_BY = {
+    **dict.fromkeys(("memory_alloc", "managed_alloc"), "memory_free(device, out_address)"),
+    **dict.fromkeys(("async_alloc", "pool_alloc"), "async_free(device, stream, out_address)"),
+    "managed_pool_alloc": "managed_pool_free(device, stream, out_address)",
+    "pool_pointer_import": "async_free(device, 0, out_address)",
+    "host_alloc": "host_free(device, out_address)",
+    "address_reserve": "address_free(out_address, size)",
+    **dict.fromkeys(
+        ("physical_create", "physical_create_shared", "physical_import"), "physical_release(out_handle)"
+    ),
+    **dict.fromkeys(("physical_export", "pool_export"), "close(out_file)"),
+    **dict.fromkeys(("pool_create", "pool_import", "pinned_pool_create"), "pool_destroy(out_pool)"),
+    "stream_create": "stream_destroy(device, out_stream)",
+    **dict.fromkeys(("event_create", "ipc_event_open"), "event_destroy(device, out_event)"),
+    "array_create": "array_destroy(device, out_array)",
+    "mipmap_create": "mipmap_destroy(device, out_mipmap)",
+    "texture_create": "texture_destroy(device, out_texture, sampling == 0)",
+    **dict.fromkeys(("graph_create", "graph_clone", "capture_end"), "graph_destroy(out_graph)"),
+    "graph_instantiate": "graph_exec_destroy(out_exec)",
+    "graph_node_add": "graph_node_destroy(graph, out_node)",
+    **dict.fromkeys(("module_load", "module_register"), "module_unload(device, out_module)"),
+    "ipc_memory_open": "ipc_memory_close(device, out_address)",
+}
 # Rows that name a stream or an event and are not held back: one may be asked at any time, two wait, so that
 # their drivers hold back the calls that they are made of.
 AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
@@ -283,6 +307,21 @@ def python_call(row: Row) -> str:
     )
 
 
+def python_undo(row: Row) -> str:
+    """The function that takes back what a row made, whose answer Python could not have."""
+    name, _, passed = UNDONE_BY[row.name].removesuffix(")").partition("(")
+    places = {argument.name: index for index, argument in enumerate(row.arguments)}
+
+    def value_of(match: re.Match[str]) -> str:
+        argument = row.arguments[places[match[0]]]
+        return f"values[{places[match[0]]}].{MEMBERS[argument.type.removesuffix('*' * argument.is_out)]}"
+
+    call = re.sub(r"[a-z]\w+", value_of, passed)
+    target = name if name == "close" else f"table.{name}"
+    signature = f"undo_{row.name}(Table* table, Value* values) noexcept nogil"
+    return f"cdef int {signature}:\n    return {target}({call})\n"
+
+
 def python_text(row: Row) -> str:
     """The row's name and arguments, as registry.pyx reads them where the row is first called."""
     arguments = (
@@ -296,11 +335,14 @@ def python_rows(rows: list[Row]) -> str:
     if most := [row.name for row in rows if len(row.arguments) > MOST_VALUES]:
         raise ValueError(f"{most} have more than {MOST_VALUES} arguments: raise MOST_VALUES")
     functions = ", ".join(f"&call_{row.name}" for row in rows)
+    undone = ", ".join(f"&undo_{row.name}" if row.name in UNDONE_BY else "NULL" for row in rows)
     return "\n\n".join(
         [
             f"cdef enum:\n    MOST_VALUES = {MOST_VALUES}\n",
             *map(python_call, rows),
+            *(python_undo(row) for row in rows if row.name in UNDONE_BY),
             f"cdef row_fn[{len(rows)}] row_functions = [{functions}]\n",
+            f"cdef row_fn[{len(rows)}] undo_functions = [{undone}]\n",
             "cdef str ROW_TEXTS = (\n" + "".join(map(python_text, rows)) + ")\n",
             'class RowCalls(RowTable):\n    """The rows as methods, which registry.pyx adds."""\n'
             + "".join(map(python_stub, rows)),

@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 13
+    TABLE_VERSION = 14
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -64,8 +64,8 @@ cdef struct Table:
     int (*memory_map)(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil  # a handle whole, never a part
     int (*memory_access)(uintptr_t address, size_t size, int device) noexcept nogil  # read and write, for that device
     int (*memory_unmap)(uintptr_t address, size_t size) noexcept nogil  # waits for nothing: the caller does
-    # memory that another process may have: a handle of it leaves as a file descriptor, which the caller closes, and comes
-    # from one, which the caller may close at once; the bytes go with the last handle and mapping in any process
+    # memory that another process may have: a handle leaves as a file descriptor, which the caller closes, and comes from
+    # one, which the caller may close at once; the bytes go with the last handle and mapping in any process
     int (*physical_create_shared)(int device, size_t size, uintptr_t* out_handle) noexcept nogil
     int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where physical_create made it
     int (*physical_import)(int device, int file, uintptr_t* out_handle) noexcept nogil
@@ -135,10 +135,9 @@ cdef struct Table:
 
     # copies and fills: ordered on the stream; host memory that is not page-locked is read, or written, before the row
     # returns.  copy_peer takes a stream of src_on, copy_across one of either device, on_device: no capture takes these two,
-    # CAPTURE_UNSUPPORTED, and the capture is broken; what is captured between devices that reach each other is copy_async,
-    # copy for callers who know that no side is such host memory.  copy_3d copies depth slices of height rows of width bytes,
-    # where rows begin a pitch apart (width or more, MAX_PITCH at most) and slices so many lines of a pitch (height or more;
-    # of one slice they say nothing): on the stream's device or in page-locked memory, never in ordinary host memory
+    # CAPTURE_UNSUPPORTED, and the capture is broken; between devices that reach each other it takes copy_async, copy
+    # where no side is such host memory.  copy_3d copies depth slices of height rows of width bytes; rows begin a pitch apart
+    # (width or more, MAX_PITCH at most), slices so many lines of a pitch (height or more): never in ordinary host memory
     int (*copy)(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil
     int (*copy_peer)(int dst_on, uintptr_t dst, int src_on, uintptr_t src, size_t size, uintptr_t stream) noexcept nogil
     int (*fill)(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil  # 1, 2, 4 bytes wide  # no-cython-lint
@@ -147,10 +146,10 @@ cdef struct Table:
     int (*copy_3d)(int device, uintptr_t stream, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch, size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil  # no-cython-lint
     # batches of copies: of arrays of addresses and bytes, or of PitchedCopy, none of which copies 0 bytes or uses what
     # another one writes, all in device memory or page-locked memory.  A location is a hint where a side of them all is
-    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags.  Where the row refuses, out_done of
-    # them were put in; a capture has a node for each
-    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, size_t* out_done) noexcept nogil  # no-cython-lint
-    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, size_t* out_done) noexcept nogil  # no-cython-lint
+    # better looked for, kind << 32 | id of CUmemLocation, or 0; flags are CUmemcpyFlags, order a SOURCE_ number.  Where the
+    # row refuses, out_done of them were put in; a capture has a node for each
+    int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
+    int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
     # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
     # is MEMORY_WRITTEN), and of the driver's own pool of a device for another one
     int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings
@@ -280,6 +279,10 @@ cdef struct Table:
     int (*pool_set)(uintptr_t pool, int attribute, uint64_t value) noexcept nogil
     int (*pool_access_set)(uintptr_t pool, int peer, int access) noexcept nogil  # as async_access_set
     int (*pool_access_get)(uintptr_t pool, int peer, int* out_access) noexcept nogil
+    # pools of page-locked memory, which serve streams of every device, and which no device uses before pool_access_set: the
+    # process's own (CUDA 13.0), never destroyed, and new ones, on a LOCATION_NODE, or shared with none at LOCATION_HOST
+    int (*pinned_pool)(uintptr_t* out_pool) noexcept nogil
+    int (*pinned_pool_create)(int kind, int node, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil
 
     # the end of the process: nothing may be called after it
     int (*close)() noexcept nogil  # waits for callbacks that still run; leaves the devices alone
@@ -289,10 +292,7 @@ cdef struct Table:
 cdef enum:  # stream_create flags
     STREAM_BLOCKING = 0, STREAM_NON_BLOCKING = 1
 cdef enum:  # event_create flags
-    EVENT_DEFAULT = 0
-    EVENT_BLOCKING_SYNC = 1
-    EVENT_DISABLE_TIMING = 2
-    EVENT_INTERPROCESS = 4
+    EVENT_DEFAULT = 0, EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2, EVENT_INTERPROCESS = 4
 cdef enum:  # capture_begin and capture_mode_exchange modes
     CAPTURE_GLOBAL = 0, CAPTURE_THREAD_LOCAL = 1, CAPTURE_RELAXED = 2
 cdef enum:  # capture_status answers

@@ -8,7 +8,7 @@ sleep_result   SleepResult, what a sleep or a wake answers
 reservation    addresses that are given memory page by page: reserve, Reservation; the state of a pool, kept
                and restored
 addresses      address_info: what an address is
-driver_pool    DriverPool: the driver's own pools of a device, and those whose memory other processes may have
+driver_pool    DriverPool: the driver's own pools, of devices and of page-locked memory, and those made here
 ipc_handles    what processes send each other of these
 live           OutOfMemoryError, and the functions that are told of it; ACCELRT_LEAKS: what is still live at
                the end

@@ -809,13 +809,13 @@ cdef class AllocationHooks:
 cdef tuple memory_views = ()
 
 
-def provide_views(buffer_over: Callable[..., object], array: type) -> None:
+def provide_views(buffer_over: Callable[..., object], array: type, asarray: Callable[..., object]) -> None:
     """Sets what makes a Buffer over memory that something else keeps, and Array, which are above this package."""
     global memory_views
-    memory_views = buffer_over, array
+    memory_views = buffer_over, array, asarray
 
 
-def views_of_memory() -> tuple[Callable[..., object], type]:
+def views_of_memory() -> tuple[Callable[..., object], type, Callable[..., object]]:
     return memory_views
 
 

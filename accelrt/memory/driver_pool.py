@@ -1,5 +1,5 @@
-"""DriverPool: the driver's own stream-ordered pools of a device, of its memory and of managed memory; and
-pools whose memory other processes may have."""
+"""DriverPool: the driver's own stream-ordered pools, of a device's memory, of managed and of page-locked
+memory; and pools that are made here, whose memory other processes may have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from accelrt.core.process import Owned, close_answer
 from accelrt.devices.device import device_ordinal
 from accelrt.driver.registry import Rows
-from accelrt.errors import ArgumentError, ArgumentTypeError, refuse_copy
+from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported, refuse_copy
+from accelrt.memory.caching import views_of_memory
 from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, with_file
 from accelrt.runtime.access import PoolBlock, destroy_pool, free_put_off
 from accelrt.status import status_error
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-CAPTURE_UNSUPPORTED = 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+INVALID_VALUE, OUT_OF_MEMORY, NOT_SUPPORTED, CAPTURE_UNSUPPORTED = 1, 2, 801, 900
+HOST, NODE = 2, 3  # CUmemLocationType of a pool of page-locked memory: wherever, and a NUMA node
+HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 # CUmemPool_attribute (CUDA driver API): name -> number.
 ATTRIBUTES = {
     "reuse_follow_event_dependencies": 1,
@@ -59,19 +62,23 @@ def write(pool: DriverPool, name: str, value: int) -> None:
 class DriverMemory(PoolBlock):
     """Memory of a driver's pool, made by DriverPool.allocate; given back when it dies, or by free().
 
+    Page-locked memory has the buffer protocol: numpy.frombuffer(memory, dtype) is an array on it.
+
     Attributes:
-        device_index: int, the ordinal of the pool's device.
+        device_index: int, the ordinal of the stream's device.
         nbytes: int.
         stream: Stream, in whose order it came and goes back.
-        managed: bool, whether the host uses it too.
+        managed: bool, whether it is managed memory, which the host uses too.
+        pinned: bool, whether it is page-locked memory.
         is_mapped: bool, whether it is another process's, which from_ipc_descriptor opened.
+        is_ipc_enabled: bool, whether other processes may have it.
     """
 
-    __slots__ = ("_pool", "is_mapped", "managed", "nbytes")
+    __slots__ = ("is_ipc_enabled", "is_mapped", "managed")
 
-    managed: bool
+    is_ipc_enabled: bool
     is_mapped: bool
-    nbytes: int
+    managed: bool
     stream: Stream
 
     def __init__(self, pool: DriverPool, nbytes: int, stream: Stream, is_mapped: bool = False) -> None:
@@ -79,10 +86,8 @@ class DriverMemory(PoolBlock):
             raise ArgumentTypeError(
                 f"pool is of type {type(pool).__name__}; memory is made by DriverPool.allocate()"
             )
-        # There too, for slots are cleared before the memory goes back.
-        super().__init__(pool.device_index, stream, pool._owned)
-        self.managed, self.is_mapped, self.nbytes = pool.managed, is_mapped, nbytes
-        self._pool = pool._owned
+        super().__init__(stream.device_index, stream, pool._owned, nbytes, pool.pinned)
+        self.managed, self.is_mapped, self.is_ipc_enabled = pool.managed, is_mapped, pool.is_ipc_enabled
 
     @classmethod
     def from_ipc_descriptor(
@@ -115,13 +120,11 @@ class DriverMemory(PoolBlock):
                 "other process's handle"
             )
         memory = cls(pool, descriptor.nbytes, pool._stream(stream), True)
-        row, device = Rows().pool_pointer_import, pool.device_index
+        row, device = Rows().pool_pointer_import, memory.device_index
         code = pool.with_handle(lambda handle: memory.take(row, device, handle, descriptor.payload))
         if code:
-            raise status_error(
-                code, "pool_pointer_import", ("device", pool.device_index, "size", descriptor.nbytes)
-            )
-        code, _, _, start, size = Rows().pointer_range(memory.ptr)
+            raise status_error(code, "pool_pointer_import", ("device", device, "size", descriptor.nbytes))
+        code, start, size = memory._find_range()
         room = start + size - memory.ptr
         if code == 0 and size and descriptor.nbytes > room:
             memory.free()
@@ -143,7 +146,7 @@ class DriverMemory(PoolBlock):
             raise ArgumentError(
                 f"{self!r} is another process's, which alone hands it on; ask there for its descriptor"
             )
-        if self._pool is None:
+        if not self.is_ipc_enabled:
             raise ArgumentError(f"{self!r} is of a pool that is not ipc_enabled; no process opens it")
         code, payload = Rows().pool_pointer_export(self.device_index, self.ptr)
         if code:
@@ -156,6 +159,23 @@ class DriverMemory(PoolBlock):
         layout = {"shape": (self.nbytes,), "typestr": "|u1", "strides": None, "version": 3}
         return {**layout, "data": (self.ptr, False), "stream": self.stream.handle or 1}
 
+    def _array(self) -> Any:
+        asarray = views_of_memory()[2]
+        return asarray(self, device="cpu" if self.pinned else self.device_index, copy=False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns the type of its device and the ordinal, as DLPack numbers them."""
+        device: tuple[int, int] = self._array().__dlpack_device__()
+        return device
+
+    def __dlpack__(self, **arguments: Any) -> object:
+        """Returns the bytes as a DLPack capsule, as accelrt.Array.__dlpack__ does.
+
+        Arguments:
+            arguments: stream, max_version, dl_device and copy, as there.
+        """
+        return self._array().__dlpack__(**arguments)
+
     def __enter__(self) -> DriverMemory:
         return self
 
@@ -167,15 +187,58 @@ class DriverMemory(PoolBlock):
 
     def __repr__(self) -> str:
         state = ", given back" if self._is_freed else ""
-        kind = ", managed" if self.managed else ", mapped" if self.is_mapped else ""
+        kind = ", managed" if self.managed else ", pinned" if self.pinned else ""
+        kind += ", mapped" if self.is_mapped else ""
         return f"<accelrt.memory.DriverMemory {self.nbytes} bytes{kind}, device {self.device_index}{state}>"
+
+
+NO_OWN_PINNED = (
+    "the driver has no pool of page-locked memory of its own, which those of CUDA 13.0 and later have; make "
+    "one, with numa_node= or max_size="
+)
+NO_PLACE = {
+    HOST: "the driver takes pools of page-locked memory of a NUMA node alone; pass numa_node=",
+    NODE: "the system has no such node of memory, or the driver no such pool; see /sys/devices/system/node",
+}
+opened_own = False  # whether every device uses the driver's own pool of page-locked memory
+
+
+def check_node(numa_node: int) -> int:
+    if isinstance(numa_node, bool) or not isinstance(numa_node, int) or not 0 <= numa_node < 1 << 16:
+        raise ArgumentError(
+            f"numa_node is {numa_node!r}; pass the number of a node of the host's memory, from 0 on"
+        )
+    return numa_node
+
+
+def nearest_node(device: int) -> int:
+    code, node = Rows().device_attribute(device, HOST_NUMA_ID)
+    if code or node < 0:
+        raise not_supported(
+            f"the driver names no node of the host's memory near device {device}; pass numa_node=, 0 say",
+            "device_attribute",
+        )
+    return int(node)
+
+
+def open_to_devices(pool: DriverPool) -> None:
+    """Has every device use a pool's page-locked memory, as it uses all other; the process's own is opened
+    once, so that it stays as it was set.  A device that cannot is left out, unless it is the pool's."""
+    global opened_own
+    if pool._owned is None and opened_own:
+        return
+    for device in range(Rows().device_count()[1]):
+        code = pool._call("access_set", device, ACCESS["rw"])
+        if code and device == pool.device_index:
+            raise pool.error(code, pool._row("access_set"), "access")
+    opened_own = opened_own or pool._owned is None
 
 
 @dataclass(init=False)
 class DriverPool:
     """The pool of a device that cuMemAllocAsync allocates from, as the backend "cudaMallocAsync" does; or the
-    one of managed memory that prefers the device (CUDA 13.0); or one that is made here, whose memory other
-    processes may have.
+    one of managed memory that prefers the device, or of page-locked memory (CUDA 13.0); or one that is made
+    here, whose memory other processes may have.
 
         pool = accelrt.memory.DriverPool()
         pool.release_threshold = 1 << 30     # bytes that it keeps when a stream is waited for
@@ -189,21 +252,35 @@ class DriverPool:
         pool = accelrt.memory.DriverPool.from_allocation_handle(handle)
         memory = accelrt.memory.DriverMemory.from_ipc_descriptor(pool, descriptor)
 
-    Other libraries of the process use the same pool, but for one that is made here.
+        staging = accelrt.memory.DriverPool(pinned=True, numa_node=0, max_size=1 << 30)
+        numpy.frombuffer(staging.allocate(4096), "float32")
+
+    Other libraries of the process use the same pool, but for one that is made here.  The memory is in none of
+    accelrt's statistics: attributes() has the driver's.  Page-locked memory of allocate() is in the history,
+    where record_history(record_pinned_host_memory=True) records it.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
         managed: bool, whether it is the pool of managed memory, whose memory allocate() gives.
+        pinned: bool, whether it is one of page-locked memory, which streams of every device order, and every
+            device uses unless set_access() says else: the process's own, or with the next three a new one.
+        numa_node: int, the node of the host's memory of a new one; None is wherever the system puts it, or
+            where ipc_enabled is given the one that is nearest to the device.
         ipc_enabled: bool, whether it is a new pool whose memory other processes may have.
-        max_size: int, bytes that such a pool has at most; 0 is the driver's choice.
+        max_size: int, bytes that a new pool has at most; 0 is the driver's choice.
     Attributes:
         device_index: int, the ordinal of the device.
-        managed: bool.
-        handle: int, the driver's (CUmemoryPool) of a pool that was made here; 0 for the device's own.
+        managed, pinned: bool.
+        numa_node: int or None.
+        max_size: int.
+        handle: int, the driver's (CUmemoryPool); 0 for the device's own, and of managed memory.
+        is_ipc_enabled: bool, whether other processes may have its memory.
+        is_mapped: bool, whether it is another process's.
     Raises:
-        ValueError: managed and ipc_enabled exclude each other; max_size is no int from 0 on.
-        NotSupportedError: by what asks the driver, where it has no such pool.
-        CudaError: the driver refused.
+        ValueError: managed excludes pinned and ipc_enabled; numa_node is no int from 0 on, or not of
+            page-locked memory; max_size is no int from 0 on, or of no new pool.
+        NotSupportedError: the driver has no such pool; of a device's own, by what asks the driver.
+        CudaError: the driver refused; the system has no such node.
 
     A pool that was made here is destroyed by close(), or when the last that names it goes; its memory stays
     until it is freed.
@@ -211,6 +288,8 @@ class DriverPool:
 
     device_index: int
     managed: bool = False
+    pinned: bool = False
+    numa_node: int | None = None
     handle: int = 0
 
     @property
@@ -296,21 +375,59 @@ class DriverPool:
         device: DeviceArgument | None = None,
         *,
         managed: bool = False,
+        pinned: bool = False,
+        numa_node: int | None = None,
         ipc_enabled: bool = False,
         max_size: int = 0,
     ) -> None:
         if managed and ipc_enabled:
             raise ArgumentError("no process has another one's managed memory; pass managed or ipc_enabled")
+        if managed and pinned:
+            raise ArgumentError("memory is managed or page-locked; pass managed or pinned")
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 0 or max_size >> 60:
             raise ArgumentError(f"max_size is {max_size!r}; pass bytes as int, or 0 for the driver's choice")
-        if max_size and not ipc_enabled:
-            raise ArgumentError("max_size is of a pool that is made; pass ipc_enabled=True too")
+        if max_size and not (ipc_enabled or pinned):
+            raise ArgumentError(
+                "max_size is of a pool that is made; pass ipc_enabled=True or pinned=True too"
+            )
+        if numa_node is not None and not pinned:
+            raise ArgumentError("numa_node is of a pool of page-locked memory; pass pinned=True too")
         self.device_index = device_ordinal(device)
-        self.managed = bool(managed)
-        self.is_mapped = False
+        self.managed, self.pinned, self.max_size = bool(managed), bool(pinned), int(max_size)
+        self.numa_node = None if numa_node is None else check_node(numa_node)
+        self.is_ipc_enabled, self.is_mapped = bool(ipc_enabled), False
         self._owned: Owned[tuple[int, int]] | None = None
-        if ipc_enabled:
-            self._own("pool_create", self.device_index, int(max_size))
+        if pinned:
+            self._make_pinned()
+        elif ipc_enabled:
+            device_index, most = self.device_index, self.max_size
+            self._own("pool_create", device_index, most, told=("device", device_index, "max_size", most))
+
+    def _make_pinned(self) -> None:
+        if self.numa_node is None and self.is_ipc_enabled:
+            self.numa_node = nearest_node(self.device_index)
+        if self.numa_node is None and not self.max_size:
+            code, self.handle = Rows().pinned_pool()
+            if code == NOT_SUPPORTED:
+                raise not_supported(NO_OWN_PINNED, "pinned_pool")
+            if code:
+                raise status_error(code, "pinned_pool")
+        else:
+            node, kind = (0, HOST) if self.numa_node is None else (self.numa_node, NODE)
+            told = (
+                "numa_node",
+                self.numa_node,
+                "max_size",
+                self.max_size,
+                "ipc_enabled",
+                self.is_ipc_enabled,
+            )
+            self._own(
+                *("pinned_pool_create", kind, node, self.max_size, self.is_ipc_enabled),
+                told=told,
+                invalid=NO_PLACE[kind],
+            )
+        open_to_devices(self)
 
     @classmethod
     def from_allocation_handle(
@@ -322,25 +439,35 @@ class DriverPool:
             handle: IPCAllocationHandle, or the number of a file descriptor of this process's.
             device: int, "cuda:1", ...: the device of the pool, by its number here; None is the current one.
         Returns:
-            DriverPool, which gives no memory; DriverMemory.from_ipc_descriptor opens the other process's.
+            DriverPool, which gives no memory; DriverMemory.from_ipc_descriptor opens the other process's.  Of
+            a mere file descriptor only the memory tells whether it is page-locked.
         Raises:
             TypeError, ValueError: handle is neither, or was closed.
             CudaError: the driver refused: it is no pool's.
         """
         pool = cls(device)
-        with_file(handle, lambda file: pool._own("pool_import", pool.device_index, file))
-        pool.is_mapped = True
+        ordinal = pool.device_index
+        with_file(
+            handle,
+            lambda file: pool._own("pool_import", ordinal, file, told=("device", ordinal, "file", file)),
+        )
+        pool.is_mapped = pool.is_ipc_enabled = True
+        pool.pinned = isinstance(handle, IPCAllocationHandle) and handle.pinned
+        if pool.pinned:
+            open_to_devices(pool)
         return pool
 
-    def _own(self, row: str, device: int, argument: int) -> None:
-        """Takes a handle from a row, which goes back with the last that names it."""
-        owned = Owned(getattr(Rows(), row), (device, argument), destroy_pool)
+    def _own(self, row: str, *arguments: int, told: tuple[object, ...], invalid: str = "") -> None:
+        """Takes a handle from a row, which goes back with the last that names it.
+
+        Arguments:
+            told: of the error, and what the status INVALID_VALUE means.
+        """
+        owned = Owned(getattr(Rows(), row), arguments, destroy_pool)
         assert owned.value is not None
         code, self.handle = owned.value
         if code:
-            raise status_error(
-                code, row, ("device", device, "max_size" if row == "pool_create" else "file", argument)
-            )
+            raise status_error(code, row, told, invalid if code == INVALID_VALUE else "")
         self._owned = owned
 
     def open_handle(self) -> int:
@@ -365,6 +492,8 @@ class DriverPool:
             with self._owned.hold() as owned:
                 if owned is not None:
                     return call(owned[1])
+        elif self.handle:
+            return call(self.handle)
         raise ArgumentError("the pool was closed; make another one")
 
     def _row(self, name: str) -> str:
@@ -383,14 +512,9 @@ class DriverPool:
         chosen = current_stream(self.device_index) if stream is None else stream
         if not isinstance(chosen, Stream):
             raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, or None")
-        if chosen.device_index != self.device_index:
+        if chosen.device_index != self.device_index and not self.pinned:
             raise ValueError(f"stream is of device {chosen.device_index}, the pool of {self.device_index}")
         return chosen
-
-    @property
-    def is_ipc_enabled(self) -> bool:
-        """Tells whether other processes may have its memory."""
-        return self.handle != 0
 
     @property
     def allocation_handle(self) -> IPCAllocationHandle:
@@ -400,7 +524,7 @@ class DriverPool:
             ValueError: the pool is not ipc_enabled, is another process's, or was closed.
             CudaError: the driver refused.
         """
-        if not self.handle:
+        if not self.is_ipc_enabled:
             raise ArgumentError("the pool is not ipc_enabled; make one with DriverPool(ipc_enabled=True)")
         if self.is_mapped:
             raise ArgumentError(
@@ -410,7 +534,7 @@ class DriverPool:
         assert owned.value is not None
         if owned.value[0]:
             raise status_error(owned.value[0], "pool_export", ("pool", self.handle))
-        return IPCAllocationHandle._of(owned)
+        return IPCAllocationHandle._of(owned, self.pinned)
 
     def close(self) -> None:
         """Destroys a pool that was made here, or lets go of another process's; memory stays until freed.
@@ -464,9 +588,11 @@ class DriverPool:
             stream: Stream of the device; None is its current one.
         Returns:
             DriverMemory, which copies, fills and, where it is managed, memory.prefetch take.  Other streams
-            use it behind an event, and are done with it before it is freed.
+            use it behind an event, and are done with it before it is freed.  The host uses page-locked memory
+            once the stream was waited for, since its addresses may have been another allocation's.
         Raises:
-            ValueError: nbytes is no int from 1 on; stream is of another device; the pool is the device's own
+            ValueError: nbytes is no int from 1 on; stream is of another device, but for page-locked memory,
+                which those of every device order; the pool is the device's own
                 of device memory, which Buffers come from with the backend "cudaMallocAsync"; or it is another
                 process's, or was closed.
             TypeError: stream is no Stream.
@@ -486,7 +612,7 @@ class DriverPool:
         chosen = self._stream(stream)
         free_put_off()
         memory = DriverMemory(self, nbytes, chosen)
-        device, order, row = self.device_index, chosen.handle, "managed_pool_alloc"
+        device, order, row = chosen.device_index, chosen.handle, "managed_pool_alloc"
         if not self.handle:
             code = memory.take(Rows().managed_pool_alloc, device, order, nbytes)
         else:
@@ -498,8 +624,20 @@ class DriverPool:
                     lambda handle: memory.take(Rows().pool_alloc, device, order, handle, nbytes)
                 )
         if code:
-            raise status_error(code, row, ("device", device, "size", nbytes))
+            meaning = self._lack() if code == OUT_OF_MEMORY else ""
+            raise status_error(code, row, ("device", device, "size", nbytes), meaning)
         return memory
+
+    def _lack(self) -> str:
+        """Says what the pool has, and what may help, where it refused a request."""
+        code, used = self._call("get", ATTRIBUTES["used_mem_current"])
+        held = "" if code else f" beside the {used} bytes that are allocated"
+        most, larger = f", of at most {self.max_size}", ", make a pool with a larger max_size"
+        cache = "host_empty_cache" if self.pinned else "empty_cache"
+        return (
+            f"there is no more memory for this pool{held}{most if self.max_size else ''}; free some of it"
+            f"{larger if self.max_size else ''}, or call trim_to() of other pools and accelrt.{cache}()"
+        )
 
     def access(self, peer: DeviceArgument) -> str:
         """Tells what a device may do with the pool's memory (cuMemPoolGetAccess).

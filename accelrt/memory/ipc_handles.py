@@ -44,21 +44,24 @@ class IPCAllocationHandle:
     It pickles where multiprocessing sends it, to a process that is started, through a pipe or a queue, and is
     a descriptor of that process's there.  Others send fileno() by their own means (SCM_RIGHTS).
 
+    Attributes:
+        pinned: bool, whether the pool is of page-locked memory.
     Raises:
         TypeError: it is made otherwise, or copied.
     """
 
-    __slots__ = ("__weakref__", "_owned")
+    __slots__ = ("__weakref__", "_owned", "pinned")
 
     _owned: Owned[tuple[int, int]]
+    pinned: bool
 
     def __init__(self) -> None:
         raise TypeError("an IPCAllocationHandle is made by DriverPool.allocation_handle")
 
     @classmethod
-    def _of(cls, owned: Owned[tuple[int, int]]) -> Self:
+    def _of(cls, owned: Owned[tuple[int, int]], pinned: bool) -> Self:
         handle = cls.__new__(cls)
-        handle._owned = owned
+        handle._owned, handle.pinned = owned, pinned
         return handle
 
     def fileno(self) -> int:
@@ -85,7 +88,7 @@ class IPCAllocationHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing.reduction import DupFd
 
-        return receive, (with_file(self, DupFd),)
+        return receive, (with_file(self, DupFd), self.pinned)
 
     def __copy__(self) -> Self:
         raise TypeError(
@@ -100,9 +103,9 @@ class IPCAllocationHandle:
         return f"<accelrt.memory.IPCAllocationHandle {'closed' if owned is None else owned[1]}>"
 
 
-def receive(sent: Any) -> IPCAllocationHandle:
+def receive(sent: Any, pinned: bool) -> IPCAllocationHandle:
     """Makes the handle of a process that multiprocessing sent one to."""
-    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_answer))
+    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_answer), pinned)
 
 
 def with_file(handle: IPCAllocationHandle | int, call: Callable[[int], _T]) -> _T:

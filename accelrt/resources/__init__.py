@@ -10,6 +10,7 @@
 resource        Resource and its kinds: memory of the device, managed, page-locked, of a MemPool; adaptors on
                 them; pools, blocks of one size, resources by size
 callback        CallbackResource: memory of two functions
+system          SystemResource: memory of the system's own allocator
 figures         what adaptors tell: AllocationCounts, OutstandingAllocation
 checks          what several kinds ask of arguments, and marks of errors
 current         which resource is current
@@ -43,6 +44,7 @@ from accelrt.resources.resource import (
     StatisticsAdaptor,
     TrackingAdaptor,
 )
+from accelrt.resources.system import SystemResource
 
 __all__ = [
     "Adaptor",
@@ -68,6 +70,7 @@ __all__ = [
     "ProfileEntry",
     "Resource",
     "StatisticsAdaptor",
+    "SystemResource",
     "TrackingAdaptor",
     "current_resource",
     "set_current_resource",

@@ -167,9 +167,13 @@ cdef void give_deferred() noexcept
 cdef class PoolBlock:
     cdef readonly int device_index
     cdef readonly object stream  # Stream, in whose order it goes back
-    cdef object pool             # what destroys the memory's pool, or None
+    cdef readonly size_t nbytes
+    cdef readonly bint pinned    # page-locked, which the host reads and writes too
+    cdef bint noted              # its allocation is in the history of page-locked memory
+    cdef readonly object _pool   # what destroys the memory's pool, or None
     cdef uintptr_t handle        # the stream's
     cdef uintptr_t address       # 0: it has none, or gave it back
+    cdef Py_ssize_t exports      # buffers on it
     cdef int tries               # how often the driver refused to take it back, as its owner died
     cdef object __weakref__
     cdef PoolBlock move_out(self)  # another one with its memory

@@ -1,12 +1,13 @@
 """The door for uses of memory, with the race detector's hooks."""
 cimport cython
-from cpython.buffer cimport PyBUF_READ
+from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.pinned.cache cimport is_cached_pinned
+from accelrt.allocator.event_ring cimport drop_stack, record_host, take_host_stack
+from accelrt.allocator.pinned.cache cimport ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
 from accelrt.core.integers cimport is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
@@ -19,6 +20,7 @@ from accelrt.core.slots cimport (
 )
 from accelrt.core.threads cimport pause, sched_yield
 cimport accelrt.driver.registry as registry
+from accelrt.driver.memory cimport KIND_HOST, KIND_NONE
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
 from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, raise_status, refuse_copy
@@ -468,6 +470,17 @@ def destroy_pool(tuple answer):
             registry.active().pool_destroy(handle)
 
 
+cdef void note_pooled(bint is_taken, uintptr_t address, size_t size) noexcept nogil:
+    # In the history of page-locked memory, where that is recorded.
+    if is_taken:
+        take_host_stack()
+        record_host(ALLOCATED, address, size)
+        drop_stack()
+    else:
+        record_host(FREE_REQUESTED, address, size)
+        record_host(FREE_COMPLETED, address, size)
+
+
 @cython.no_gc_clear  # it goes back in the stream's order
 cdef class PoolBlock:
     """Memory of a driver's pool, given back by free(), or when it dies.
@@ -476,12 +489,18 @@ cdef class PoolBlock:
         device: int, the ordinal of the pool's device.
         stream: Stream of that device, in whose order the memory goes back.
         pool: object that destroys the pool, kept until the memory went back.
+        nbytes: int.
+        pinned: bool, whether it is page-locked memory, which then has the buffer protocol.
     """
+    # stub: def __buffer__(self, flags: int, /) -> memoryview: ...
 
-    def __init__(self, int device, stream: object, pool: object = None) -> None:
+    def __init__(
+        self, int device, stream: object, pool: object = None, size_t nbytes=0, bint pinned=False,
+    ) -> None:
         if self.address:
             raise RuntimeError("it has memory; make another one")
-        self.device_index, self.stream, self.handle, self.pool = device, stream, stream.handle, pool
+        self.device_index, self.stream, self.handle, self._pool = device, stream, stream.handle, pool
+        self.nbytes, self.pinned = nbytes, pinned
 
     def __dealloc__(self):
         cdef PoolBlock later
@@ -490,6 +509,8 @@ cdef class PoolBlock:
             return
         with nogil:
             code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
+        if code == 0 and self.noted:
+            note_pooled(False, self.address, self.nbytes)
         if code == 0 or code != CAPTURE_UNSUPPORTED and self.tries >= MOST_TRIES:
             return
         later = self.move_out()
@@ -502,7 +523,8 @@ cdef class PoolBlock:
     cdef PoolBlock move_out(self):
         cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
         later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
-        later.address, later.pool, self.address = self.address, self.pool, 0
+        later.nbytes, later.noted = self.nbytes, self.noted
+        later.address, later._pool, self.address = self.address, self._pool, 0
         return later
 
     cdef int give_back(self) except? -1:
@@ -513,6 +535,8 @@ cdef class PoolBlock:
         if code == CAPTURE_UNSUPPORTED:
             put_off.append(self)
             return 0
+        if code == 0 and self.noted:
+            note_pooled(False, self.address, self.nbytes)
         if code == 0:
             self.address = 0
         return code
@@ -524,8 +548,38 @@ cdef class PoolBlock:
             raise RuntimeError("it has memory; make another one")
         code, address = row(*arguments)
         if code == 0:
-            self.address = address
+            self.address, self.noted = address, self.pinned
+        if self.noted:
+            note_pooled(True, self.address, self.nbytes)
         return code
+
+    def _find_range(self) -> tuple[int, int, int]:
+        """Asks the driver about memory that another process allocated: whether it is page-locked is known then.
+
+        Returns:
+            (code, start, nbytes): the driver's status, and what was allocated in one call.
+        """
+        cdef uintptr_t address = self.address, start = 0
+        cdef size_t size = 0
+        cdef int kind = KIND_NONE, device = -1, code
+        with nogil:
+            code = registry.active().pointer_range(address, &kind, &device, &start, &size)
+        if code == 0:
+            self.pinned = kind == KIND_HOST
+        return code, start, size
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        with cython.critical_section(self):
+            if not self.pinned:
+                raise TypeError(f"{self!r} is no memory of the host's; copy() brings its bytes there")
+            if self.address == 0:
+                raise BufferError(f"{self!r} was given back; allocate other memory")
+            PyBuffer_FillInfo(view, self, <void*>self.address, self.nbytes, 0, flags)
+            self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        with cython.critical_section(self):
+            self.exports -= 1
 
     @property
     def _is_freed(self) -> bool:
@@ -549,6 +603,7 @@ cdef class PoolBlock:
         Beside a copy or a launch that another thread is about to put into a stream, it goes behind that.
 
         Raises:
+            BufferError: an array or memoryview on it is alive.
             CudaError: the driver refused; the memory stays allocated.
         """
         cdef Deferral deferral
@@ -556,6 +611,8 @@ cdef class PoolBlock:
         cdef int code
         if self.address == 0:
             return
+        if self.exports:
+            raise BufferError(f"{self.exports} views of {self!r} are alive; drop them before free()")
         deferral = deferral_for(<PyObject*>self)
         later = self.move_out()
         deferral = deferral_closed(deferral, <PyObject*>self)

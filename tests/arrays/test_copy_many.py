@@ -183,6 +183,130 @@ def test_hints_are_taken():
     assert (contents(buffer) == np.frombuffer(pinned, np.uint8)).all()
 
 
+# --- when sources are read ------------------------------------------------------------------------
+
+
+def copied_at_once(targets, sources, stream, **arguments):
+    try:
+        accelrt.copy_many(targets, sources, stream=stream, src_access_order="during_api_call", **arguments)
+    except accelrt.NotSupportedError:
+        pytest.skip("the driver reads sources in the stream's order alone")
+
+
+def test_sources_that_are_read_during_the_call_may_be_changed_and_freed_after_it():
+    stream = accelrt.Stream()
+    pinned, page = accelrt.pinned_empty(1000, "u1"), accelrt.PinnedBuffer(PIECE)
+    ordinary = np.arange(1000, dtype=np.int32)
+    pinned[:], np.frombuffer(page, np.uint8)[:] = 5, 6
+    targets = [accelrt.Buffer(1000), accelrt.Buffer(4000), accelrt.Buffer(PIECE)]
+    accelrt.synchronize()
+    with Gate(stream) as gate:
+        copied_at_once(targets, [pinned, ordinary, page], stream)
+        pinned[:], ordinary[:] = 0, 0
+        address = page.ptr
+        page.free()
+        again = accelrt.PinnedBuffer(PIECE)  # at once, for no stream uses it any more
+        assert again.ptr == address
+        np.frombuffer(again, np.uint8)[:] = 0
+        gate.open.set()
+    stream.synchronize()
+    assert (contents(targets[0]) == 5).all()
+    assert (contents(targets[1], np.int32) == np.arange(1000)).all()
+    assert (contents(targets[2]) == 6).all()
+
+
+def test_elements_that_lie_apart_are_read_during_the_call_too():
+    stream, target = accelrt.Stream(), accelrt.zeros((8, 8), "i4")
+    source = accelrt.pinned_empty((8, 16), "i4")
+    apart = accelrt.asarray(source, device="cpu")[:, ::2]
+    source[:] = np.arange(128).reshape(8, 16)
+    accelrt.synchronize()
+    with Gate(stream) as gate:
+        copied_at_once([target], [apart], stream)
+        source[:] = 0
+        gate.open.set()
+    stream.synchronize()
+    assert (target.numpy() == np.arange(128).reshape(8, 16)[:, ::2]).all()
+
+
+def test_addresses_of_ordinary_memory_that_is_named_are_read_during_the_call():
+    stream, buffer = accelrt.Stream(), accelrt.Buffer(COUNT * PIECE)
+    ordinary = np.repeat(np.arange(COUNT, dtype=np.uint8), PIECE)
+    base = np.uint64(ordinary.ctypes.data)
+    sources = base + np.arange(COUNT, dtype=np.uint64)[::-1] * np.uint64(PIECE)
+    accelrt.synchronize()
+    copied_at_once(places(buffer, range(COUNT)), sources, stream, sizes=PIECE, memory=[buffer, ordinary])
+    stream.synchronize()
+    assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)[::-1]).all()
+    with pytest.raises(ValueError, match="pass the end of its memory"):
+        accelrt.copy_many(
+            places(buffer, [0]), sources[:1] + np.uint64(1), PIECE, memory=[ordinary], stream=stream,
+            src_access_order="during_api_call",
+        )  # fmt: skip
+
+
+def test_sources_that_may_be_read_at_any_time_are_copied_and_kept_until_then():
+    stream = accelrt.Stream()
+    buffer, pinned = filled()
+    address = pinned.ptr
+    accelrt.synchronize()
+    with Gate(stream) as gate:
+        accelrt.copy_many([buffer], [pinned], stream=stream, src_access_order="any")
+        del pinned
+        gc.collect()
+        assert accelrt.PinnedBuffer(COUNT * PIECE).ptr != address
+        gate.open.set()
+    stream.synchronize()
+    assert (contents(buffer).reshape(COUNT, PIECE)[:, 0] == np.arange(COUNT)).all()
+
+
+@in_own_process(ACCELRT_SANITIZE="raise")
+def test_the_race_detector_hears_when_sources_are_read():
+    first, second = accelrt.Stream(), accelrt.Stream()
+    source, target = accelrt.PinnedBuffer(4096), accelrt.Buffer(4096)
+    for stream in (first, second):
+        stream.wait_stream(accelrt.current_stream())
+    for order in ("during_api_call", "any"):
+        accelrt.copy_many([target], [source], stream=first, src_access_order=order)
+        if order == "any":
+            with pytest.raises(accelrt.RaceError):
+                accelrt.fill(source, 1, stream=second)
+            first.synchronize()
+        accelrt.fill(source, 1, stream=first)  # which the copy's stream orders, and its read does not
+        with pytest.raises(accelrt.RaceError, match="copy_many"):
+            accelrt.copy_many([target], [source], stream=first, src_access_order=order)
+        first.synchronize()
+        accelrt.copy_many([target], [source], stream=first, src_access_order=order)
+        first.synchronize()
+    accelrt.copy_many([target], [source], stream=first, src_access_order="during_api_call")
+    accelrt.fill(source, 1, stream=second)  # it was read
+    accelrt.synchronize()
+
+
+def test_an_order_of_sources_that_cannot_be_is_refused_with_why():
+    buffer, pinned = filled()
+    with pytest.raises(
+        ValueError, match="src_access_order is 'now'; pass 'stream', 'during_api_call' or 'any'"
+    ):
+        accelrt.copy_many([buffer], [pinned], src_access_order="now")
+    for order in ("stream", "any"):
+        with pytest.raises(ValueError, match="or for sources src_access_order='during_api_call'"):
+            accelrt.copy_many([buffer], [np.zeros(4, np.uint8)], src_access_order=order)
+    with pytest.raises(ValueError, match=r"dsts\[0\] is host memory that is not page-locked"):
+        accelrt.copy_many([np.zeros(4, np.uint8)], [buffer], 4, src_access_order="during_api_call")
+    apart = accelrt.asarray(np.zeros((4, 4), np.uint8), device="cpu")[:, ::2]
+    with pytest.raises(ValueError, match="whose elements lie apart; pass a contiguous copy"):
+        accelrt.copy_many([accelrt.zeros((4, 2), "u1")], [apart], src_access_order="during_api_call")
+    with pytest.raises(accelrt.NotSupportedError, match="pass another stream, or blocking=True without it"):
+        accelrt.copy_many([buffer], [pinned], stream=0, src_access_order="during_api_call")
+    stream = accelrt.Stream()
+    with (
+        accelrt.graph(accelrt.CUDAGraph(), stream=stream),
+        pytest.raises(accelrt.NotSupportedError, match="a stream that is not captured"),
+    ):
+        accelrt.copy_many([buffer], [pinned], src_access_order="during_api_call")
+
+
 def test_nothing_is_copied_by_an_empty_batch():
     accelrt.copy_many([], [])
     accelrt.copy_many(np.empty(0, np.uint64), np.empty(0, np.uint64), 16)

@@ -11,6 +11,7 @@ INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE = 1, 101, 400
 NOT_SUPPORTED = 801
 CLOSED, READ, WRITTEN = 0, 1, 3
 NONE, HOST, DEVICE = 0, 1, 2
+IN_ORDER, DURING_CALL, AT_ANY_TIME = 1, 2, 3  # CUmemcpySrcAccessOrder
 PIECE, COUNT = 512, 64
 SIZE = 1 << 16
 
@@ -19,11 +20,11 @@ def addresses(values):
     return np.asarray(values, np.uint64)
 
 
-def batch(rows, stream, dsts, srcs, sizes, locations=(0, 0), flags=0):
+def batch(rows, stream, dsts, srcs, sizes, locations=(0, 0), flags=0, order=IN_ORDER):
     """What the row answers: its status and how many copies were put in."""
     arrays = [addresses(values) for values in (dsts, srcs, sizes)]
     pointers = [array.ctypes.data for array in arrays]
-    return rows.copy_batch(0, stream, *pointers, len(arrays[0]), *locations, flags)
+    return rows.copy_batch(0, stream, *pointers, len(arrays[0]), *locations, flags, order)
 
 
 def pitched(*copies):
@@ -83,7 +84,9 @@ def test_a_captured_batch_has_a_node_for_each_copy_and_reads_anew(rows, device, 
 def test_a_captured_batch_of_rows_has_a_node_for_each_copy(rows, device, stream):
     copies = pitched(*[(device + 8192 * n, 64, 16, device + 4096, 128, 16, 32, 8, 1) for n in range(1, 4)])
     graph = captured(
-        rows, stream, lambda: rows.ok("copy_batch_3d", 0, stream, ctypes.addressof(copies), 3, 0, 0, 0)
+        rows,
+        stream,
+        lambda: rows.ok("copy_batch_3d", 0, stream, ctypes.addressof(copies), 3, 0, 0, 0, IN_ORDER),
     )
     assert rows.ok("graph_node_count", graph) == 3
     rows.ok("graph_destroy", graph)
@@ -97,13 +100,85 @@ def test_a_batch_of_rows_and_slices_copies_each(rows, device, pinned, stream, le
     copies = pitched(
         (device, 16, 4, address, 32, 5, 8, 4, 3), (device + 4096, 100, 1, address + 512, 64, 1, 60, 9, 1)
     )
-    assert rows.copy_batch_3d(0, on, ctypes.addressof(copies), 2, 0, 0, 0) == (0, 2)
+    assert rows.copy_batch_3d(0, on, ctypes.addressof(copies), 2, 0, 0, 0, IN_ORDER) == (0, 2)
     rows.ok("stream_synchronize", 0, on)
     expected = np.zeros(SIZE, np.uint8)
     view = np.lib.stride_tricks.as_strided
     view(expected, (3, 4, 8), (64, 16, 1))[:] = view(bytes_, (3, 4, 8), (160, 32, 1))
     view(expected[4096:], (9, 60), (100, 1))[:] = view(bytes_[512:], (9, 60), (64, 1))
     assert (rows.read(device, SIZE) == expected).all()
+
+
+def takes_sources_at_once(code):
+    """Whether the driver reads sources during the call; what it answered says so."""
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver reads sources in the stream's order alone")
+    assert code == 0
+
+
+def test_sources_that_are_read_during_the_call_may_change_after_it(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    ordinary = np.arange(2048, dtype=np.uint16).view(np.uint8)
+    rows.ok("fill", 0, stream, device, 0, 1, SIZE + ordinary.size)
+    gate = rows.gate(stream)
+    before = bytes_.copy()
+    code, done = batch(rows, stream, *turned(device, address), order=DURING_CALL)
+    if code:
+        gate.set()
+    takes_sources_at_once(code)
+    assert done == COUNT
+    bytes_[:] = 7
+    takes_sources_at_once(
+        batch(rows, stream, [device + SIZE], [ordinary.ctypes.data], [ordinary.size], order=DURING_CALL)[0]
+    )
+    ordinary[:] = 7
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    expected = before[: COUNT * PIECE].reshape(COUNT, PIECE)[::-1].ravel()
+    assert (rows.read(device, COUNT * PIECE) == expected).all()
+    assert (rows.read(device + SIZE, ordinary.size).view(np.uint16) == np.arange(2048)).all()
+
+
+def test_rows_and_slices_that_are_read_during_the_call_may_change_after_it(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    before = bytes_.copy()
+    copies = pitched((device, 60, 1, address + 512, 64, 1, 60, 9, 1))
+    gate = rows.gate(stream)
+    code, done = rows.copy_batch_3d(0, stream, ctypes.addressof(copies), 1, 0, 0, 0, DURING_CALL)
+    bytes_[:] = 7
+    gate.set()
+    rows.ok("stream_synchronize", 0, stream)
+    takes_sources_at_once(code)
+    assert done == 1
+    expected = np.lib.stride_tricks.as_strided(before[512:], (9, 60), (64, 1)).ravel()
+    assert (rows.read(device, 540) == expected).all()
+
+
+def test_sources_that_may_be_read_at_any_time_are_copied(rows, device, pinned, stream):
+    address, bytes_ = pinned
+    assert batch(rows, stream, *turned(device, address), order=AT_ANY_TIME) == (0, COUNT)
+    rows.ok("stream_synchronize", 0, stream)
+    expected = bytes_[: COUNT * PIECE].reshape(COUNT, PIECE)[::-1].ravel()
+    assert (rows.read(device, COUNT * PIECE) == expected).all()
+
+
+def test_no_capture_and_no_legacy_stream_reads_sources_during_the_call(rows, device, pinned, stream):
+    copies = pitched((device, 64, 16, pinned[0], 128, 16, 32, 8, 1))
+
+    def refused(on):
+        assert batch(rows, on, [device], [pinned[0]], [PIECE], order=DURING_CALL) == (NOT_SUPPORTED, 0)
+        answer = rows.copy_batch_3d(0, on, ctypes.addressof(copies), 1, 0, 0, 0, DURING_CALL)
+        assert answer == (NOT_SUPPORTED, 0)
+
+    refused(0)
+    graph = captured(rows, stream, lambda: refused(stream))
+    assert rows.ok("graph_node_count", graph) == 0
+    rows.ok("graph_destroy", graph)
+
+
+@pytest.mark.parametrize("order", [0, 4])
+def test_an_order_that_is_none_is_refused(rows, device, pinned, stream, order):
+    assert batch(rows, stream, [device], [pinned[0]], [PIECE], order=order)[0] == INVALID_VALUE
 
 
 def test_a_batch_of_nothing_is_none(rows, device, stream):
@@ -122,7 +197,7 @@ def test_what_is_no_memory_is_refused_before_anything_is_put_in(rows, on_host, d
 
 def test_a_stream_and_a_device_that_are_none_are_refused(rows, on_host, device, pinned, stream):
     assert batch(rows, 0xDEAD0, [device], [pinned[0]], [PIECE]) == (INVALID_HANDLE, 0)
-    assert rows.copy_batch(64, stream, 0, 0, 0, 0, 0, 0, 0)[0] == INVALID_DEVICE
+    assert rows.copy_batch(64, stream, 0, 0, 0, 0, 0, 0, 0, IN_ORDER)[0] == INVALID_DEVICE
 
 
 def test_a_thread_without_a_context_puts_a_batch_in(rows, device, pinned, stream):

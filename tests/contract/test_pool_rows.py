@@ -1,5 +1,6 @@
 """Rows of the driver's stream-ordered pools: a device's own, and those that leave the process."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -11,9 +12,12 @@ import pytest
 from test_process_rows import OPENED, child
 
 MIB = 1 << 20
-THRESHOLD, RESERVED, USED, MOST_USED = 4, 5, 7, 8  # CUmemPool_attribute
+INTERNAL_DEPENDENCIES, THRESHOLD, RESERVED, USED, MOST_USED = 3, 4, 5, 7, 8  # CUmemPool_attribute
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, NOT_SUPPORTED, UNSUPPORTED = 1, 2, 101, 801, 900
-READ, WRITTEN = 1, 3
+CLOSED, READ, WRITTEN = 0, 1, 3
+HOST, NODE, CURRENT_NODE = 2, 3, 4  # CUmemLocationType
+HOST_NUMA_ID = 134
+PINNED_KIND = 1  # pointer_range
 
 OTHER_PROCESS = """
 pool = must(rows.pool_import(0, int(sys.argv[2])))
@@ -270,3 +274,151 @@ def test_memory_of_a_process_that_was_killed_stays_until_it_is_freed_here(rows, 
     if code == 0:
         freed(rows, address)
     rows.ok("pool_destroy", opened)
+
+
+# --- pools of page-locked memory ------------------------------------------------------------------
+
+
+PINNED_PROCESS = """
+import ctypes
+pool = must(rows.pool_import(0, int(sys.argv[2])))
+memory = must(rows.pool_pointer_import(0, pool, bytes.fromhex(sys.argv[3])))
+seen = np.frombuffer((ctypes.c_uint8 * 4096).from_address(memory), np.uint8)
+print(set(seen.tolist()))
+seen[:] = 8
+must(rows.async_free(0, 0, memory))
+must(rows.device_synchronize(0))
+must(rows.pool_destroy(pool))
+"""
+
+
+def made_pinned(rows, node=None, shared=False, limit=64 * MIB):
+    """A pool of page-locked memory that the device uses, at a node, by 0 the one that is nearest to it."""
+    if node is not None:
+        node = rows.ok("device_attribute", 0, HOST_NUMA_ID)
+    kind = HOST if node is None else NODE
+    code, pool = rows.pinned_pool_create(kind, node or 0, limit, shared)
+    if code == NOT_SUPPORTED or (code and node == -1):
+        pytest.skip("the driver makes no pools of page-locked memory")
+    assert code == 0
+    rows.ok("pool_access_set", pool, 0, WRITTEN)
+    return pool
+
+
+@pytest.fixture(params=[None, 0], ids=["anywhere", "node"])
+def pinned_pool(rows, request):
+    pool = made_pinned(rows, request.param)
+    yield pool
+    rows.ok("device_synchronize", 0)
+    rows.ok("pool_destroy", pool)
+
+
+def seen_by_host(address, size):
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+
+def test_the_host_and_the_device_use_memory_of_a_page_locked_pool(rows, pinned_pool, device, stream):
+    address = rows.ok("pool_alloc", 0, stream, pinned_pool, MIB)
+    rows.ok("stream_synchronize", 0, stream)
+    assert rows.ok("pointer_range", address + 100)[:2] == (PINNED_KIND, -1)
+    assert rows.ok("pointer_device", address) == -1
+    seen_by_host(address, MIB)[:] = 5
+    rows.ok("copy_async", 0, stream, device, address, MIB)
+    rows.ok("fill", 0, stream, address, 6, 1, MIB)
+    rows.ok("stream_synchronize", 0, stream)
+    assert (rows.read(device, MIB) == 5).all()
+    assert (seen_by_host(address, MIB) == 6).all()
+    rows.ok("async_free", 0, stream, address)
+    rows.ok("stream_synchronize", 0, stream)
+
+
+def test_a_page_locked_pool_counts_its_memory_and_has_no_more_than_its_limit(rows, pinned_pool):
+    held = []
+    code = 0
+    while code == 0:
+        code, address = rows.pool_alloc(0, 0, pinned_pool, 16 * MIB)
+        held += [address] if code == 0 else []
+        assert len(held) <= 5
+    assert code == OUT_OF_MEMORY
+    assert rows.ok("pool_get", pinned_pool, USED) >= len(held) * 16 * MIB > 0
+    freed(rows, *held)
+    assert rows.ok("pool_get", pinned_pool, USED) == 0
+    rows.ok("pool_trim", pinned_pool, 0)
+    assert rows.ok("pool_get", pinned_pool, RESERVED) <= 1 << 25
+
+
+def test_page_locked_memory_is_freed_by_the_row_of_plain_memory_too(rows, pinned_pool):
+    address = rows.ok("pool_alloc", 0, 0, pinned_pool, MIB)
+    rows.ok("device_synchronize", 0)
+    rows.ok("memory_free", 0, address)
+    rows.alive["memory_alloc"] += 1
+    rows.alive["async_alloc"] -= 1
+    assert rows.ok("pool_get", pinned_pool, USED) == 0
+
+
+def test_a_page_locked_pool_is_opened_and_closed_to_devices(rows, pinned_pool):
+    for device in range(rows.ok("device_count")):
+        for access in (WRITTEN, CLOSED, WRITTEN):
+            rows.ok("pool_access_set", pinned_pool, device, access)
+            assert rows.ok("pool_access_get", pinned_pool, device) == access
+
+
+def test_streams_of_every_device_order_a_page_locked_pool(rows, pinned_pool):
+    if rows.ok("device_count") < 2:
+        pytest.skip("takes two devices")
+    rows.ok("pool_set", pinned_pool, THRESHOLD, 1 << 40)
+    rows.ok("pool_set", pinned_pool, INTERNAL_DEPENDENCIES, 0)  # else one stream may wait for the other
+    rows.ok("pool_access_set", pinned_pool, 1, WRITTEN)
+    gate = rows.gate(0)
+    first = rows.ok("pool_alloc", 0, 0, pinned_pool, MIB)
+    rows.ok("async_free", 0, 0, first)
+    second = rows.ok("pool_alloc", 1, 0, pinned_pool, MIB)
+    assert second != first  # the other device's default stream has the same number
+    rows.ok("fill", 1, 0, second, 3, 1, MIB)
+    rows.ok("device_synchronize", 1)
+    assert (seen_by_host(second, MIB) == 3).all()
+    rows.ok("async_free", 1, 0, second)
+    rows.ok("device_synchronize", 1)
+    gate.set()
+    rows.ok("device_synchronize", 0)
+
+
+def test_the_process_has_one_page_locked_pool_of_its_own(rows):
+    code, pool = rows.pinned_pool()
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver has no page-locked pool of its own")
+    assert code == 0
+    assert rows.ok("pinned_pool") == pool
+    rows.ok("pool_access_set", pool, 0, WRITTEN)
+    address = rows.ok("pool_alloc", 0, 0, pool, MIB)
+    rows.ok("device_synchronize", 0)
+    seen_by_host(address, MIB)[:] = 1
+    if rows.driver == "host":
+        assert rows.pool_destroy(pool) == INVALID_VALUE
+    freed(rows, address)
+
+
+def test_another_process_uses_page_locked_memory_of_a_pool(rows):
+    pool = made_pinned(rows, 0, shared=True)
+    address = rows.ok("pool_alloc", 0, 0, pool, MIB)
+    rows.ok("device_synchronize", 0)
+    seen_by_host(address, 4096)[:] = 7
+    file, told = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
+    assert child(OPENED + PINNED_PROCESS, rows.driver, file, told.hex(), keep=(file,)) == "{7}"
+    assert (seen_by_host(address, 4096) == 8).all()
+    os.close(file)
+    freed(rows, address)
+    rows.ok("pool_destroy", pool)
+
+
+def test_page_locked_pools_that_are_none_are_refused(rows, on_host):
+    for kind, node, shared in ((HOST, 0, True), (CURRENT_NODE, 0, False), (1, 0, False), (NODE, 999, False)):
+        assert rows.pinned_pool_create(kind, node, 0, shared)[0] == INVALID_VALUE, kind
+    assert rows.pinned_pool_create(NODE, -1, 0, False)[0] == INVALID_VALUE
+    pool = made_pinned(rows, 0)
+    address = rows.ok("pool_alloc", 0, 0, pool, MIB)
+    assert rows.pool_export(pool)[0] == INVALID_VALUE
+    assert rows.pool_pointer_export(0, address)[0] == INVALID_VALUE
+    assert rows.pool_access_set(pool, 64, WRITTEN) == INVALID_DEVICE
+    freed(rows, address)
+    rows.ok("pool_destroy", pool)

@@ -25,8 +25,8 @@ FREE = {
     "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
     "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "managed_pool_get", "managed_pool_set",
-    "managed_pool_trim", "pool_access_get", "pool_access_set", "pool_create", "pool_destroy", "pool_get",
-    "pool_set", "pool_trim",
+    "managed_pool_trim", "pinned_pool", "pinned_pool_create", "pool_access_get", "pool_access_set",
+    "pool_create", "pool_destroy", "pool_get", "pool_set", "pool_trim",
 }  # fmt: skip
 
 OF_THE_HOST = {"module_register"}  # which no GPU has
@@ -64,7 +64,10 @@ def arguments(row):
         "first": 1,
         "second": 0,
         "ranges": ctypes.addressof(RANGE),
+        "order": 1,
     }
+    if row.name == "pinned_pool_create":
+        values.update(kind=3, node=0, shared=0)
     if row.name.startswith("stream_attribute"):
         values["attribute"] = 9  # memory synchronisation domains
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):

@@ -157,6 +157,12 @@ def test_pools_that_leave_the_process_are_asked_for_as_cuda_has_them(library):
     rows, _ = opened()
     assert rows.pool_create(1, 5) == (0, 0xC0001 + 5 * 0x100000)
     assert rows.pool_create(2, 0)[0] == INVALID_DEVICE
+    assert rows.pinned_pool_create(2, 9, 5, False) == (0, 0xE2000 + 5 * 0x100000)  # the host's, at no node
+    assert rows.pinned_pool_create(2, 0, 0, True)[0] == INVALID_VALUE
+    assert rows.pinned_pool_create(3, 4, 0, True) == (0, 0xE3104)
+    assert rows.pinned_pool_create(3, 4, 0, False) == (0, 0xE3004)
+    assert rows.pinned_pool_create(1, 0, 0, False)[0] == rows.pinned_pool_create(4, 0, 0, False)[0] == 1
+    assert rows.pinned_pool() == (0, 0xE000)
     assert rows.pool_import(1, 7) == (0, 0xD0007)
     assert rows.pool_access_get(0xD0007, 1) == (0, 3)  # the device that the caller names is let in
     assert rows.pool_pointer_export(0, 0x1234) == (0, b"\x34" * 64)
@@ -248,16 +254,17 @@ def test_a_driver_that_cannot_discard_says_so(library):
     in_child(no_discards, LD_LIBRARY_PATH=str(library), FAKE_MISSING="cuMemDiscardBatchAsync")
 
 
-def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0, count=2):
+def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0, count=2, order=1):
     """The calls that a batch of copies takes, and what the row answers."""
     text = ctypes.create_string_buffer(1 << 16)
     numbers = (ctypes.c_size_t * count)(*range(DEVICE, DEVICE + 64 * count, 64))
     rows_of = (ctypes.c_size_t * 18)(*(DEVICE, 32, 5, DEVICE + 64, 16, 4, 8, 3, 2) * 2)
     fake.fake_calls(text)
     if pitched:
-        answer = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags)
+        answer = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags, order)
     else:
-        answer = rows.copy_batch(0, stream, *[ctypes.addressof(numbers)] * 3, count, *locations, flags)
+        arrays = [ctypes.addressof(numbers)] * 3
+        answer = rows.copy_batch(0, stream, *arrays, count, *locations, flags, order)
     fake.fake_calls(text)
     return answer, text.value.decode().splitlines()
 
@@ -283,6 +290,18 @@ def batches(form, one_by_one):
             == [f"13.2 1 on {stream:#x}: order 1, src 0 0, dst 2 0, flags 0".replace("0x0:", "0:")]
             * one_by_one
         )
+        for pitched in (False, True):  # which are read in the stream's order there
+            assert copied(rows, fake, stream, pitched, order=2) == ((NOT_SUPPORTED, 0), [])
+            assert copied(rows, fake, stream, pitched, order=3) == ((0, 2), [])
+    for order in (2, 3):
+        at_once = [f"{form} 2 {plain}".replace("order 1", f"order {order}")] if form else []
+        assert copied(rows, fake, 0x300, order=order) == ((0, 2), at_once)
+        assert copied(rows, fake, 0x300, True, order=order)[1] == (
+            [f"{form} 3d 2 {sides}".replace("order 1", f"order {order}")] if form else []
+        )
+    assert (
+        copied(rows, fake, 0x300, order=4)[0] == copied(rows, fake, 0x300, order=0)[0] == (INVALID_VALUE, 0)
+    )
     if form:
         assert copied(rows, fake, 0x888)[0] == (INVALID_VALUE, 0)
 
@@ -304,7 +323,8 @@ def test_batches_take_the_drivers_form_and_what_takes_none_goes_one_by_one(
 
 def loops():
     rows, fake = opened()
-    assert copied(rows, fake, 0x300) == ((0, 2), [])
+    assert copied(rows, fake, 0x300) == copied(rows, fake, 0x300, order=3) == ((0, 2), [])
+    assert copied(rows, fake, 0x300, order=2) == ((NOT_SUPPORTED, 0), [])
     assert copied(rows, fake, 0x300, pitched=True)[1][0].startswith("13.0 3d 2 on 0x300: src 0x1040 16 4")
 
 

@@ -34,6 +34,29 @@ def of(address):
     return [event["action"] for event in traced() if event["addr"] == address]
 
 
+def test_memory_of_the_drivers_pools_is_told_too(recorded):
+    def make_pool_memory():
+        return pool.allocate(3 * MIB)
+
+    try:
+        pool = memory.DriverPool(pinned=True, numa_node=0)
+    except (accelrt.NotSupportedError, accelrt.CudaError):
+        pytest.skip("the driver makes no pools of page-locked memory")
+    with memory.tag("staging"):
+        held = make_pool_memory()
+    address = held.ptr
+    assert of(address) == ["alloc"]
+    (allocated,) = [event for event in traced() if event["addr"] == address]
+    assert (allocated["size"], allocated["tag"]) == (3 * MIB, "staging")
+    assert "make_pool_memory" in [frame["name"] for frame in allocated["frames"]]
+    held.free()
+    assert of(address) == ["alloc", "free_requested", "free_completed"]
+    address = pool.allocate(MIB).ptr  # freed as it dies
+    assert of(address)[-3:] == ["alloc", "free_requested", "free_completed"]
+    assert make_page(memory.snapshot(), "pools")
+    accelrt.synchronize()
+
+
 def test_allocations_and_frees_are_told_with_their_stacks(recorded):
     def make_staging():
         return accelrt.PinnedBuffer(3 * MIB)

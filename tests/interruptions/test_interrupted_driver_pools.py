@@ -34,6 +34,15 @@ def use_the_pool_of_managed_memory():
     pool.trim_to(0)
 
 
+def use_a_pool_of_page_locked_memory():
+    pool = memory.DriverPool(pinned=True, ipc_enabled=True)
+    held = pool.allocate(NBYTES)
+    memoryview(held)[0] = 1
+    theirs = memory.DriverPool.from_allocation_handle(pool.allocation_handle)
+    DriverMemory.from_ipc_descriptor(theirs, held.ipc_descriptor).free()
+    pool.close()
+
+
 def live():
     accelrt.synchronize()
     memory.DriverPool(managed=True).trim_to(0)
@@ -43,7 +52,9 @@ def live():
 
 
 @some_places(3)
-@pytest.mark.parametrize("use", [use_a_pool_that_others_open, use_the_pool_of_managed_memory])
+@pytest.mark.parametrize(
+    "use", [use_a_pool_that_others_open, use_the_pool_of_managed_memory, use_a_pool_of_page_locked_memory]
+)
 def test_interrupted_pools_leave_nothing(use, places):
     use()
     before, held = live(), Held()

@@ -292,7 +292,7 @@ def test_what_is_no_pool_for_others_is_refused(pool):
     for wrong in (-1, True, "8", 1 << 60):
         with pytest.raises(ValueError, match="max_size is"):
             memory.DriverPool(ipc_enabled=True, max_size=wrong)
-    with pytest.raises(ValueError, match="pass ipc_enabled=True too"):
+    with pytest.raises(ValueError, match="pass ipc_enabled=True or pinned=True too"):
         memory.DriverPool(max_size=4096)
     with pytest.raises(ValueError, match="pass managed or ipc_enabled"):
         memory.DriverPool(managed=True, ipc_enabled=True)

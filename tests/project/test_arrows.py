@@ -54,7 +54,7 @@ FLOORS = (
 # What other packages may use of these; memory/, the allocator's face, may use all of it.
 DOORS = {
     "allocator": {
-        "heaps",
+        *("event_ring", "heaps"),
         "pool",
         *("private.routes", "private.sleep"),
         "readers",

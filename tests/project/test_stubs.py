@@ -17,14 +17,14 @@ from accelrt.core import names
 pytestmark = pytest.mark.own_process
 ROOT = Path(accelrt.__file__).parent
 
-# What a stub cannot say of a compiled module: what Cython adds, PinnedBuffer's buffer, for which Python has a
-# method from 3.12 on, and operators that Arrays have only to name what computes: checkers are to refuse them.
+# What a stub cannot say of a compiled module: what Cython adds, buffers, for which Python has a method from
+# 3.12 on, and operators that Arrays have only to name what computes: checkers are to refuse them.
 ALLOWED = r"""
 .*\.__pyx_capi__
 .*\.__test__
 .*\.?__reduce_cython__
 .*\.?__setstate_cython__
-.*\.PinnedBuffer\.__buffer__
+.*\.(PinnedBuffer|PoolBlock)\.__buffer__
 accelrt\.arrays\.array\.Array\.__(add|sub|mul|floordiv|mod|matmul|and|or|xor|lshift|rshift|truediv|pow)__
 """
 

@@ -26,6 +26,9 @@ SOURCES = {
     "driver pool for others": lambda: resources.DriverPoolResource(
         pool=accelrt.memory.DriverPool(ipc_enabled=True)
     ),
+    "driver pool of pinned": lambda: resources.DriverPoolResource(
+        pool=accelrt.memory.DriverPool(pinned=True, numa_node=0)
+    ),
     "pool": lambda: resources.PoolResource(),
     "pool of managed": lambda: resources.PoolResource(resources.ManagedResource(), 4096, 8 << 20),
     "pool of pinned": lambda: resources.PoolResource(resources.PinnedResource()),

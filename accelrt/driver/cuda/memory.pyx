@@ -15,17 +15,24 @@ from accelrt.driver.cuda.types cimport (
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_STREAM_CAPTURE_STATUS_NONE, CUaccessProperty, CUDA_MEMCPY3D_v2,
     CUdevice_attribute, CUdeviceptr, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchMemSyncDomain, CUmem_advise,
-    CUmem_range_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute, CUpointer_attribute, CUstream,
-    CUstreamCaptureStatus, CUsynchronizationPolicy,
+    CUmem_range_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmemoryPool, CUmemPoolProps, CUmemPool_attribute,
+    CUpointer_attribute, CUstream, CUstreamCaptureStatus, CUsynchronizationPolicy,
 )
 from accelrt.driver.managed cimport (
-    ACCESSED_BY, LOCATION_DEVICE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE, PREFETCHED_DEVICE, PREFETCHED_PLACE,
-    THE_HOST,
+    ACCESSED_BY, LOCATION_DEVICE, LOCATION_HOST, LOCATION_NODE, ManagedRange, PREFERRED_DEVICE, PREFERRED_PLACE,
+    PREFETCHED_DEVICE, PREFETCHED_PLACE, THE_HOST,
 )
-from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy
-from accelrt.driver.node_params cimport ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY
-from accelrt.status cimport CAPTURE_UNSUPPORTED, INVALID_VALUE, NO_DEVICE, NO_HOST_MEMORY, NOT_SUPPORTED, PEER_ACCESS_ENABLED
+from accelrt.driver.memory cimport (
+    KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL,
+    SOURCE_IN_STREAM_ORDER,
+)
+from accelrt.driver.node_params cimport (
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
+)
+from accelrt.status cimport (
+    CAPTURE_UNSUPPORTED, INVALID_VALUE, NO_DEVICE, NO_HOST_MEMORY, NOT_SUPPORTED, PEER_ACCESS_ENABLED,
+)
 
 include "memory_rows.pxi"
 
@@ -387,17 +394,51 @@ cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
 cdef enum:
     MAX_SIZE = 24  # where CUmemPoolProps has maxSize, which headers name since 12.3; before, it is reserved
 
-cdef int pool_create(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+cdef int create_pool(CUmemLocation location, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
     cdef CUmemoryPool pool = NULL
     cdef CUmemPoolProps wanted
-    cdef int code = SUCCESS if 0 <= device < device_total else INVALID_DEVICE
-    if code == SUCCESS:
-        memset(&wanted, 0, sizeof(wanted))
-        wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
-        wanted.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        wanted.location = access_of(device, 0).location
-        memcpy(<char*>&wanted + MAX_SIZE, &limit, sizeof(limit))
-        code = cuMemPoolCreate(&pool, &wanted)
+    cdef int code
+    memset(&wanted, 0, sizeof(wanted))
+    wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.handleTypes = <CUmemAllocationHandleType>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if shared else 0)
+    wanted.location = location
+    memcpy(<char*>&wanted + MAX_SIZE, &limit, sizeof(limit))
+    code = cuMemPoolCreate(&pool, &wanted)
+    out_pool[0] = <uintptr_t>pool if code == SUCCESS else 0
+    return code
+
+
+cdef int pool_create(int device, size_t limit, uintptr_t* out_pool) noexcept nogil:
+    out_pool[0] = 0
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    return create_pool(access_of(device, 0).location, limit, True, out_pool)
+
+
+cdef CUmemLocation host_location(int kind, int node) noexcept nogil:
+    cdef CUmemLocation location
+    memset(&location, 0, sizeof(location))
+    location.type = <CUmemLocationType>kind
+    location.id = node if kind == LOCATION_NODE else 0
+    return location
+
+
+# By cuda.h, cuMemPoolCreate: pools of the host's memory at no node are not for other processes, and the calling thread's
+# node is refused; devices use none of it at first.
+
+cdef int pinned_pool_create(int kind, int node, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil:
+    out_pool[0] = 0
+    if kind != LOCATION_HOST and kind != LOCATION_NODE:
+        return INVALID_VALUE
+    return create_pool(host_location(kind, node), limit, shared, out_pool)
+
+
+cdef int pinned_pool(uintptr_t* out_pool) noexcept nogil:
+    cdef CUmemLocation location = host_location(LOCATION_HOST, 0)
+    cdef CUmemoryPool pool = NULL
+    cdef int code = NOT_SUPPORTED
+    if cuMemGetDefaultMemPool != NULL and library_version >= FROM_13_0:
+        code = cuMemGetDefaultMemPool(&pool, &location, CU_MEM_ALLOCATION_TYPE_PINNED)
     out_pool[0] = <uintptr_t>pool if code == SUCCESS else 0
     return code
 
@@ -855,7 +896,6 @@ cdef extern from *:
                                            CUmemLocation hint) noexcept nogil
 
 cdef enum:
-    IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
     LEGACY_STREAM = 1    # as 0 is
     FROM_13_0 = 13000    # the library's version
     FROM_13_2 = 13020
@@ -873,25 +913,29 @@ cdef CUmemLocation hint_of(uint64_t location) noexcept nogil:
     return hint
 
 
-cdef CopyAttributes attributes_of(uint64_t dst_location, uint64_t src_location, unsigned int flags) noexcept nogil:
+cdef CopyAttributes attributes_of(
+    uint64_t dst_location, uint64_t src_location, unsigned int flags, int order
+) noexcept nogil:
     cdef CopyAttributes attributes
     memset(&attributes, 0, sizeof(attributes))
-    attributes.srcAccessOrder = IN_STREAM_ORDER
+    attributes.srcAccessOrder = order
     attributes.srcLocHint = hint_of(src_location)
     attributes.dstLocHint = hint_of(dst_location)
     attributes.flags = flags
     return attributes
 
 
-cdef int takes_batches(uintptr_t stream, bint* out_takes) noexcept nogil:
+cdef int takes_batches(uintptr_t stream, int order, bint* out_takes) noexcept nogil:
     # The legacy default stream takes none ("Must not be legacy NULL stream", cuMemcpyBatchAsync), nor do captures of all
-    # drivers.
+    # drivers.  What goes one by one instead is read in the stream's order.
     cdef CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE
     cdef int code = SUCCESS
     if stream > LEGACY_STREAM:
         code = cuStreamIsCapturing(<CUstream>stream, &status)
     out_takes[0] = stream > LEGACY_STREAM and status == CU_STREAM_CAPTURE_STATUS_NONE
-    return code
+    if code == SUCCESS and order == SOURCE_DURING_CALL and not out_takes[0]:
+        return NOT_SUPPORTED
+    return code if SOURCE_IN_STREAM_ORDER <= order <= SOURCE_AT_ANY_TIME else INVALID_VALUE
 
 
 cdef int copy_together(
@@ -907,23 +951,23 @@ cdef int copy_together(
 
 cdef int copy_batch_entered(
     uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location,
-    unsigned int flags, size_t* out_done
+    unsigned int flags, int order, size_t* out_done
 ) noexcept nogil:
     # Copies that go one by one have their hints too, where the driver takes them.
-    cdef CopyAttributes attributes = attributes_of(dst_location, src_location, flags)
+    cdef CopyAttributes attributes = attributes_of(dst_location, src_location, flags, order)
     cdef CUdeviceptr* to = <CUdeviceptr*>dsts
     cdef CUdeviceptr* origin = <CUdeviceptr*>srcs
     cdef size_t* bytes_ = <size_t*>sizes
     cdef bint hinted = (dst_location != 0 or src_location != 0 or flags != 0) and library_version >= FROM_13_2
     cdef bint batches = False
     cdef size_t first, part
-    cdef int code = takes_batches(stream, &batches)
+    cdef int code = takes_batches(stream, order, &batches)
     while code == SUCCESS and batches and out_done[0] < count:
         first, part = out_done[0], min(count - out_done[0], <size_t>TOGETHER)
         code = copy_together(stream, &to[first], &origin[first], &bytes_[first], part, &attributes)
         if code == SUCCESS:
             out_done[0] += part
-        elif code == NOT_SUPPORTED:
+        elif code == NOT_SUPPORTED and order != SOURCE_DURING_CALL:
             code, batches = SUCCESS, False
     hinted = hinted and cuMemcpyWithAttributesAsync != NULL
     while code == SUCCESS and out_done[0] < count:
@@ -947,14 +991,14 @@ cdef int copy_together_3d(uintptr_t stream, Copy3D* operations, size_t count) no
 
 cdef int copy_batch_3d_entered(
     uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags,
-    size_t* out_done
+    int order, size_t* out_done
 ) noexcept nogil:
     cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef const PitchedCopy* one
     cdef Copy3D* operations = NULL
     cdef bint batches = False
     cdef size_t index
-    cdef int code = takes_batches(stream, &batches)
+    cdef int code = takes_batches(stream, order, &batches)
     if code == SUCCESS and batches and count:
         operations = <Copy3D*>calloc(count, sizeof(Copy3D))
         if operations == NULL:
@@ -968,11 +1012,11 @@ cdef int copy_batch_3d_entered(
             operations[index].extent.width = one.width
             operations[index].extent.height = one.height
             operations[index].extent.depth = one.depth
-            operations[index].srcAccessOrder = IN_STREAM_ORDER
+            operations[index].srcAccessOrder = order
             operations[index].flags = flags
         code = copy_together_3d(stream, operations, count)
         free(operations)
-        if code != NOT_SUPPORTED:
+        if code != NOT_SUPPORTED or order == SOURCE_DURING_CALL:
             out_done[0] = count if code == SUCCESS else 0
             return code
         code = SUCCESS

@@ -9,6 +9,7 @@ stream   the rows of streams, events, copies, fills and host functions; whether 
          launches; captures, and what they add to a graph
 memory   the rows of plain, page-locked and virtual memory, of memory of graphs, and of what other
          processes made; of CUDA arrays and textures
+pools    the rows of stream-ordered pools
 textures  what these are, and which ones there may be
 graphs   the rows of captures and graphs: nodes and edges, instances and launches, conditions
 driver   puts the table together; the rows of devices, and of modules, functions and launches (C functions

@@ -8,18 +8,13 @@ from accelrt.driver.table cimport Table
 
 cdef extern from *:
     """
-    #include <fcntl.h>
     #include <sys/stat.h>
-    #include <unistd.h>
-    static inline int accelrt_copy_file(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); }
     static inline long accelrt_file_size(int file) {  /* or -1 */
         struct stat found;
         return fstat(file, &found) ? -1 : (long)found.st_size;
     }
     """
-    int copy_file "accelrt_copy_file"(int file) noexcept nogil
     long file_size "accelrt_file_size"(int file) noexcept nogil
-    int close_file "close" (int file) noexcept nogil
 
 cdef void fill_memory(Table* table) noexcept nogil
 cdef size_t count_physicals() noexcept nogil  # handles that are alive

@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.host_pages cimport close_file, copy_file
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, IMPORTED, MANAGED, MANAGED_PAGE, MAPPED, MEMORY_FILE, PAGE, PINNED, PLAIN, REGISTERED, RESERVED,
     POOLED, UNKNOWN_MEMORY, FileName, ManagedPage, Physical, Range, add_range, containing, drain_device,
@@ -329,14 +330,15 @@ cdef int place_plain(Range* plain, size_t unit) noexcept nogil:
 
 cdef int free_plain(int device, uintptr_t address) noexcept nogil:
     cdef const Range* range_
-    cdef int kind = PLAIN
+    cdef int kind = PLAIN, owner = device
     cdef int code
     lock_memory()
     range_ = containing(memory, address)
     if range_ != NULL and (range_.kind == MANAGED or range_.kind == POOLED):
         kind = range_.kind
+        owner = HOST_MEMORY if range_.device == HOST_MEMORY else device
     unlock_memory()
-    code = free_when_quiet(device, address, kind, device)
+    code = free_when_quiet(device, address, kind, owner)
     return free_of_graph(device, address) if code == INVALID_VALUE else code
 
 

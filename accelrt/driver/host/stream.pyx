@@ -30,8 +30,12 @@ from accelrt.driver.host.work cimport (
     HostEvent, HostFunction, HostStream, Launch, Node, Plan, SharedEvent, Side, Ticket, Work, add_to_frontier, begin_work,
     clear_frontier, copy_frontier, place_of,
 )
-from accelrt.driver.memory cimport MAX_PITCH, PitchedCopy
-from accelrt.driver.node_params cimport ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY
+from accelrt.driver.memory cimport (
+    MAX_PITCH, PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER,
+)
+from accelrt.driver.node_params cimport (
+    ATTRIBUTE_DOMAIN, ATTRIBUTE_DOMAIN_MAP, ATTRIBUTE_PRIORITY, ATTRIBUTE_SYNC_POLICY,
+)
 from accelrt.driver.table cimport (
     CAPTURE_GLOBAL, CAPTURE_RELAXED, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, STREAM_BLOCKING, STREAM_NON_BLOCKING, host_fn,
 )
@@ -261,21 +265,50 @@ cdef int prepare_copy_3d(
     return 0
 
 
-cdef int put_all_in(int device, uintptr_t stream, const Work* works, size_t count, size_t* out_done) noexcept nogil:
-    # Under one lock, so that no other thread's work comes between.
+cdef int read_now(Work* work, void** out_staged) noexcept nogil:
+    # Takes a source's bytes before the stream comes to the copy, rows and the gaps between them.
+    cdef size_t size = work.size if work.kind == COPY else work.origin.span
+    out_staged[0] = malloc(size)
+    if out_staged[0] == NULL:
+        return NO_HOST_MEMORY
+    memcpy(out_staged[0], <const void*>work.src, size)
+    work.src, work.known = <uintptr_t>out_staged[0], DST_KNOWN
+    return 0
+
+
+cdef int put_all_in(
+    int device, uintptr_t stream, Work* works, size_t count, int order, size_t* out_done
+) noexcept nogil:
+    # Under one lock, so that no other thread's work comes between.  A source that may be read at any time is read in order.
     cdef HostStream* on
-    cdef int code = 0
+    cdef void* staged = NULL
+    cdef bint reads_now = order == SOURCE_DURING_CALL
+    cdef int code = 0 if SOURCE_IN_STREAM_ORDER <= order <= SOURCE_AT_ANY_TIME else INVALID_VALUE
     lock()
     on = find_stream(device, stream)
+    if code == 0 and reads_now and on != NULL and (is_legacy(on) or on.capture != NULL):
+        code = NOT_SUPPORTED
     while code == 0 and out_done[0] < count:
-        code = put_in(on, &works[out_done[0]], NULL, NULL)
+        if reads_now and on != NULL:
+            code = read_now(&works[out_done[0]], &staged)
+        if code == 0:
+            code = put_in(on, &works[out_done[0]], NULL, staged)
+        if code:
+            free(staged)
         out_done[0] += code == 0
+        staged = NULL
     unlock()
     return code
 
 
+cdef bint is_source(uintptr_t src, size_t size, int order) noexcept nogil:
+    # What is read at once may be ordinary host memory, no part of which is of the driver's.
+    cdef int owner = owner_of(src, size)
+    return owner != UNKNOWN_MEMORY or order == SOURCE_DURING_CALL and src != 0 and not reaches_out(src, owner)
+
+
 cdef int copy_batch_gated(
-    int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, size_t* out_done
+    int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, int order, size_t* out_done
 ) noexcept nogil:
     # All are looked at before one is put in.  There is one place to look for each, so that hints say nothing.
     cdef const uintptr_t* to = <const uintptr_t*>dsts
@@ -287,8 +320,8 @@ cdef int copy_batch_gated(
     if works == NULL:
         return NO_HOST_MEMORY
     for index in range(count):
-        if bytes_[index] == 0 or owner_to_write(to[index], bytes_[index]) == UNKNOWN_MEMORY or (
-                owner_of(origin[index], bytes_[index]) == UNKNOWN_MEMORY):
+        if bytes_[index] == 0 or owner_to_write(to[index], bytes_[index]) == UNKNOWN_MEMORY or not is_source(
+                origin[index], bytes_[index], order):
             code = INVALID_VALUE
             break
         begin_work(&works[index], COPY)
@@ -297,12 +330,14 @@ cdef int copy_batch_gated(
         works[index].size = bytes_[index]
         works[index].known = DST_KNOWN | SRC_KNOWN
     if code == 0:
-        code = put_all_in(device, stream, works, count, out_done)
+        code = put_all_in(device, stream, works, count, order, out_done)
     free(works)
     return code
 
 
-cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t count, size_t* out_done) noexcept nogil:
+cdef int copy_batch_3d_gated(
+    int device, uintptr_t stream, void* copies, size_t count, int order, size_t* out_done
+) noexcept nogil:
     cdef const PitchedCopy* pitched = <const PitchedCopy*>copies
     cdef Work* works = <Work*>malloc((count + 1) * sizeof(Work))
     cdef size_t index
@@ -319,7 +354,7 @@ cdef int copy_batch_3d_gated(int device, uintptr_t stream, void* copies, size_t 
         if code:
             break
     if code == 0:
-        code = put_all_in(device, stream, works, count, out_done)
+        code = put_all_in(device, stream, works, count, order, out_done)
     free(works)
     return code
 

@@ -110,7 +110,7 @@ EXPORT void fake_calls(char *out) { strcpy(out, text); text[0] = 0; }
 static int total_memory(size_t *out, int of) { *out = (size_t)1 << (30 + of * 0); return 0; }
 static int default_pool(uintptr_t *out, int of) { *out = 0xA000 + of; return 0; }
 static int pool_of(uintptr_t *out, int *location, int type) {
-    *out = type == 2 && location[0] == 1 ? 0xB000 + (unsigned)location[1] : 0;
+    *out = type == 2 && location[0] == 1 ? 0xB000 + (unsigned)location[1] : type == 1 && location[0] == 2 ? 0xE000 : 0;
     return *out ? 0 : INVALID_VALUE;
 }
 static int pool_alloc(uintptr_t *out, size_t size, uintptr_t pool, uintptr_t stream) {
@@ -153,11 +153,14 @@ static int pool_get_access(int *out, uintptr_t pool, const int *location) {
     *out = pool == 0xA000u + location[1] ? 3 : access_by_peer[location[1] & 0xF];
     return location[0] == 1 ? 0 : INVALID_VALUE;
 }
-/* Pools that the caller makes; a handle tells the device and the limit.  The props: what kind of memory, how it leaves the
- * process (files), type and number of the location, and the limit behind 8 bytes more. */
+/* Pools that the caller makes; a handle tells the device and the limit, of page-locked memory the node, and whether it is for
+ * other processes.  The props: what kind of memory, how it leaves the process (files), type and number of the location, and
+ * the limit behind 8 bytes more. */
 static int pool_create(uintptr_t *out, const int *props) {
-    *out = 0xC0000 + (unsigned)props[3] + *(const size_t *)(props + 6) * 0x100000;
-    return props[0] == 1 && props[1] == 1 && props[2] == 1 ? 0 : INVALID_VALUE;
+    int of_device = props[2] == 1 && props[1] == 1, of_host = props[2] == 2 && props[1] == 0 && props[3] == 0;
+    *out = (of_device ? 0xC0000 : 0xE0000 + (unsigned)props[2] * 0x1000 + (unsigned)props[1] * 0x100)
+        + (unsigned)props[3] + *(const size_t *)(props + 6) * 0x100000;
+    return props[0] == 1 && (of_device || of_host || props[2] == 3) ? 0 : INVALID_VALUE;
 }
 static int pool_import(uintptr_t *out, uintptr_t file, int type, uint64_t flags) {
     WANT_CONTEXT;
