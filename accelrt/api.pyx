@@ -315,13 +315,10 @@ cdef size_t explain_last_refusal(char* out_text, size_t room) noexcept nogil:
             out_text[0] = 0
         return 0
     with gil:
-        return write_refusal(
-            last_refusal.code, last_refusal.device, last_refusal.size, last_refusal.stream, out_text, room)
+        return write_refusal(last_refusal.code, last_refusal.device, last_refusal.size, last_refusal.stream, out_text, room)
 
 
-cdef size_t write_refusal(
-    int code, int device, size_t size, uintptr_t stream, char* out_text, size_t room,
-) noexcept:
+cdef size_t write_refusal(int code, int device, size_t size, uintptr_t stream, char* out_text, size_t room) noexcept:
     cdef bytes text
     cdef size_t written
     try:

@@ -214,17 +214,17 @@ def tell(pid: int, word: str, seconds: float) -> bool:
             if number != pid or user not in (0, os.geteuid(), owner_of(pid)):
                 return False  # somebody took its name
             connection.sendall(word.encode())
-            answer = connection.recv(LONGEST)
+            reply = connection.recv(LONGEST)
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except (ConnectionResetError, BrokenPipeError):
-            answer = b""
+            reply = b""
         except TimeoutError:
             raise TimeoutError(
                 f"process {pid} was told to {word}, and did not answer within {seconds:g} s"
             ) from None
-    if answer != b"ok":
-        error = answer.decode(errors="replace") or "it broke the connection off"
+    if reply != b"ok":
+        error = reply.decode(errors="replace") or "it broke the connection off"
         raise RuntimeError(f"process {pid} was told to {word}, which failed there: {error}")
     return True
 

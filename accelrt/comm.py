@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from accelrt import nccl
 from accelrt.arrays.array import Array
 from accelrt.arrays.exchange import empty, empty_like
-from accelrt.devices.device import device
+from accelrt.devices.device import device, device_ordinal
 from accelrt.nccl.codes import OPERATIONS, numbers_of
-from accelrt.nccl.communicator import ordinal_of
 from accelrt.nccl.ranks import as_array
 from accelrt.runtime import init
 from accelrt.streams.stream import stream as stream_context
@@ -62,7 +61,7 @@ def broadcast(
         return tuple(out)
     copies = [
         source if ordinal == source.device_index else _empty(source, source.shape, ordinal)
-        for ordinal in [ordinal_of(each) for each in devices or ()]
+        for ordinal in [device_ordinal(each) for each in devices or ()]
     ]
     _copy_to_all(source, [each for each in copies if each is not source])
     return tuple(copies)
@@ -83,7 +82,7 @@ def broadcast_coalesced(
         ValueError, TypeError: as of broadcast, or the arrays are on several devices.
     """
     sources = [as_array(each) for each in tensors]
-    ordinals = [ordinal_of(each) for each in devices]
+    ordinals = [device_ordinal(each) for each in devices]
     if len({each.device_index for each in sources}) > 1:
         raise ValueError(
             f"tensors are on devices {[each.device_index for each in sources]} (-1: the host); pass arrays "
@@ -113,7 +112,7 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
         TypeError: the types differ.
         RuntimeError: no array is on the destination.
     """
-    ordinal = ordinal_of(destination)
+    ordinal = device_ordinal(destination)
     arrays = [as_array(each) for each in inputs]
     root = None
     for index, each in enumerate(arrays):
@@ -131,9 +130,9 @@ def reduce_add(inputs: Sequence[Any], destination: DeviceArgument | None = None)
     if len(arrays) == 1:
         return arrays[0]
     if _is_summed_by_nccl(arrays[0].dtype) and _by_nccl(arrays):
-        result = _empty(arrays[root], arrays[root].shape, ordinal)
-        nccl.reduce(arrays, output=result, root=root)
-        return result
+        total = _empty(arrays[root], arrays[root].shape, ordinal)
+        nccl.reduce(arrays, output=total, root=root)
+        return total
     return _add_all(arrays, root)
 
 
@@ -298,7 +297,7 @@ def _read_devices(
     """The ordinals, and the size of each part; of equal parts there may be fewer."""
     if devices is None:
         raise RuntimeError("one of 'devices' and 'out' must be specified, but got neither")
-    ordinals = [ordinal_of(each) for each in devices]
+    ordinals = [device_ordinal(each) for each in devices]
     if not ordinals:
         raise ValueError("devices is empty; pass at least one")
     if chunk_sizes is None:
@@ -320,7 +319,7 @@ def _destination(destination: DeviceArgument | None) -> int:
         return HOST
     if isinstance(destination, str) and destination == "cpu":
         return HOST
-    return ordinal_of(destination)
+    return device_ordinal(destination)
 
 
 def _axis(dim: int, ndim: int) -> int:
@@ -368,18 +367,18 @@ def _add_all(arrays: list[Array], root: int) -> Array:
     if _adder is None:
         elementwise = init.later("accelrt.kernels.elementwise").elementwise
         _adder = elementwise("T x, T y", "T z", "z = x + y", name="reduce_add")
-    result = arrays[root]
-    with device(result.device_index):
+    total = arrays[root]
+    with device(total.device_index):
         for index, each in enumerate(arrays):
             if index == root:
                 continue
             near = each
-            if each.device_index != result.device_index:
-                near = _empty(each, each.shape, result.device_index)
+            if each.device_index != total.device_index:
+                near = _empty(each, each.shape, total.device_index)
                 near.copy_(each)
-            out = empty_like(result) if result is arrays[root] else result
-            result = _adder(result, near, out=out)
-    return result
+            out = empty_like(total) if total is arrays[root] else total
+            total = _adder(total, near, out=out)
+    return total
 
 
 def _chunks(arrays: list[Array], buffer_size: int) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ Each keeps its text alone in args and the rest in attributes, which is what a pi
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
 
 # A code's name and sentence; accelrt.status sets it.
 _describe: "Callable[[int], tuple[str, str]] | None" = None
@@ -181,6 +181,12 @@ class NcclError(RuntimeError):
 
 class NotSupportedError(CudaError):
     """The device or its driver cannot do this."""
+
+
+def refuse_copy(instance: object, why: str) -> "NoReturn":
+    """Raises the TypeError of what can be neither pickled nor copied, as it owns something."""
+    name = type(instance).__name__
+    raise TypeError(f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: {why}")
 
 
 def not_supported(text: str, call: str = "") -> NotSupportedError:

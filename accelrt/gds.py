@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from accelrt.arrays.array import Array, Buffer
 from accelrt.arrays.copy import MemoryUse, use
 from accelrt.arrays.exchange import asarray
+from accelrt.core.arguments import checked_number
 from accelrt.core.process import Descriptor, Owned, open_descriptor
 from accelrt.devices.device import device
 from accelrt.errors import (
@@ -28,6 +29,7 @@ from accelrt.errors import (
     ForkedError,
     UnregisteredFileError,
     not_supported,
+    refuse_copy,
 )
 from accelrt.graphs.graph import is_current_stream_capturing
 from accelrt.runtime import init
@@ -190,7 +192,7 @@ class GdsFile:
             raise
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a GdsFile cannot be pickled or copied: it owns a file; open it where it is needed")
+        refuse_copy(self, "it owns a file; open it where it is needed")
 
     def __enter__(self) -> Self:
         return self
@@ -308,10 +310,7 @@ class GdsFile:
     def _transfer(self, call: str, storage: Any, offset: int, load: bool) -> None:
         use = "load data" if load else "save data"
         self._registered(use)
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise ArgumentTypeError(f"offset is {offset!r} of type {type(offset).__name__}; pass an int")
-        if offset < 0:
-            raise ValueError(f"offset is {offset}; a place in a file is 0 or more")
+        offset = checked_number(offset, "offset", 0)
         view = reach(storage, "storage", load)
         done, nbytes = 0, view.nbytes
         owned, _ = self._registered(use)  # another thread may have closed it while this one waited

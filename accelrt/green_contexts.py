@@ -23,9 +23,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.core import process
-from accelrt.devices.device import get_device_properties, mem_get_info
+from accelrt.core.arguments import checked_number, checked_type, checked_word
+from accelrt.devices.device import device_ordinal, get_device_properties, mem_get_info
 from accelrt.devices.sm_resources import IN_LOCALITY, SCOPES, ContextResources, SplitPlan, described
-from accelrt.errors import ArgumentError, ArgumentTypeError, CudaError, NotSupportedError, not_supported
+from accelrt.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CudaError,
+    NotSupportedError,
+    not_supported,
+    refuse_copy,
+)
 from accelrt.runtime import cuda_bindings
 from accelrt.runtime.init import init, runs_on_host
 from accelrt.streams.host_parts import HostParts
@@ -291,20 +299,12 @@ def queues_or_none(name: str, of: Any, device: int) -> Any:
 # --- what is asked for ------------------------------------------------------------------------------------
 
 
-def checked_count(value: Any, name: str, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
-    if value < least:
-        raise ArgumentError(f"{name} is {value}; pass {least} or more")
-    return value
-
-
 def checked_queue(scope: str | None, limit: int | None) -> Queue | None:
     if scope is None and limit is None:
         return None
-    if scope is not None and scope not in SCOPES:
-        raise ArgumentError(f"workqueue_scope is {scope!r}; it may be {', '.join(SCOPES)}")
-    return Queue(scope, None if limit is None else checked_count(limit, "workqueue_concurrency_limit"))
+    if scope is not None:
+        checked_word(scope, "workqueue_scope", SCOPES)
+    return Queue(scope, None if limit is None else checked_number(limit, "workqueue_concurrency_limit", 1))
 
 
 def spread(value: Any, name: str, count: int) -> list[Any]:
@@ -326,7 +326,7 @@ def domains_of(device: int) -> int:
 def checked_locality(device: int, value: int | None) -> int | None:
     if value is None:
         return None
-    number = checked_count(value, "locality_domain_id", 0)
+    number = checked_number(value, "locality_domain_id", 0)
     count = domains_of(device)
     if number >= count:
         raise ArgumentError(
@@ -334,11 +334,6 @@ def checked_locality(device: int, value: int | None) -> int | None:
             "(locality_domain_count of its attributes)"
         )
     return number
-
-
-def ordinal_of(device: DeviceArgument | None) -> int:
-    """The ordinal that a device argument stands for, None being the current device."""
-    return current_stream(device).device_index
 
 
 class Entry:
@@ -406,10 +401,7 @@ class GreenContext(process.EntryOf["GreenContext"]):
             raise ArgumentTypeError(
                 "make a green context by GreenContext.create(num_sms), partition() or split()"
             )
-        if not isinstance(own_pool, bool):
-            raise ArgumentTypeError(
-                f"own_pool is {own_pool!r} of type {type(own_pool).__name__}; pass a bool"
-            )
+        checked_type(own_pool, "own_pool", bool, "a bool")
         self._key = key
         self._part = part_of(key)
         self.num_sms = self._part.num_sms
@@ -446,9 +438,9 @@ class GreenContext(process.EntryOf["GreenContext"]):
         queue = checked_queue(workqueue_scope, workqueue_concurrency_limit)
         if num_sms is None and queue is None and locality_domain_id is None:
             raise ArgumentError("num_sms is None; pass it, a workqueue_scope or a locality_domain_id")
-        count = 0 if num_sms is None else checked_count(num_sms, "num_sms")
+        count = 0 if num_sms is None else checked_number(num_sms, "num_sms", 1)
         driver()
-        ordinal = ordinal_of(device_id)
+        ordinal = device_ordinal(device_id)
         domain = checked_locality(ordinal, locality_domain_id)
         groups = () if num_sms is None and domain is None else (Group(count, locality=domain),)
         return GreenContext(Key(ordinal, groups, 0, domain is None, queue), own_pool)
@@ -529,9 +521,7 @@ class GreenContext(process.EntryOf["GreenContext"]):
         return Entry(self)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a GreenContext cannot be pickled or copied: it is of this process; create another there"
-        )
+        refuse_copy(self, "it is of this process; create another there")
 
     def __repr__(self) -> str:
         part = f"{self.num_sms} multiprocessors of device {self.device_index}"
@@ -561,9 +551,9 @@ def partition(num_sms: int, count: int, device: DeviceArgument | None = None) ->
         ValueError, TypeError: the device does not have as many, or it names none.
         NotSupportedError, CudaError: as GreenContext.create.
     """
-    size, parts = checked_count(num_sms, "num_sms"), checked_count(count, "count")
+    size, parts = checked_number(num_sms, "num_sms", 1), checked_number(count, "count", 1)
     driver()
-    key = Key(ordinal_of(device), (Group(size),) * parts, 0, True)
+    key = Key(device_ordinal(device), (Group(size),) * parts, 0, True)
     return tuple(GreenContext(key._replace(number=index)) for index in range(parts))
 
 
@@ -580,16 +570,16 @@ def key_of(
     if within is not None and not isinstance(within, GreenContext):
         kind = type(within).__name__
         raise ArgumentTypeError(f"within is {within!r} of type {kind}; pass a GreenContext")
-    sizes = [0 if count is None else checked_count(count, "counts") for count in counts]
+    sizes = [0 if count is None else checked_number(count, "counts", 1) for count in counts]
     number = len(counts)
     together, preferred = (
-        [checked_count(value, name, 0) for value in spread(each[name], name, number)]
+        [checked_number(value, name, 0) for value in spread(each[name], name, number)]
         for name in ("coscheduled_sm_count", "preferred_coscheduled_sm_count")
     )
     filled = [bool(value) for value in spread(each["backfill"], "backfill", number)]
     domains = spread(each["locality_domain_id"], "locality_domain_id", number)
     driver()
-    ordinal = within.device_index if within is not None and device is None else ordinal_of(device)
+    ordinal = within.device_index if within is not None and device is None else device_ordinal(device)
     if within is not None and within.device_index != ordinal:
         raise ArgumentError(f"device is {ordinal}, but within is {within!r}")
     domains = [checked_locality(ordinal, domain) for domain in domains]
@@ -681,8 +671,7 @@ def stream_resources(stream: Stream) -> ContextResources:
         TypeError: it is none.
         NotSupportedError: the driver is older than CUDA 13.1.
     """
-    if not isinstance(stream, Stream):
-        raise ArgumentTypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream")
+    checked_type(stream, "stream", Stream, "a Stream")
     return described(ask("cuStreamGetDevResource", stream.handle, type_of(SM), stream=stream.handle), None)
 
 
@@ -695,6 +684,6 @@ def device_resources(device: DeviceArgument | None = None) -> ContextResources:
         NotSupportedError: the driver is too old.
     """
     driver()
-    ordinal = ordinal_of(device)
+    ordinal = device_ordinal(device)
     sms = whole_of(ordinal)
     return described(sms, queues_or_none("cuDeviceGetDevResource", ask("cuDeviceGet", ordinal), ordinal))

@@ -19,6 +19,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
 
+from accelrt.errors import refuse_copy
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -105,10 +107,7 @@ class Domain:
         raise TypeError("a Domain is made by accelrt.nvtx.get_domain(name)")
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Domain cannot be pickled or copied: it stands for a domain of this process; call "
-            "get_domain(name) there"
-        )
+        refuse_copy(self, "it stands for a domain of this process; call get_domain(name) there")
 
     def __repr__(self) -> str:
         return f"<accelrt.nvtx.Domain {self._name!r}>"

@@ -15,7 +15,7 @@ import pytest
 
 failed: pytest.StashKey[bool] = pytest.StashKey()
 NEED_DEVICE = {
-    *("accelrt_device", "accelrt_leak_check", "accelrt_audit", "accelrt_faults", "accelrt_interleave"),
+    *("accelrt_device", "accelrt_leak_check", "accelrt_audit", "accelrt_faults", "accelrt_interleave")
 }
 
 

@@ -36,8 +36,7 @@ cdef Entry[ENTRY_COUNT] ENTRIES = [
           b"free what is not needed, or call empty_cache()"),
     Entry(NOT_INITIALIZED, b"NOT_INITIALIZED", b"the driver is not initialised in this process",
           b"call accelrt.init() first; after a fork, use the spawn start method"),
-    Entry(DEINITIALIZED, b"DEINITIALIZED", b"the driver is shutting down",
-          b"finish the work before the interpreter exits"),
+    Entry(DEINITIALIZED, b"DEINITIALIZED", b"the driver is shutting down", b"finish the work before the interpreter exits"),
     Entry(NO_DEVICE, b"NO_DEVICE", b"no device is visible",
           b"check CUDA_VISIBLE_DEVICES (ACCELRT_HOST_DEVICES on the host device), or set ACCELRT_DRIVER=host"),
     Entry(INVALID_DEVICE, b"INVALID_DEVICE", b"no such device", b"ordinals go from 0 to device_count() - 1"),
@@ -67,10 +66,8 @@ cdef Entry[ENTRY_COUNT] ENTRIES = [
           b"register a range once"),
     Entry(HOST_MEMORY_NOT_REGISTERED, b"HOST_MEMORY_NOT_REGISTERED", b"this host memory was not registered",
           b"pass the address that was registered"),
-    Entry(NOT_PERMITTED, b"NOT_PERMITTED", b"the operation is not permitted",
-          b"a host callback may not call the driver"),
-    Entry(NOT_SUPPORTED, b"NOT_SUPPORTED", b"this device or driver cannot do it",
-          b"see accelrt info for what was chosen"),
+    Entry(NOT_PERMITTED, b"NOT_PERMITTED", b"the operation is not permitted", b"a host callback may not call the driver"),
+    Entry(NOT_SUPPORTED, b"NOT_SUPPORTED", b"this device or driver cannot do it", b"see accelrt info for what was chosen"),
     Entry(CAPTURE_UNSUPPORTED, b"STREAM_CAPTURE_UNSUPPORTED",
           b"the call is not permitted while a stream is capturing",
           b"move it out of the capture; it may have broken the capture, which then has to be started anew"),
@@ -130,8 +127,7 @@ cdef Entry[ENTRY_COUNT] ENTRIES = [
     Entry(INIT_FAILED, b"INIT_FAILED",
           b"the first use of the device failed: accelrt.init() raises, in Python, the error that says why", b""),
     Entry(FORKED, b"FORKED", b"the process was forked after initialisation", b"use the spawn start method"),
-    Entry(CAP_REACHED, b"CAP_REACHED", b"the allocator's own limit is reached",
-          b"raise set_per_process_memory_fraction()"),
+    Entry(CAP_REACHED, b"CAP_REACHED", b"the allocator's own limit is reached", b"raise set_per_process_memory_fraction()"),
     Entry(NOT_ALLOCATED, b"NOT_ALLOCATED",
           b"the address was not handed out by this allocator, or was given back already",
           b"free the pointer that alloc returned, once"),
@@ -206,8 +202,7 @@ cdef int raise_status(int code, str call, tuple arguments=(), str meaning="") ex
 
 
 cdef int refuse_copy(object instance, str why) except -1:
-    name = type(instance).__name__
-    raise TypeError(f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: {why}")
+    errors.refuse_copy(instance, why)
 
 
 cdef int refuse_unmade(object instance) except -1:

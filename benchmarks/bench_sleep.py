@@ -178,9 +178,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
-        "--beside",
-        action="store_true",
-        help="other processes use the device: its free memory is not checked",
+        "--beside", action="store_true", help="other processes use the device: its free memory is not checked"
     )
     given = parser.parse_args()
     raw = raw_rates()

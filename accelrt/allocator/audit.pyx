@@ -432,8 +432,7 @@ cdef const char* compare_tags(const Pool* pool, const Count* count) noexcept nog
     if pool.history == NULL:
         return NULL
     sums = pool.history.tags
-    if (sums.bytes_ != count.tagged or sums.requested != count.tagged_requested
-            or sums.blocks != count.tagged_blocks):
+    if sums.bytes_ != count.tagged or sums.requested != count.tagged_requested or sums.blocks != count.tagged_blocks:
         return "the figures of all tags add up to the live blocks that have one"
     return NULL
 
@@ -486,8 +485,7 @@ cdef const char* compare_cheaply(const Pool* pool) noexcept nogil:
 cdef inline bint is_mid_operation(const Pool* pool, int stat) noexcept nogil:
     # Whether another thread is between two steps of an operation, which counts its splits only at the end.
     cdef bint is_split_stat = stat == INACTIVE_SPLIT or stat == INACTIVE_SPLIT_BYTES
-    return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat]
-                              or counted(pool, stat, 1) < pool.total[1][stat])
+    return is_split_stat and (counted(pool, stat, 0) < pool.total[0][stat] or counted(pool, stat, 1) < pool.total[1][stat])
 
 
 cdef const char* check_limits(const Pool* pool, int stat, int kind) noexcept nogil:
@@ -600,13 +598,13 @@ cdef const char* check_segment(PinnedPool* pool, PinnedSegment* segment, Walk* w
     cdef PinnedBlock* block = segment.first
     cdef PinnedBlock* before = NULL
     cdef size_t offset = 0, blocks = 0, bits = 0, word
-    cdef const char* found
+    cdef const char* failure
     while block != NULL:
         if block.segment != segment or block.before != before or block.address != segment.address + offset:
             return "the blocks of a pinned segment do not follow each other"
-        found = check_block(pool, block, walk)
-        if found != NULL:
-            return found
+        failure = check_block(pool, block, walk)
+        if failure != NULL:
+            return failure
         offset += block.size
         blocks += 1
         before, block = block, block.after
@@ -688,7 +686,7 @@ cdef const char* check_counts(PinnedPool* pool, Walk* walk, const PinnedStats* o
 cdef const char* find_pinned_failure(PinnedPool* pool, const PinnedStats* others) noexcept nogil:
     # Under order and lock; NULL where all hold.
     cdef Walk walk = Walk(0, 0, 0, 0, 0, 0)
-    cdef const char* found
+    cdef const char* failure
     cdef uintptr_t end = 0
     cdef size_t index, carved = 0
     for index in range(pool.segment_count):
@@ -696,12 +694,12 @@ cdef const char* find_pinned_failure(PinnedPool* pool, const PinnedStats* others
         if pool.segments[index].address < end:
             return "pinned segments overlap or are out of order"
         end = pool.segments[index].address + pool.segments[index].size
-        found = check_segment(pool, pool.segments[index], &walk)
-        if found != NULL:
-            return found
+        failure = check_segment(pool, pool.segments[index], &walk)
+        if failure != NULL:
+            return failure
     if carved > pool.reserve.used or pool.reserve.used > pool.reserve.size:
         return "more was carved of the pinned reserve than it has"
-    found = check_lists(pool, walk.free)
-    if found == NULL:
-        found = check_queues(pool, walk.events)
-    return check_counts(pool, &walk, others) if found == NULL else found
+    failure = check_lists(pool, walk.free)
+    if failure == NULL:
+        failure = check_queues(pool, walk.events)
+    return check_counts(pool, &walk, others) if failure == NULL else failure

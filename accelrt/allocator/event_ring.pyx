@@ -382,9 +382,7 @@ cdef uint64_t first_event(History* history, uint64_t* out_next, uint64_t* out_be
     return first
 
 
-cdef uint64_t copy_some(
-    History* history, uint64_t start, size_t most, Event* out_events, size_t* out_count,
-) noexcept nogil:
+cdef uint64_t copy_some(History* history, uint64_t start, size_t most, Event* out_events, size_t* out_count) noexcept nogil:
     # Those overwritten, and those to come, are left out.
     cdef size_t count, place, part
     spin_lock(&history.lock)

@@ -247,11 +247,11 @@ cdef int trust_stream(uintptr_t stream) noexcept nogil:
 
 cdef bint is_trusted(uintptr_t stream) noexcept nogil:
     # 0 and 1 are the legacy default stream; 2, the per-thread default stream, is a different stream on each thread.
-    cdef bint answer
+    cdef bint trusts
     spin_lock(&trusting)
-    answer = stream < 2 or map_find(&trusted, stream) != NULL
+    trusts = stream < 2 or map_find(&trusted, stream) != NULL
     spin_unlock(&trusting)
-    return answer
+    return trusts
 
 
 # --- free pages -------------------------------------------------------------------------------------------------------
@@ -720,15 +720,15 @@ cdef bint is_captured(const Pool* pool, const PrivatePool* owner) noexcept nogil
 
 cdef int64_t sum_of(const Pool* pool, const PrivatePool* owner, int stat) noexcept nogil:
     cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef int64_t answer = 0
+    cdef int64_t total = 0
     if stat == SEGMENT:
         return owner.segments
     if stat == RESERVED_BYTES:
         return owner.reserved
     while heap != NULL:
-        answer += current(heap, BOTH, stat)
+        total += current(heap, BOTH, stat)
         heap = heap.sibling
-    return answer
+    return total
 
 
 cdef void note_peaks(Pool* pool, PrivatePool* owner) noexcept nogil:
@@ -958,8 +958,7 @@ cdef void distribute_headroom(Pool* pool, Heap* requester, uint64_t which) noexc
     for stat in range(PER_HEAP):
         for kind in range(2):
             if which & stat_bit(stat, kind):
-                distribute_stat(
-                    pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
+                distribute_stat(pool, requester, stat, kind, pool.stats.counters[stat][kind].peak - pool.total[kind][stat])
         if which & stat_bit(stat, BOTH):
             distribute_stat(pool, requester, stat, BOTH, pool.stats.peak_all[stat] - total_of(pool, stat))
     while heap != NULL:
@@ -1022,12 +1021,12 @@ cdef inline bint is_within_limits(const Heap* heap) noexcept nogil:
 cdef bint gather_within(Pool* pool, Heap* heap) noexcept nogil:
     # Takes what a heap lacks from others, as hits do (inline/fast_path.pxd); whether they had enough.
     cdef Heap* other = pool.awake
-    cdef bint answer = is_within_limits(heap)
-    while not answer and other != NULL:
+    cdef bint suffices = is_within_limits(heap)
+    while not suffices and other != NULL:
         if other != heap:
-            answer = pass_all_headroom(other, heap)
+            suffices = pass_all_headroom(other, heap)
         other = other.next_awake
-    return answer
+    return suffices
 
 
 cdef void renew_headroom(Pool* pool, Heap* requester) noexcept nogil:

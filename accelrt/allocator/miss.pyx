@@ -74,15 +74,15 @@ cdef bint drop_event(Pool* pool, PooledEvent* event) noexcept nogil:
 cdef int record_block_events(Pool* pool, Block* block) noexcept nogil:
     # Queues an event for each of the block's uses.  Uses on streams that capture stay, and the answer is NOT_READY.
     cdef Use** link = &block.uses
-    cdef int code, answer = 0
+    cdef int code, outcome = 0
     while link[0] != NULL:
         code = queue_use(pool.table, &pool.queues, &pool.uses, link, block, &block.events)
         if code == NOT_READY:
-            answer = code
+            outcome = code
             link = &link[0].next
         elif code:
             return code
-    return answer
+    return outcome
 
 
 # --- offers: blocks that are free as of an event --------------------------------------------------------------
@@ -162,35 +162,35 @@ cdef void drop_claimant(Pool* pool, const Offer* found, Use** link) noexcept nog
 cdef void withdraw(Pool* pool, Block* block) noexcept nogil:
     # Removes the block's offer, if it has one: its event is complete, or it was claimed.
     cdef Offer** link = &pool.offers
-    cdef Offer* found
+    cdef Offer* offer
     while link[0] != NULL and link[0].block != block:
         link = &link[0].next
-    found = link[0]
-    if found == NULL:
+    offer = link[0]
+    if offer == NULL:
         return
-    store_offers(link, found.next)
-    while found.claimants != NULL:
-        drop_claimant(pool, found, &found.claimants)
-    free(found)
+    store_offers(link, offer.next)
+    while offer.claimants != NULL:
+        drop_claimant(pool, offer, &offer.claimants)
+    free(offer)
 
 
 cdef int note_wait(Pool* pool, uintptr_t stream, uint64_t record) noexcept nogil:
     # Makes the stream a claimant of the recording's offers: its work from now on runs behind the event.  Memory of a
     # private pool stays in that pool, whose graphs may be replayed while the memory is free.
-    cdef Offer* found = pool.offers
+    cdef Offer* offer = pool.offers
     cdef Heap* heap
     cdef int code
     if stream == PER_THREAD:  # one handle for many streams: which of them waits is unknown
         return 0
-    while found != NULL:
-        if found.record == record and found.block.heap.owner == NULL and not has_use(found.claimants, pool.device, stream):
-            code = heap_of(pool, NULL, stream, found.block.heap.kind, &heap)
+    while offer != NULL:
+        if offer.record == record and offer.block.heap.owner == NULL and not has_use(offer.claimants, pool.device, stream):
+            code = heap_of(pool, NULL, stream, offer.block.heap.kind, &heap)
             if code == 0:
-                code = add_use(&pool.uses, &found.claimants, pool.device, stream)
+                code = add_use(&pool.uses, &offer.claimants, pool.device, stream)
             if code:
                 return code
             heap.offered += 1
-        found = found.next
+        offer = offer.next
     return 0
 
 
@@ -205,13 +205,13 @@ cdef bint fits_claimant(const Pool* pool, const Offer* found, const Heap* heap, 
 
 cdef Block* claim(Pool* pool, const Heap* heap, size_t size) noexcept nogil:
     # The smallest block that suits, withdrawn; it is PENDING without events.  NULL if none suits.
-    cdef Offer* found = pool.offers
+    cdef Offer* offer = pool.offers
     cdef Offer* best = NULL
     cdef Block* block
-    while found != NULL:
-        if fits_claimant(pool, found, heap, size) and (best == NULL or found.block.size < best.block.size):
-            best = found
-        found = found.next
+    while offer != NULL:
+        if fits_claimant(pool, offer, heap, size) and (best == NULL or offer.block.size < best.block.size):
+            best = offer
+        offer = offer.next
     if best == NULL:
         return NULL
     block = best.block
@@ -258,18 +258,18 @@ cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir)
     cdef Block** link = &pool.deferred
     cdef Heap* heap = pool.heaps
     cdef PrivatePool* owner = pool.privates
-    cdef Offer* found = pool.offers if device == pool.device else NULL
+    cdef Offer* offer = pool.offers if device == pool.device else NULL
     cdef Use** claimant
     cdef Block* block
     cdef size_t index
-    while found != NULL:
-        claimant = &found.claimants
+    while offer != NULL:
+        claimant = &offer.claimants
         while claimant[0] != NULL:
             if claimant[0].stream == stream:
-                drop_claimant(pool, found, claimant)
+                drop_claimant(pool, offer, claimant)
             else:
                 claimant = &claimant[0].next
-        found = found.next
+        offer = offer.next
     while link[0] != NULL:
         block = link[0]
         hand_on(&pool.uses, &block.uses, device, stream, heir)
@@ -646,7 +646,7 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
     # Waits for each stream that does not capture, one by one.  Heap records are never freed, so the walk may go on after
     # each wait, which releases the exclusive section.
     cdef Heap* heap = pool.heaps
-    cdef Replay* found
+    cdef Replay* replay
     cdef int code = 0
     end_slice()  # not in slices: after a wait that is given up, a capturing stream cannot get a new progress event
     poll_all(pool)
@@ -655,10 +655,10 @@ cdef int wait_beside_capture(Pool* pool) noexcept nogil:
             code = wait_progress(pool, heap)
             poll_progress(pool, heap)
         heap = heap.next
-    found = next_replay(pool)
-    while code == 0 and found != NULL:
-        code = await_replay(pool, found)
-        found = next_replay(pool)
+    replay = next_replay(pool)
+    while code == 0 and replay != NULL:
+        code = await_replay(pool, replay)
+        replay = next_replay(pool)
     return_all_pages(pool)
     return code
 
@@ -836,12 +836,12 @@ cdef int take_locks(Pool* pool, Request* request) noexcept nogil:
 
 cdef int look_for_signals(Pool* pool, Request* request) noexcept nogil:
     # Runs Python's signal handlers with no lock held; INTERRUPTED if one raised.
-    cdef bint found
+    cdef bint interrupted
     cdef int code
     leave_locks(pool)
-    found = is_to_end()
+    interrupted = is_to_end()
     code = take_locks(pool, request)
-    return INTERRUPTED if found else code
+    return INTERRUPTED if interrupted else code
 
 
 cdef int await_all(Pool* pool) noexcept nogil:

@@ -41,9 +41,7 @@ from accelrt.core.locks cimport (
     spin_briefly, spin_lock, spin_try, spin_unlock, store_count,
 )
 from accelrt.core.process cimport FORK_POOLS, at_fork
-from accelrt.driver.guard cimport (
-    add_use, destroy_spare, drop_use, has_use, is_main_thread, make_room_by, Use, UseStore,
-)
+from accelrt.driver.guard cimport add_use, destroy_spare, drop_use, has_use, is_main_thread, make_room_by, Use, UseStore
 cimport accelrt.driver.registry as registry
 from accelrt.status cimport (
     BROKEN, INVALID_DEVICE, NO_DEVICE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
@@ -476,10 +474,10 @@ cdef void forget_imported() noexcept nogil:
 
 
 cdef Imported* around(uintptr_t address) noexcept nogil:
-    cdef Imported* found = imported
-    while found != NULL and address - found.address >= found.size:
-        found = found.next
-    return found
+    cdef Imported* memory = imported
+    while memory != NULL and address - memory.address >= memory.size:
+        memory = memory.next
+    return memory
 
 
 cdef void open_imported_to(int device) noexcept nogil:
@@ -546,48 +544,48 @@ cdef int add_imported(int device, uintptr_t address, size_t size) noexcept nogil
 
 
 cdef int imported_around(uintptr_t address, uintptr_t* out_low, uintptr_t* out_high) noexcept nogil:
-    cdef const Imported* found
+    cdef const Imported* memory
     cdef int device = -1
     spin_lock(&lock)
-    found = around(address)
-    if found != NULL:
-        out_low[0], out_high[0], device = found.address, found.address + found.size, found.device
+    memory = around(address)
+    if memory != NULL:
+        out_low[0], out_high[0], device = memory.address, memory.address + memory.size, memory.device
     spin_unlock(&lock)
     return device
 
 
 cdef void drop_imported(uintptr_t address) noexcept nogil:
     cdef Imported** link
-    cdef Imported* found
+    cdef Imported* memory
     spin_lock(&lock)
     link = &imported
     while link[0] != NULL and link[0].address != address:
         link = &link[0].next
-    found = link[0]
-    if found != NULL:
-        link[0] = found.next
-        while found.uses != NULL:
-            drop_use(&imported_uses, &found.uses)
+    memory = link[0]
+    if memory != NULL:
+        link[0] = memory.next
+        while memory.uses != NULL:
+            drop_use(&imported_uses, &memory.uses)
     spin_unlock(&lock)
-    free(found)
+    free(memory)
 
 
 cdef int use_imported(uintptr_t address, int device, uintptr_t stream) noexcept nogil:
     # NOT_ALLOCATED: it is none of these.
-    cdef Imported* found
+    cdef Imported* memory
     cdef int code = NOT_ALLOCATED
     if imported == NULL:
         return code
     spin_lock(&lock)
-    found = around(address)
-    if found != NULL:
-        code = add_use(&imported_uses, &found.uses, device, stream)
+    memory = around(address)
+    if memory != NULL:
+        code = add_use(&imported_uses, &memory.uses, device, stream)
     spin_unlock(&lock)
     return code
 
 
 cdef int copy_each(const Use* use, UseStore* store, Use** uses) noexcept nogil:
-    # Of a list, or NULL; while its lock is held.
+    # Copies a list, or none where it is NULL, while its lock is held.
     cdef int code = 0
     while use != NULL and code == 0:
         code = add_use(store, uses, use.device, use.stream)
@@ -715,8 +713,7 @@ cdef inline int serve(
         spin_lock(&heap.lock)
     elif not spin_try(&heap.lock) and not spin_briefly(&heap.lock):
         return NOT_READY
-    code = 0 if allocate_cached(heap, size, requested, out_address) else take(
-        pool, heap, size, requested, out_address)
+    code = 0 if allocate_cached(heap, size, requested, out_address) else take(pool, heap, size, requested, out_address)
     if noted and code == 0:
         record_allocation(pool, found_by_hit(heap, out_address[0]), False)
     spin_unlock(&heap.lock)
@@ -763,9 +760,7 @@ cdef int give_back(Pool* pool, uintptr_t address, bint wait) noexcept nogil:
 # `pools` (pool.pxd).  That has no heaps and no blocks, so every call gets here, takes the fast path on the pool
 # itself, is noted and audited.  Without one of the three the fast path checks nothing for them.
 
-cdef int hit_slow(
-    Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait,
-) noexcept nogil:
+cdef int hit_slow(Pool* pool, size_t requested, uintptr_t stream, uintptr_t* out_address, bint wait) noexcept nogil:
     cdef int code
     if not stands_in(pool):
         if pool.whole == NULL:
@@ -871,9 +866,7 @@ cdef int prepare(Pool* pool, Request* request, size_t size, uintptr_t stream) no
     return code
 
 
-cdef int allocate_slow(
-    int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible,
-) noexcept nogil:
+cdef int allocate_slow(int device, size_t size, uintptr_t stream, uintptr_t* out_address, bint interruptible) noexcept nogil:
     # Allocates in the exclusive section; a miss also takes the growth lock.
     cdef Pool* pool
     cdef Request request
@@ -990,13 +983,13 @@ cdef Block* live_at(Pool* pool, uintptr_t address) noexcept nogil:
 
 cdef bint holds(Pool* pool, uintptr_t address) noexcept nogil:
     # Whether the address is live memory of this pool.  Takes the exclusive section.
-    cdef bint answer
+    cdef bint live
     if pool.external != NULL:
         return external_holds(pool.external, address)
     lock_all(pool)
-    answer = live_at(pool, address) != NULL
+    live = live_at(pool, address) != NULL
     unlock_all(pool, NULL)
-    return answer
+    return live
 
 
 cdef int device_at(uintptr_t address) noexcept nogil:
@@ -1058,16 +1051,16 @@ cdef bint in_private(int device, uintptr_t address, uint64_t* out_id) noexcept n
     cdef Pool* pool = pool_if_made(device)
     cdef const Heap* heap = heap_at(address)
     cdef Block* block
-    cdef bint answer
+    cdef bint private
     if pool == NULL or heap == NULL or heap.owner == NULL:
         return False
     lock_all(pool)
     block = live_at(pool, address)
-    answer = block != NULL and block.heap.owner != NULL
-    if answer:
+    private = block != NULL and block.heap.owner != NULL
+    if private:
         out_id[0], out_id[1] = block.heap.owner.id[0], block.heap.owner.id[1]
     unlock_all(pool, NULL)
-    return answer
+    return private
 
 
 cdef int empty(int device) noexcept nogil:

@@ -45,30 +45,30 @@ cdef int64_t external_current(Pool* pool, int stat) noexcept nogil:
 
 cdef int64_t sum_up(Pool* pool, int stat) noexcept nogil:
     # Under the pool's mutex; takes the lock of one awake heap at a time, some nanoseconds each.
-    cdef int64_t answer
+    cdef int64_t total
     cdef Heap* heap = pool.awake
     if stat == RESERVED_BYTES:
         return reserved(pool)
-    answer = pool.asleep[0][stat] + pool.asleep[1][stat]
+    total = pool.asleep[0][stat] + pool.asleep[1][stat]
     while heap != NULL:
         spin_lock(&heap.lock)
         flush_cached(heap)
-        answer += current(heap, BOTH, stat)
+        total += current(heap, BOTH, stat)
         spin_unlock(&heap.lock)
         heap = heap.next_awake
-    return answer
+    return total
 
 
 cdef int64_t read_current(Pool* pool, int stat) noexcept nogil:
-    cdef int64_t answer
+    cdef int64_t total
     if pool == NULL:
         return 0
     if pool.external != NULL:
         return external_current(pool, stat)
     pthread_mutex_lock(&pool.lock)
-    answer = sum_up(pool, stat)
+    total = sum_up(pool, stat)
     pthread_mutex_unlock(&pool.lock)
-    return answer
+    return total
 
 
 cdef bint try_current(Pool* pool, int stat, int64_t* out_answer) noexcept nogil:
@@ -92,15 +92,15 @@ cdef int64_t reserved_bytes(Pool* pool) noexcept nogil:
 
 
 cdef int64_t peak_of(Pool* pool, int stat) noexcept nogil:
-    cdef int64_t answer
+    cdef int64_t peak
     if pool == NULL:
         return 0
     if pool.external != NULL:
         return external_stats(pool.external).peak_all[stat]
     lock_all(pool)
-    answer = pool.stats.peak_all[stat]
+    peak = pool.stats.peak_all[stat]
     unlock_all(pool, NULL)
-    return answer
+    return peak
 
 
 cdef size_t largest_in(const Heap* heap) noexcept nogil:
@@ -157,11 +157,11 @@ cdef int64_t max_split_of(Pool* pool) noexcept nogil:
 cdef int64_t accumulated(const Pool* pool, int stat, int kind) noexcept nogil:
     # The sum of every increase since the last reset.  In the exclusive section.
     cdef const Heap* heap = pool.awake
-    cdef int64_t answer = pool.asleep_cumulative[kind][stat]
+    cdef int64_t total = pool.asleep_cumulative[kind][stat]
     while heap != NULL:
-        answer += cumulative(heap, kind, stat)
+        total += cumulative(heap, kind, stat)
         heap = heap.next_awake
-    return answer
+    return total
 
 
 cdef Stats read_stats(Pool* pool) noexcept nogil:
@@ -206,9 +206,7 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
             if stat < PER_HEAP:
                 pool.stats.counters[stat][kind].current = pool.total[kind][stat]
             pool.stats.counters[stat][kind].peak = pool.stats.counters[stat][kind].current
-        pool.stats.peak_all[stat] = (
-            pool.stats.counters[stat][0].current + pool.stats.counters[stat][1].current
-        )
+        pool.stats.peak_all[stat] = pool.stats.counters[stat][0].current + pool.stats.counters[stat][1].current
     pool.stats.oversize_allocations.peak = pool.stats.oversize_allocations.current
     pool.stats.oversize_segments.peak = pool.stats.oversize_segments.current
     if pool.history != NULL:
@@ -274,7 +272,7 @@ STATES = {LIVE: "active_allocated", PENDING: "active_pending_free"}
 
 
 cdef size_t count_blocks(const Segment* segment) noexcept nogil:
-    # Of a list of segments.  In the exclusive section.
+    # Counts those of a list of segments.  In the exclusive section.
     cdef const Block* block
     cdef size_t count = 0
     while segment != NULL:
@@ -674,7 +672,7 @@ cdef void count_stack(Holdings* answer, const Block* block) noexcept nogil:
 
 
 cdef void count_segments(AddressMap* index, Holdings* answer, const Segment* segment) noexcept nogil:
-    # Of a list.  In the exclusive section.
+    # Adds those of a list to their heaps' figures.  In the exclusive section.
     cdef HeapHolding* into
     cdef const Block* block
     cdef size_t run, live
@@ -818,7 +816,7 @@ cdef void sort_by_kind(HeapHolding* heap, bint virtual_memory) noexcept nogil:
 
 
 cdef void copy_totals(Pool* pool, Holdings* answer) noexcept nogil:
-    # Of a pool whose memory comes from another backend.  Takes its lock.
+    # The pool's memory comes from another backend, whose lock this takes.
     cdef Stats stats = read_stats(pool)
     answer.reserved, answer.live = current_of(&stats, RESERVED_BYTES), current_of(&stats, ALLOCATED_BYTES)
     answer.pending = current_of(&stats, ACTIVE_BYTES) - answer.live
@@ -895,9 +893,7 @@ cdef list pools_of(const Holdings* held, list streams):
                 pool[key] += stream[key]
             for key in ("largest_free", "largest_freeable"):
                 pool[key] = max(pool[key], stream[key])
-    return [
-        pool for pool in pools if pool["id"] == (0, 0) or pool["reserved"] or pool["uses"] or pool["sleeping"]
-    ]
+    return [pool for pool in pools if pool["id"] == (0, 0) or pool["reserved"] or pool["uses"] or pool["sleeping"]]
 
 
 # What only memory on the device has.

@@ -1,9 +1,7 @@
 """Buffer, PinnedBuffer and Array: owners of memory, and what has a shape, a type and strides in it."""
 cimport cython
 import sys
-from cpython.buffer cimport (
-    PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.object cimport PyObject
@@ -152,8 +150,7 @@ cdef int find_bounds(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t item
     return 0
 
 
-cdef bint reshaped(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t new_ndim,
-                   Py_ssize_t* new_extents) noexcept nogil:
+cdef bint reshaped(Py_ssize_t ndim, const Py_ssize_t* extents, Py_ssize_t new_ndim, Py_ssize_t* new_extents) noexcept nogil:
     # Lengths and strides of the result in the order of NumPy's reshape without a copy; False where only a copy can do
     # it.
     # Groups of old axes and of new ones that hold as many elements are matched from the front; a group of old axes
@@ -399,7 +396,6 @@ cdef class Buffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        return False
 
     def __repr__(self):
         return f"<accelrt.Buffer {self.nbytes} bytes at {self.ptr:#x} on {self.device.type}:{self.device_index}>"
@@ -512,7 +508,6 @@ cdef class PinnedBuffer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        return False
 
     def __repr__(self):
         return f"<accelrt.PinnedBuffer {self.nbytes} bytes at {self.ptr:#x}>"
@@ -1048,8 +1043,7 @@ cdef class Array:
         kind = dtype_of(dtype)
         itemsize = kind.itemsize
         if itemsize != self.itemsize:
-            if self.ndim == 0 or (self.extents[self.ndim - 1] > 1
-                                  and self.extents[2 * self.ndim - 1] != self.itemsize):
+            if self.ndim == 0 or (self.extents[self.ndim - 1] > 1 and self.extents[2 * self.ndim - 1] != self.itemsize):
                 raise ValueError(f"a view of {self.dtype} as {kind} needs a contiguous last axis, for their elements have "
                                  f"{self.itemsize} and {itemsize} bytes; shape {self.shape}, strides {self.strides}")
             nbytes = self.extents[self.ndim - 1] * self.itemsize
@@ -1376,7 +1370,6 @@ cdef class Array:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.free()
-        return False
 
 
 cdef HostMemory expose(Array array):

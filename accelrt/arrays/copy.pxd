@@ -64,7 +64,7 @@ cdef enum:
 cdef int insert_span(Spans* spans, uintptr_t low, uintptr_t high) noexcept nogil  # 0 or NO_HOST_MEMORY
 cdef int find_spans(Spans* spans, const uintptr_t* addresses, const size_t* sizes, size_t count, int device,
                     uintptr_t stream, size_t* out_index) noexcept nogil
-# Behind all of the caller's code: begins a use of one or two sides (accelrt/uses), origin may be NULL, once more sees that
+# Behind all of the caller's code: begins a use of one or two sides (driver/USES.md), origin may be NULL, once more sees that
 # what was given as dst and src has the memory that was read, and refuses memory that sleeps.  end_use_of ends it.
 cdef int look_again_slow(Operand* side, object source, str name) except -1
 cdef bint uses_owner(const Access* access, PyObject* owner) noexcept  # for begin_use, whose first is a tuple of memory

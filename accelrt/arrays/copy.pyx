@@ -92,9 +92,9 @@ cdef bint holds_objects(object source) except -1:
     cdef Py_buffer view
     cdef bint has_objects
     dtype = getattr(source, "dtype", None)
-    answer = getattr(dtype, "hasobject", None)
-    if isinstance(answer, bool):
-        return answer
+    flag = getattr(dtype, "hasobject", None)
+    if isinstance(flag, bool):
+        return flag
     try:
         PyObject_GetBuffer(source, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT)
     except (BufferError, TypeError, ValueError):
@@ -241,8 +241,7 @@ cdef bint uses_owner(const Access* access, PyObject* owner) noexcept:
         argument = <PyObject*>PyTuple_GET_ITEM(<object>access.first, index)
         if isinstance(<object>argument, AccessDescriptor) and argument != owner:
             argument = <PyObject*>(<AccessDescriptor>argument).array
-        if argument == owner or (isinstance(<object>argument, Array)
-                                 and <PyObject*>(<Array>argument).base == owner):
+        if argument == owner or (isinstance(<object>argument, Array) and <PyObject*>(<Array>argument).base == owner):
             return True
     return False
 
@@ -688,8 +687,7 @@ cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst,
                      bint blocking) except -1:
     # Where a side may be ordinary host memory.
     cdef int code
-    if size and functions_wait() and not may_capture(worker) and (
-            not is_asynchronous(to if to.ordinal < 0 else origin)):
+    if size and functions_wait() and not may_capture(worker) and not is_asynchronous(to if to.ordinal < 0 else origin):
         return put_in_staged(to.ordinal < 0, worker, dst, src, size)
     if is_main_thread() and not any_capture() and (
             blocking and (to.ordinal < 0 or size > STAGED) or to.ordinal < 0 and not is_asynchronous(to)):
@@ -770,8 +768,7 @@ def copy(
     view_to = read_operand(&to, dst, "dst", True)
     view_origin = read_operand(&origin, src, "src", False)
     size = measure(&to, &origin, nbytes, dst_offset, src_offset, &dst_address, &src_address)
-    if to.ordinal < 0 and origin.ordinal < 0 and (
-            stream is None or not (is_asynchronous(&to) and is_asynchronous(&origin))):
+    if to.ordinal < 0 and origin.ordinal < 0 and (stream is None or not (is_asynchronous(&to) and is_asynchronous(&origin))):
         raise ValueError("both sides are host memory; copy those with numpy or a slice, or in a stream's order, stream=, "
                          "where both are page-locked")
     copy_operands(&to, dst_address, &origin, src_address, size, stream, blocking, dst, src, view_to, view_origin)
@@ -807,8 +804,7 @@ cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uint
         note_use(origin, worker, kept_origin, blocking and not on_host)
         if blocking:  # until then page-locked memory is this copy's alone, of which its cache was not told
             access.enqueued = True
-            finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL,
-                   dst, src, view_to, view_origin)
+            finish(worker, to if to.ordinal < 0 else origin if origin.ordinal < 0 else NULL, dst, src, view_to, view_origin)
     finally:
         end_use_of(&access)
     return 0
@@ -829,7 +825,7 @@ cdef Stream host_worker(object stream):
 
 
 cdef Stream worker_for(object stream, int ordinal):
-    # Of that device; None is its current stream.
+    # A stream of that device; None is its current one.
     if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).initialised:
         mark_used(<Stream>stream)
         return <Stream>stream
@@ -1205,8 +1201,7 @@ cdef int list_axis(const Piece* piece, Py_ssize_t axis, uintptr_t dst, uintptr_t
         return add_copy(pieces, dst, piece.to[rows], piece.to[axis] // piece.to[rows], src, piece.origin[rows],
                         piece.origin[axis] // piece.origin[rows], piece.itemsize, piece.lengths[rows], piece.lengths[axis])
     for step in range(piece.lengths[axis]):
-        code = code or list_axis(
-            piece, axis + 1, dst + step * piece.to[axis], src + step * piece.origin[axis], pieces)
+        code = code or list_axis(piece, axis + 1, dst + step * piece.to[axis], src + step * piece.origin[axis], pieces)
     return code
 
 

@@ -1,9 +1,7 @@
 """Arrays of new memory, and memory exchanged with other libraries by DLPack."""
 cimport cython
 import sys
-from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.pyport cimport PY_SSIZE_T_MAX
@@ -139,8 +137,7 @@ cdef object find_dtype(int code, int bits):
 
                 return numpy_module().dtype(getattr(ml_dtypes, row.name))
             except (ImportError, AttributeError):
-                raise BufferError(
-                    f"a DLPack tensor is of {row.name}, for which ml_dtypes has to be installed") from None
+                raise BufferError(f"a DLPack tensor is of {row.name}, for which ml_dtypes has to be installed") from None
     raise BufferError(f"a DLPack tensor is of type code {code} with {bits} bits, which NumPy has no dtype for")
 
 
@@ -900,7 +897,7 @@ def asarray(
         TypeError: source is no array, holds Python objects, or has another dtype.
     """
     cdef Array array
-    cdef Array result
+    cdef Array target
     cdef int ordinal = -1
     cdef bint copies = copy is not None and copy  # what may run the caller's code comes before the look at the source
     cdef bint refuses = copy is not None and not copies
@@ -918,13 +915,13 @@ def asarray(
     if refuses:
         raise ValueError("copy is False, but the elements are elsewhere; pass copy=None, or their own device")
     if ordinal < 0:
-        result = allocate_like(array, None, None, None) if array.device_index < 0 else packed(
+        target = allocate_like(array, None, None, None) if array.device_index < 0 else packed(
             array, array.device_index, None, True)
-        copy_array(result, array, True, stream)
-        return result
-    result = allocate_like(array, None, ordinal, stream)
-    copy_array(result, array, array.device_index < 0, result.stream if stream is None else stream)
-    return result
+        copy_array(target, array, True, stream)
+        return target
+    target = allocate_like(array, None, ordinal, stream)
+    copy_array(target, array, array.device_index < 0, target.stream if stream is None else stream)
+    return target
 
 
 def from_dlpack(source: object, device: DeviceArgument | None = None, *, copy: bool | None = None) -> Array:
@@ -1004,7 +1001,7 @@ cdef uint64_t location_of(object location, str name) except? 1:
 
 
 cdef size_t* numbers_of(object numbers_given, str name, size_t* out_count) except? NULL:
-    # Of an array of 8-byte ints, or a sequence of ints; NULL where it is neither.
+    # Copies the numbers of an array of 8-byte ints, or of a sequence of ints; NULL where it is neither.
     cdef Py_buffer view
     cdef size_t* numbers
     cdef bint alike
@@ -1063,7 +1060,7 @@ cdef tuple owners_of(object memory):
 
 cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -1:
     # Of pairs of objects with elements that lie apart the size stays 0, and so of those that copy nothing.
-    cdef size_t count = batch.count, given = 0, each, index
+    cdef size_t count = batch.count, listed = 0, each, index
     if sizes is None and dsts is None and srcs is None:
         raise TypeError("sizes is None, and dsts and srcs are addresses, which have none; pass an int or an array of ints")
     if sizes is None or hasattr(type(sizes), "__index__") and not getattr(sizes, "shape", ()):
@@ -1072,13 +1069,13 @@ cdef int read_sizes(Batch* batch, object sizes, tuple dsts, tuple srcs) except -
         for index in range(count):
             batch.sizes[index] = each
         return 0
-    batch.sizes = numbers_of(sizes, "sizes", &given)
+    batch.sizes = numbers_of(sizes, "sizes", &listed)
     if batch.sizes == NULL:
         if not hasattr(sizes, "__iter__") or len(tuple(sizes)):
             raise TypeError(f"sizes is of type {type(sizes).__name__}; pass an int, or an array of ints, in bytes")
         batch.sizes = <size_t*>room_for(0, sizeof(size_t))
-    if given != count:
-        raise ValueError(f"there are {given} sizes and {count} copies")
+    if listed != count:
+        raise ValueError(f"there are {listed} sizes and {count} copies")
     return 0
 
 
@@ -1479,9 +1476,9 @@ def assign(Array dst, value: object) -> None:
 
 def copied(Array array, stream: Stream | int | None) -> Array:
     cdef bint on_host = array.device_index < 0
-    cdef Array result = packed(array, None if on_host else array.device_index, None if on_host else stream, on_host)
-    copy_array(result, array, False, stream)
-    return result
+    cdef Array target = packed(array, None if on_host else array.device_index, None if on_host else stream, on_host)
+    copy_array(target, array, False, stream)
+    return target
 
 
 def to_numpy(Array array) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:

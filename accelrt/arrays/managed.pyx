@@ -212,8 +212,7 @@ cdef int put_move(Ranges moved, Stream worker, bint discards, bint prefetches, s
         count = moved.drop_empty()
         with nogil:
             if discards:
-                code = registry.active().managed_discard(
-                    worker.device_index, worker.handle, moved.ranges, count, prefetches)
+                code = registry.active().managed_discard(worker.device_index, worker.handle, moved.ranges, count, prefetches)
             else:
                 code = registry.active().managed_prefetch(worker.device_index, worker.handle, moved.ranges, count)
         raise_refusal(code, call, "managed_discard" if discards else "managed_prefetch", worker, moved.ranges)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from accelrt.arrays.array import Array, Buffer, PinnedBuffer
 from accelrt.arrays.exchange import asarray, empty
 from accelrt.arrays.managed import HandledMemory, copy_box
-from accelrt.devices.context_limits import ordinal_of
+from accelrt.devices.device import device_ordinal
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.memory.history.recording import is_recording
@@ -90,7 +90,7 @@ class ElementArray(HandledMemory):
         spec = SPEC.pack(
             *dimensions(lengths, bool(flags & LAYERED)), format_of(element, channels), channels, flags
         )
-        ordinal = ordinal_of(device)
+        ordinal = device_ordinal(device)
         self._describe_elements(ordinal, lengths, element, channels, flags)
         for level in range(1, levels):
             self.nbytes += element.itemsize * channels * math.prod(shape_at(lengths, flags, level))
@@ -178,7 +178,7 @@ class CUDAArray(ElementArray):
 
         import numpy as np
 
-        number, ordinal = operator.index(handle), ordinal_of(device)
+        number, ordinal = operator.index(handle), device_ordinal(device)
         if not 0 <= number < 1 << 64:
             raise ArgumentError(f"handle is {handle!r}; pass the driver's, from 0 to 2**64 - 1")
         room = ctypes.create_string_buffer(SPEC.size)

@@ -21,6 +21,7 @@ from accelrt.arrays.texture_memory import (
     format_of,
     text_of,
 )
+from accelrt.core.arguments import checked_word
 from accelrt.devices.device import get_device_properties
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.status import status_error
@@ -106,12 +107,12 @@ class TextureObject(HandledMemory):
         exact_levels: bool = False,
     ) -> None:
         modes = checked_modes(address_mode, bool(normalized_coords))
-        chosen = one_of("filter_mode", filter_mode, FILTER_MODES)
-        one_of("read_mode", read_mode, READ_MODES)
+        chosen = FILTER_MODES[checked_word(filter_mode, "filter_mode", FILTER_MODES)]
+        checked_word(read_mode, "read_mode", READ_MODES)
         border = checked_border(border_color)
         if not isinstance(max_anisotropy, int) or not 0 <= max_anisotropy <= 16:
             raise ArgumentError(f"max_anisotropy is {max_anisotropy!r}; it is an int from 0 to 16")
-        between = one_of("mipmap_filter", mipmap_filter, FILTER_MODES)
+        between = FILTER_MODES[checked_word(mipmap_filter, "mipmap_filter", FILTER_MODES)]
         is_mipmap, levels = (True, memory.levels) if isinstance(memory, MipmappedArray) else (False, 1)
         least, most = checked_levels(levels, level_clamp, level_bias, between, is_mipmap)
         source: CUDAArray | MipmappedArray | Array
@@ -198,12 +199,6 @@ def make(what: HandledMemory, kind: int, source: Any, resource: bytes, sampling:
         )
 
 
-def one_of(name: str, value: Any, allowed: Any) -> Any:
-    if not isinstance(value, str) or value not in allowed:
-        raise ArgumentError(f"{name} is {value!r}; it may be {', '.join(allowed)}")
-    return allowed[value] if isinstance(allowed, dict) else value
-
-
 def parts_of(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else ()
 
@@ -222,7 +217,7 @@ def checked_modes(address_mode: Any, normalized: bool) -> list[int]:
     words = (address_mode,) * 3 if isinstance(address_mode, str) else parts_of(address_mode)[::-1]
     if not 1 <= len(words) <= 3:
         raise ArgumentError(f"address_mode is {address_mode!r}; pass one, or one for each of 1 to 3 axes")
-    modes = [one_of("address_mode", word, ADDRESS_MODES) for word in words]
+    modes = [ADDRESS_MODES[checked_word(word, "address_mode", ADDRESS_MODES)] for word in words]
     if not normalized and {"wrap", "mirror"} & set(words):
         raise ArgumentError(
             f"address_mode is {address_mode!r}; 'wrap' and 'mirror' need normalized_coords=True"

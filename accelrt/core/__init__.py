@@ -1,12 +1,13 @@
 """The base of every other package; nothing here calls a driver.
 
+arguments    checks of what callers give to modules in Python: objects, numbers, words
 dtypes       the types of elements, one row each
 files        files that appear whole or not at all, and are read up to a bound
 handle_map   a hash table from addresses or handles to records
 host_pages   the host's memory whose pages are made at once: room for it, huge pages, files of it, threads
 interpreter  Python's thread, the GIL and the interpreter's end, as its C API tells them
 instead      what accelrt has for names of torch's, CuPy's and NumPy's
-integers     what callers may pass as a number
+integers     what callers may pass as a number, for compiled modules
 logs         events for operators, through Python's logging
 locks        mutexes; spin locks; what stands for the GIL; counters and pointers of several threads
 names        the public names, and the module that each is of

@@ -118,7 +118,7 @@ UNDERSCORED_MEMORY = {
     "memory.torch_names": """
         _dump_snapshot _record_memory_history _save_memory_usage _save_segment_usage _set_allocator_settings
         _snapshot
-    """,
+    """
 }
 
 # Modules of accelrt that are public themselves: those that `from accelrt import *` brings, and the others.

@@ -29,9 +29,7 @@ cdef enum ForkRank:
 # Has functions run around every fork of the process, also one that C code makes; NULL: none.  At import, by any thread, with
 # the GIL or without.  A name that is there already, as after an import that failed, is replaced.  A name is a literal.
 # Functions run on the thread that forks.  None may register, and one of prepare may wait for nobody who needs the GIL.
-cdef int at_fork(
-    const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child,
-) except -1 nogil
+cdef int at_fork(const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child) except -1 nogil
 
 
 # The environment's variables that say which devices there are, and whether they changed.

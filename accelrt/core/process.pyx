@@ -15,9 +15,7 @@ from accelrt.core.interpreter cimport (
     NOWAIT_LOCK, PY_LOCK_ACQUIRED, PY_LOCK_INTR, PyThread_acquire_lock, PyThread_acquire_lock_timed, PyThread_allocate_lock,
     PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock, PyThreadState_SetAsyncExc,
 )
-from accelrt.core.locks cimport (
-    WITHOUT_GIL, begin_turn, end_turn, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock,
-)
+from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, pthread_mutex_init, pthread_mutex_t, pthread_mutex_unlock
 from accelrt.core.threads cimport now
 from accelrt.status cimport refuse_copy
 
@@ -156,9 +154,7 @@ cdef void drop_entry(const char* name, ForkRank rank) noexcept nogil:
     function_count = kept
 
 
-cdef int at_fork(
-    const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child,
-) except -1 nogil:
+cdef int at_fork(const char* name, ForkRank rank, fork_hook prepare, fork_hook parent, fork_hook child) except -1 nogil:
     global function_count
     cdef int index
     cdef bint full
@@ -298,12 +294,12 @@ cdef class ForkSafeLock:
     cdef bint wait(self, double timeout) except -1:
         cdef long long left = -1 if timeout == -1 else <long long>(timeout * 1e6)  # microseconds
         cdef long long end = now() + 1000 * left
-        cdef int answer
+        cdef int status
         while True:
             with nogil:
-                answer = PyThread_acquire_lock_timed(self.lock, left, True)
-            if answer != PY_LOCK_INTR:
-                return answer == PY_LOCK_ACQUIRED
+                status = PyThread_acquire_lock_timed(self.lock, left, True)
+            if status != PY_LOCK_INTR:
+                return status == PY_LOCK_ACQUIRED
             PyErr_CheckSignals()
             if timeout != -1:
                 left = max(end - now(), 0) // 1000

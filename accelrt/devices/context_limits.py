@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-
+from accelrt.core.arguments import checked_number, checked_word
 from accelrt.devices.attributes import ATTRIBUTES
-from accelrt.devices.device import current_device
-from accelrt.devices.device import device as device_type
+from accelrt.devices.device import device_ordinal
 from accelrt.driver.registry import Rows
 from accelrt.status import status_error
 
@@ -40,13 +38,13 @@ def get_limit(limit: str, device: DeviceArgument | None = None) -> int:
     Returns:
         int.
     Raises:
-        ValueError: no such limit.
+        ValueError, TypeError: no such limit.
         NotSupportedError: the device has no such limit.
 
     The host device keeps those of stacks, printf, the heap, pending launches and fetches as a GPU does, and
     counts the memory of stacks beyond a new context's; its kernels have the host's own.
     """
-    number, ordinal = number_of(limit), ordinal_of(device)
+    number, ordinal = LIMITS[checked_word(limit, "limit", LIMITS)], device_ordinal(device)
     code, value = Rows().limit_get(ordinal, number)
     if code:
         raise refusal(code, "limit_get", ("device", ordinal, "limit", limit))
@@ -70,13 +68,8 @@ def set_limit(limit: str, value: int, device: DeviceArgument | None = None) -> i
         NotSupportedError: the device has no such limit.
         CudaError: the driver refused.
     """
-    number, ordinal = number_of(limit), ordinal_of(device)
-    try:
-        number_of_units = operator.index(value)
-    except TypeError:
-        raise TypeError(f"value is {value!r} of type {type(value).__name__}; pass an int") from None
-    if not 0 <= number_of_units < 1 << 64:
-        raise ValueError(f"value is {number_of_units}; it goes from 0 to 2**64 - 1")
+    number, ordinal = LIMITS[checked_word(limit, "limit", LIMITS)], device_ordinal(device)
+    number_of_units = checked_number(value, "value", 0, (1 << 64) - 1)
     code = Rows().limit_set(ordinal, number, number_of_units)
     if code:
         raise refusal(code, "limit_set", ("device", ordinal, "limit", limit, "value", number_of_units))
@@ -91,7 +84,7 @@ def reset_persisting_l2_cache(device: DeviceArgument | None = None) -> None:
     Raises:
         NotSupportedError: the device has no persisting L2 cache, as the host device has none.
     """
-    ordinal = ordinal_of(device)
+    ordinal = device_ordinal(device)
     code = Rows().l2_reset(ordinal)
     if code:
         meaning = "this device keeps no persisting lines in an L2 cache" if code == NOT_SUPPORTED else ""
@@ -107,18 +100,6 @@ def thread_stacks(ordinal: int) -> tuple[int, int]:
     _, processors = rows.device_attribute(ordinal, ATTRIBUTES["multiprocessor_count"])
     _, threads = rows.device_attribute(ordinal, ATTRIBUTES["max_threads_per_multiprocessor"])
     return each, processors * threads
-
-
-def number_of(limit: str) -> int:
-    number = LIMITS.get(limit) if isinstance(limit, str) else None
-    if number is None:
-        raise ValueError(f"limit {limit!r} is not known; it may be {', '.join(LIMITS)}")
-    return number
-
-
-def ordinal_of(device: DeviceArgument | None) -> int:
-    ordinal = -1 if device is None else device_type(device).index
-    return current_device() if ordinal < 0 else ordinal
 
 
 def refusal(code: int, row: str, arguments: tuple[object, ...]) -> Exception:

@@ -363,6 +363,15 @@ def current_device() -> int:
     return current()
 
 
+def device_ordinal(device: DeviceArgument | None = None) -> int:
+    """Returns the ordinal of an argument that names a device; None is the current one.
+
+    Raises:
+        ValueError, TypeError: it names none of this process.
+    """
+    return ordinal_of(device)
+
+
 def set_device(device: DeviceArgument | None) -> None:
     """Makes a device the current one of the calling thread, for accelrt and every other user of CUDA on it.
 

@@ -93,10 +93,10 @@ class DeviceProperties:
 
 
 def ask(call: str, ordinal: int, *more: int) -> Any:
-    code, answer = getattr(Rows(), call)(ordinal, *more)
+    code, value = getattr(Rows(), call)(ordinal, *more)
     if code:
         raise status_error(code, call, ("device", ordinal, *(("attribute", more[0]) if more else ())))
-    return answer
+    return value
 
 
 def read_properties(ordinal: int) -> DeviceProperties:

@@ -952,9 +952,7 @@ cdef PooledEvent* take_of(Queues* queues, Queue* queue, const void* block) noexc
     return event
 
 
-cdef int queue_use(
-    Table* table, Queues* queues, UseStore* store, Use** link, void* block, uint32_t* events
-) noexcept nogil:
+cdef int queue_use(Table* table, Queues* queues, UseStore* store, Use** link, void* block, uint32_t* events) noexcept nogil:
     cdef Queue* queue = queue_of(queues, link[0].device, link[0].stream)
     cdef PooledEvent* event
     cdef int code

@@ -287,8 +287,8 @@ def python_stub(row: Row) -> str:
         else:
             kind = "object" if argument.type in POINTERS else python_type(argument.type)
             taken.append(f"{argument.name}: {kind}")
-    result = "int" if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
-    return f"    # stub: def {row.name}({', '.join(taken)}) -> {result}: ...\n"
+    returned = "int" if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
+    return f"    # stub: def {row.name}({', '.join(taken)}) -> {returned}: ...\n"
 
 
 def python_call(row: Row) -> str:
@@ -376,10 +376,10 @@ def context_of(row: Row) -> tuple[str, str]:
 
 def row_around(row: Row, call: str, context: tuple[str, str], declared: str = "", after: str = "") -> str:
     """A row of the cuda driver with its context around a call."""
-    enter, answer = context
+    enter, status = context
     return (
         f"cdef int {row.name}({row.signature}) noexcept nogil:\n{declared}{enter}{row.clears}"
-        f"    if code == SUCCESS:\n        code = {call}\n{after}    return {answer}\n"
+        f"    if code == SUCCESS:\n        code = {call}\n{after}    return {status}\n"
     )
 
 

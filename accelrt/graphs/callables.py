@@ -7,12 +7,13 @@ import functools
 import itertools
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.core.process import ForkSafeLock
 from accelrt.devices.device import current_device
+from accelrt.errors import refuse_copy
 from accelrt.graphs.array_spec import ArraySpec, host_bytes, require_alike, spec_of
 from accelrt.graphs.graph import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing
 from accelrt.graphs.pytree import LEAF, Layout, gather, names_of, put_together, take_apart
@@ -178,11 +179,8 @@ class GraphedCallable:
         ]
         self._turns = turns
 
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError(
-            "a GraphedCallable cannot be pickled or copied: it owns a graph and its memory; make another one "
-            "with make_graphed_callables"
-        )
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it owns a graph and its memory; make another one with make_graphed_callables")
 
     def __call__(self, *args: Any) -> Any:
         """Copies the arguments in and replays, on the current stream of the graph's device.

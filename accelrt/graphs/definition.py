@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from accelrt.annotations import DeviceArgument, Memory
+from accelrt.core.arguments import checked_type
 from accelrt.errors import NotSupportedError
 from accelrt.graphs import edits
 from accelrt.graphs.definition_node import DefinitionNode, require_node
@@ -76,8 +77,8 @@ class GraphDefinition(DefinitionParts):
     """
 
     def __init__(self, graph: CUDAGraph | None = None, *, device: DeviceArgument | None = None) -> None:
-        if graph is not None and not isinstance(graph, CUDAGraph):
-            raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a CUDAGraph")
+        if graph is not None:
+            checked_type(graph, "graph", CUDAGraph, "a CUDAGraph")
         if graph is None:
             graph = CUDAGraph(keep_graph=True)
             edits.begin_graph_by_hand(graph, device)
@@ -289,8 +290,7 @@ class GraphDefinition(DefinitionParts):
         """
         if isinstance(graph, CUDAGraph):
             graph = GraphDefinition(graph)
-        if not isinstance(graph, GraphDefinition):
-            raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a GraphDefinition")
+        graph = checked_type(graph, "graph", GraphDefinition, "a GraphDefinition")
         if graph.device_index != self.device_index:
             raise ValueError(f"the child is on device {graph.device_index}, the graph on {self.device_index}")
         work = edits.child_work(graph, graph._graph is self._graph)
@@ -521,7 +521,9 @@ class GraphDefinition(DefinitionParts):
         handle = edits.edit(origin._graph, origin, edits.find_clone, self._graph, node)
         return edits.edit(self._graph, self, self._known, handle, node.type)
 
-    def _known(self, graph: int, ordinal: int, base: Any, made: Any, node: int, kind: str) -> DefinitionNode:
+    def _known(
+        self, graph: int, ordinal: int, base: Any, by_node: Any, node: int, kind: str
+    ) -> DefinitionNode:
         return self._node(node, kind)
 
     # --- instances ---

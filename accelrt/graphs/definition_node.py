@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, cast
 
-from accelrt.errors import CudaError
+from accelrt.core.arguments import checked_type
+from accelrt.errors import CudaError, refuse_copy
 from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import CHANGES, DefinitionEdge, plain_params
@@ -33,9 +34,7 @@ class DefinitionNode:
         self.definition, self.id, self.type = definition, node, kind
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a DefinitionNode cannot be pickled or copied: it is of one graph; clone the definition"
-        )
+        refuse_copy(self, "it is of one graph; clone the definition")
 
     def __repr__(self) -> str:
         return f"<accelrt.DefinitionNode {self.type} {self.name or hex(self.id)}>"
@@ -192,11 +191,11 @@ class DefinitionNode:
         edits.edit(graph, self.definition, self._take_out, self._inner())
 
     def _take_out(
-        self, graph: int, ordinal: int, base: Any, made: Any, inner: list[DefinitionNode]
+        self, graph: int, ordinal: int, base: Any, by_node: Any, inner: list[DefinitionNode]
     ) -> None:  # fmt: skip
         gone = [each.id for each in (self, *inner)]
         edits.count_removal(self.definition._graph)
-        edits.remove_node(graph, ordinal, base, made, self, inner)
+        edits.remove_node(graph, ordinal, base, by_node, self, inner)
         self.definition._forget(gone)
 
     def _graphs(self) -> tuple[Any, ...]:
@@ -225,5 +224,4 @@ class DefinitionNode:
 
 
 def require_node(node: object, name: str) -> None:
-    if not isinstance(node, DefinitionNode):
-        raise TypeError(f"{name} is {node!r:.60} of type {type(node).__name__}; pass a DefinitionNode")
+    checked_type(node, name, DefinitionNode, "a DefinitionNode")

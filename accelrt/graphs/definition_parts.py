@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, Self, cast
 from weakref import WeakValueDictionary
 
+from accelrt.errors import refuse_copy
 from accelrt.graphs import edits
 from accelrt.graphs.definition_node import DefinitionNode
 from accelrt.graphs.graph import CUDAGraph
@@ -30,7 +31,7 @@ class DefinitionParts:
         self._hooks: list[RemovableHandle] = []
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a GraphDefinition cannot be pickled or copied: it owns a graph; use clone()")
+        refuse_copy(self, "it owns a graph; use clone()")
 
     def _look(self) -> tuple[list[DefinitionNode], list[DefinitionEdge]]:
         """The nodes and the edges at one moment."""

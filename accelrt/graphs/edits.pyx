@@ -45,7 +45,7 @@ cdef size_t ANY_BYTES = <size_t>1 << 62  # of memory that is given by its addres
 
 
 # stub: _Things = list[object]
-# stub: _Made = dict[int, dict[str, list[object]]]
+# stub: _ByNode = dict[int, dict[str, list[object]]]
 # stub: _Answer = TypeVar("_Answer")
 # stub: def edit(graph: CUDAGraph, part: object, change: Callable[..., _Answer], *arguments: object) -> _Answer: ...
 # stub: class NodeWork:
@@ -109,7 +109,7 @@ cdef class NodeWork:
                 raise RuntimeError("a graph has itself as a child, or a graph within it, once its capture has ended")
             self.params.graph = part_handle(graph, self.child, graph.graph)
             self.things["child"] = list(graph.things())
-            self.sources = {} if graph.made is None else dict(graph.made)
+            self.sources = {} if graph.by_node is None else dict(graph.by_node)
             graph.uses += 1
         if self.is_within:
             try:
@@ -223,7 +223,7 @@ cdef str refusal_of(NodeWork work, int code):
 
 
 cdef uintptr_t handle_of(object node) except 0:
-    # Of a node of a definition, which is asked while no other thread may take it out.
+    # Returns the handle of a definition's node, while no other thread may take it out.
     cdef uintptr_t handle = node_id(node)
     if handle == 0:
         raise RuntimeError("the node was taken out of its graph")
@@ -251,11 +251,11 @@ cdef uintptr_t part_handle(CUDAGraph graph, object part, uintptr_t whole) except
 
 
 cdef Handles handles_of(list nodes):
-    cdef Handles made = Handles(len(nodes))
+    cdef Handles handles = Handles(len(nodes))
     cdef Py_ssize_t index
     for index in range(len(nodes)):
-        made.array[index] = handle_of(nodes[index])
-    return made
+        handles.array[index] = handle_of(nodes[index])
+    return handles
 
 
 cdef size_t span(object value, str name, size_t limit) except? 0:
@@ -451,7 +451,7 @@ def setter_work(int ordinal, uint64_t condition, flag: object) -> NodeWork:
 # captured, and those made by hand
 
 def add_node(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work, after: list[object],
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, NodeWork work, after: list[object],
 ) -> tuple[int, int, list[int]]:
     """Adds a node behind others.
 
@@ -460,43 +460,43 @@ def add_node(
     """
     cdef uintptr_t node = 0
     work.hold_child()
-    made[0] = work.things  # until it has a handle
+    by_node[0] = work.things  # until it has a handle
     try:
         work.call(graph, 0, 0, ordinal, after, &node)
-        made[node] = made.pop(0)
+        by_node[node] = by_node.pop(0)
         if work.sources:
-            made[node] = {"child": spread(graph, node, work, made)}
+            by_node[node] = {"child": spread(graph, node, work, by_node)}
     finally:
-        made.pop(0, None)
+        by_node.pop(0, None)
         work.release_child()
     return node, work.params.address, work.bodies
 
 
-cdef list spread(uintptr_t graph, uintptr_t node, NodeWork work, dict made):
+cdef list spread(uintptr_t graph, uintptr_t node, NodeWork work, dict by_node):
     # Has the nodes within a child keep alive what those that they are copies of do; answers what is left to the child.
     cdef NodeParams params
     cdef dict left = dict(work.sources)
-    cdef list found
+    cdef list elsewhere
     if registry.active().graph_node_params(graph, node, &params) == 0:
-        move_to_copies(params.graph, left, made)
-    found = all_things([], {source: work.sources[source] for source in work.sources if source not in left})
-    kept_elsewhere = set(map(id, found))
+        move_to_copies(params.graph, left, by_node)
+    elsewhere = all_things([], {source: work.sources[source] for source in work.sources if source not in left})
+    kept_elsewhere = set(map(id, elsewhere))
     return [thing for thing in work.things["child"] if id(thing) not in kept_elsewhere]
 
 
-cdef int move_to_copies(uintptr_t copy, dict left, dict made) except -1:
+cdef int move_to_copies(uintptr_t copy, dict left, dict by_node) except -1:
     # Has the nodes of a copy of a graph, and of the children in it, keep alive what those that they are copies of do.
     cdef NodeParams params
     cdef uintptr_t copied = 0
     cdef list children = []
     for source in list(left):
         if registry.active().graph_find_in_clone(copy, source, &copied) == 0:
-            made[copied] = dict(left.pop(source))
-            if "child" in made[copied]:
+            by_node[copied] = dict(left.pop(source))
+            if "child" in by_node[copied]:
                 children.append(copied)
     for copied in children:
         if registry.active().graph_node_params(copy, copied, &params) == 0 and params.type == NODE_CHILD:
-            move_to_copies(params.graph, left, made)
+            move_to_copies(params.graph, left, by_node)
     return 0
 
 
@@ -506,7 +506,7 @@ cdef class Place:
 
 
 def add_node_here(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, NodeWork work,
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, NodeWork work,
 ) -> tuple[int, int, list[int]]:
     """Adds a node to a graph that is being captured, where the current stream's next work goes, and that after it; a stream
     that captures into another graph, or into none, is left alone.  Returns what add_node does."""
@@ -523,20 +523,20 @@ def add_node_here(
     if code and code != ILLEGAL_STATE:
         raise_status(code, "capture_site", ("stream", stream.handle))
     if code or into != graph:
-        return add_node(graph, ordinal, base, made, work, [])
+        return add_node(graph, ordinal, base, by_node, work, [])
     for index in range(count):
         place = Place()
         place.id = room.array[index]
         after.append(place)
-    answer = add_node(graph, ordinal, base, made, work, after)
-    code = registry.active().capture_continue(ordinal, stream.handle, answer[0])
+    added = add_node(graph, ordinal, base, by_node, work, after)
+    code = registry.active().capture_continue(ordinal, stream.handle, added[0])
     if code:
-        raise_status(code, "capture_continue", ("stream", stream.handle, "node", answer[0]))
-    return answer
+        raise_status(code, "capture_continue", ("stream", stream.handle, "node", added[0]))
+    return added
 
 
 cdef int put_change(
-    CUDAGraph changed, uintptr_t graph, object part, uintptr_t node, NodeWork work, NodeChange made
+    CUDAGraph changed, uintptr_t graph, object part, uintptr_t node, NodeWork work, NodeChange change
 ) except -1:
     # Fills made.
     cdef uintptr_t exec_ = changed.exec_
@@ -547,11 +547,11 @@ cdef int put_change(
     cdef list gone = []
     if exec_ and work.params.type in (NODE_HOST, NODE_CHILD):
         gone = called_by(changed, graph, node, before)
-    made.kernel, made.roles = None, roles
-    made.launches, made.former = (None, work_of(graph, node)) if own else (params_of(&work.params), None)
-    made.things = list(roles.values())
+    change.kernel, change.roles = None, roles
+    change.launches, change.former = (None, work_of(graph, node)) if own else (params_of(&work.params), None)
+    change.things = list(roles.values())
     try:
-        changed.keep_change(node, made)
+        changed.keep_change(node, change)
         if exec_:
             work.call(graph, exec_, node, changed.ordinal, None, NULL)
             begun = True
@@ -561,9 +561,9 @@ cdef int put_change(
             work.call(graph, 0, node, changed.ordinal, None, NULL)
     except BaseException:
         if not begun:  # else the instance does the new work, and what both use is kept
-            changed.undo_change(node, made)
+            changed.undo_change(node, change)
         raise
-    return changed.finish_change(made)
+    return changed.finish_change(change)
 
 
 cdef list called_by(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeChange before):
@@ -574,8 +574,8 @@ cdef list called_by(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeChan
         calls = changed.within[node]
     elif before is not None and "function" in before.roles:
         calls = before.roles["function"]
-    elif node in (changed.made or ()) and "function" in changed.made[node]:
-        calls = changed.made[node]["function"]
+    elif node in (changed.by_node or ()) and "function" in changed.by_node[node]:
+        calls = changed.by_node[node]["function"]
     elif registry.active().graph_node_params(graph, node, &params) == 0 and params.type == NODE_HOST:
         calls = [find_call(changed.calls, params.data)]
     if any(call not in changed.calls for call in calls):
@@ -584,7 +584,7 @@ cdef list called_by(CUDAGraph changed, uintptr_t graph, uintptr_t node, NodeChan
 
 
 cdef int change_calls(CUDAGraph changed, object part, uintptr_t node, list gone, list come) except -1:
-    # Of what is instantiated, of the node where it is a child, and of the children that it is within.
+    # Changes those of what is instantiated, of the node where it is a child, and of the children that it is within.
     cdef list lists = [changed.calls]
     while part._owner is not None:
         lists.append(changed.within.get(part._owner.id, []))
@@ -599,7 +599,7 @@ cdef int change_calls(CUDAGraph changed, object part, uintptr_t node, list gone,
 
 
 def look(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made,
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode,
 ) -> tuple[list[GraphNode], list[tuple[int, int, str, str]]]:
     """The nodes and the edges of a graph: (id, id of the node after it, kind, port)."""
     edges = [(origin, target, name_in(EDGE_KINDS, kind), name_in(PORTS, port))
@@ -611,13 +611,13 @@ cdef str name_in(tuple names, int number):
     return names[number] if number < len(names) else str(number)
 
 
-def keep_object(uintptr_t graph, int ordinal, base: _Things, made: _Made, thing: object) -> None:
+def keep_object(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, thing: object) -> None:
     """Keeps an object alive with the graph."""
     base.append(thing)
 
 
 def remove_node(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, gone: object, inner: Sequence[object],
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, gone: object, inner: Sequence[object],
 ) -> None:
     """Takes a node out of the graph, with its edges, and the nodes of the graphs that it owns."""
     cdef NodeParams params
@@ -627,7 +627,8 @@ def remove_node(
     cdef int type_ = 0, code
     code = registry.active().graph_node_type(graph, node, &type_)
     if code == 0 and type_ == NODE_HOST and registry.active().graph_node_params(graph, node, &params) == 0:
-        for holder in [base] if node in made else [base, *[things for roles in made.values() for things in roles.values()]]:
+        others = [] if node in by_node else [things for roles in by_node.values() for things in roles.values()]
+        for holder in [base, *others]:
             call = find_call(holder, params.data)
             if call is not None:
                 break
@@ -638,7 +639,7 @@ def remove_node(
         raise_status(code, "graph_node_destroy", ("graph", graph, "node", node),
                      "a graph with allocations keeps all nodes and edges" if code == NOT_SUPPORTED else "")
     for each in (gone, *inner):
-        made.pop(each.id, None)
+        by_node.pop(each.id, None)
         each.id = 0
     if call is not None:  # what launches run is what is left
         holder.remove(call)
@@ -651,7 +652,7 @@ PORTS = ("default", "programmatic", "launch_order")
 
 
 def add_edge(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, before: object, after: object, kind: str, port: str,
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, before: object, after: object, kind: str, port: str,
 ) -> None:
     """Adds an edge of EDGE_KINDS, from a port of PORTS."""
     cdef Handles first = handles_of([before]), second = handles_of([after])
@@ -672,7 +673,7 @@ def add_edge(
                      else "")
 
 
-def remove_edge(uintptr_t graph, int ordinal, base: _Things, made: _Made, before: object, after: object) -> None:
+def remove_edge(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, before: object, after: object) -> None:
     """Removes the edge between two nodes, whichever its kind."""
     cdef Handles first = handles_of([before]), second = handles_of([after])
     cdef EdgeData data
@@ -692,7 +693,7 @@ def remove_edge(uintptr_t graph, int ordinal, base: _Things, made: _Made, before
                      else "the graph has allocations, and keeps its edges" if code == NOT_SUPPORTED else "")
 
 
-def tools_ids(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: Sequence[object]) -> list[int]:
+def tools_ids(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, asked: Sequence[object]) -> list[int]:
     """The numbers by which tools of profiling name nodes."""
     cdef uint64_t number = 0
     cdef list numbers = []
@@ -718,7 +719,7 @@ def exec_tools_id(CUDAGraph graph not None) -> int:
     return number
 
 
-def make_condition(uintptr_t graph, int ordinal, base: _Things, made: _Made, value: int, bint kept) -> int:
+def make_condition(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, value: int, bint kept) -> int:
     """The driver's handle of a new value that nodes of the graph depend on."""
     cdef uint64_t condition = 0
     cdef unsigned int first = checked_int(value, "value", 0, 0xFFFFFFFF, "an int")
@@ -735,9 +736,7 @@ def count_removal(CUDAGraph graph not None) -> None:
     graph.removals += 1
 
 
-def find_clone(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph clone not None, node: object,
-) -> int:
+def find_clone(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph clone not None, node: object) -> int:
     """The node of a graph's clone that is the same."""
     cdef uintptr_t handle = handle_of(node), copied = 0, whole
     cdef int code
@@ -749,7 +748,7 @@ def find_clone(
     return copied
 
 
-def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: object) -> object:
+def read_node(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, asked: object) -> object:
     """Returns the work of a node that is no kernel.
 
     Returns:
@@ -769,10 +768,10 @@ def read_node(uintptr_t graph, int ordinal, base: _Things, made: _Made, asked: o
     if params.type in (NODE_COPY, NODE_FILL):
         return params_of(&params)
     if params.type == NODE_HOST:
-        call = find_call(all_things(base, made), params.data)
+        call = find_call(all_things(base, by_node), params.data)
         return None if call is None else function_of(call)
     if params.type in (NODE_RECORD, NODE_WAIT):
-        return find_event(all_things(base, made), params.event)
+        return find_event(all_things(base, by_node), params.event)
     if params.type == NODE_CHILD:
         return params.graph
     if params.type == NODE_ALLOCATE:
@@ -841,30 +840,30 @@ def edit(CUDAGraph graph not None, object part, object change, *arguments):
     cdef uintptr_t handle, asked
     cdef bint captures
     cdef list base
-    cdef dict made
+    cdef dict by_node
     with cython.critical_section(graph):
         captures = graph.record is not None
         handle = whole_graph(graph)
         if captures:
-            base, made = graph.kept, {}  # the capture keeps all of it alike
+            base, by_node = graph.kept, {}  # the capture keeps all of it alike
         else:
             graph.require_unused()
         asked = handle if part is None else part_handle(graph, part, handle)
         if not captures:
-            if graph.made is None:
-                graph.base, graph.made = list(graph.kept), {}
-            base, made = graph.base, graph.made
+            if graph.by_node is None:
+                graph.base, graph.by_node = list(graph.kept), {}
+            base, by_node = graph.base, graph.by_node
         graph.busy += 1
     try:
-        answer = change(asked, graph.ordinal, base, made, *arguments)
+        outcome = change(asked, graph.ordinal, base, by_node, *arguments)
         if not captures:
             registry.active().graph_node_count(handle, &graph.node_count)
-        return answer
+        return outcome
     finally:
         with cython.critical_section(graph):
             graph.busy -= 1
             if captures:
-                base += all_things([], made)
+                base += all_things([], by_node)
 
 
 cdef uintptr_t require_exec(CUDAGraph graph) except 0:
@@ -880,7 +879,7 @@ def instance_of(CUDAGraph graph not None, part: object, flags: int) -> CUDAGraph
         return graph.make_instance(flags)
 
 
-def clone_into(CUDAGraph graph not None, part: object, CUDAGraph made not None) -> None:
+def clone_into(CUDAGraph graph not None, part: object, CUDAGraph clone not None) -> None:
     """Clones a GraphDefinition's kept graph into a CUDAGraph that holds nothing."""
     cdef int code
     with cython.critical_section(graph):
@@ -888,28 +887,28 @@ def clone_into(CUDAGraph graph not None, part: object, CUDAGraph made not None) 
         graph.require_unused()
         graph.uses += 1
     try:
-        made.ordinal, made.pool_id[0], made.pool_id[1] = graph.ordinal, graph.pool_id[0], graph.pool_id[1]
+        clone.ordinal, clone.pool_id[0], clone.pool_id[1] = graph.ordinal, graph.pool_id[0], graph.pool_id[1]
         with nogil:
-            code = retain_pool(made.ordinal, made.pool_id[0], made.pool_id[1], False, 0) if graph.retains_pool else 0
-            made.retains_pool = graph.retains_pool and code == 0
-            code = code if code else registry.active().graph_clone(graph.graph, &made.graph)
+            code = retain_pool(clone.ordinal, clone.pool_id[0], clone.pool_id[1], False, 0) if graph.retains_pool else 0
+            clone.retains_pool = graph.retains_pool and code == 0
+            code = code if code else registry.active().graph_clone(graph.graph, &clone.graph)
         if code:
             raise_status(code, "graph_clone", ("graph", graph.graph),
                          "graphs with allocations or conditions cannot be cloned" if code == NOT_SUPPORTED else "")
-        made.random, made.node_count = graph.random, graph.node_count
-        made.keep(list(graph.things()))
-        if graph.made is not None:
-            made.base, made.made = list(graph.base), {}
-            left = dict(graph.made)
-            move_to_copies(made.graph, left, made.made)
-            made.base += all_things([], left)
+        clone.random, clone.node_count = graph.random, graph.node_count
+        clone.keep(list(graph.things()))
+        if graph.by_node is not None:
+            clone.base, clone.by_node = list(graph.base), {}
+            left = dict(graph.by_node)
+            move_to_copies(clone.graph, left, clone.by_node)
+            clone.base += all_things([], left)
     finally:
         with cython.critical_section(graph):
             graph.uses -= 1
 
 
 def read_kernel_within(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object,
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph changed, asked: object,
 ) -> KernelParams | None:
     """Returns the launch of a kernel node of a graph that a node owns; None where the kernel is the driver's."""
     return read_launch(graph, handle_of(asked), changed)
@@ -948,7 +947,7 @@ def change_node(
 ) -> None:
     """Changes what a node of a GraphDefinition that is no kernel does: in the graph, where it is this one's, and in what
     is instantiated.  The inner nodes, of the graph that it owned, are gone then."""
-    cdef NodeChange made = NodeChange.__new__(NodeChange)
+    cdef NodeChange change = NodeChange.__new__(NodeChange)
     cdef CUDAGraph source = graph if graph.source is None else graph.source
     cdef uintptr_t handle, node
     cdef bint left = False
@@ -964,7 +963,7 @@ def change_node(
         try:
             work.hold_child()
             try:
-                left = put_change(graph, handle, part, node, work, made) > 0
+                left = put_change(graph, handle, part, node, work, change) > 0
             finally:
                 work.release_child()
         finally:
@@ -972,10 +971,10 @@ def change_node(
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
-        if graph.source is None and graph.made is not None and node in graph.made:
-            graph.made[node] = {**graph.made[node], **work.things}
+        if graph.source is None and graph.by_node is not None and node in graph.by_node:
+            graph.by_node[node] = {**graph.by_node[node], **work.things}
         for each in inner:
-            (graph.made or {}).pop(each.id, None)
+            (graph.by_node or {}).pop(each.id, None)
             each.id = 0
         if graph.exec_:
             graph.rare = graph.rare & ~CALLBACKS | CALLBACKS * (len(graph.calls) > 0)
@@ -1087,7 +1086,7 @@ cdef int require_as_made(CUDAGraph graph) except -1:
 
 
 def params_to_bind(
-    uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph source,
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph source,
 ) -> list[tuple[GraphNode, object]]:
     """The same of a driver's graph."""
     cdef list nodes = []
@@ -1096,14 +1095,16 @@ def params_to_bind(
         if node.type == "kernel":
             params = read_launch(graph, node.id, source)
         elif node.type in ("memcpy", "memset"):
-            params = read_node(graph, ordinal, base, made, node)
+            params = read_node(graph, ordinal, base, by_node, node)
         elif node.type == "graph":
-            params = params_to_bind(read_node(graph, ordinal, base, made, node), ordinal, base, made, source)
+            params = params_to_bind(read_node(graph, ordinal, base, by_node, node), ordinal, base, by_node, source)
         nodes.append((node, params))
     return nodes
 
 
-def read_kernel(uintptr_t graph, int ordinal, base: _Things, made: _Made, CUDAGraph changed, asked: object) -> KernelParams:
+def read_kernel(
+    uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, CUDAGraph changed, asked: object,
+) -> KernelParams:
     """Returns the launch of a kernel node."""
     cdef uintptr_t node = handle_of(asked)
     return read_kernel_node(graph, node, changed.own_kernels(), changed.changes.get(node))
@@ -1429,7 +1430,7 @@ cdef class Bindings:
 
 
 cdef list moved_elsewhere(Bindings before, list parameters):
-    # Of the memory that the instance was given there, what is not named here.
+    # Lists the memory that the instance was given there and that is not named here.
     cdef list elsewhere = []
     cdef int index
     for index in range(before.name_count):

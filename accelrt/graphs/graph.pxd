@@ -11,7 +11,7 @@ cdef enum:  # CUDAGraph.rare: why a replay is not the driver's call alone
     HOOKS = 4      # functions were registered to be called around it
     RANDOM = 8     # its random numbers begin where a generator is
 
-cdef list all_things(list base, dict made)  # what nodes point at: CUDAGraph.base and made
+cdef list all_things(list base, dict by_node)  # what nodes point at: CUDAGraph.base and by_node
 cdef int count_uses(CUDAGraph graph, int change) noexcept
 cdef uintptr_t node_id(object node) except? 0  # the driver's handle; 0 of a DefinitionNode that was taken out
 
@@ -31,7 +31,7 @@ cdef class CUDAGraph:
     cdef list branches               # the bodies of conditional nodes that are being captured, innermost last; or None
     cdef list kept                   # what the nodes point at that were captured, or that are instantiated
     cdef list base                   # what those captured point at, once others were added by hand; or None
-    cdef dict made                   # handles of nodes made by hand -> role -> list of what they point at; or None
+    cdef dict by_node                # handles of nodes made by hand -> role -> list of what they point at; or None
     cdef uint64_t generation         # counts the graphs that it let go of, whose nodes are gone
     cdef uint64_t edits              # counts changes of its nodes by hand
     cdef uint64_t removals           # counts its nodes that were taken out
@@ -90,9 +90,9 @@ cdef class CUDAGraph:
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
                            object args) except -1
     cdef int note_change(self, NodeChange change, uintptr_t stream) except -1
-    cdef int keep_change(self, object node, NodeChange made) except -1
-    cdef bint finish_change(self, NodeChange made) except -1
-    cdef int undo_change(self, object node, NodeChange made) except -1
+    cdef int keep_change(self, object node, NodeChange change) except -1
+    cdef bint finish_change(self, NodeChange change) except -1
+    cdef int undo_change(self, object node, NodeChange change) except -1
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1
     cdef int update_from(self, CUDAGraph to) except -1
     cdef int take_over(self, CUDAGraph other) except -1

@@ -17,9 +17,7 @@ from accelrt.devices.device import synchronize as synchronize_device
 from accelrt.driver.guard cimport count_out_capture, expect_capture
 cimport accelrt.driver.registry as registry
 from accelrt.driver.node_params cimport CONDITION_IF, CONDITION_WHILE
-from accelrt.driver.table cimport (
-    CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL,
-)
+from accelrt.driver.table cimport CAPTURE_ACTIVE, CAPTURE_GLOBAL, CAPTURE_NONE, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL
 from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
@@ -83,12 +81,12 @@ cdef int read_pool(object pool, int ordinal, uint64_t* out_id) except -1:
     return 0
 
 
-cdef list all_things(list base, dict made):
-    return base + [thing for roles in made.values() for things in roles.values() for thing in things]
+cdef list all_things(list base, dict by_node):
+    return base + [thing for roles in by_node.values() for things in roles.values() for thing in things]
 
 
 cdef uintptr_t node_id(object node) except? 0:
-    # Of a node of a definition too, whose id is 0 once it was taken out.
+    # It may be a node of a definition too, whose id is 0 once it was taken out.
     definition = getattr(node, "definition", None)
     generation = getattr(definition, "_generation", None)
     if generation is not None and generation != (<CUDAGraph?>definition._graph).generation:
@@ -171,7 +169,7 @@ cdef class CUDAGraph:
             self.drop_pool()
         self.uses_others_memory = False
         self.kept = self.calls = self.sides = self.launched_on = self.random = None
-        self.kernels = self.changes = self.base = self.made = self.source = self.bound = None
+        self.kernels = self.changes = self.base = self.by_node = self.source = self.bound = None
         self.last_stream = UINTPTR_MAX
         self.node_count = 0
         self.busy -= 1
@@ -389,32 +387,32 @@ cdef class CUDAGraph:
 
     cdef int keep(self, list kept) except -1:
         self.take_things(kept)
-        self.changes = self.base = self.made = self.source = self.bound = self.within = None
+        self.changes = self.base = self.by_node = self.source = self.bound = self.within = None
         self.past, self.pasts, self.launched_on, self.last_stream = None, None, None, UINTPTR_MAX
         self.rare = UNREADY * (self.exec_ == 0) | RANDOM * (self.random is not None) | self.rare & (HOOKS | CALLBACKS)
         return 0
 
     cdef list things(self):
-        if self.made is None or self.source is not None:
+        if self.by_node is None or self.source is not None:
             return self.kept
-        return all_things(self.base, self.made)
+        return all_things(self.base, self.by_node)
 
     cdef list note_made(self):
         # Before the graph is instantiated anew: what was added by hand is noted for earlier streams too.  None: nothing was.
-        cdef list things = None if self.made is None else self.things()
+        cdef list things = None if self.by_node is None else self.things()
         for handle in (self.launched_on or ()) if things else ():
             self.uses_others_memory = note_sides(things, self.ordinal, handle) or self.uses_others_memory
         return things
 
     cdef int take_things(self, list things) except -1:
-        # Of what is instantiated, and no sooner: launches count the functions that they run, and the exit waits for as many.
+        # No sooner than it is instantiated: launches count the functions that they run, and the exit waits for as many.
         self.kept, self.kernels, self.calls = things, None, nodes_of(things)
         self.sides = [thing for thing in things if isinstance(thing, Side)]
         self.rare = self.rare & ~CALLBACKS | CALLBACKS * (len(self.calls) > 0)
         return 0
 
     cdef CUDAGraph make_instance(self, uint64_t flags):
-        cdef CUDAGraph made = CUDAGraph()
+        cdef CUDAGraph instance = CUDAGraph()
         cdef uintptr_t graph = self.raw_cuda_graph()
         cdef int code
         self.require_unused()
@@ -424,25 +422,25 @@ cdef class CUDAGraph:
                 code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0) if self.retains_pool else 0
             if code:
                 raise_status(code, "graph_instantiate", ("pool", self.pool()))
-            made.retains_pool, made.random = self.retains_pool, self.random
-            made.pool_id[0], made.pool_id[1], made.ordinal = self.pool_id[0], self.pool_id[1], self.ordinal
+            instance.retains_pool, instance.random = self.retains_pool, self.random
+            instance.pool_id[0], instance.pool_id[1], instance.ordinal = self.pool_id[0], self.pool_id[1], self.ordinal
             with nogil:
-                code = instantiate(self.ordinal, graph, flags, &made.exec_)
-                code = code if code else registry.active().graph_node_count(graph, &made.node_count)
+                code = instantiate(self.ordinal, graph, flags, &instance.exec_)
+                code = code if code else registry.active().graph_node_count(graph, &instance.node_count)
         finally:
             self.uses -= 1
         if code:
             raise_status(code, "graph_instantiate", ("device", self.ordinal, "flags", flags), instance_hint(code))
-        made.keep(list(self.things()))
-        made.changes, made.made_removals = self.node_changes(), self.removals
-        made.source, made.source_generation, made.source_edits = self, self.generation, self.edits
-        made.made = None if self.made is None else dict(self.made)
-        self.pasts, made.past = begin_past(self.pasts)
-        made.within = calls_within(graph, made.calls, made.made)
-        return made
+        instance.keep(list(self.things()))
+        instance.changes, instance.made_removals = self.node_changes(), self.removals
+        instance.source, instance.source_generation, instance.source_edits = self, self.generation, self.edits
+        instance.by_node = None if self.by_node is None else dict(self.by_node)
+        self.pasts, instance.past = begin_past(self.pasts)
+        instance.within = calls_within(graph, instance.calls, instance.by_node)
+        return instance
 
     cdef dict node_changes(self):
-        # Of the graph's nodes; not the memory that an instance was given anew.
+        # The changes of the graph's nodes, without the memory that an instance was given anew.
         if self.changes is None:
             return None
         return {key: change for key, change in self.changes.items() if isinstance(key, int)}
@@ -459,25 +457,25 @@ cdef class CUDAGraph:
         return graph
 
     cdef int make_exec(self) except -1:
-        cdef uintptr_t graph = self.graph, made = 0
+        cdef uintptr_t graph = self.graph, instance = 0
         cdef uintptr_t* before
         cdef int code, left = 0
         self.require_unused()
         self.begin_change()
         try:
             things = self.note_made()
-            within = calls_within(graph, self.calls if things is None else nodes_of(things), self.made)
+            within = calls_within(graph, self.calls if things is None else nodes_of(things), self.by_node)
             self.graph = graph if self.keep_graph else 0
             before = &self.exec_ if deferral_for(<PyObject*>self) is None else NULL
             with nogil:
-                code = instantiate_anew(self.ordinal, graph, before, &made)
+                code = instantiate_anew(self.ordinal, graph, before, &instance)
                 left = 0 if self.keep_graph else give_back(GRAPH, self.ordinal, graph)
             if left:
                 dispose(GRAPH, self.ordinal, graph)
             if code == 0:
                 if self.exec_:
                     self.drop_exec()
-                self.exec_, self.bound, self.made_removals, self.within = made, None, self.removals, within
+                self.exec_, self.bound, self.made_removals, self.within = instance, None, self.removals, within
                 if things is not None:
                     self.take_things(things)
                 self.drop_bound()
@@ -604,7 +602,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef int launch_random(self, uintptr_t handle) except -1:
-        # Of the current stream, with what random numbers begin with before it.
+        # Launches into the current stream, behind what random numbers begin with.
         cdef object states = self.random
         if states is None:
             return self.launch(handle)
@@ -779,16 +777,16 @@ cdef class CUDAGraph:
 
     cdef CUDAGraph move_out(self):
         # What abandon() gives back goes to another object, which does so when it dies.
-        cdef CUDAGraph made = CUDAGraph.__new__(CUDAGraph)
-        made.exec_, made.graph, self.exec_, self.graph = self.exec_, self.graph, 0, 0
-        made.ordinal, made.pool_id[0], made.pool_id[1] = self.ordinal, self.pool_id[0], self.pool_id[1]
-        made.kept, made.changes, made.launched_on = self.kept, self.changes, self.launched_on
-        made.calls, made.random, made.kernels = self.calls, self.random, self.kernels
-        made.made, made.base, made.source = self.made, self.base, self.source
-        made.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
-        made.retains_pool, self.retains_pool = self.retains_pool, False
-        made.shown, made.last_stream, self.shown = self.shown, self.last_stream, False
-        return made
+        cdef CUDAGraph heir = CUDAGraph.__new__(CUDAGraph)
+        heir.exec_, heir.graph, self.exec_, self.graph = self.exec_, self.graph, 0, 0
+        heir.ordinal, heir.pool_id[0], heir.pool_id[1] = self.ordinal, self.pool_id[0], self.pool_id[1]
+        heir.kept, heir.changes, heir.launched_on = self.kept, self.changes, self.launched_on
+        heir.calls, heir.random, heir.kernels = self.calls, self.random, self.kernels
+        heir.by_node, heir.base, heir.source = self.by_node, self.base, self.source
+        heir.uses_others_memory, self.uses_others_memory = self.uses_others_memory, False
+        heir.retains_pool, self.retains_pool = self.retains_pool, False
+        heir.shown, heir.last_stream, self.shown = self.shown, self.last_stream, False
+        return heir
 
     @cython.critical_section
     def register_generator_state(self, generator: object) -> None:
@@ -931,8 +929,8 @@ cdef class CUDAGraph:
 
     cdef int change_kernel(self, uintptr_t graph, uintptr_t handle, object kernel, object grid, object block, object shared,
                            object args) except -1:
-        # Of this graph, or of one that a node of it owns.
-        cdef NodeChange made = NodeChange.__new__(NodeChange)
+        # The node is of this graph, or of one that a node of it owns.
+        cdef NodeChange change = NodeChange.__new__(NodeChange)
         cdef CUDAGraph source = self.source
         cdef bint begun = False, left = False
         self.require_unreplayed()
@@ -941,13 +939,13 @@ cdef class CUDAGraph:
             count_uses(source, 1)
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
-                               self.changes.get(handle), made, &begun, kernel, grid, block, shared, args,
+                               self.changes.get(handle), change, &begun, kernel, grid, block, shared, args,
                                None if source is None else self.past)
-            self.keep_change(handle, made)
-            left = self.finish_change(made)
+            self.keep_change(handle, change)
+            left = self.finish_change(change)
         except BaseException:
-            if begun and self.changes.get(handle) is not made:
-                self.keep_change(handle, made)
+            if begun and self.changes.get(handle) is not change:
+                self.keep_change(handle, change)
             raise
         finally:
             self.busy -= 1
@@ -959,7 +957,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef dict own_kernels(self):
-        # Of the capture, by their handles; makes room for changes too.
+        # The kernels of the capture, by their handles; makes room for changes too.
         if self.kernels is None or self.record is not None:
             self.kernels = kernels_in(self.things())
         if self.changes is None:
@@ -973,34 +971,34 @@ cdef class CUDAGraph:
             change = change.before
         return 0
 
-    cdef int keep_change(self, object node, NodeChange made) except -1:
+    cdef int keep_change(self, object node, NodeChange change) except -1:
         # What it uses, beside what there was until finish_change.  The streams of earlier replays are told too: those that
         # come find them known.
-        made.before, made.serial = self.changes.get(node), self.edits
-        self.changes[node] = made
-        if made.former is not None:
-            note_past(self.pasts, node, made.former)
-        made.former = None
+        change.before, change.serial = self.changes.get(node), self.edits
+        self.changes[node] = change
+        if change.former is not None:
+            note_past(self.pasts, node, change.former)
+        change.former = None
         for handle in self.launched_on or ():
-            self.note_change(made, handle)
+            self.note_change(change, handle)
         return 0
 
-    cdef bint finish_change(self, NodeChange made) except -1:
+    cdef bint finish_change(self, NodeChange change) except -1:
         # The driver took it all.  Answers whether something that is kept no more waits for streams.
         cdef bint left = False
         for handle in self.launched_on or ():
-            left = self.let_go(made.before, made, handle) or left
-        made.before = None
+            left = self.let_go(change.before, change, handle) or left
+        change.before = None
         return left
 
-    cdef int undo_change(self, object node, NodeChange made) except -1:
+    cdef int undo_change(self, object node, NodeChange change) except -1:
         # The driver took nothing.
-        if self.changes.get(node) is not made:
+        if self.changes.get(node) is not change:
             return 0
-        if made.before is None:
+        if change.before is None:
             del self.changes[node]
         else:
-            self.changes[node] = made.before
+            self.changes[node] = change.before
         return 0
 
     cdef bint let_go(self, NodeChange before, NodeChange after, uintptr_t stream) except -1:
@@ -1034,9 +1032,7 @@ cdef class CUDAGraph:
         self.keep_graph = True
 
     @cython.critical_section
-    def debug_dump(
-        self, debug_path: str | os.PathLike[str], bint verbose=False, *, flags: Iterable[str] = (),
-    ) -> None:
+    def debug_dump(self, debug_path: str | os.PathLike[str], bint verbose=False, *, flags: Iterable[str] = ()) -> None:
         """Writes a drawing of a graph that was kept, in the language of Graphviz (cuGraphDebugDotPrint).
 
         Arguments:
@@ -1046,7 +1042,7 @@ cdef class CUDAGraph:
                 "kernel_node_params", "extra_topo_info", ...  The host device draws the same for all.
         Raises:
             RuntimeError: as raw_cuda_graph.
-            ValueError: there is a null character in the path, or no such flag.
+            ValueError, TypeError: the path is none, or has a null character, or there is no such flag.
             CudaError: the file cannot be written.
         """
         graph = self.raw_cuda_graph()
@@ -1306,7 +1302,6 @@ cdef class graph:
                 self.cuda_graph.reset()
         finally:
             self.context.__exit__(None, None, None)
-        return False
 
 
 # --- conditional nodes -----------------------------------------------------------------------------------------
@@ -1456,7 +1451,6 @@ cdef class Branch:
             self.leave()
             if self in (self.graph.branches or ()):
                 self.graph.branches.remove(self)
-        return False
 
 
 def capture_body(CUDAGraph graph not None, uintptr_t body) -> AbstractContextManager[None, None]:

@@ -1,8 +1,11 @@
 """Hooks: functions that others have called around what an object does."""
 
+from accelrt.errors import refuse_copy
+
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import NoReturn
 
 
 class RemovableHandle:
@@ -29,10 +32,8 @@ class RemovableHandle:
         if self in self.place:
             self.place.remove(self)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError(
-            "a RemovableHandle cannot be pickled or copied: it is one registration; register the hook again"
-        )
+    def __reduce__(self) -> "NoReturn":
+        refuse_copy(self, "it is one registration; register the hook again")
 
     def __enter__(self) -> "RemovableHandle":
         return self

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from accelrt.core import files
+from accelrt.errors import refuse_copy
 from accelrt.graphs.edits import (
     EDGE_KINDS,
     NodeWork,
@@ -86,16 +87,16 @@ class DefinitionEdge(tuple[Any, Any]):
     port: str
 
     def __new__(cls, before: object, after: object, kind: str, port: str) -> DefinitionEdge:
-        made = super().__new__(cls, (before, after))
-        made.kind, made.port = kind, port
-        return made
+        edge = super().__new__(cls, (before, after))
+        edge.kind, edge.port = kind, port
+        return edge
 
     def __repr__(self) -> str:
         ports = "" if self.kind == self.port == "default" else f" {self.kind} from port {self.port}"
         return f"<accelrt.DefinitionEdge {self[0]!r} -> {self[1]!r}{ports}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a DefinitionEdge cannot be pickled or copied: its nodes are of one graph")
+        refuse_copy(self, "its nodes are of one graph")
 
 
 MOST_BYTES = 1 << 30  # of a drawing

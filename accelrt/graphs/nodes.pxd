@@ -41,8 +41,8 @@ cdef int note_past(list pasts, object node, object former) except -1  # before a
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest
 cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph
-# Handles of children in a driver's graph -> those of calls that they run; `made` as of a CUDAGraph.
-cdef dict calls_within(uintptr_t graph, list calls, dict made)
+# Handles of children in a driver's graph -> those of calls that they run; `by_node` as of a CUDAGraph.
+cdef dict calls_within(uintptr_t graph, list calls, dict by_node)
 cdef list list_edge_data(uintptr_t graph)  # (id, id of the node after it, type, port that it is from), in the driver's order
 cdef bint fits_body(int type_, uintptr_t child) except -1  # whether a body of a condition may hold such a node
 cdef Record recorded()        # of no capture
@@ -65,8 +65,7 @@ cdef enum:  # states
     CAPTURED = 2
     READY = 3      # to be launched
 
-cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1,
-                     uintptr_t* out_graph) noexcept nogil
+cdef int begin_graph(int device, uintptr_t stream, int mode, uint64_t id0, uint64_t id1, uintptr_t* out_graph) noexcept nogil
 cdef int end_graph(uintptr_t graph) noexcept nogil
 cdef int instantiate_graph(uintptr_t graph) noexcept nogil
 cdef int launch_graph(uintptr_t graph, uintptr_t stream) noexcept nogil

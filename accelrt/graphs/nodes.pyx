@@ -208,8 +208,7 @@ cdef list list_edge_data(uintptr_t graph):
     if room == 0:
         return []
     data = <const EdgeData*>carried.array
-    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port)
-            for index in range(count)]
+    return [(origins.array[index], targets.array[index], data[index].type, data[index].from_port) for index in range(count)]
 
 
 cdef str type_of(uintptr_t graph, uintptr_t node):
@@ -239,7 +238,7 @@ cdef bint fits_body(int type_, uintptr_t child) except -1:
 
 
 cdef object params_of(const NodeParams* params):
-    # Of a copy or a fill; None of the rest.
+    # Describes a copy or a fill; None for the rest.
     if params.type == NODE_COPY:
         return CopyParams(params.dst, params.src, params.width, params.height, params.depth, params.dst_pitch,
                           params.dst_lines, params.src_pitch, params.src_lines)
@@ -253,16 +252,16 @@ cdef object work_of(uintptr_t graph, uintptr_t node):
     return params_of(&params) if registry.active().graph_node_params(graph, node, &params) == 0 else None
 
 
-cdef dict calls_within(uintptr_t graph, list calls, dict made):
+cdef dict calls_within(uintptr_t graph, list calls, dict by_node):
     cdef dict within = {}
-    cdef set children = {node for node, roles in (made or {}).items() if "child" in roles} if calls else set()
+    cdef set children = {node for node, roles in (by_node or {}).items() if "child" in roles} if calls else set()
     if children:
         gather_calls(graph, calls, children, within)
     return within
 
 
 cdef list gather_calls(uintptr_t graph, list calls, set children, dict within):
-    # Of all nodes of a graph; fills in those of each child.
+    # Gathers those of all nodes of a graph, and fills in those of each child.
     cdef NodeParams params
     cdef list run = []
     for node in node_handles(graph):
@@ -358,7 +357,7 @@ cdef dict kernels_in(list kept):
 
 
 cdef Kernel kernel_of(uintptr_t function, dict kernels, NodeChange change):
-    # Of those that the graph keeps.
+    # The one that the graph keeps, or None.
     if change is not None and change.kernel is not None and change.kernel.handle == function:
         return change.kernel
     return kernels.get(function)
@@ -568,14 +567,14 @@ cdef str instance_hint(int code):
 
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1:
     cdef uintptr_t node = 0
-    cdef int result = 0, mode
+    cdef int reason = 0, mode
     cdef int code = go_relaxed(registry.active(), &mode)
     if code == 0:
         with nogil:
-            code = registry.active().graph_update(exec_, graph, &result, &node)
+            code = registry.active().graph_update(exec_, graph, &reason, &node)
         restore_mode(registry.active(), mode)
     if code == GRAPH_UPDATE_FAILURE:
-        explain_update(code, result, graph, node)
+        explain_update(code, reason, graph, node)
     if code:
         raise_status(code, "graph_update", ("graph_exec", exec_, "graph", graph))
     return 0

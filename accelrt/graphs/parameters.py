@@ -8,14 +8,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 from accelrt.annotations import Memory
-from accelrt.graphs.edits import (
-    Bindings,
-    argument_kinds,
-    blocks_of,
-    graph_state,
-    memory_of,
-    nodes_to_bind,
-)
+from accelrt.core.arguments import checked_type
+from accelrt.errors import refuse_copy
+from accelrt.graphs.edits import Bindings, argument_kinds, blocks_of, graph_state, memory_of, nodes_to_bind
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import argument_bytes
 from accelrt.graphs.nodes import CopyParams, FillParams, GraphNode, KernelParams
@@ -97,8 +92,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
     """
 
     def __init__(self, graph: CUDAGraph, *, twin: CUDAGraph | None = None, **memory: Memory) -> None:
-        if not isinstance(graph, CUDAGraph):
-            raise TypeError(f"graph is {graph!r} of type {type(graph).__name__}; pass a CUDAGraph")
+        checked_type(graph, "graph", CUDAGraph, "a CUDAGraph")
         if not memory:
             raise TypeError(
                 "no memory was named; pass what the graph uses by name: GraphParameters(graph, x=x)"
@@ -135,7 +129,7 @@ class GraphParameters(Mapping[str, GraphParameter]):
         return len(self._parameters)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("GraphParameters cannot be pickled or copied: they are of one graph; make others")
+        refuse_copy(self, "they are of one graph; make others")
 
     def __repr__(self) -> str:
         return f"<accelrt.GraphParameters {', '.join(self._parameters)}>"
@@ -275,11 +269,11 @@ def uses_of_kernel(
         other = None if twin is None or twin.arguments is None else argument_bytes(twin.arguments[index])
         taken = -WORD
         for word in range(len(value) - WORD + 1):
-            found = named_at(node, params, index, kinds[index], value, other, word, places, blocks)
-            if found is None or word < taken + WORD:
+            match = named_at(node, params, index, kinds[index], value, other, word, places, blocks)
+            if match is None or word < taken + WORD:
                 continue
             taken = word
-            name, offset = found
+            name, offset = match
             access = "r" if kinds[index] == "reads" else "rw"
             yield name, ParameterUse(node.id, node.type, params.name, index, word, offset, access)
 

@@ -77,8 +77,8 @@ def gather(layout: Layout, value: Any, name: str, leaves: list[Any]) -> None:
     if alike and layout is not None and layout[1] is not None:
         alike = all(key in value for key in layout[1])
     if not alike:
-        given = describe(take_apart(value, []))
-        raise TypeError(f"{name} is {given}; in sample_args it was {describe(layout)}, and stays that")
+        actual = describe(take_apart(value, []))
+        raise TypeError(f"{name} is {actual}; in sample_args it was {describe(layout)}, and stays that")
     if layout is None:
         return
     _, keys, parts = layout

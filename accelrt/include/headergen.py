@@ -266,10 +266,9 @@ def read_statuses(text: str) -> Item:
     return Item("enum", constants=read_constants(list(block)))
 
 
-def comment_of(words: str, indent: str = "") -> str:
+def comment_of(words: str) -> str:
     """A comment of C, wrapped."""
-    text = textwrap.fill(words, WIDTH - 6, initial_indent=f"{indent}/* ", subsequent_indent=f"{indent}   ")
-    return f"{text} */\n"
+    return textwrap.fill(words, WIDTH - 6, initial_indent="/* ", subsequent_indent="   ") + " */\n"
 
 
 def prototype(function: Function) -> str:

@@ -95,7 +95,7 @@ def takes(function: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def part(interface: type, name: str) -> tuple[list[str], list[str]]:
-    """The same of one of the classes that an interface has."""
+    """Finds what one of the classes of an interface lacks, and what is wrong with it."""
     kind = getattr(interface, name, None)
     if kind is None or kind is getattr(DeviceInterface, name, None):
         return [name], []

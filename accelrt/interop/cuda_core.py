@@ -23,20 +23,17 @@ from typing import TYPE_CHECKING
 
 from accelrt.allocator.external.external_pool import CallbackAllocator
 from accelrt.core import process
+from accelrt.core.arguments import checked_type
 from accelrt.core.process import Owned, Releaser
-from accelrt.errors import CudaError
+from accelrt.devices.device import device_ordinal
+from accelrt.errors import CudaError, refuse_copy
 from accelrt.interop import peers
-from accelrt.memory.caching import (
-    caching_allocator_alloc,
-    caching_allocator_delete,
-    free_on,
-    record_stream,
-)
+from accelrt.memory.caching import caching_allocator_alloc, caching_allocator_delete, free_on, record_stream
 from accelrt.streams.stream import current_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
 
     from accelrt.annotations import DeviceArgument
 
@@ -116,7 +113,7 @@ class _Resource:
 
     def __init__(self, device: DeviceArgument | None = None) -> None:
         peers.prepare_memory("accelrt.interop.cuda_core.MemoryResource")
-        self._ordinal = peers.ordinal_of(getattr(device, "device_id", device))
+        self._ordinal = device_ordinal(getattr(device, "device_id", device))
         # By address, until the buffer is closed.
         self._owned: dict[int, Owned[int]] = {}
         # In the object, for a method would be a function of Python's, where an interruption loses the memory.
@@ -159,11 +156,8 @@ class _Resource:
         """The device's ordinal."""
         return self._ordinal
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied: it stands for this process's pool; make "
-            "another one"
-        )
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it stands for this process's pool; make another one")
 
     def __repr__(self) -> str:
         return f"<accelrt.interop.cuda_core.MemoryResource of device {self._ordinal}>"
@@ -221,10 +215,7 @@ def _handle_of(stream: Any) -> int:
 
 
 def _checked(resource: Any, library: Any) -> int:
-    if not isinstance(resource, library.MemoryResource):
-        raise TypeError(
-            f"resource is {resource!r} of type {type(resource).__name__}; pass a cuda.core.MemoryResource"
-        )
+    checked_type(resource, "resource", library.MemoryResource, "a cuda.core.MemoryResource")
     if isinstance(resource, globals().get("MemoryResource", ())):
         raise ValueError(f"{resource!r} takes its memory from accelrt; pass a resource that does not")
     if not resource.is_device_accessible:

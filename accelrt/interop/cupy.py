@@ -115,10 +115,10 @@ def _import() -> Any:
 def _functions_of(module: str) -> dict[str, object]:
     """The C functions that a module of CuPy's exports, by name; none where it has none."""
     try:
-        found = importlib.import_module(module)
+        extension = importlib.import_module(module)
     except ModuleNotFoundError:
         return {}
-    return dict(getattr(found, "__pyx_capi__", {}))
+    return dict(getattr(extension, "__pyx_capi__", {}))
 
 
 def _fields(error: errors.OutOfMemoryError) -> dict[str, object]:
@@ -129,8 +129,8 @@ def _fields(error: errors.OutOfMemoryError) -> dict[str, object]:
 def _restore(before: object) -> None:
     """Sets the allocator that there was, unless another one was set since.  CuPy refuses inside
     using_allocator()."""
-    found = _cupy.cuda.get_allocator()
-    _cupy.cuda.set_allocator(before if found is cupy_memory.allocate else found)
+    current = _cupy.cuda.get_allocator()
+    _cupy.cuda.set_allocator(before if current is cupy_memory.allocate else current)
 
 
 def _release_idle(allocator: object) -> None:

@@ -213,17 +213,17 @@ cdef uintptr_t[MOST_DEVICES] heirs  # one a device, for good: streams that stand
 
 
 cdef int heir_of(Table* table, int device, uintptr_t* out_heir) noexcept nogil:
-    cdef uintptr_t made = 0
+    cdef uintptr_t heir = 0
     cdef int code = 0
     if not 0 <= device < MOST_DEVICES:
         return INVALID_DEVICE
     out_heir[0] = heirs[device]
     if out_heir[0] == 0:
-        code = table.stream_create(device, STREAM_NON_BLOCKING, 0, &made)
+        code = table.stream_create(device, STREAM_NON_BLOCKING, 0, &heir)
         if code == 0:
-            out_heir[0] = made
+            out_heir[0] = heir
             if not put_heir(&heirs[device], out_heir):
-                table.stream_destroy(device, made)
+                table.stream_destroy(device, heir)
     return code
 
 

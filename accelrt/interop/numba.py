@@ -211,9 +211,9 @@ def _note_streams(context: Any, streams: weakref.WeakValueDictionary[int, Any]) 
     make = context.create_external_stream
 
     def create_external_stream(handle: int) -> Any:
-        made = make(handle)
-        streams[id(made)] = made
-        return made
+        stream = make(handle)
+        streams[id(stream)] = stream
+        return stream
 
     context.create_external_stream = create_external_stream
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from accelrt.devices.device import current_device, device_count
-from accelrt.devices.device import device as device_type
 from accelrt.errors import OutOfMemoryError, not_supported
 from accelrt.memory import caching
 from accelrt.runtime import init
@@ -15,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from accelrt.annotations import DeviceArgument
 
-__all__ = ["StreamsByHandle", "load", "ordinal_of", "out_of_memory_class", "prepare_memory", "stream_handle"]
+__all__ = ["StreamsByHandle", "load", "out_of_memory_class", "prepare_memory", "stream_handle"]
 
 LEGACY = 1  # CU_STREAM_LEGACY; accelrt's handle of that stream is 0
 MAX_STREAMS = 1024  # of a library's by handle that are kept
@@ -96,24 +93,12 @@ class StreamsByHandle:
         self.made: dict[int, Any] = {}
 
     def of(self, handle: int) -> Any:
-        found = self.made.get(handle)
-        if found is None:
+        stream = self.made.get(handle)
+        if stream is None:
             if len(self.made) >= MAX_STREAMS:
                 self.made.clear()
-            found = self.made[handle] = self.make(handle)
-        return found
-
-
-def ordinal_of(device: DeviceArgument | None) -> int:
-    """The ordinal that a device argument stands for, None being the current device.
-
-    Raises:
-        ValueError, TypeError: it stands for none.
-    """
-    ordinal = current_device() if device is None else device_type(device).index
-    if not 0 <= ordinal < device_count():
-        raise ValueError(f"device {device!r} does not exist; ordinals go from 0 to {device_count() - 1}")
-    return ordinal
+            stream = self.made[handle] = self.make(handle)
+        return stream
 
 
 def stream_handle(stream: Any) -> int:

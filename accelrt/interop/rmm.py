@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from accelrt.allocator.external.external_pool import CallbackAllocator, report
 from accelrt.core.process import Releaser, Taker
+from accelrt.devices.device import device_ordinal
 from accelrt.interop import peers
 from accelrt.memory.caching import caching_allocator_alloc, free_on
 
@@ -68,11 +69,11 @@ def resource(device: DeviceArgument | None = None) -> Any:
     live until then.  Out of memory is a MemoryError of RMM's, with accelrt's text.
     """
     peers.prepare_memory("accelrt.interop.rmm.resource")
-    ordinal = peers.ordinal_of(device)
-    found = _resources.get(ordinal)
-    if found is None:
-        found = _resources.setdefault(ordinal, _load().CallbackMemoryResource(*_functions(ordinal)))
-    return found
+    ordinal = device_ordinal(device)
+    adaptor = _resources.get(ordinal)
+    if adaptor is None:
+        adaptor = _resources.setdefault(ordinal, _load().CallbackMemoryResource(*_functions(ordinal)))
+    return adaptor
 
 
 def install(device: DeviceArgument | None = None) -> None:
@@ -88,7 +89,7 @@ def install(device: DeviceArgument | None = None) -> None:
     What RMM allocated before goes back to where it came from.
     """
     mine = resource(device)
-    ordinal, mr = peers.ordinal_of(device), _load()
+    ordinal, mr = device_ordinal(device), _load()
     before = mr.get_per_device_resource(ordinal)
     if before is not mine:
         _replaced[ordinal] = before
@@ -102,13 +103,13 @@ def uninstall(device: DeviceArgument | None = None) -> None:
     Raises:
         RuntimeError: another resource was set since, which would be lost.
     """
-    ordinal = peers.ordinal_of(device)
+    ordinal = device_ordinal(device)
     if ordinal not in _replaced:
         return
-    found = _load().get_per_device_resource(ordinal)
-    if not is_installed(ordinal) and found is not _replaced[ordinal]:
+    current = _load().get_per_device_resource(ordinal)
+    if not is_installed(ordinal) and current is not _replaced[ordinal]:
         raise RuntimeError(
-            f"RMM's resource of device {ordinal} is {found!r}, set after install(); set the one that you "
+            f"RMM's resource of device {ordinal} is {current!r}, set after install(); set the one that you "
             "want with rmm.mr.set_per_device_resource"
         )
     _load().set_per_device_resource(ordinal, _replaced[ordinal])
@@ -120,7 +121,7 @@ def is_installed(device: DeviceArgument | None = None) -> bool:
 
     Arguments: as resource.
     """
-    ordinal = peers.ordinal_of(device)
+    ordinal = device_ordinal(device)
     return ordinal in _resources and _load().get_per_device_resource(ordinal) is _resources[ordinal]
 
 
@@ -177,21 +178,21 @@ def from_rmm(resource: Any = None) -> CallbackAllocator:
     if resource is None:
         chosen: dict[int, Any] = {}
     elif isinstance(resource, Mapping):
-        chosen = {peers.ordinal_of(device): _checked(found, mr) for device, found in resource.items()}
+        chosen = {device_ordinal(device): _checked(found, mr) for device, found in resource.items()}
     else:
-        chosen = {peers.ordinal_of(None): _checked(resource, mr)}
+        chosen = {device_ordinal(None): _checked(resource, mr)}
     streams = peers.StreamsByHandle(lambda handle: make_stream(_Handle(handle)))
 
     def resource_of(device: int) -> Any:
-        found = chosen.get(device)
-        if found is None:
+        upstream = chosen.get(device)
+        if upstream is None:
             if resource is not None:
                 raise ValueError(
                     f"from_rmm was given resources of the devices {sorted(chosen)}, and none of device "
                     f"{device}; pass a dict with one for each device that is used"
                 )
-            found = chosen[device] = _checked(mr.get_per_device_resource(device), mr)
-        return found
+            upstream = chosen[device] = _checked(mr.get_per_device_resource(device), mr)
+        return upstream
 
     def for_allocation(size: int, device: int, stream: int) -> tuple[Any, int, Any]:
         return resource_of(device).allocate, size, streams.of(stream)

@@ -344,10 +344,7 @@ def torch_pool_users() -> list[str]:
 
 
 def sleep(
-    keep: str | Iterable[object] = "host",
-    *,
-    pools: Iterable[object] | None = None,
-    exports: str = "refuse",
+    keep: str | Iterable[object] = "host", *, pools: Iterable[object] | None = None, exports: str = "refuse"
 ) -> SleepReport:
     """Gives the devices back what torch holds in accelrt's pools, until wake(): of MemPools, of graphs and
     graph trees, and with install(sleepable=True) torch's default memory.  Addresses stay, so that tensors and

@@ -19,12 +19,12 @@ import importlib
 import threading
 from typing import TYPE_CHECKING
 
-from accelrt.errors import not_supported
+from accelrt.errors import not_supported, refuse_copy
 from accelrt.interop.torch_regions import Regions, put_in_place, require_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, NoReturn
 
 __all__ = ["TorchMemorySaver", "configure_subprocess", "install_as", "torch_memory_saver"]
 
@@ -41,10 +41,8 @@ class TorchMemorySaver:
         self._regions = Regions()
         self._inside = threading.local()
 
-    def __reduce__(self) -> str:
-        raise TypeError(
-            "a TorchMemorySaver cannot be pickled or copied: it owns pools of memory; make another one"
-        )
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it owns pools of memory; make another one")
 
     @contextlib.contextmanager
     def region(

@@ -125,19 +125,19 @@ def ask_child(torch: ModuleType, library: ctypes.CDLL) -> str:
     if child == 0:
         answer_and_end(torch, library, sender)
     os.close(sender)
-    told, ended = b"", False
+    complaint, ended = b"", False
     waiting = select.poll()  # select() takes no descriptor above 1023
     try:
         waiting.register(receiver, select.POLLIN)
         while not ended and waiting.poll(1000 * LIMIT):
             part = os.read(receiver, 4096)
-            told, ended = told + part, not part
+            complaint, ended = complaint + part, not part
     finally:
         os.close(receiver)
         if not ended:
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return told.decode(errors="replace") or (f"a process that asked ended with {code}" if code else "")
+    return complaint.decode(errors="replace") or (f"a process that asked ended with {code}" if code else "")
 
 
 def answer_and_end(torch: ModuleType, library: ctypes.CDLL, sender: int) -> None:
@@ -165,7 +165,7 @@ POOL = (5, 6)
 
 
 def expected_stats() -> dict[str, Any]:
-    """As torch_probe.h numbers TorchStats from 1000 on."""
+    """Returns the figures that torch_probe.h gives TorchStats, numbered from 1000 on."""
     number = iter(range(1000, 2000))
 
     def stat() -> dict[str, int]:

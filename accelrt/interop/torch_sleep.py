@@ -184,7 +184,7 @@ def move_all(
     staying = []
     for held in pools:
         try:
-            result = move(held)
+            movement = move(held)
         except NotSupportedError as error:
             staying.append(Staying(held.device, name_of(held.pool), held.bytes, str(error)))
             continue
@@ -197,7 +197,7 @@ def move_all(
                 f"before, it moved {done}. wake() wakes whatever sleeps now, and sleep() goes on"
             )
             raise
-        moved.append(PoolMoved(held.device, held.pool, held.tags, result.bytes, result.copied))
+        moved.append(PoolMoved(held.device, held.pool, held.tags, movement.bytes, movement.copied))
     return moved, staying
 
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from accelrt.core.process import ForkSafeLock
+from accelrt.errors import refuse_copy
 from accelrt.interop.torch_regions import Regions, put_in_place, require_installed
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class CuMemAllocator:
         self._regions = Regions()
         self.current_tag: str = self.default_tag
 
-    def __reduce__(self) -> str:
-        raise TypeError("a CuMemAllocator cannot be pickled or copied: it owns the process's pools of memory")
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it owns the process's pools of memory")
 
     @staticmethod
     def get_instance() -> CuMemAllocator:

@@ -38,11 +38,11 @@ _lock = allocate_lock()  # of the two
 
 def digest(fields: Iterable[bytes]) -> str:
     """The key of fields; their borders count."""
-    result = blake2b(digest_size=DIGEST_BYTES)
+    hasher = blake2b(digest_size=DIGEST_BYTES)
     for field in fields:
-        result.update(len(field).to_bytes(8, "little"))
-        result.update(field)
-    return result.hexdigest()
+        hasher.update(len(field).to_bytes(8, "little"))
+        hasher.update(field)
+    return hasher.hexdigest()
 
 
 def lookup(key: str) -> ModuleImage | None:

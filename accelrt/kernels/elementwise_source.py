@@ -211,7 +211,7 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
         raise TypeError(
             f"{what} is a str of declarations such as 'T x, float32 y', not {type(text).__name__}"
         )
-    result = []
+    parameters = []
     for part in text.split(",") if text.strip() else []:
         words = part.split()
         raw = len(words) == 3 and words[0] == "raw"
@@ -228,8 +228,8 @@ def read_parameters(text: str, what: str) -> tuple[Parameter, ...]:
             )
         if name in RESERVED or name.startswith("accelrt_"):
             raise ValueError(f"{what}: {name!r} is no parameter's name; it means something else in the body")
-        result.append(Parameter(type_, name, raw))
-    return tuple(result)
+        parameters.append(Parameter(type_, name, raw))
+    return tuple(parameters)
 
 
 def support(text: Text) -> str:
@@ -266,14 +266,15 @@ def operation(text: Text, marks: Marks = NO_MARKS) -> str:
 
 def parameters(operands: Sequence[Operand], axes: int) -> list[tuple[str, str]]:
     """Type and name of each of a kernel's parameters; axes is 0 for a contiguous kernel."""
-    result = [("accelrt_axes", "accelrt_layout") if axes else ("long long", "accelrt_n")]
-    for each in operands:
-        result.append((each.pointer if each.is_array else each.computed, f"accelrt_arg_{each.name}"))
-    return result
+    first = ("accelrt_axes", "accelrt_layout") if axes else ("long long", "accelrt_n")
+    return [
+        first,
+        *((one.pointer if one.is_array else one.computed, f"accelrt_arg_{one.name}") for one in operands),
+    ]
 
 
 def signature(operands: Sequence[Operand], axes: int) -> list[str]:
-    """The same as kernels' signatures write it."""
+    """Lists the types of a kernel's parameters, as signatures write them."""
     arrays = sum(each.is_walked for each in operands)
     first = f"struct[{8 * (1 + axes + arrays * axes)}]" if axes else "long long"
     kinds = [

@@ -91,14 +91,14 @@ def find_compiler() -> Compiler:
 
 
 def header_digest() -> bytes:
-    """Of the contents of the headers that texts may include."""
-    result = blake2b(digest_size=32)
+    """Hashes the contents of the headers that texts may include."""
+    hasher = blake2b(digest_size=32)
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(HEADERS) for name in names]
     for path in sorted(paths):
         with open(path, "rb") as file:
             content = file.read()
-        result.update(f"{path} {len(content)} ".encode() + content)
-    return result.digest()
+        hasher.update(f"{path} {len(content)} ".encode() + content)
+    return hasher.digest()
 
 
 def line_directive(number: int, name: str) -> str:

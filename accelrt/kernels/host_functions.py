@@ -90,7 +90,7 @@ def word_of_ctypes(ctypes: Any, kind: Any) -> str:
 
 
 def parameters_of_text(text: str) -> list[str] | None:
-    """Of what a capsule of Cython's is called: "void (uint32_t *, uint32_t)"."""
+    """Splits the parameters of the name of a capsule of Cython's, such as "void (uint32_t *, uint32_t)"."""
     match = re.search(r"\w[\w \*]*\((?P<takes>[^()]*)\)", text)
     return match["takes"].split(",") if match else None
 

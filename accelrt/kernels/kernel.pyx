@@ -51,8 +51,8 @@ cimport accelrt.runtime.access as watch
 # stub: _Size = int | Sequence[int]
 # stub: _Stream = Stream | int | None
 
-# --- packing ----------------------------------------------------------------------------------------------------------
-# Arguments: what a launch passes is checked against the kernel's parameters and laid out for the driver.
+# --- arguments --------------------------------------------------------------------------------------------------------
+# What a launch passes is checked against the kernel's parameters and laid out for the driver.
 # What a parameter takes is decided once, when the kernel is made: from its signature, and from what the driver tells of
 # its size.  A driver before CUDA 12.4 tells nothing; then a value is laid out in 8 or 16 bytes, of which the driver reads
 # as many as the kernel's parameter has.
@@ -242,7 +242,7 @@ cdef int refuse_asleep(Parameters parameters, tuple arguments, const Packed* pac
 
 
 cdef int look_again(Parameters parameters, tuple arguments, const Packed* packed) except -1:
-    # Directly before the use begins (accelrt/uses): whether what was given still has the memory that was packed.
+    # Directly before the use begins (driver/USES.md): whether what was given still has the memory that was packed.
     cdef Py_ssize_t index
     cdef uintptr_t address
     for index in range(PyTuple_GET_SIZE(arguments)):
@@ -571,9 +571,8 @@ cdef int follow_producers(Parameters parameters, tuple arguments, Stream stream)
 
 
 cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint captured) except -1:
-    # The same: other streams' memory is not handed out before the kernel is done with it.  A launch that is refused
-    # after it leaves a use too many, which costs a free an event.
-    # Page-locked memory of a captured launch the graph keeps.
+    # Before the launch: other streams' memory is not handed out before the kernel is done with it.  A launch that is
+    # refused leaves a use too many, which costs a free an event.  Page-locked memory of a captured launch the graph keeps.
     cdef Py_ssize_t index
     cdef Operand memory
     for index, argument in enumerate(arguments):
@@ -584,9 +583,9 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
     return 0
 
 
-# --- kernel -----------------------------------------------------------------------------------------------------------
+# --- launches ---------------------------------------------------------------------------------------------------------
 # A launch packs the arguments on the C stack, tells the allocators of memory that belongs to other streams, and calls the
-# driver without the GIL, in a use of the arguments (accelrt/uses).  What is rare leaves by functions whose names end in
+# driver without the GIL, in a use of the arguments (driver/USES.md).  What is rare leaves by functions whose names end in
 # _slow or is behind a flag.
 
 cdef enum:
@@ -846,8 +845,7 @@ cdef class Kernel:
         extras.flags = LAUNCH_COOPERATIVE * cooperative | LAUNCH_PROGRAMMATIC * programmatic
         if cluster is not None:
             read_dimensions(cluster, "cluster", extras.cluster)
-        self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL,
-                       self.stream_from(stream), tuple(args))
+        self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL, self.stream_from(stream), tuple(args))
 
     cdef Stream stream_from(self, object stream):
         cdef Stream order = stream_of(stream, self.device_index)

@@ -10,11 +10,11 @@ array here, the last axis the innermost; NVIDIA's functions have them the other 
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelrt.arrays.array import Array
 from accelrt.arrays.exchange import asarray
+from accelrt.core.arguments import checked_number, checked_type, checked_word
 from accelrt.devices.device import device, get_device_properties
 from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
 from accelrt.runtime import cuda_bindings
@@ -172,8 +172,8 @@ class TensorMap(AccessDescriptor):
             checked_list(name, corner, space, -reach, reach - 1)
             for name, corner in (("lower_corner", lower_corner), ("upper_corner", upper_corner))
         ]
-        channels = checked_number("channels_per_pixel", channels_per_pixel, 1, 256)
-        pixels = checked_number("pixels_per_column", pixels_per_column, 1, 1024)
+        channels = checked_number(channels_per_pixel, "channels_per_pixel", 1, 256)
+        pixels = checked_number(pixels_per_column, "pixels_per_column", 1, 1024)
         options = checked_options(
             memory, element_strides, interleave, swizzle, l2_promotion, fill, as_type, writes
         )
@@ -198,22 +198,12 @@ class TensorMap(AccessDescriptor):
 # --- what is asked for ------------------------------------------------------------------------------------
 
 
-def checked_number(name: str, value: Any, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
-    if not least <= number <= most:
-        raise ArgumentError(f"{name} is {number}; it goes from {least} to {most}")
-    return number
-
-
 def checked_list(name: str, values: Any, count: int, least: int, most: int) -> tuple[int, ...]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise ArgumentTypeError(f"{name} is {values!r} of type {type(values).__name__}; pass {count} ints")
     if len(values) != count:
         raise ArgumentError(f"{name} is {values!r}; pass {count} ints, one for each axis")
-    return tuple(checked_number(f"{name}[{index}]", each, least, most) for index, each in enumerate(values))
+    return tuple(checked_number(each, f"{name}[{index}]", least, most) for index, each in enumerate(values))
 
 
 def checked_axes(name: str, values: Any, count: int, most: int) -> tuple[int, ...]:
@@ -253,12 +243,6 @@ def checked_array(value: Any, least: int = 1) -> Array:
     return array
 
 
-def one_of(name: str, value: Any, allowed: Any) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise ArgumentError(f"{name} is {value!r}; it may be {', '.join(allowed)}")
-    return value
-
-
 def checked_options(
     array: Array,
     element_strides: Any,
@@ -273,17 +257,16 @@ def checked_options(
     steps = checked_axes("element_strides", steps, array.ndim, MOST_STEP)
     data_type = TYPES[array.dtype.name]
     if as_type is not None:
-        data_type = one_of("as_type", as_type, AS_TYPES).upper()
+        data_type = checked_word(as_type, "as_type", AS_TYPES).upper()
         if array.dtype.name != "float32":
             raise ArgumentError(
                 f"as_type is {as_type!r}, for elements of float32; these are of {array.dtype}"
             )
-    if not isinstance(writes, bool):
-        raise ArgumentTypeError(f"writes is {writes!r} of type {type(writes).__name__}; pass a bool")
-    one_of("interleave", interleave, INTERLEAVES)
-    one_of("swizzle", swizzle, SWIZZLES)
-    one_of("l2_promotion", l2_promotion, PROMOTIONS)
-    one_of("fill", fill, FILLS)
+    checked_type(writes, "writes", bool, "a bool")
+    checked_word(interleave, "interleave", INTERLEAVES)
+    checked_word(swizzle, "swizzle", SWIZZLES)
+    checked_word(l2_promotion, "l2_promotion", PROMOTIONS)
+    checked_word(fill, "fill", FILLS)
     if fill == "nan" and data_type not in FLOATS:
         raise ArgumentError(f"fill is 'nan', but elements are of {array.dtype}; pass 'zeros'")
     if interleave != "none" and array.ndim < 3:

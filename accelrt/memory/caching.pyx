@@ -798,7 +798,6 @@ cdef class AllocationHooks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.remove()
-        return False
 
     def __reduce__(self):
         refuse_copy(self, "it is in force in this process; make another one of the same functions")
@@ -903,15 +902,15 @@ cdef int call(object function, int device, size_t size) noexcept:
 
 
 cdef int call_all(int device, size_t size) noexcept nogil:
-    cdef int freed = 0, answer
+    cdef int freed = 0, outcome
     cdef bint new_state = make_thread_state()
     with gil:
         drop_with_gil(new_state)
         for callback in registered_now():
-            answer = call((<FreeMemoryCallback>callback).function, device, size)
-            if answer < 0:
+            outcome = call((<FreeMemoryCallback>callback).function, device, size)
+            if outcome < 0:
                 break
-            freed |= answer
+            freed |= outcome
     return freed
 
 
@@ -1078,18 +1077,18 @@ def ordinal_for_figures(device: DeviceArgument | None = None) -> int | None:
 
 cdef int64_t current_of_pool(Pool* pool, int figure) noexcept:
     # Like a hit, with the GIL unless another thread has the pool's lock.
-    cdef int64_t answer
-    if not try_current(pool, figure, &answer):
+    cdef int64_t value
+    if not try_current(pool, figure, &value):
         with nogil:
-            answer = read_current(pool, figure)
-    return answer
+            value = read_current(pool, figure)
+    return value
 
 
 cdef int64_t read_peak(Pool* pool, int figure) noexcept:
-    cdef int64_t answer
+    cdef int64_t value
     with nogil:
-        answer = peak_of(pool, figure)
-    return answer
+        value = peak_of(pool, figure)
+    return value
 
 
 def memory_allocated(device: DeviceArgument | None = None) -> int:
@@ -1268,18 +1267,18 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
     cdef Counter counter
     cdef bint shared = shares_segments(pool)
     cdef int index
-    cdef dict singles, answer
+    cdef dict singles, figures
     with nogil:
         stats = read_stats(pool)
     singles = single_figures(&stats, pool, device)
-    answer = laid_out(singles)
-    answer.update(singles)
+    figures = laid_out(singles)
+    figures.update(singles)
     for index in range(3 * STATS):
         counter = counter_of(&stats, index // 3, index % 3, shared)
-        set_fields(answer, 4 * index, &counter)
-    set_fields(answer, 12 * STATS, &stats.oversize_allocations)
-    set_fields(answer, 12 * STATS + 4, &stats.oversize_segments)
-    return answer if pool == NULL or pool.history == NULL else with_tags(answer, pool.device)
+        set_fields(figures, 4 * index, &counter)
+    set_fields(figures, 12 * STATS, &stats.oversize_allocations)
+    set_fields(figures, 12 * STATS + 4, &stats.oversize_segments)
+    return figures if pool == NULL or pool.history == NULL else with_tags(figures, pool.device)
 
 
 cdef dict laid_out(dict singles):

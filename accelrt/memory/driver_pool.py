@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from accelrt.core.process import Owned, close_answer
-from accelrt.devices.context_limits import ordinal_of
+from accelrt.devices.device import device_ordinal
 from accelrt.driver.registry import Rows
-from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
+from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported, refuse_copy
 from accelrt.memory.caching import views_of_memory
 from accelrt.memory.ipc_handles import IPCAllocationHandle, IPCBufferDescriptor, with_file
 from accelrt.runtime.access import PoolBlock, destroy_pool, free_put_off
@@ -17,7 +17,6 @@ from accelrt.status import status_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, Literal, Self
 
     from accelrt.annotations import DeviceArgument
@@ -180,13 +179,11 @@ class DriverMemory(PoolBlock):
     def __enter__(self) -> DriverMemory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.free()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("DriverMemory cannot be pickled or copied: it owns memory; allocate more")
+        refuse_copy(self, "it owns memory; allocate more")
 
     def __repr__(self) -> str:
         state = ", given back" if self._is_freed else ""
@@ -395,7 +392,7 @@ class DriverPool:
             )
         if numa_node is not None and not pinned:
             raise ArgumentError("numa_node is of a pool of page-locked memory; pass pinned=True too")
-        self.device_index = ordinal_of(device)
+        self.device_index = device_ordinal(device)
         self.managed, self.pinned, self.max_size = bool(managed), bool(pinned), int(max_size)
         self.numa_node = None if numa_node is None else check_node(numa_node)
         self.is_ipc_enabled, self.is_mapped = bool(ipc_enabled), False
@@ -654,7 +651,7 @@ class DriverPool:
             ValueError: the pool is one of managed memory, which every device uses.
         """
         self._refuse_managed("access")
-        code, number = self._call("access_get", ordinal_of(peer))
+        code, number = self._call("access_get", device_ordinal(peer))
         if code:
             raise self.error(code, self._row("access_get"), "access")
         return NAMES.get(number, "none")
@@ -672,7 +669,7 @@ class DriverPool:
         self._refuse_managed("set_access")
         if access not in ACCESS:
             raise ValueError(f"access is {access!r}; it may be 'none', 'r' or 'rw'")
-        code = self._call("access_set", ordinal_of(peer), ACCESS[access])
+        code = self._call("access_set", device_ordinal(peer), ACCESS[access])
         if code:
             raise self.error(code, self._row("access_set"), "access")
 

@@ -188,7 +188,7 @@ def huge(case: Case) -> Cause:
 
 
 def managed(case: Case) -> Cause:
-    """Of a request of managed memory, which the device need not have room for."""
+    """Explains a refusal of managed memory, for which the device need not have room."""
     available = case.facts["available"]
     advice = [f"free live managed memory ({size_text(case.own['live'])})"]
     if available is not None and available < case.need:
@@ -276,26 +276,30 @@ def pending(case: Case) -> Cause | None:
     )
 
 
-def others_pools(case: Case, graphs: bool) -> list[dict[str, Any]]:
-    """The private pools of a kind with idle memory that this request may not have, the most first."""
+def others_pools(case: Case, graphs: bool) -> tuple[list[dict[str, Any]], int, str]:
+    """The private pools of a kind with idle memory that this request may not have, the most first, how much
+    that is, and their names; no pools where the limit of a pool refused it."""
     pools = [
         pool
         for pool in case.facts["by_pool"]
-        if pool["id"] not in ((0, 0), case.facts["pool"]) and pool["uses"] and pool["graphs"] == graphs
+        if pool["id"] not in ((0, 0), case.facts["pool"])
+        and pool["uses"]
+        and pool["graphs"] == graphs
+        and pool["idle"]
+        and case.facts["refused_by"] != "pool"
     ]
-    return sorted((pool for pool in pools if pool["idle"]), key=lambda pool: -pool["idle"])
+    pools.sort(key=lambda pool: -pool["idle"])
+    named = [f"{pool_text(pool['id'])} {size_text(pool['idle'])}" for pool in pools[:MOST_NAMED]]
+    return pools, sum(pool["idle"] for pool in pools), names_of(named, len(pools))
 
 
 def graph_pools(case: Case) -> Cause | None:
-    pools = others_pools(case, True)
-    idle = sum(pool["idle"] for pool in pools)
-    if idle == 0 or case.facts["refused_by"] == "pool":
+    pools, idle, names = others_pools(case, True)
+    if not pools:
         return None
-    named = [f"{pool_text(pool['id'])} {size_text(pool['idle'])}" for pool in pools[:MOST_NAMED]]
     return Cause(
         "graph pool",
-        f"{size_text(idle)} are idle in pools that graphs use, which their replays need: "
-        + names_of(named, len(pools)),
+        f"{size_text(idle)} are idle in pools that graphs use, which their replays need: {names}",
         "drop graphs that are replayed no more (CUDAGraph.reset()), or capture graphs into one pool "
         "(graph(..., pool=...))",
         settles=case.fits_with(idle),
@@ -303,14 +307,11 @@ def graph_pools(case: Case) -> Cause | None:
 
 
 def mempools(case: Case) -> Cause | None:
-    pools = others_pools(case, False)
-    idle = sum(pool["idle"] for pool in pools)
-    if idle == 0 or case.facts["refused_by"] == "pool":
+    pools, idle, names = others_pools(case, False)
+    if not pools:
         return None
-    named = [f"{pool_text(pool['id'])} {size_text(pool['idle'])}" for pool in pools[:MOST_NAMED]]
     text = (
-        f"{size_text(idle)} are idle in MemPools, beside live memory of the same pages or segments: "
-        + names_of(named, len(pools))
+        f"{size_text(idle)} are idle in MemPools, beside live memory of the same pages or segments: {names}"
     )
     best = max(pools, key=lambda pool: case.block_in(pool["id"]))
     block = case.block_in(best["id"])

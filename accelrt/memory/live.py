@@ -18,7 +18,7 @@ from accelrt.core.process import call_at_exit
 from accelrt.devices.context_limits import thread_stacks
 from accelrt.devices.device import device_count
 from accelrt.driver.registry import Rows, driver_name
-from accelrt.errors import OutOfMemoryError
+from accelrt.errors import OutOfMemoryError, refuse_copy
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
 from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
@@ -218,10 +218,7 @@ class OutOfMemoryObserver:
     _function: object = None
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "an OutOfMemoryObserver cannot be pickled or copied: it is one registration; attach the function "
-            "again"
-        )
+        refuse_copy(self, "it is one registration; attach the function again")
 
     def remove(self) -> None:
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accelrt.allocator.readers import holdings
 from accelrt.allocator.settings.apply import allocator_settings
+from accelrt.core.arguments import checked_number
 from accelrt.core.printable import printable
 from accelrt.devices.device import mem_get_info
 from accelrt.memory.caching import ordinal_for_figures
@@ -49,10 +50,7 @@ def report_data(
     Raises:
         TypeError, ValueError: top is no number from 0 on, device names none, or not the mark's.
     """
-    if isinstance(top, bool) or not isinstance(top, int):
-        raise TypeError(f"top is {top!r} of type {type(top).__name__}; pass how many entries to list, as int")
-    if top < 0:
-        raise ValueError(f"top is {top}; pass 0 or more")
+    top = checked_number(top, "top", 0, wanted="how many entries to list, as int")
     ordinal = ordinal_for_figures(device)
     if since is not None:
         return growth_since(checked_mark(since, None if device is None else ordinal), top)

@@ -3,13 +3,12 @@ cimport cython
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t, uintptr_t
 from libc.stdlib cimport calloc
-from cpython.buffer cimport (
-    PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 
 from accelrt.allocator.event_ring cimport drop_stack, take_host_stack, take_stack
 from accelrt.allocator.external.external_pool cimport source_of
+from accelrt.allocator.external.torch_table cimport TORCH_BIT
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.history_types cimport CONTEXT_ALL
 from accelrt.allocator.pinned.block cimport ANY_NODE, HOST_ROUND_LIMIT, PinnedPool, PinnedStats, Tally, Timing
@@ -42,9 +41,7 @@ from accelrt.driver.guard cimport await_inside, begin_wait, end_wait, go_relaxed
 from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.driver.registry import cause_of_refusal, opened_name
 from accelrt.errors import ArgumentError, NotSupportedError, OutOfMemoryError
-from accelrt.memory.caching cimport (
-    allocate_bytes, checked_size, empty_pool, out_of_memory_to_wake, require_native, tell_log,
-)
+from accelrt.memory.caching cimport allocate_bytes, checked_size, empty_pool, out_of_memory_to_wake, require_native, tell_log
 from accelrt.memory.history.recording import name_all, tag
 from accelrt.runtime.access cimport await_uses, exported_from
 from accelrt.runtime.init import later
@@ -399,15 +396,15 @@ def host_memory_stats() -> dict[str, int]:
     """
     if opened_name() in ("sentinel", "forked"):
         return {}
-    cdef dict answer = pinned_figures(read_pinned_stats())
+    cdef dict figures = pinned_figures(read_pinned_stats())
     cdef PinnedStats stats
     cdef int node
     for node in range(registry.MOST_NODES if registry.tells_nodes_apart() else 0):
         stats = read_pinned_node(node)
         if stats.segments.peak:
-            answer[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
-            answer[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
-    return answer
+            figures[f"numa_node.{node}.allocated_bytes.current"] = stats.segment_bytes.current
+            figures[f"numa_node.{node}.active_bytes.current"] = stats.block_bytes.current
+    return figures
 
 
 cdef dict pinned_figures(PinnedStats stats):
@@ -586,7 +583,6 @@ cdef class RegisteredMemory:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.unregister()
-        return False
 
     def __repr__(self):
         return f"<accelrt.RegisteredMemory {self.nbytes} bytes at {self.ptr:#x}>"
@@ -1279,7 +1275,7 @@ cdef class use_mem_pool:
                 raise RuntimeError("use_mem_pool of page-locked memory is left by the thread that entered it alone")
             self.thread = 0
             self.leave_pinned()
-            return False
+            return
         self.thread = 0
         with nogil:
             code = end_pool(self.ordinal, self.number[0], self.number[1], thread)
@@ -1287,18 +1283,12 @@ cdef class use_mem_pool:
             raise RuntimeError("use_mem_pool was left by another thread than the one that entered it, which is out of it")
         if code and code != FORKED:
             raise_status(code, "use_mem_pool", ("pool", self.shown(), "device", self.ordinal))
-        return False
 
     cdef object shown(self):
         return (self.number[0], self.number[1]) if self.pool is None else self.pool
 
 
 # sleep and wake
-
-cdef enum:
-    # The bit that tells ids of torch's pools from accelrt's (backends/torch_hooks.pyx): in the second number where torch
-    # was given an id of accelrt's, in the first where accelrt was given one of torch's.
-    TORCHS = 62
 
 cdef dict tag_pools = {}
 
@@ -1374,14 +1364,14 @@ cdef int read_sleeper(object pool, int ordinal, uint64_t* out_id) except -1:
     elif not isinstance(pool, (MemPool, tuple)) and isinstance(getattr(pool, "id", None), tuple):  # torch.cuda.MemPool
         pool, of_torch = pool.id, True
     read_pool_id(pool, out_id)
-    if out_id[0] == 0 and out_id[1] >> TORCHS & 1:
-        out_id[1] ^= <uint64_t>1 << TORCHS
+    if out_id[0] == 0 and out_id[1] >> TORCH_BIT & 1:
+        out_id[1] ^= <uint64_t>1 << TORCH_BIT
     elif out_id[0] == 0 or out_id[1] == 0:  # torch names its pools so too: those of graphs, and its MemPools
         with nogil:
             is_own = read_private(ordinal, out_id[0], out_id[1], False).known
-            is_torchs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCHS, out_id[1], False).known
+            is_torchs = read_private(ordinal, out_id[0] | <uint64_t>1 << TORCH_BIT, out_id[1], False).known
         if is_torchs and (of_torch or not is_own):
-            out_id[0] |= <uint64_t>1 << TORCHS
+            out_id[0] |= <uint64_t>1 << TORCH_BIT
     return 0
 
 

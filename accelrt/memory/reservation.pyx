@@ -536,7 +536,7 @@ cdef int read_states(int device, uint64_t number, uintptr_t address, size_t firs
 
 cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t first, size_t end, int access,
                        size_t* out_index) noexcept nogil:
-    # Of committed pages.  Under the growth lock, under which alone pages are mapped and go.
+    # The pages are committed.  Under the growth lock, under which alone pages are mapped and go.
     cdef Pool* pool = pool_if_made(device)
     cdef const Segment* segment
     cdef const Block* block
@@ -1144,7 +1144,6 @@ cdef class Reservation:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-        return False
 
     def __len__(self) -> int:
         return self.nbytes
@@ -1371,9 +1370,7 @@ cdef dict segment_dict(const Saved* saved, const SavedSegment* segment):
         block = &saved.blocks[index]
         if block.state != HOLE:
             state = "active_allocated" if block.state == LIVE else "inactive"
-            blocks.append({
-                "address": block.address, "size": block.size, "requested_size": block.requested, "state": state,
-            })
+            blocks.append({"address": block.address, "size": block.size, "requested_size": block.requested, "state": state})
     return {
         "address": segment.address,
         "total_size": sum([described["size"] for described in blocks]),

@@ -199,7 +199,7 @@ def _save_segment_usage(filename: str = "output.svg", snapshot: dict[str, Any] |
 
 
 def _save_memory_usage(filename: str = "output.svg", snapshot: dict[str, Any] | None = None) -> None:
-    """The same of live memory alone, by stream and stack."""
+    """Draws live memory alone, by stream and stack."""
     write_flame_graph(filename, snapshot, "of_memory", "live memory")
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from accelrt.arrays.array import Array, Buffer
 from accelrt.core import process
+from accelrt.core.arguments import checked_number
 from accelrt.errors import NcclError, NotSupportedError
 from accelrt.nccl import process_end
 from accelrt.nccl.codes import SUM
 from accelrt.nccl.communicator import Communicator, backend, init_all
-from accelrt.nccl.ranks import as_array, checked_number, group, read_operand, stream_on
+from accelrt.nccl.ranks import as_array, group, read_operand, stream_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,7 +180,7 @@ class _Call:
         return arrays
 
     def read_output(self, output: Any, root: int) -> list[Array | None]:
-        """The same of one device alone; None where that is its input."""
+        """Reads the output of one device alone, as read_outputs does; None where that is its input."""
         arrays: list[Array | None] = [None] * len(self.inputs)
         if output is not None and output is not self._given[root]:
             arrays[root] = array = self._read(output, root, "output", True)

@@ -13,21 +13,21 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from accelrt.devices.device import current_device, device, device_count, synchronize
-from accelrt.errors import ForkedError, NcclError
+from accelrt.core.arguments import checked_number
+from accelrt.devices.device import device, device_count, device_ordinal, synchronize
+from accelrt.errors import ForkedError, NcclError, refuse_copy
 from accelrt.nccl import process_end
 from accelrt.nccl.codes import OPERATIONS, PARTS, WHOLE, error_of, numbers_of
 from accelrt.nccl.config import checked
 from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
-from accelrt.nccl.ranks import Hold, Turn, calls_of, checked_number, groups, put, read_operand, stream_on
+from accelrt.nccl.ranks import Hold, Turn, calls_of, groups, put, read_operand, stream_on
 from accelrt.nccl.splitting import checked_side, shrink, split
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
     from accelrt.arrays.array import Array
@@ -39,18 +39,6 @@ if TYPE_CHECKING:
 def backend() -> Any:
     """The module that performs collectives: NCCL, or on the host device the one for tests."""
     return init.later("accelrt.nccl.host_for_tests" if init.runs_on_host() else "accelrt.nccl.nvidia")
-
-
-def ordinal_of(argument: DeviceArgument | None) -> int:
-    """The ordinal of a device argument, None being the current device.
-
-    Raises:
-        ValueError, TypeError: it stands for none.
-    """
-    ordinal = current_device() if argument is None else device(argument).index
-    if not 0 <= ordinal < device_count():
-        raise ValueError(f"device {argument!r} does not exist; ordinals go from 0 to {device_count() - 1}")
-    return ordinal
 
 
 class Communicator:
@@ -96,7 +84,7 @@ class Communicator:
             raise ValueError(
                 f"unique_id is {unique_id!r:.60}; pass the 128 bytes of accelrt.nccl.unique_id()"
             )
-        self._place(number, size, ordinal_of(device), seconds, bytes(unique_id), settings)
+        self._place(number, size, device_ordinal(device), seconds, bytes(unique_id), settings)
         words = "init_rank in a group" if groups.depth else f"init_rank({self._words})"
         put(Joining(self, bytes(unique_id), words), perform)
 
@@ -124,9 +112,7 @@ class Communicator:
         self, rank: int, size: int, number: int, color: int, config: Config | None
     ) -> Communicator:
         """A communicator to be split off; number: which split of this one it is."""
-        name = b""  # NCCL needs none
-        if hasattr(self._backend, "name_of_split"):
-            name = self._backend.name_of_split(self._name, number, color)
+        name = self._backend.name_of_split(self._name, number, color)
         child = Communicator.__new__(Communicator)
         child._place(rank, size, self.device_index, self.timeout, name, config or self.config)
         return child
@@ -552,9 +538,7 @@ class Communicator:
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         else:  # the other ranks may never call what this one would wait for
@@ -574,10 +558,8 @@ class Communicator:
             source=self,
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError(
-            "a Communicator cannot be pickled or copied: it is one rank, of this process; pass its unique_id"
-        )
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is one rank, of this process; pass its unique_id")
 
     def __repr__(self) -> str:
         if not hasattr(self, "_hold"):
@@ -602,7 +584,7 @@ def init_all(
     Raises:
         as of Communicator.
     """
-    ordinals = list(range(device_count())) if devices is None else [ordinal_of(each) for each in devices]
+    ordinals = list(range(device_count())) if devices is None else [device_ordinal(each) for each in devices]
     if len(set(ordinals)) < len(ordinals) or not ordinals:
         raise ValueError(f"devices are {ordinals}; pass each device once, and at least one")
     seconds, settings = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT"), checked(config)

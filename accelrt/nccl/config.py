@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported
+from accelrt.core.arguments import checked_number, checked_type, checked_word
+from accelrt.errors import ArgumentError, not_supported
 
 if TYPE_CHECKING:
     from typing import Any
@@ -69,34 +70,26 @@ class Config:
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int")
-            if not least <= value <= most:
-                raise ArgumentError(f"{name} is {value}; it goes from {least} to {most}")
+            if value is not None:
+                checked_number(value, name, least, most)
         for name in SWITCHES:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass a bool")
+            if value is not None:
+                checked_type(value, name, bool, "a bool")
         for name in NAMES:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ArgumentTypeError(f"{name} is {value!r} of type {type(value).__name__}; pass a str")
+            if value is not None:
+                checked_type(value, name, str, "a str")
             if value is not None and not (0 < len(value.encode()) <= LONGEST_NAME and value.isprintable()):
                 raise ArgumentError(f"{name} is {value!r:.60}; pass 1 to {LONGEST_NAME} printable bytes")
-        if self.cta_policy is not None and self.cta_policy not in POLICIES:
-            raise ArgumentError(f"cta_policy is {self.cta_policy!r}; it may be {', '.join(POLICIES)}")
+        if self.cta_policy is not None:
+            checked_word(self.cta_policy, "cta_policy", POLICIES)
         if self.min_ctas is not None and self.max_ctas is not None and self.min_ctas > self.max_ctas:
             raise ArgumentError(f"min_ctas is {self.min_ctas}, above max_ctas, {self.max_ctas}")
 
 
 def checked(config: Any) -> Config | None:
-    if config is not None and not isinstance(config, Config):
-        raise ArgumentTypeError(
-            f"config is {config!r} of type {type(config).__name__}; pass an accelrt.nccl.Config"
-        )
-    return config
+    return None if config is None else checked_type(config, "config", Config, "an accelrt.nccl.Config")
 
 
 def fill(settings: Any, config: Config | None) -> None:

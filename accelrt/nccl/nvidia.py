@@ -114,6 +114,14 @@ def text_of(error: Exception, comm: Any) -> str:
     return f"{error}; {last}" if last else str(error)
 
 
+def config_of(config: Config | None) -> Any:
+    """NCCL's ncclConfig_t; it has to live until the call that takes it has returned."""
+    settings = _bindings.Config()
+    settings.blocking = 0
+    fill(settings, config)
+    return settings
+
+
 def version() -> int:
     """NCCL's number of its version, such as 22809 for 2.28.9."""
     return int(bindings().get_version())
@@ -137,12 +145,9 @@ def init_rank(
     return answer(_bindings.comm_init_rank_config, size, bytearray(name), number, settings.ptr)
 
 
-def config_of(config: Config | None) -> Any:
-    """NCCL's ncclConfig_t; it has to live until the call that takes it has returned."""
-    result = _bindings.Config()
-    result.blocking = 0
-    fill(result, config)
-    return result
+def name_of_split(name: bytes, number: int, color: int) -> bytes:
+    """Nothing: NCCL finds the ranks of a split by itself."""
+    return b""
 
 
 def split(comm: Any, color: int, key: int, child: Any) -> Any:

@@ -38,7 +38,6 @@ from accelrt.arrays.array cimport Array, Buffer, check_live
 from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
 from accelrt.core import dtypes
-from accelrt.core.integers cimport checked_int
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process import ForkSafeLock, call_at_fork
 from accelrt.core.procfs import status_of
@@ -85,15 +84,6 @@ def stream_on(stream: object, int ordinal) -> Stream:
         ValueError, TypeError: it is on another device, dead, or no stream.
     """
     return stream_for(stream, ordinal, "the communicator")
-
-
-def checked_number(value: object, str name not None, long least, long most) -> int:
-    """An int argument from least to most.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    return checked_int(value, name, least, most, "an int")
 
 
 def as_array(source: object, str refusal=None) -> Array:

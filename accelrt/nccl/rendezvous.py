@@ -522,7 +522,7 @@ class _Asker:
         head = _receive(connection, MESSAGE.size, self.end)
         if head is None:
             return None
-        answer, size = MESSAGE.unpack(head)
+        reply, size = MESSAGE.unpack(head)
         rest = _receive(connection, size + PROOF_BYTES, self.end) if size <= MOST_BYTES else None
         if rest is None:
             return None
@@ -531,13 +531,13 @@ class _Asker:
             self.reached = ""
             self.mismatch = f"port {port}: what answers there has another ACCELRT_RENDEZVOUS_KEY"
             return None
-        if answer == GIVES_UP:
+        if reply == GIVES_UP:
             raise _GivesUp(data.decode(errors="replace"))
-        if answer == REFUSAL:
+        if reply == REFUSAL:
             raise RuntimeError(
                 f"rank 0 refuses this process: {data.decode(errors='replace')} ({self.place.launcher})"
             )
-        return data if answer == kind else None
+        return data if reply == kind else None
 
 
 def _receive(connection: socket.socket, size: int, end: float) -> bytes | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from accelrt.arrays.exchange import asarray, empty
+from accelrt.core.arguments import checked_number
 from accelrt.errors import ArgumentError, ArgumentTypeError
 from accelrt.nccl.groups import Shrinking, Splitting, perform
 from accelrt.nccl.ranks import group, groups
@@ -39,16 +40,10 @@ class Side(NamedTuple):
 
 
 def checked_side(comm: Any, color: int | None, key: int | None) -> Side:
-    for name, value in (("color", color), ("key", key)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise ArgumentTypeError(
-                f"{name} is {value!r} of type {type(value).__name__}; pass an int or None"
-            )
-    if color is not None and not 0 <= color <= MOST:
-        raise ArgumentError(f"color is {color}; it goes from 0 to {MOST}, and None is in no communicator")
-    if key is not None and not -MOST - 1 <= key <= MOST:
-        raise ArgumentError(f"key is {key}; it goes from {-MOST - 1} to {MOST}")
-    return Side(NO_COLOR if color is None else color, comm.rank if key is None else key)
+    return Side(
+        NO_COLOR if color is None else checked_number(color, "color", 0, MOST, "an int or None"),
+        comm.rank if key is None else checked_number(key, "key", -MOST - 1, MOST, "an int or None"),
+    )
 
 
 def split(comms: Sequence[Any], sides: Sequence[Side], config: Config | None, call: str) -> list[Any | None]:

@@ -240,7 +240,7 @@ cdef str code_name(int code):
 
 
 cdef str code_text(int code):
-    # As a part of a sentence.
+    # Describes a code, as a part of a sentence.
     return CODES.get(code, CODES[999])[1]
 
 
@@ -417,8 +417,7 @@ cdef int perform(const Call* call, Device device) noexcept nogil:
     if call.shape == LONG and call.kind < 0:
         return (<long_fn>called)(device, <unsigned long long*>call.out)
     if call.shape == LONG:
-        return (<long_of_fn>called)(
-            device, <unsigned int>call.kind, <unsigned int>call.sort, <unsigned long long*>call.out)
+        return (<long_of_fn>called)(device, <unsigned int>call.kind, <unsigned int>call.sort, <unsigned long long*>call.out)
     if call.shape == TWO:
         return (<two_fn>called)(device, &words[0], &words[1])
     if call.shape == FOUR:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from accelrt.arrays.exchange import empty
-from accelrt.devices.device import current_device, device_count
+from accelrt.devices.device import current_device, device_count, device_ordinal
 from accelrt.random.generator import Generator, _defaults
-from accelrt.random.seeds import checked_offset, ordinal_of, random_seed, read_state, seed_of
+from accelrt.random.seeds import checked_offset, random_seed, read_state, seed_of
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ default_generators: DefaultGenerators = DefaultGenerators()
 
 def of_device(device: DeviceArgument | None) -> Generator:
     init.init()
-    generator: Generator = default_generators[ordinal_of(device)]
+    generator: Generator = default_generators[device_ordinal(device)]
     return generator
 
 

@@ -11,13 +11,13 @@ import numpy
 
 from accelrt.core.dtypes import BY_NAME
 from accelrt.devices.device import device as device_type
-from accelrt.devices.device import get_device_properties
+from accelrt.devices.device import device_ordinal, get_device_properties
 from accelrt.graphs.graph import RandomState
 from accelrt.kernels.elementwise_plan import LIMITS
 from accelrt.kernels.elementwise_source import FLOATS, IN_FLOAT
 from accelrt.random.graph_states import GraphStates, find_states
 from accelrt.random.launches import checked_array, name_of, plan_for
-from accelrt.random.seeds import DEFAULT_SEED, checked_offset, ordinal_of, random_seed, read_state, seed_of
+from accelrt.random.seeds import DEFAULT_SEED, checked_offset, random_seed, read_state, seed_of
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Stream, current_stream
@@ -72,7 +72,7 @@ class Generator:
     """
 
     def __init__(self, device: DeviceArgument | None = None, *, seed: int | None = None) -> None:
-        self._ordinal = ordinal_of(device)
+        self._ordinal = device_ordinal(device)
         self._state = RandomState(DEFAULT_SEED if seed is None else seed_of(seed))
         self._geometry: tuple[int, int] | None = None
         self._own_geometry: tuple[int, int] | None = None
@@ -395,10 +395,10 @@ class Generator:
 
 def rebuild(ordinal: int, seed: int, offset: int, geometry: tuple[int, int] | None) -> Generator:
     """A generator again of what its pickle holds."""
-    result = Generator(ordinal)
-    result._state.put(seed, offset)
-    result._geometry = geometry
-    return result
+    generator = Generator(ordinal)
+    generator._state.put(seed, offset)
+    generator._geometry = geometry
+    return generator
 
 
 def _stream_of(stream: Any, device: int) -> Stream:

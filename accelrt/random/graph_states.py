@@ -8,10 +8,11 @@ whole graph uses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from accelrt.arrays.exchange import empty
 from accelrt.core.process import ForkSafeLock
+from accelrt.errors import refuse_copy
 from accelrt.kernels.elementwise import ElementwiseKernel
 from accelrt.runtime.lifetimes import capture_of
 from accelrt.streams.stream import Event, Stream
@@ -60,12 +61,12 @@ class GraphStates:
         for state, (memory, words) in self.places.items():
             PUT(*state.take(words), out=memory, size=1, stream=stream)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a GraphStates cannot be pickled or copied: it is of one graph; capture another one")
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self, "it is of one graph; capture another one")
 
 
 def find_states(stream: Stream) -> GraphStates | None:
-    """Of the graph that a stream captures for; None where it does not capture.
+    """Finds the states of the graph that a stream captures for; None where it does not capture.
 
     Raises:
         RuntimeError: it captures for another library, whose replays would repeat the numbers.

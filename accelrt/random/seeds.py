@@ -5,28 +5,11 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import numpy
 
-from accelrt.devices.device import current_device
-from accelrt.devices.device import device as device_type
-
-if TYPE_CHECKING:
-    from accelrt.annotations import DeviceArgument
-
 DEFAULT_SEED = 67280421310721  # torch's of a new generator
 STATE_BYTES = 16
-
-
-def ordinal_of(device: DeviceArgument | None) -> int:
-    """The ordinal of a device; None is the current one."""
-    if device is None:
-        return current_device()
-    index = device_type(device).index
-    if index < 0:
-        raise ValueError(f"device is {device!r}; a generator is of one device, such as 0 or 'cuda:1'")
-    return index
 
 
 def seed_of(seed: object) -> int:

@@ -57,7 +57,7 @@ def figures(name: str, target: Target, calls: Iterable[Callable[[], int]], zeros
     Raises:
         NotSupportedError: the device lacks all of them.
     """
-    answers = [supported(ask) for ask in calls]
-    if all(answer is None or (answer == 0 and not zeros) for answer in answers):
+    values = [supported(ask) for ask in calls]
+    if all(value is None or (value == 0 and not zeros) for value in values):
         raise refusal(name, target)
-    return answers
+    return values

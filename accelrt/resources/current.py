@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from accelrt.core.arguments import checked_type
 from accelrt.core.process import EntryOf
-from accelrt.errors import ArgumentError
+from accelrt.errors import ArgumentError, refuse_copy
 from accelrt.resources.resource import DeviceResource, Resource
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -42,9 +43,7 @@ def entered_here() -> list[Entry]:
 
 
 def checked_resource(resource: object) -> Resource:
-    if not isinstance(resource, Resource):
-        raise TypeError(f"resource is {resource!r} of type {type(resource).__name__}; pass a Resource")
-    return resource
+    return checked_type(resource, "resource", Resource, "a Resource")
 
 
 def current_resource(device: DeviceArgument | None = None) -> Resource:
@@ -108,7 +107,4 @@ class use_resource(EntryOf[Resource]):
         return Entry(self._resource)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied: it is of one thread; make another one of "
-            "the same resource"
-        )
+        refuse_copy(self, "it is of one thread; make another one of the same resource")

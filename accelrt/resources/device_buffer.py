@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +9,9 @@ import numpy as np
 from accelrt.arrays.array import Buffer
 from accelrt.arrays.copy import copy
 from accelrt.arrays.managed import is_managed, prefetch
+from accelrt.core.arguments import checked_number
 from accelrt.core.process import ForkSafeLock
-from accelrt.errors import ArgumentError, ArgumentTypeError
+from accelrt.errors import ArgumentError, ArgumentTypeError, refuse_copy
 from accelrt.resources.current import current_resource
 from accelrt.resources.resource import Resource
 from accelrt.streams.stream import Stream, current_stream
@@ -87,9 +87,9 @@ class DeviceBuffer:
             ValueError: it has other elements, several axes, or gaps.
         """
         view = flat_bytes(source)
-        made = cls(view.nbytes, stream, resource)
-        made.copy_from(view)
-        return made
+        buffer = cls(view.nbytes, stream, resource)
+        buffer.copy_from(view)
+        return buffer
 
     @property
     def buffer(self) -> Buffer:
@@ -137,7 +137,7 @@ class DeviceBuffer:
             MemoryError: the resource has no room; the buffer is as it was.
             ValueError, TypeError: nbytes is negative or no int, or the stream is none of the device's.
         """
-        nbytes = whole_bytes(nbytes, "nbytes")
+        nbytes = checked_number(nbytes, "nbytes", 0, wanted="bytes as int")
         self._change(lambda capacity, size: (max(capacity, nbytes), size), stream)
 
     def resize(self, nbytes: int, stream: Stream | int | None = None) -> None:
@@ -149,7 +149,7 @@ class DeviceBuffer:
         Raises:
             as reserve.
         """
-        nbytes = whole_bytes(nbytes, "nbytes")
+        nbytes = checked_number(nbytes, "nbytes", 0, wanted="bytes as int")
         self._change(lambda capacity, size: (max(capacity, nbytes), nbytes), stream)
 
     def shrink_to_fit(self, stream: Stream | int | None = None) -> None:
@@ -210,8 +210,8 @@ class DeviceBuffer:
             TypeError: source is no memory, or offset no int.
         """
         held = source._held if isinstance(source, DeviceBuffer) else None
-        given, count = (source, nbytes_of(source)) if held is None else held
-        offset = whole_bytes(offset, "offset")
+        origin, count = (source, nbytes_of(source)) if held is None else held
+        offset = checked_number(offset, "offset", 0, wanted="bytes as int")
         while True:
             before = self._held
             memory, size = before
@@ -222,7 +222,7 @@ class DeviceBuffer:
                 )
             if count:
                 order = memory.stream if stream is None else stream
-                copy(memory, given, count, dst_offset=offset, stream=order)
+                copy(memory, origin, count, dst_offset=offset, stream=order)
             if self._exchange(before, Held(memory, size)):  # who moves it begins again
                 return
 
@@ -307,27 +307,11 @@ class DeviceBuffer:
         before.memory.free()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a DeviceBuffer owns its memory; clone() it, or send to_bytes()")
+        refuse_copy(self, "it owns its memory; clone() it, or send to_bytes()")
 
     def __repr__(self) -> str:
         memory, size = self._held
         return f"<accelrt.resources.DeviceBuffer {size} of {memory.nbytes} bytes at {memory.ptr:#x}>"
-
-
-def whole_bytes(given: int, name: str) -> int:
-    """A number of bytes that a caller gave, as int; TypeError or ValueError where it is none.
-
-    Arguments:
-        given: an int, or another object with __index__.
-        name: what it is, for the error.
-    """
-    if isinstance(given, bool) or not hasattr(type(given), "__index__"):
-        kind = type(given).__name__
-        raise ArgumentTypeError(f"{name} is {given!r} of type {kind}; pass bytes as int")
-    number = operator.index(given)
-    if number < 0:
-        raise ArgumentError(f"{name} is {number}; a number of bytes is 0 or more")
-    return number
 
 
 def flat_bytes(source: Memory) -> memoryview:

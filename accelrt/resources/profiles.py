@@ -16,7 +16,7 @@ from accelrt.resources.resource import Resource, StatisticsAdaptor
 TYPE_CHECKING = False  # typing's, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import Literal, Self, TextIO, TypeVar
 
     _F = TypeVar("_F", bound=Callable[..., object])
@@ -154,9 +154,7 @@ class ProfiledPart:
         stack.append(statistics)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         statistics = self._entered.stack.pop()
         if statistics is not None and self._name:
             counts = statistics.pop_counters()

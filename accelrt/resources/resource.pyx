@@ -686,9 +686,7 @@ cdef class TrackingAdaptor(Adaptor):
         Returns:
             str; "" where nothing is allocated.
         """
-        return "".join([
-            f"{held.address:#x}: {held.nbytes} bytes\n{held.stack}" for held in self.outstanding()
-        ])
+        return "".join([f"{held.address:#x}: {held.nbytes} bytes\n{held.stack}" for held in self.outstanding()])
 
     def take(self, nbytes: int, stream: Stream) -> int:
         stack = None

@@ -170,9 +170,7 @@ cdef int note_moved(uint64_t capture, uintptr_t address, size_t size, uintptr_t 
     return 0
 
 
-cdef int note_access_slow(
-    int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call
-) except -1:
+cdef int note_access_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size, str mode, str call) except -1:
     return note_work(ordinal, stream, call, [(address, size, mode)])
 
 

@@ -19,9 +19,7 @@ from accelrt.allocator.pool cimport (
 )
 from accelrt.allocator.readers cimport list_live, list_live_pools, LiveBlock, LivePool, record_array
 from accelrt.core.handle_map cimport map_clear, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.locks cimport (
-    add_count, add_in_turn, begin_turn, end_turn, load_count, spin_lock, spin_unlock, store_count,
-)
+from accelrt.core.locks cimport add_count, add_in_turn, begin_turn, end_turn, load_count, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_RUNTIME, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport Slot
@@ -80,9 +78,7 @@ cdef class Record:
         return code == 0 and status == CAPTURE_INVALIDATED
 
 
-cdef Record open_capture(
-    int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other, const uint64_t* pool,
-):
+cdef Record open_capture(int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other, const uint64_t* pool):
     cdef Record record = Record.__new__(Record)
     record.ordinal = ordinal
     record.origin = origin
@@ -235,7 +231,7 @@ cdef list keep_alone(object keeper, int ordinal, uintptr_t address):
 
 
 cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:
-    # Once a pool.
+    # Notes each pool once.
     name = (ordinal, first, second)
     if record.pools is None:
         record.pools = set()
@@ -1410,7 +1406,7 @@ cdef void report_pools(int device) noexcept nogil:
 
 
 cdef void report_reachable() noexcept nogil:
-    # Of what was live when the exit began, the rest.
+    # Reports the rest of what was live when the exit began.
     cdef size_t blocks
     cdef int device
     if not headed:

@@ -1,6 +1,6 @@
 """The race detector: every copy, fill, replay and use against all that came before on the same bytes.
 
-The hooks of accelrt/runtime/sanitizer_hooks.pyx call it under the GIL.
+The hooks of accelrt/runtime/access.pyx call it under the GIL.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def alone(method: Callable[Concatenate[Detector, P], R]) -> Callable[Concatenate
 
 
 def telling(method: Callable[Concatenate[Detector, P], None]) -> Callable[Concatenate[Detector, P], None]:
-    """The same for calls that raise, or warn of, what was found."""
+    """Wraps a method as alone() does, which then raises, or warns of, the races that it came upon."""
     called = alone(method)
 
     @wraps(method)

@@ -164,7 +164,7 @@ class Scope:
 
 
 def summary_of(log: list[Captured | Point]) -> list[Captured | Point]:
-    """The same of a log by itself."""
+    """Returns the summary of a log by itself."""
     scope = Scope()
     for part in log:
         if isinstance(part, Point):

@@ -441,12 +441,12 @@ def ask_for_file(owner: Owner, place: PinnedPlace, deadline: float) -> list[Desc
     connection = owner.take_connection(deadline)
     try:
         wire.send(connection, {"do": "open", "pinned": place.number}, deadline)
-        answer, files = wire.receive_files(connection, deadline)
+        reply, files = wire.receive_files(connection, deadline)
     except BaseException:
         connection.close()
         raise
     owner.keep_connection(connection)
-    if "error" in answer or not len(files):
+    if "error" in reply or not len(files):
         raise missing(place, "its owner has dropped or closed the handle")
     return files
 
@@ -497,9 +497,9 @@ def wait_for_owner(stream: Stream, handle: bytes) -> None:
 def attach(ending: Ending, place: Place, deadline: float) -> bool:
     """Tells whether the memory is mapped already, and the lease uses that."""
     while True:
-        answer = ending.attach(place.key)
-        if answer is not None:
-            return bool(answer)
+        attached = ending.attach(place.key)
+        if attached is not None:
+            return bool(attached)
         if time.monotonic() >= deadline:
             raise TimeoutError("another thread unmaps the memory")
         time.sleep(FIRST_PAUSE)
@@ -514,8 +514,8 @@ def exchange(owner: Owner, place: Place, ending: Ending, deadline: float) -> byt
     connection = owner.take_connection(deadline)
     try:
         ending.connection = connection.number
-        answer = ask(connection, place, ending, files, deadline)
-        event = bytes.fromhex(answer.get("event") or "")
+        reply = ask(connection, place, ending, files, deadline)
+        event = bytes.fromhex(reply.get("event") or "")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         connection.close()
         raise wire.BrokenPeerError(f"{type(error).__name__}: {error}") from error
@@ -523,10 +523,10 @@ def exchange(owner: Owner, place: Place, ending: Ending, deadline: float) -> byt
         connection.close()
         raise
     owner.keep_connection(connection)
-    if answer.get("error") == "gone":
+    if reply.get("error") == "gone":
         raise missing(place, place.gone)
-    if "error" in answer:
-        raise RuntimeError(f"process {place.pid} could not hand over its memory: {answer['error']}")
+    if "error" in reply:
+        raise RuntimeError(f"process {place.pid} could not hand over its memory: {reply['error']}")
     return event
 
 
@@ -535,20 +535,20 @@ def ask(
 ) -> wire.Message:
     """The owner's answer; the lease has a mapping unless that says why not."""
     wire.send(connection, {"do": "open", "as": ending.number, "files": files} | place.request, deadline)
-    answer, some = wire.receive_files(connection, deadline)
-    if "error" in answer or not files:
-        return answer
+    reply, some = wire.receive_files(connection, deadline)
+    if "error" in reply or not files:
+        return reply
     if place.segment is not None:
-        open_segment(place, ending, bytes.fromhex(answer["segment"]), deadline)
-        return answer
+        open_segment(place, ending, bytes.fromhex(reply["segment"]), deadline)
+        return reply
     memory = mapping.reserve(mapping.find_device(place.uuid), place.size)
-    for files_of_some, sizes in pages_that_come(connection, answer, some, place.size, deadline):
+    for files_of_some, sizes in pages_that_come(connection, reply, some, place.size, deadline):
         for file, size in zip(files_of_some, sizes, strict=True):
             memory.add_page(file.fileno(), size)
         files_of_some.clear()
     memory.finish()
     ending.publish(place.key, memory)
-    return answer
+    return reply
 
 
 def pages_that_come(
@@ -584,8 +584,8 @@ def ask_for_pages(ending: Ending, size: int) -> list[Descriptor]:
     try:
         connection = owner.take_connection(deadline)
         wire.send(connection, {"do": "pages", "as": ending.number}, deadline)
-        answer, some = wire.receive_files(connection, deadline)
-        pages = [] if "error" in answer else list(pages_that_come(connection, answer, some, size, deadline))
+        reply, some = wire.receive_files(connection, deadline)
+        pages = [] if "error" in reply else list(pages_that_come(connection, reply, some, size, deadline))
     except BaseException as error:
         if connection is not None:
             connection.close()
@@ -598,9 +598,9 @@ def ask_for_pages(ending: Ending, size: int) -> list[Descriptor]:
             ) from error
         raise
     owner.keep_connection(connection)
-    if "error" in answer:
+    if "error" in reply:
         raise RuntimeError(
-            f"memory of {owner.describe()} cannot be passed on: {answer['error']}; copy it into a Buffer of "
+            f"memory of {owner.describe()} cannot be passed on: {reply['error']}; copy it into a Buffer of "
             "this process, and share that"
         )
     return [file for files, _ in pages for file in files]

@@ -51,7 +51,7 @@ class Counter:
         return value
 
     def take_back(self) -> bool:
-        """In place of a receiver that is gone: whether it had not let go itself."""
+        """Lets go in place of a receiver that is gone; returns whether it had not done so itself."""
         memory = view(self.file)
         if memory is None:
             return False
@@ -70,13 +70,17 @@ def path_of(file: str) -> str | None:
 def view(file: str) -> mmap.mmap | None:
     with _lock:
         if file not in _files:
-            _files[file] = None
-            path = path_of(file)
-            if path is not None:
-                with suppress(OSError), open(path, "r+b") as opened:
-                    if os.fstat(opened.fileno()).st_size == FILE_SIZE:
-                        _files[file] = mmap.mmap(opened.fileno(), FILE_SIZE)
+            _files[file] = map_file(file)
         return _files[file]
+
+
+def map_file(file: str) -> mmap.mmap | None:
+    path = path_of(file)
+    if path is not None:
+        with suppress(OSError), open(path, "r+b") as opened:
+            if os.fstat(opened.fileno()).st_size == FILE_SIZE:
+                return mmap.mmap(opened.fileno(), FILE_SIZE)
+    return None
 
 
 def note(file: str, offset: int) -> None:

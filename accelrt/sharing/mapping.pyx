@@ -30,9 +30,7 @@ from accelrt.driver.table cimport EVENT_DISABLE_TIMING
 from accelrt.errors import NotSupportedError
 from accelrt.memory.caching cimport release_bytes
 from accelrt.runtime.lifetimes cimport drain
-from accelrt.status cimport (
-    INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy,
-)
+from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, SLEEPING, raise_status, refuse_copy
 from accelrt.streams.stream cimport Event, PER_THREAD, Stream, stream_for
 cimport accelrt.runtime.access as watch
 

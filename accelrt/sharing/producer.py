@@ -76,7 +76,7 @@ class Borrower:
         self.over: bool = False
 
     def has_ended(self) -> bool:
-        """Of one whose end the kernel tells, it is told by that."""
+        """Tells whether the process has ended, where the kernel does not tell it by itself (life)."""
         return self.life is None and (self.began is None or procfs.started(self.pid) != self.began)
 
     def is_watched(self) -> bool:
@@ -396,7 +396,7 @@ def end_process(process: Borrower) -> None:
 
 
 def let_go(loans: list[Loan | LentTensor]) -> None:
-    """Of what an ended process had.  Without the lock: memory goes back."""
+    """Gives back what an ended process had; without the lock, since memory goes back."""
     returned = [loan.counter for loan in loans if isinstance(loan, LentTensor) and loan.counter is not None]
     loans.clear()
     if returned:
@@ -405,7 +405,7 @@ def let_go(loans: list[Loan | LentTensor]) -> None:
 
 
 def open_life(connection: wire.Connection, pid: int) -> Descriptor | None:
-    """By which the end of a process is seen; None where this process can have none."""
+    """Opens a descriptor that shows when a process ends; None where this process can have none."""
     life = connection.open_life()
     if life is None:
         with contextlib.suppress(OSError, AttributeError):
@@ -438,7 +438,7 @@ def start() -> str:
 
 
 def start_for_tensors() -> tuple[str, bytes]:
-    """As start(), for torch's tensors: the name, and the key that opens them."""
+    """Starts the same for torch's tensors; returns the name, and the key that opens them."""
     listening = offer()
     return listening.tensor_name, listening.tensor_key
 

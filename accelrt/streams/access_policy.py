@@ -5,9 +5,9 @@ The source is CUDA's programming guide, "L2 Cache Access Management".
 
 from __future__ import annotations
 
-import operator
 from typing import NamedTuple
 
+from accelrt.core.arguments import checked_number, checked_word
 from accelrt.devices.device import get_device_properties
 from accelrt.driver.registry import Rows
 from accelrt.status import status_error
@@ -49,12 +49,13 @@ def read(ordinal: int, stream: int) -> AccessPolicyWindow | None:
 
 def write(ordinal: int, stream: int, window: AccessPolicyWindow) -> None:
     """Sets the window of a stream, by its device and handle, after checking it; num_bytes of 0 is none."""
-    address, size = checked_uint64(window.address, "address"), checked_uint64(window.num_bytes, "num_bytes")
+    address = checked_number(window.address, "address", 0, (1 << 64) - 1)
+    size = checked_number(window.num_bytes, "num_bytes", 0, (1 << 64) - 1)
     ratio = window.hit_ratio
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
         raise ValueError(f"hit_ratio is {ratio!r}; it is a number from 0 to 1")
-    hit = property_number(window.hit, "hit", tuple(PROPERTIES))
-    miss = property_number(window.miss, "miss", ("normal", "streaming"))
+    hit = PROPERTIES[checked_word(window.hit, "hit", PROPERTIES)]
+    miss = PROPERTIES[checked_word(window.miss, "miss", ("normal", "streaming"))]
     if size:
         check_size(ordinal, size)
     code = Rows().stream_window_set(ordinal, stream, address, size, ratio, hit, miss)
@@ -72,19 +73,3 @@ def check_size(ordinal: int, size: int) -> None:
             f"num_bytes is {size}; a window of device {ordinal} has at most {most} bytes "
             "(max_access_policy_window_size of its properties): choose the part that is used most"
         )
-
-
-def checked_uint64(value: int, name: str) -> int:
-    try:
-        size = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
-    if not 0 <= size < 1 << 64:
-        raise ValueError(f"{name} is {size}; it goes from 0 to 2**64 - 1")
-    return size
-
-
-def property_number(value: str, name: str, allowed: tuple[str, ...]) -> int:
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; it may be {', '.join(allowed)}")
-    return PROPERTIES[value]

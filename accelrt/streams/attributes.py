@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from typing import NamedTuple
 
+from accelrt.core.arguments import checked_word
 from accelrt.devices.device import get_device_properties
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError, NotSupportedError
@@ -58,16 +59,6 @@ def read(ordinal: int, stream: int) -> StreamAttributes:
     return StreamAttributes(window, numbers[PRIORITY][0], policy, domain, numbers[DOMAIN_MAP])
 
 
-def number_of(name: str, name_given: str, numbers: dict[str, int]) -> int:
-    if not isinstance(name_given, str):
-        raise ArgumentTypeError(
-            f"{name} is {name_given!r} of type {type(name_given).__name__}; pass one of {', '.join(numbers)}"
-        )
-    if name_given not in numbers:
-        raise ArgumentError(f"{name} is {name_given!r}; it may be {', '.join(numbers)}")
-    return numbers[name_given]
-
-
 def checked_map(ordinal: int, pair: tuple[int, int]) -> tuple[int, int]:
     try:
         first, second = map(operator.index, pair)
@@ -96,10 +87,11 @@ def checked(
     if priority is not None:
         settings.append((PRIORITY, priority, 0))
     if synchronization_policy is not None:
-        policy = number_of("synchronization_policy", synchronization_policy, POLICIES)
-        settings.append((SYNC_POLICY, policy, 0))
+        policy = checked_word(synchronization_policy, "synchronization_policy", POLICIES)
+        settings.append((SYNC_POLICY, POLICIES[policy], 0))
     if memory_sync_domain is not None:
-        settings.append((DOMAIN, number_of("memory_sync_domain", memory_sync_domain, DOMAINS), 0))
+        domain = checked_word(memory_sync_domain, "memory_sync_domain", DOMAINS)
+        settings.append((DOMAIN, DOMAINS[domain], 0))
     if memory_sync_domain_map is not None:
         settings.append((DOMAIN_MAP, *checked_map(ordinal, memory_sync_domain_map)))
     return settings

@@ -77,7 +77,7 @@ cdef Stream stream_of_attributes(object stream, int ordinal):
 
 
 cdef uintptr_t handle_of(object handle, str name) except? 0:
-    # Of an int: TypeError, ValueError.
+    # TypeError, ValueError: it is no int that can be a handle.
     cdef object number = exact_int(handle, name, "the stream's handle as an int")
     if number < 0 or number >> 64:
         raise ValueError(f"{name} is {number}; a handle is an int from 0 to 2**64 - 1")
@@ -89,16 +89,16 @@ cdef uintptr_t handle_from_protocol(object stream) except? 0:
     method = stream.__cuda_stream__
     if not callable(method):
         raise TypeError(f"{kind}.__cuda_stream__ is {method!r}; it has to be a method that returns (0, handle)")
-    answer = method()
-    if not isinstance(answer, tuple) or len(answer) != 2 or not all([is_integer(part) for part in answer]):
-        raise TypeError(f"{kind}.__cuda_stream__() returned {answer!r}; it has to be a tuple of two ints, (0, handle)")
-    version = exact_int(answer[0], "version", "an int")
+    pair = method()
+    if not isinstance(pair, tuple) or len(pair) != 2 or not all([is_integer(part) for part in pair]):
+        raise TypeError(f"{kind}.__cuda_stream__() returned {pair!r}; it has to be a tuple of two ints, (0, handle)")
+    version = exact_int(pair[0], "version", "an int")
     if version != 0:
         raise ValueError(
             f"{kind}.__cuda_stream__() returned version {version} of the protocol, accelrt knows version 0; pass the "
             "stream's handle as int"
         )
-    return handle_of(answer[1], f"the handle of {kind}.__cuda_stream__()")
+    return handle_of(pair[1], f"the handle of {kind}.__cuda_stream__()")
 
 
 cdef int device_of_stream(int hint, uintptr_t stream, int* out_device) noexcept nogil:
@@ -1117,7 +1117,7 @@ cdef Stream current_slow(int ordinal):
 
 
 cdef int make_current(Stream stream) except -1:
-    # Of its own device; the current device stays.
+    # Makes it current on its own device; the current device stays.
     global currents
     cdef Currents owner
     cdef PyObject* before

@@ -34,7 +34,7 @@ def arrays_in(value: object) -> list[Any]:
 
 
 def copied(value: Any) -> Any:
-    """The same with arrays of its own, of the same contents; what is no array stays what it is."""
+    """Copies a value's arrays; what is no array stays what it is."""
     if isinstance(value, Buffer):
         duplicate = Buffer(value.nbytes, value.device_index)
         duplicate.copy_from(value, blocking=False)

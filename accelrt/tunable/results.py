@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from accelrt import env
 from accelrt.core import process
+from accelrt.core.arguments import checked_type
 from accelrt.devices.device import current_device, get_device_properties
 from accelrt.devices.versions import driver_version
 from accelrt.runtime import init
@@ -119,8 +120,7 @@ def set_filename(filename: str, insert_device_ordinal: bool = False) -> None:
         TypeError, ValueError: it is no str, or empty.
     """
     global _filename, _inserts_ordinal
-    if not isinstance(filename, str):
-        raise TypeError(f"filename is {filename!r} of type {type(filename).__name__}; pass a str")
+    checked_type(filename, "filename", str, "a str")
     if not filename:
         raise ValueError("filename is empty; pass the name of a file")
     with _lock:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from accelrt import env
 from accelrt.core import files
+from accelrt.core.arguments import checked_type
 from accelrt.core.process import open_descriptor
 from accelrt.errors import PeerTimeoutError
 
@@ -58,8 +59,7 @@ def check_field(text: str, what: str) -> str:
         ValueError, TypeError: it is empty, no str, or has a comma, a line break or another control character
             in it.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"{what} is {text!r} of type {type(text).__name__}; pass a str")
+    checked_type(text, what, str, "a str")
     if not text.strip() or "," in text or not text.isprintable():
         raise ValueError(f"{what} is {text!r}; it is a text of one line, without commas")
     return text

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from accelrt import env
 from accelrt.core import printable
+from accelrt.core.arguments import checked_number
 from accelrt.devices.device import get_device_properties
 
 __all__ = [
@@ -59,13 +60,7 @@ def change(name: str, value: object) -> None:
 
 
 def count(value: int, name: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r} of type {type(value).__name__}; pass an int") from None
-    if not 0 <= number < 1 << 31:
-        raise ValueError(f"{name} is {number}; it goes from 0 to {(1 << 31) - 1}")
-    return number
+    return checked_number(value, name, 0, (1 << 31) - 1)
 
 
 def say(level: int, text: str) -> None:

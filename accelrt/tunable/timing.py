@@ -140,9 +140,9 @@ def written(function: Function, call: tuple[tuple[Any, ...], dict[str, Any]]) ->
 
 def serves(name: str, function: Function, turns: Turns) -> bool:
     """Tells whether a candidate can do it: one that cannot returns NotImplemented or raises what says so."""
-    answer: Any = NotImplemented
+    returned: Any = NotImplemented
     try:
-        answer = turns.call(function)
+        returned = turns.call(function)
         turns.stream.synchronize()
     except (NotSupportedError, OutOfMemoryError, CompileError) as error:
         refused: Exception | None = error
@@ -154,7 +154,7 @@ def serves(name: str, function: Function, turns: Turns) -> bool:
         refused = None
     if refused is not None and name == DEFAULT:
         raise refused
-    if refused is not None or answer is NotImplemented:
+    if refused is not None or returned is NotImplemented:
         say(2, f"{name} is left out: {refused or 'it does not serve these arguments'}")
         return False
     return True

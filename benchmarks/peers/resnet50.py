@@ -37,7 +37,7 @@ class Bottleneck(nn.Module):
         return self.last(self.body(images) + self.around(images))
 
 
-def resnet50(classes=1000):
+def resnet50():
     """The model, in training mode, with weights from torch's current seed."""
     layers = [*convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)]
     inputs = 64
@@ -45,7 +45,7 @@ def resnet50(classes=1000):
         for index in range(blocks):
             layers.append(Bottleneck(inputs, width, stride if index == 0 else 1))
             inputs = EXPANSION * width
-    return nn.Sequential(*layers, Mean(), nn.Linear(inputs, classes))
+    return nn.Sequential(*layers, Mean(), nn.Linear(inputs, 1000))
 
 
 class Mean(nn.Module):

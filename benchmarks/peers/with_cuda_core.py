@@ -10,13 +10,7 @@ from peers.churn import churn_objects
 try:
     from cuda.core import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch
 except ImportError:  # before 1.0 the names were experimental
-    from cuda.core.experimental import (
-        Device,
-        LaunchConfig,
-        LegacyPinnedMemoryResource,
-        ObjectCode,
-        launch,
-    )
+    from cuda.core.experimental import Device, LaunchConfig, LegacyPinnedMemoryResource, ObjectCode, launch
 
 MIB = 1 << 20
 

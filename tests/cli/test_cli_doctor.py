@@ -195,6 +195,14 @@ def test_a_word_that_is_nearly_right_is_told(words, meant):
     assert f"did you mean '{meant}'?" in done.stderr
 
 
+@pytest.mark.parametrize(("words", "called"), [("info all", "info"), ("tune offline", "tune offline")])
+def test_a_command_is_named_that_refuses_its_arguments(words, called):
+    done = accelrt(*words.split())
+    assert done.returncode == 2
+    assert f"usage: accelrt {called} [-h]" in done.stderr
+    assert f"accelrt {called}: error: " in done.stderr
+
+
 @pytest.mark.parametrize("word", ["zzz", "nonsense"])  # one is near a choice of another command's, "none"
 def test_a_word_that_is_like_none_is_refused_as_before(word):
     done = accelrt(word)

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from accelrt import NcclError, NotSupportedError, nccl
-from accelrt.nccl import communicator, nvidia
+from accelrt.nccl import communicator, host_for_tests, nvidia
 from accelrt.nccl.codes import BackendError, error_of
 
 pytestmark = pytest.mark.own_process
@@ -59,6 +59,11 @@ class StandIn(types.ModuleType):
             }.get(name)
 
         return call
+
+
+def test_the_backends_have_the_same_functions():
+    names = [*vars(nvidia)]  # in the file's order
+    assert set(names[names.index("version") :]) <= set(vars(host_for_tests))
 
 
 @pytest.fixture

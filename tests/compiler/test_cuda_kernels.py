@@ -30,11 +30,11 @@ extern "C" __global__ void __launch_bounds__(1024) total(const float* __restrict
 """
 
 
-def launched(source, values, *arguments, grid=1, block=32, shared=0, name="k", **given):
+def launched(source, values, *arguments, grid=1, block=32, **given):
     """What a kernel makes of an array, which is its first argument."""
     array = to_device(values)
     module = accelrt.compile(source, **given)
-    module.function(name)[grid, block, None, shared](array, *arguments)
+    module.function("k")[grid, block](array, *arguments)
     return read(array)
 
 

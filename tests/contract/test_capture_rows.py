@@ -254,10 +254,10 @@ def test_another_threads_allocation_goes_by_the_capture(rows, stream):
     rows.ok("memory_free", 0, codes[0][1])
 
 
-def site(rows, stream, room=8):
+def site(rows, stream):
     """(graph that the stream captures into, nodes that its next one comes after)."""
-    nodes = array([0] * room)
-    count, graph = rows.ok("capture_site", 0, stream, room, ctypes.addressof(nodes))
+    nodes = array([0] * 8)
+    count, graph = rows.ok("capture_site", 0, stream, 8, ctypes.addressof(nodes))
     assert rows.ok("capture_site", 0, stream, 0, 0) == (count, graph)
     return graph, list(nodes)[:count]
 

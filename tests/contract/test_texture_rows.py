@@ -53,8 +53,8 @@ def read_spec(rows, array):
     return struct.unpack("=QQQiII4x", room.raw)
 
 
-def of_linear(address, size, format_=FLOAT):
-    return address_of(struct.pack("=i4xQiIQQQ96x", 2, address, format_, 1, size, 0, 0))
+def of_linear(address, size):
+    return address_of(struct.pack("=i4xQiIQQQ96x", 2, address, FLOAT, 1, size, 0, 0))
 
 
 def sampling(*modes, filter_mode=0, flags=1):
@@ -166,11 +166,7 @@ def test_what_is_no_array_is_refused(rows, wrong):
 
 def test_boxes_outside_of_an_array_are_refused(rows, device):
     array = rows.kept("array_create", 0, spec(8, 8, 0))
-    for corner, size in (
-        ((4, 0, 0), (32, 1, 1)),
-        ((0, 4, 0), (4, 5, 1)),
-        ((0, 0, 1), (4, 1, 1)),
-    ):
+    for corner, size in (((4, 0, 0), (32, 1, 1)), ((0, 4, 0), (4, 5, 1)), ((0, 0, 1), (4, 1, 1))):
         copy = box(in_memory(device, 64, 8), in_array(array, *corner), *size)
         assert rows.array_copy(0, 0, copy) == INVALID_VALUE, (corner, size)
     rows.ok("array_copy", 0, 0, box(in_memory(device, 64, 8), in_array(array), 0, 4, 1))

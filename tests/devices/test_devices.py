@@ -41,6 +41,22 @@ def test_a_thing_that_is_no_device_is_refused_with_its_type(thing):
         accelrt.get_device_name(thing)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        accelrt.random.Generator,
+        accelrt.memory.DriverPool,
+        lambda device: accelrt.get_limit("stack_size", device),
+        lambda device: accelrt.comm.broadcast(accelrt.zeros(1), [0, device]),
+    ],
+)
+def test_modules_in_python_read_a_device_as_compiled_ones_do(call):
+    with pytest.raises(accelrt.errors.InvalidDeviceError, match="device 64 does not exist; there are"):
+        call(64)
+    with pytest.raises(TypeError, match="pass an int, 'cuda:1'"):
+        call(1.5)
+
+
 @pytest.mark.parametrize("ordinal", [64, 10**30, "cuda:77"])
 def test_an_ordinal_that_does_not_exist_is_refused_with_those_that_do(ordinal):
     with pytest.raises(ValueError, match="does not exist; there are"):

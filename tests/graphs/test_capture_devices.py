@@ -190,11 +190,7 @@ def test_a_copy_between_devices_without_access_is_refused_and_the_capture_goes_o
 
 def test_copies_by_page_locked_memory_work_as_the_refusal_advises():
     out = np.zeros(64, np.uint8)
-    with (
-        accelrt.Buffer(64, 0) as src,
-        accelrt.Buffer(64, LAST) as dst,
-        accelrt.PinnedBuffer(64) as between,
-    ):
+    with accelrt.Buffer(64, 0) as src, accelrt.Buffer(64, LAST) as dst, accelrt.PinnedBuffer(64) as between:
         graphs = {device: accelrt.CUDAGraph() for device in (0, LAST)}
         with accelrt.graph(graphs[0], stream=accelrt.Stream(0)):
             src.fill(3)

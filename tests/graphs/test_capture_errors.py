@@ -51,11 +51,7 @@ def test_an_error_that_was_swallowed_is_named_at_the_end():
 
 def test_a_call_after_the_break_names_what_broke_it():
     graph, event = accelrt.CUDAGraph(), accelrt.Event()
-    with (
-        accelrt.Buffer(64) as buffer,
-        pytest.raises(accelrt.CaptureError) as caught,
-        accelrt.graph(graph),
-    ):
+    with accelrt.Buffer(64) as buffer, pytest.raises(accelrt.CaptureError) as caught, accelrt.graph(graph):
         event.record()
         with pytest.raises(accelrt.CaptureError) as first:
             event.synchronize()
@@ -77,11 +73,7 @@ def test_a_break_by_another_thread_names_its_line_and_thread():
         except accelrt.CaptureError as error:
             told.append(error)
 
-    with (
-        accelrt.Buffer(64) as buffer,
-        pytest.raises(accelrt.CaptureError) as caught,
-        accelrt.graph(graph),
-    ):
+    with accelrt.Buffer(64) as buffer, pytest.raises(accelrt.CaptureError) as caught, accelrt.graph(graph):
         buffer.fill(1)
         thread = threading.Thread(target=breaks_it, name="the culprit")
         thread.start()

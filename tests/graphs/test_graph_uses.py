@@ -41,10 +41,7 @@ def test_what_another_thread_uses_is_not_changed():
     graph.replay()
     before = host.live_objects()
     assert beside(faults, "graph_launch", graph.replay, lambda: graph.update(other)).startswith(USED)
-    for use, row in (
-        (graph.upload, "graph_upload"),
-        (lambda: graph.debug_dump("/dev/null"), "graph_dot"),
-    ):
+    for use, row in ((graph.upload, "graph_upload"), (lambda: graph.debug_dump("/dev/null"), "graph_dot")):
         for change in (graph.reset, graph.instantiate, lambda: graph.update(other)):
             assert beside(faults, row, use, change).startswith(USED), (row, change)
     for change, row in (

@@ -136,10 +136,9 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.mouse(kind, x, y, button="left", clickCount=1)
 
-    def press(self, key, code=None, text=None):
-        more = {"text": text} if text else {}
+    def press(self, key):
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code or key, **more)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def type(self, text):
         self.call("Input.insertText", text=text)

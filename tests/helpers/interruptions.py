@@ -14,10 +14,10 @@ class Alarm(BaseException):
 
 
 @contextmanager
-def signals(handler, every=0.05):
+def signals(handler):
     """SIGALRM again and again; it may come before the wait begins, but not only then."""
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, every, every)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
     try:
         yield
     finally:

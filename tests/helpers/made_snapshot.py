@@ -121,9 +121,9 @@ def make_stacks():
     return found
 
 
-def make_snapshot(events=100_000, ours=True, seed=1):
+def make_snapshot(events=100_000, ours=True):
     """A snapshot with at least that many events; ours: with accelrt's keys, else as torch's."""
-    chance = random.Random(seed)
+    chance = random.Random(1)
     stacks = make_stacks()
     trace, extra, marks = [], [], []
     clock = 1_763_800_000_000_000

@@ -16,7 +16,7 @@ def stack(number):
     ]
 
 
-def made_events(count, seed=0, device=0, stacks=50, tags=4):
+def made_events(count, seed=0, device=0, stacks=50):
     """Allocations and frees in turn, with each of the other actions among them."""
     random = np.random.default_rng(seed)
     events = np.zeros(count, EVENT)
@@ -26,7 +26,7 @@ def made_events(count, seed=0, device=0, stacks=50, tags=4):
     events["stream"] = random.choice([0, 0x55F0_1234_5670], count)
     events["pool"][:, 1] = random.choice([0, 3], count)
     events["stack"] = random.integers(0, stacks + 1, count)
-    events["tag"] = random.integers(0, tags + 1, count)
+    events["tag"] = random.integers(0, 5, count)
     events["thread"] = 4_194_304 + random.integers(0, 4, count)
     events["action"] = random.choice(len(ACTIONS), count, p=chances())
     events["device"] = device
@@ -39,14 +39,14 @@ def chances():
     return found / found.sum()
 
 
-def made_segments(history, device=0, blocks=3):
+def made_segments(history, device=0):
     """A few segments with blocks in every state."""
     states = ("active_allocated", "inactive", "active_pending_free")
     return [
         {
             "device": device,
             "address": ADDRESS + (number << 30),
-            "total_size": blocks << 20,
+            "total_size": 3 << 20,
             "allocated_size": 1 << 20,
             "active_size": 2 << 20,
             "requested_size": 1_500_000,
@@ -67,21 +67,21 @@ def made_segments(history, device=0, blocks=3):
                     "frames": [] if index % 3 == 1 else stack(1000 + index),
                     "tag": ("", "kv cache", "weights")[index % 3],
                 }
-                for index in range(blocks)
+                for index in range(3)
             ],
         }
         for number in range(4)
     ]
 
 
-def made_history(count=200, devices=2, seed=0, stacks=50):
+def made_history(count=200, devices=2, stacks=50):
     """A whole history; the second device's is smaller."""
     history = History(settings={"text": "stitching:False", "max_split_size": -1, "roundup": {"1": 0}})
     history.frames |= {number: stack(number) for number in range(1, stacks + 1)}
     history.tags |= {1: "kv cache", 2: "Gewichte ü", 3: "accelrt", 4: "frames"}
     history.names |= {0: "forward", 1: "backward", 2: "kv cache", 3: "name", 4: "shared"}
     for device in range(devices):
-        history.events.append(made_events(count // (1 + device), seed + device, device, stacks))
+        history.events.append(made_events(count // (1 + device), device, device, stacks))
         history.dropped.append(7 * device)
         figures = {"current": 5, "peak": 9, "allocated": 12, "freed": 7}
         history.tag_figures.append({"kv cache": {"allocated_bytes": figures, "allocation": figures}})

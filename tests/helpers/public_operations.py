@@ -555,24 +555,15 @@ ADDED = {
     "del DriverMemory": ({"driver_memory"}, lambda scene: scene.forget("driver_memory")),
     "del DriverPool": ({"driver_pool"}, lambda scene: scene.forget("driver_pool")),
     "del Reservation": ({"reservation"}, lambda scene: scene.forget("reservation")),
-    "Reservation.commit(part)": (
-        {"reservation"},
-        lambda scene: scene.reservation.commit(4 << 20, 2 << 20),
-    ),
-    "Reservation.decommit(part)": (
-        {"reservation"},
-        lambda scene: scene.reservation.decommit(0, 2 << 20),
-    ),
+    "Reservation.commit(part)": ({"reservation"}, lambda scene: scene.reservation.commit(4 << 20, 2 << 20)),
+    "Reservation.decommit(part)": ({"reservation"}, lambda scene: scene.reservation.decommit(0, 2 << 20)),
     "Reservation.decommit, commit": ({"reservation"}, committed_again),
     "Reservation.sleep, wake": ({"reservation"}, slept_reservation),
     "fill(Reservation)": (
         {"reservation", "stream"},
         lambda scene: scene.reservation.buffer(0, 2 << 20).fill(3, stream=scene.stream),
     ),
-    "fill(DriverMemory)": (
-        {"driver_memory"},
-        lambda scene: accelrt.fill(scene.driver_memory, 3),
-    ),
+    "fill(DriverMemory)": ({"driver_memory"}, lambda scene: accelrt.fill(scene.driver_memory, 3)),
     "del MemPool": ({"pool"}, lambda scene: scene.forget("pool")),
 }
 

@@ -31,7 +31,7 @@ RAISED = re.compile(rf"\braise ([A-Z][\w.]+)(?![\w.])(?!\(f?\"{SECOND_CALL})")
 # it, so nobody who calls these has to.
 CONVERTERS = {
     *("raise_status", "status_error", "ordinal_of", "ordinal_of_slow", "parse", "stream_of", "set_device"),
-    *("device", "init", "Rows", "refuse_unmade", "refuse_copy"),
+    *("device", "device_ordinal", "init", "Rows", "refuse_unmade", "refuse_copy"),
 }
 
 Key = tuple[str, str, str]  # module, class or "", name

@@ -15,10 +15,10 @@ def random_bytes(count, seed=1):
     return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
 
 
-def fill_buffers(pool, sizes, streams=(None,)):
+def fill_buffers(pool, sizes):
     """Buffers of the pool with random contents, and these."""
     with accelrt.use_mem_pool(pool):
-        buffers = [accelrt.Buffer(size, stream=streams[at % len(streams)]) for at, size in enumerate(sizes)]
+        buffers = [accelrt.Buffer(size) for size in sizes]
     return buffers, write_contents(buffers)
 
 

@@ -166,8 +166,8 @@ def test_sections_whose_content_is_wrong_are_refused_though_their_checksums_are_
                 refusal(path)
 
 
-def section_file(path, *parts, kind=compact_form.SNAPSHOT):
-    path.write_bytes(b"".join([compact_form.beginning(kind), *parts]))
+def section_file(path, *parts):
+    path.write_bytes(b"".join([compact_form.beginning(compact_form.SNAPSHOT), *parts]))
     return path
 
 

@@ -154,7 +154,7 @@ def test_threads_close_each_others_buffers(core, resource):
 # --- accelrt on cuda.core -------------------------------------------------------------------------
 
 
-def host_resource(core, ordinal=0, limit=8 * MIB):
+def host_resource(core, ordinal=0):
     """A resource of cuda.core's of the host device's memory."""
 
     class Host(core.MemoryResource):
@@ -162,7 +162,7 @@ def host_resource(core, ordinal=0, limit=8 * MIB):
         live, attached = 0, False
 
         def allocate(self, size, stream=None):
-            if self.live + size > limit:
+            if self.live + size > 8 * MIB:
                 raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: the limit is reached")
             code, address = Rows().memory_alloc(ordinal, size)
             assert code == 0

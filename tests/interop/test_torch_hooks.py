@@ -1,5 +1,5 @@
 """The functions that torch calls of accelrt, called as C++ calls them, with the C++ names of a stand-in for
-torch (sources/plugged_torch.cpp), on the host device."""
+torch (tests/helpers/sources/plugged_torch.cpp), on the host device."""
 
 import ctypes
 import faulthandler

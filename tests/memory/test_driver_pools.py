@@ -159,10 +159,7 @@ USES = {
 @in_own_process
 def test_a_pool_that_is_closed_beside_a_call_goes_at_its_end():
     faults = wrap_host()
-    uses = [
-        *USES.items(),
-        ("pool_alloc", lambda pool: DriverPoolResource(pool=pool).buffer(NBYTES).free()),
-    ]
+    uses = [*USES.items(), ("pool_alloc", lambda pool: DriverPoolResource(pool=pool).buffer(NBYTES).free())]
     for number, (row, use) in enumerate(uses, 1):
         pool = memory.DriverPool(ipc_enabled=True)
         caller = park(row, lambda use=use, pool=pool: use(pool))

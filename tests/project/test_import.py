@@ -106,13 +106,7 @@ def test_import_brings_no_module_of_pythons_but_atexit():
 
 
 @pytest.mark.parametrize(
-    "use",
-    [
-        "accelrt.readings",
-        "accelrt.DeviceProperties",
-        "accelrt.CUDAGraph",
-        "accelrt.use_mem_pool",
-    ],
+    "use", ["accelrt.readings", "accelrt.DeviceProperties", "accelrt.CUDAGraph", "accelrt.use_mem_pool"]
 )
 def test_what_few_programs_need_is_imported_when_it_is_asked_for(use):
     found = run_code(f"import accelrt\nname = {use!r}.partition('.')[2]\nprint(name in vars(accelrt))\n{use}")

@@ -12,8 +12,8 @@ from accelrt.random import Generator
 COUNT = 50_000
 
 
-def drawn(name, dtype, *arguments, count=COUNT):
-    out = accelrt.empty(count, dtype)
+def drawn(name, dtype, *arguments):
+    out = accelrt.empty(COUNT, dtype)
     getattr(Generator(0).manual_seed(20261122), name)(out, *arguments)
     return read(out).astype(np.float64)
 

@@ -100,7 +100,7 @@ def test_generators_of_two_devices_share_and_fill_nothing_of_each_other():
         (lambda g: g.set_state(bytes(8) + b"\1" + bytes(7)), ValueError, "offset is 1;"),
         (lambda g: g.set_state(np.zeros(2, np.int64).tolist()), TypeError, "state is list; pass what"),
         (lambda g: setattr(g, "geometry", (0, 2048)), ValueError, "pass multiprocessors, 1 or more"),
-        (lambda g: Generator(-1), ValueError, "device is -1; a generator is of one device"),
+        (lambda g: Generator(-1), ValueError, "device -1 does not exist"),
         (lambda g: Generator(99), ValueError, "device 99 does not exist"),
     ],
 )

@@ -134,7 +134,7 @@ def test_sizes_and_offsets_are_whole_numbers():
             with pytest.raises(TypeError, match="pass bytes as int"):
                 call(wrong)
     for call in (made.reserve, made.resize, lambda offset: made.copy_from(b"x", offset=offset)):
-        with pytest.raises(ValueError, match="is -5; a number of bytes is 0 or more"):
+        with pytest.raises(ValueError, match="is -5; pass 0 or more"):
             call(-5)
     with pytest.raises(TypeError, match="pass a Resource"):
         made.clone(resource=0)

@@ -16,9 +16,9 @@ HANDLES = {"legacy": 0, "blocking": 16, "one": 17, "two": 18, "three": 19}
 ACCESSES = st.tuples(st.just("access"), st.sampled_from((HOST, *STREAMS)), spans())
 
 
-def detector(raises=True):
+def detector():
     return Detector(
-        Driver(lambda *_: 0, lambda _, handle: handle == HANDLES["blocking"], lambda *_: None), raises
+        Driver(lambda *_: 0, lambda _, handle: handle == HANDLES["blocking"], lambda *_: None), True
     )
 
 

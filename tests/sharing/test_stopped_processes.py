@@ -49,9 +49,9 @@ def let_handle_go(kept):
     kept.clear()
 
 
-def new_handle(process, name="made"):
-    process.call(make, name, MIB // 4, 5)
-    return process.call(share_it, name)
+def new_handle(process):
+    process.call(make, "made", MIB // 4, 5)
+    return process.call(share_it, "made")
 
 
 def made_handle(process):

@@ -177,7 +177,7 @@ def test_bad_arguments_are_named(cufile, tmp_path):
             file.save_storage(accelrt.zeros((8, 8))[:, 0])
         with pytest.raises(TypeError, match="is an Array of host memory"):
             file.save_storage(accelrt.Array(accelrt.PinnedBuffer(8)))
-        with pytest.raises(ValueError, match="offset is -1; a place in a file is 0 or more"):
+        with pytest.raises(ValueError, match="offset is -1; pass 0 or more"):
             file.save_storage(buffer, -1)
         with pytest.raises(TypeError, match="offset is '0' of type str"):
             file.save_storage(buffer, "0")

@@ -104,11 +104,7 @@ USES = {
     "copy_from of some": (buffer, lambda x, evil: x.copy_from(ONES, evil), 9),
     "copy_from from an offset": (buffer, lambda x, evil: x.copy_from(ONES, 1, offset=evil), 9),
     "copy_to on a stream": (buffer, lambda x, evil: x.copy_to(np.empty(SIZE, "u1"), stream=evil), 0),
-    "copy between devices": (
-        buffer,
-        lambda x, evil: accelrt.copy(x, accelrt.Buffer(SIZE, 1), evil),
-        9,
-    ),
+    "copy between devices": (buffer, lambda x, evil: accelrt.copy(x, accelrt.Buffer(SIZE, 1), evil), 9),
     "record_stream": (buffer, lambda x, evil: x.record_stream(evil), 0),
     "page-locked memory copied on a stream": (
         pinned,

@@ -18,10 +18,10 @@ def exported(array):
     return np.from_dlpack(array) if ON_HOST else array.__dlpack__(stream=-1, max_version=(1, 0))
 
 
-def pool_and_array(count=1 << 16):
+def pool_and_array():
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
-        return pool, accelrt.full(count, 7, "u1")
+        return pool, accelrt.full(1 << 16, 7, "u1")
 
 
 def test_a_pool_of_which_others_have_memory_does_not_sleep():

@@ -140,14 +140,14 @@ cdef void forget_managed(uintptr_t address) noexcept nogil:
 
 cdef bint is_managed(uintptr_t address) noexcept nogil:
     cdef size_t index
-    cdef bint found
+    cdef bint managed
     if load_count(&managed_total) == 0:
         return False
     spin_lock(&spans_lock)
     index = spans_below(address)
-    found = index > 0 and address < spans[index - 1].end
+    managed = index > 0 and address < spans[index - 1].end
     spin_unlock(&spans_lock)
-    return found
+    return managed
 
 
 cdef inline bint is_managed_segment(const Segment* segment) noexcept nogil:
@@ -176,11 +176,9 @@ cdef size_t leave_headroom(Pool* pool, const Segment* segment) noexcept nogil:
     room = room - segment.source.headroom if room > segment.source.headroom else 0
     near = segment.size if room >= segment.size else room & ~<size_t>(NEAR_UNIT - 1)
     if near:
-        pool.table.managed_advise(
-            pool.device, segment.address, near, SET_PREFERRED, LOCATION_DEVICE, pool.device)
+        pool.table.managed_advise(pool.device, segment.address, near, SET_PREFERRED, LOCATION_DEVICE, pool.device)
     if near < segment.size:
-        pool.table.managed_advise(
-            pool.device, segment.address + near, segment.size - near, SET_PREFERRED, LOCATION_HOST, 0)
+        pool.table.managed_advise(pool.device, segment.address + near, segment.size - near, SET_PREFERRED, LOCATION_HOST, 0)
         pool.table.managed_advise(
             pool.device, segment.address + near, segment.size - near, SET_ACCESSED_BY, LOCATION_DEVICE, pool.device)
     return near
@@ -208,8 +206,7 @@ cdef void leave_device(const Pool* pool, int before) noexcept nogil:
 
 
 cdef bint takes_plain(const Pool* pool, const Heap* heap) noexcept nogil:
-    return not pool.settings.virtual_memory or (
-        heap.owner != NULL and (heap.owner.source != NULL or heap.owner.whole))
+    return not pool.settings.virtual_memory or (heap.owner != NULL and (heap.owner.source != NULL or heap.owner.whole))
 
 
 cdef void link_segment(Pool* pool, Segment* segment) noexcept nogil:
@@ -416,12 +413,12 @@ cdef int release_segment(Pool* pool, Segment* segment) noexcept nogil:
 cdef Segment* longest_idle(Pool* pool) noexcept nogil:
     # Walks all segments of the pool.
     cdef Segment* segment = pool.first
-    cdef Segment* found = NULL
+    cdef Segment* longest = NULL
     while segment != NULL:
-        if is_idle(pool, segment) and (found == NULL or segment.idle_since < found.idle_since):
-            found = segment
+        if is_idle(pool, segment) and (longest == NULL or segment.idle_since < longest.idle_since):
+            longest = segment
         segment = segment.after
-    return found
+    return longest
 
 
 cdef int release_plain(Pool* pool, size_t wanted) noexcept nogil:
@@ -700,21 +697,21 @@ cdef int unreserve(Pool* pool, void* about) noexcept nogil:
 cdef int free_addresses(Pool* pool, Segment* segment) noexcept nogil:
     # The last segment of a reservation gives that back to the driver.
     cdef Reservation** link = &pool.reservations
-    cdef Reservation* found
+    cdef Reservation* reservation
     cdef size_t count = segment.held // pool.granule
     cdef int code = 0
     while segment.address - link[0].address >= link[0].granules * pool.granule:
         link = &link[0].after
-    found = link[0]
-    if found.taken == count:
-        code = call_unlocked(pool, unreserve, found)
+    reservation = link[0]
+    if reservation.taken == count:
+        code = call_unlocked(pool, unreserve, reservation)
         pool.stats.virtual_memory_calls += 1
         if code:
             return code
-        link[0] = found.after
-        free(found)
+        link[0] = reservation.after
+        free(reservation)
     else:
-        mark_run(found, (segment.address - found.address) // pool.granule, count, False)
+        mark_run(reservation, (segment.address - reservation.address) // pool.granule, count, False)
     pool.stats.reserved_addresses -= segment.held
     segment.held = 0
     return 0
@@ -807,15 +804,15 @@ cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
     # Or smaller, if the device refuses the size.
     # The page is in the pool's list and counted, but resident nowhere.
     cdef Page* page = <Page*>calloc(1, sizeof(Page))
-    cdef Creation made
+    cdef Creation creation
     cdef int code
     if page == NULL:
         return NO_HOST_MEMORY
     page.size = size
-    made.page = page
-    made.calls = 1  # counted even if the call fails before it reaches the driver
-    code = call_unlocked(pool, create, &made)
-    pool.stats.virtual_memory_calls += made.calls
+    creation.page = page
+    creation.calls = 1  # counted even if the call fails before it reaches the driver
+    code = call_unlocked(pool, create, &creation)
+    pool.stats.virtual_memory_calls += creation.calls
     if code:
         free(page)
         return code
@@ -1025,11 +1022,11 @@ cdef int join_device(Table* table, int device) noexcept nogil:
 
 
 cdef bint is_in_use(int device) noexcept nogil:
-    cdef bint answer
+    cdef bint in_use
     pthread_mutex_lock(&joining)
-    answer = users >> device & 1
+    in_use = users >> device & 1
     pthread_mutex_unlock(&joining)
-    return answer
+    return in_use
 
 
 cdef int connect_peers() noexcept nogil:
@@ -1359,18 +1356,20 @@ cdef int open_slots(Pool* pool, Segment* expandable, size_t first, size_t count,
 cdef int fill_gaps(Pool* pool, Heap* heap, size_t* need) noexcept nogil:
     # Growth first fills slots that lost their pages, in order, as far as each is no larger than what is still needed.
     cdef Segment* expandable = pool.first if heap.gaps else NULL
+    cdef Slot* slot
     cdef size_t index
     cdef int code
     while expandable != NULL:
-        if expandable.heap == heap and expandable.shape == EXPANDABLE:
-            for index in range(expandable.slot_count):
-                if expandable.slots[index].page == NULL and expandable.slots[index].size <= need[0]:
-                    code = make_page_for(pool, expandable.slots[index])
-                    if code == 0:
-                        code = open_slots(pool, expandable, index, 1, 0)
-                    if code:
-                        return code
-                    need[0] -= expandable.slots[index].size
+        for index in range(expandable.slot_count if expandable.heap == heap and expandable.shape == EXPANDABLE else 0):
+            slot = expandable.slots[index]
+            if slot.page != NULL or slot.size > need[0]:
+                continue
+            code = make_page_for(pool, slot)
+            if code == 0:
+                code = open_slots(pool, expandable, index, 1, 0)
+            if code:
+                return code
+            need[0] -= slot.size
         expandable = expandable.after
     return 0
 

@@ -196,29 +196,29 @@ cdef void query_replays(Pool* pool, PrivatePool* owner, bint may_query_streams) 
     # Drops the replays that are over.  An idle stream has finished them; behind a busy one a progress event is recorded,
     # which can be queried beside captures too.
     cdef Replay** link = &owner.replays
-    cdef Replay* found
+    cdef Replay* replay
     cdef int code
     while link[0] != NULL:
-        found = link[0]
-        if is_past(pool, found):
+        replay = link[0]
+        if is_past(pool, replay):
             drop_replay(pool, link)
             continue
-        if may_query_streams and found.progress_event == NULL:
-            if not is_capturing(pool.table, pool.device, found.stream, &code) and code == 0 and (
-                    pool.table.stream_query(pool.device, found.stream) == 0):
+        if may_query_streams and replay.progress_event == NULL:
+            if not is_capturing(pool.table, pool.device, replay.stream, &code) and code == 0 and (
+                    pool.table.stream_query(pool.device, replay.stream) == 0):
                 drop_replay(pool, link)
                 continue
-            mark_behind(pool.table, pool.device, found.stream, &found.progress_event)
-        link = &found.next
+            mark_behind(pool.table, pool.device, replay.stream, &replay.progress_event)
+        link = &replay.next
 
 
 cdef void poll_replays(Pool* pool, PrivatePool* owner) noexcept nogil:
     # Polls the replays of a private pool whose graphs are destroyed, and notes when all of them are over.
-    cdef Replay* found = owner.replays
+    cdef Replay* replay = owner.replays
     cdef int mode
-    while found != NULL:
-        found.waited = False
-        found = found.next
+    while replay != NULL:
+        replay.waited = False
+        replay = replay.next
     if owner.replays != NULL and go_relaxed(pool.table, &mode) == 0:
         if enter_wait():
             query_replays(pool, owner, True)
@@ -237,15 +237,15 @@ cdef void update_replay_state(Pool* pool, PrivatePool* owner) noexcept nogil:
 
 
 cdef Replay* next_replay(Pool* pool) noexcept nogil:
-    # Of the private pools that have segments.
+    # The first that was not waited for, among the private pools that have segments.
     cdef PrivatePool* owner = first_ending(pool)
-    cdef Replay* found
+    cdef Replay* replay
     while owner != NULL:
-        found = owner.replays if owner.rest == 0 and owner.segments else NULL
-        while found != NULL and found.waited:
-            found = found.next
-        if found != NULL:
-            return found
+        replay = owner.replays if owner.rest == 0 and owner.segments else NULL
+        while replay != NULL and replay.waited:
+            replay = replay.next
+        if replay != NULL:
+            return replay
         owner = owner.next_ending
     return NULL
 
@@ -267,18 +267,18 @@ cdef void drop_waited(Pool* pool, const Replay* waited) noexcept nogil:
 
 
 cdef void drop_progress_events(Pool* pool) noexcept nogil:
-    # Of heaps and of replays.  Progress is queried anew when it is needed.
+    # Those of heaps and of replays.  Progress is queried anew when it is needed.
     cdef Heap* heap = pool.heaps
     cdef PrivatePool* owner = first_ending(pool)
-    cdef Replay* found
+    cdef Replay* replay
     while heap != NULL:
         unmark(&heap.progress_event)
         heap = heap.next
     while owner != NULL:
-        found = owner.replays
-        while found != NULL:
-            unmark(&found.progress_event)
-            found = found.next
+        replay = owner.replays
+        while replay != NULL:
+            unmark(&replay.progress_event)
+            replay = replay.next
         owner = owner.next_ending
 
 
@@ -726,13 +726,13 @@ cdef bint move_pages_in(Pool* pool, Segment* stitched, size_t first, size_t coun
 
 cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     # Tests what was reused before, oldest first, by its Fits, which are contiguous in memory; then any other slots in a row.
-    cdef Fit* found = heap.fits
-    cdef const Fit* end = found + heap.fit_count
-    while found != end:
-        if found.least <= size <= found.most and is_ready(pool, found):
-            refund_budget(pool, found.count)
-            return move_pages_in(pool, found.stitched, found.first, found.count)
-        found += 1
+    cdef Fit* fit = heap.fits
+    cdef const Fit* end = fit + heap.fit_count
+    while fit != end:
+        if fit.least <= size <= fit.most and is_ready(pool, fit):
+            refund_budget(pool, fit.count)
+            return move_pages_in(pool, fit.stitched, fit.first, fit.count)
+        fit += 1
     return reuse_part(pool, heap, size)
 
 
@@ -913,8 +913,6 @@ cdef void return_all_pages(Pool* pool) noexcept nogil:
     # Tries return_pages again for every free block in the stitched segments of heaps that keep pages.
     cdef Heap* heap = pool.heaps
     cdef Segment* stitched
-    cdef Block* block
-    cdef Block* after
     cdef int64_t left = pool.heaps_keeping_pages
     while heap != NULL and left:
         if heap.keeps_pages:
@@ -924,16 +922,21 @@ cdef void return_all_pages(Pool* pool) noexcept nogil:
             poll_progress(pool, heap)
             stitched = heap.first_stitched
             while stitched != NULL:
-                block = stitched.first
-                while block != NULL:
-                    after = block.after
-                    while after != NULL and after.state == HOLE:
-                        after = after.after
-                    if block.state == FREE:
-                        return_pages(pool, block, False)
-                    block = after
+                return_free_pages(pool, stitched)
                 stitched = stitched.after
         heap = heap.next
+
+
+cdef void return_free_pages(Pool* pool, Segment* stitched) noexcept nogil:
+    cdef Block* block = stitched.first
+    cdef Block* after
+    while block != NULL:
+        after = block.after  # past the holes, which merge as pages are returned
+        while after != NULL and after.state == HOLE:
+            after = after.after
+        if block.state == FREE:
+            return_pages(pool, block, False)
+        block = after
 
 
 # --- new stitched segments -----------------------------------------------------------------------------------
@@ -1175,11 +1178,11 @@ cdef int stitch(Pool* pool, Heap* heap, size_t size, Found* found) noexcept nogi
 cdef int64_t allocations(const Pool* pool) noexcept nogil:
     # All allocations since the last reset_accumulated, of the fast and the slow path.  In the exclusive section.
     cdef const Heap* heap = pool.awake
-    cdef int64_t answer = pool.asleep_cumulative[SMALL][ALLOCATION] + pool.asleep_cumulative[LARGE][ALLOCATION]
+    cdef int64_t total = pool.asleep_cumulative[SMALL][ALLOCATION] + pool.asleep_cumulative[LARGE][ALLOCATION]
     while heap != NULL:
-        answer += cumulative(heap, SMALL, ALLOCATION) + cumulative(heap, LARGE, ALLOCATION)
+        total += cumulative(heap, SMALL, ALLOCATION) + cumulative(heap, LARGE, ALLOCATION)
         heap = heap.next_awake
-    return answer
+    return total
 
 
 cdef void reset_budget(Pool* pool) noexcept nogil:

@@ -444,11 +444,11 @@ cdef int external_allocate(ExternalPool* pool, size_t size, uintptr_t stream, ui
 # --- the rest ------------------------------------------------------------------------------------------------
 
 cdef bint external_holds(ExternalPool* pool, uintptr_t address) noexcept nogil:
-    cdef bint answer
+    cdef bint live
     lock_external(pool)
-    answer = map_find(&pool.live, address) != NULL
+    live = map_find(&pool.live, address) != NULL
     unlock_external(pool)
-    return answer
+    return live
 
 
 cdef int external_empty(ExternalPool* pool) noexcept nogil:

@@ -449,10 +449,6 @@ cdef enum:  # Use.state
     LOST = 2   # a capture that ended, of which torch has not said so: it failed, or its thread is about to say so
     ANY_STATE = -1  # but ENDED
 
-# An id of torch's stands for a pool of torch's; where the second number has this bit, for a MemPool of accelrt's.
-cdef enum:
-    MARK = 62
-
 cdef pthread_mutex_t guard   # of uses; the last in the lock order, and never held while anything is waited for
 cdef Use* uses = NULL        # the latest first
 cdef long open_captures = 0  # of the uses
@@ -460,10 +456,10 @@ cdef object current_stream = None  # torch's function: the handle of the calling
 
 
 cdef void translate(uint64_t first, uint64_t second, uint64_t* out_id) noexcept nogil:
-    if first == 0 and second >> MARK & 1:
-        out_id[0], out_id[1] = 0, second ^ <uint64_t>1 << MARK
+    if first == 0 and second >> TORCH_BIT & 1:
+        out_id[0], out_id[1] = 0, second ^ <uint64_t>1 << TORCH_BIT
     else:
-        out_id[0], out_id[1] = first | <uint64_t>1 << MARK, second
+        out_id[0], out_id[1] = first | <uint64_t>1 << TORCH_BIT, second
 
 
 cdef bint is_match(const Use* use, int device, const uint64_t* id, int state) noexcept nogil:
@@ -580,7 +576,7 @@ cdef int begin_use(int device, uint64_t first, uint64_t second, int purpose, uin
 
 
 cdef void end_use(Use* use) noexcept nogil:
-    # Of a copy of the record, without the guard.
+    # Takes a copy of the record, without the guard.
     if use.purpose == TORCH_THREAD:
         end_thread_route(use.device, use.id[0], use.id[1], use.thread)
         return
@@ -721,7 +717,7 @@ hooks.release_pool = hook_release_pool
 
 # --- for accelrt.interop.torch -------------------------------------------------------------------------------
 
-TORCH_MARK = <uint64_t>1 << MARK
+TORCH_MARK = <uint64_t>1 << TORCH_BIT
 
 
 def prepare(library: bytes, stream_function: Callable[[int], int]) -> tuple[str | None, bool]:
@@ -775,7 +771,7 @@ def limit_fraction(int device) -> float:
 
 cdef void torchs_name(const uint64_t* id, uint64_t* out_name) noexcept nogil:
     # The id by which torch knows a private pool; zeros for none.
-    cdef uint64_t bit = <uint64_t>1 << MARK
+    cdef uint64_t bit = <uint64_t>1 << TORCH_BIT
     if id[0] & bit:
         out_name[0], out_name[1] = id[0] ^ bit, id[1]
     else:
@@ -842,20 +838,20 @@ cdef size_t size_of(int device, uintptr_t address) noexcept nogil:
 
 
 cdef size_t block_size(int device, uintptr_t address, uintptr_t* out_base, size_t* out_size) noexcept nogil:
-    # Of the live block that begins there, and where its segment lies; 0: there is none.
+    # Returns the size of the live block that begins there, and where its segment lies; 0: there is none.
     cdef Pool* pool = pool_at(device)
     cdef const Block* block
-    cdef size_t answer = 0
+    cdef size_t size = 0
     if pool == NULL or pool.external != NULL:
         return 0
     lock_all(pool)
     block = block_at(pool, address)
     if block != NULL and block.state == LIVE:
-        answer = block.size
+        size = block.size
         out_base[0] = block.segment.address
         out_size[0] = block.segment.size
     unlock_all(pool, NULL)
-    return answer
+    return size
 
 
 cdef int base_of(int device, uintptr_t address, uintptr_t* out_base, size_t* out_size) noexcept nogil:
@@ -1212,11 +1208,11 @@ cdef TorchWatcher watcher_of_torch = NULL
 
 
 cdef void tell_torch(const Event* event) noexcept nogil:
-    cdef TorchEvent told
-    told.address, told.size, told.stream, told.tag = event.address, event.size, event.stream, event.tag
-    told.action, told.device = event.action, event.device
-    torchs_name(event.pool, told.pool)
-    watcher_of_torch(&told)
+    cdef TorchEvent theirs
+    theirs.address, theirs.size, theirs.stream, theirs.tag = event.address, event.size, event.stream, event.tag
+    theirs.action, theirs.device = event.action, event.device
+    torchs_name(event.pool, theirs.pool)
+    watcher_of_torch(&theirs)
 
 
 cdef int watch(TorchWatcher watcher) noexcept nogil:
@@ -1346,13 +1342,13 @@ cdef void forget_share(uintptr_t address) noexcept nogil:
 
 
 cdef bint is_shared(uintptr_t address) noexcept nogil:
-    cdef bint answer
+    cdef bint shared
     if load_count(&share_count) == 0:
         return False
     pthread_mutex_lock(&shares_lock)
-    answer = map_find(&shares, address) != NULL
+    shared = map_find(&shares, address) != NULL
     pthread_mutex_unlock(&shares_lock)
-    return answer
+    return shared
 
 
 cdef int give_back(void* address, int device, int answers) noexcept nogil:
@@ -1397,8 +1393,8 @@ cdef void forget_shares() noexcept nogil:
 
 
 cdef void tell_error(char* text, error) noexcept:
-    cdef bytes told = str(error).encode(errors="replace")
-    snprintf(text, TORCH_TEXT, "%s", <const char*>told)
+    cdef bytes message = str(error).encode(errors="replace")
+    snprintf(text, TORCH_TEXT, "%s", <const char*>message)
 
 
 cdef int share_block(int device, uintptr_t address, char* handle, size_t* out_length, size_t* out_offset,

@@ -155,9 +155,7 @@ cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
     return answer
 
 
-cdef inline int take(
-    Pool* pool, Heap* heap, size_t size, size_t requested, uintptr_t* out_address,
-) noexcept nogil:
+cdef inline int take(Pool* pool, Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
     # Allocates size bytes by the best fit; 0 or NOT_READY.  Under the heap's lock.
     cdef Block* block
     cdef Change change

@@ -153,9 +153,7 @@ cdef inline void update_headroom(Heap* heap) noexcept nogil:
     heap.stale = False
 
 
-cdef inline void pass_headroom(
-    HeapStats* giver, HeapStats* taker, int count, int plain, int active,
-) noexcept nogil:
+cdef inline void pass_headroom(HeapStats* giver, HeapStats* taker, int count, int plain, int active) noexcept nogil:
     # What the taker lacks of a count, as far as the giver has it, and half of what the giver has left.  The sums of their
     # limits stay.  Under both heaps' locks.
     cdef int64_t lacking = -taker.headroom[count]

@@ -2,9 +2,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.event_ring cimport host_history, record_host
-from accelrt.allocator.history_types cimport (
-    ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, SEGMENT_ALLOCATED, SEGMENT_FREED,
-)
+from accelrt.allocator.history_types cimport ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, SEGMENT_ALLOCATED, SEGMENT_FREED
 from accelrt.allocator.pinned.block cimport (
     BLOCKS, FREE, LIVE, WORDS, class_above, class_below, count_held, kind_of, lowest_bit, PinnedBlock, PinnedPool,
     PinnedSegment, PinnedSettings, PinnedStats,

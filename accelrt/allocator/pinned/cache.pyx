@@ -60,7 +60,7 @@ cdef PinnedBlock* new_block_slow(PinnedPool* pool) noexcept nogil:
 
 
 cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexcept nogil:
-    # Of no pool yet; NULL: no room.
+    # It is in no pool yet; NULL: no room.
     cdef PinnedSegment* segment = <PinnedSegment*>calloc(1, sizeof(PinnedSegment))
     if segment == NULL:
         return NULL
@@ -153,7 +153,7 @@ cdef void detach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
 
 
 cdef void doom(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
-    # Of an uncached segment, in no list.
+    # The block is of an uncached segment, and in no list.
     block.state = LEAVING
     block.segment.next = pool.doomed
     pool.doomed = block.segment
@@ -501,7 +501,7 @@ cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noe
 # blocks that were given back while a stream may still use them
 
 cdef void finish(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
-    # Of a PENDING block: no stream uses it any more.
+    # The block is PENDING, and no stream uses it any more.
     spin_lock(&pool.lock)
     count_freed(pool, block)
     if block.segment.uncached:
@@ -543,7 +543,7 @@ cdef void defer(PinnedPool* pool, PinnedBlock* block) noexcept nogil:
 
 
 cdef void record_all_events(PinnedPool* pool) noexcept nogil:
-    # Of PENDING blocks that had to be deferred.
+    # For PENDING blocks that had to be deferred.
     cdef PinnedBlock* left = pool.deferred
     cdef PinnedBlock* block
     pool.deferred = NULL
@@ -862,7 +862,7 @@ cdef PinnedPool* pool_of_node(int node, bint unshared) noexcept nogil:
 
 
 cdef PinnedPool* common_pool(int device, bint unshared) noexcept nogil:
-    # Of a device, or of the calling thread's current one.
+    # That of a device, or of the calling thread's current one.
     if not registry.tells_nodes_apart() or device < 0 and registry.active().current_device(&device):
         return pool_of_node(ANY_NODE, unshared)
     return pool_of_node(registry.nearest_node(max(device, 0)), unshared)

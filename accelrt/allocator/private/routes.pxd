@@ -28,8 +28,7 @@ cdef int set_up_pool(int device, uint64_t first, uint64_t second, const Source* 
                      bint lends) noexcept nogil
 # What another device may do with the pages of a pool in use (driver/table.pxd, MEMORY_); NOT_SUPPORTED of plain segments.
 cdef int open_pool_to(int device, uint64_t first, uint64_t second, int peer, int access) noexcept nogil
-cdef int read_peers(int device, uint64_t first, uint64_t second, uint64_t* out_readers,
-                    uint64_t* out_writers) noexcept nogil
+cdef int read_peers(int device, uint64_t first, uint64_t second, uint64_t* out_readers, uint64_t* out_writers) noexcept nogil
 cdef int release_pool(int device, uint64_t first, uint64_t second, bint user) noexcept nogil
 cdef void note_replays(int device, uint64_t first, uint64_t second, uintptr_t stream) noexcept nogil
 cdef void hide_replays(int device, uint64_t first, uint64_t second) noexcept nogil  # their streams are unknown

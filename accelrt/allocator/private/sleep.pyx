@@ -110,17 +110,17 @@ cdef bint is_suspended(uintptr_t address) noexcept nogil:
     cdef int device = device_of(address)
     cdef Pool* pool = NULL if device < 0 else pool_if_made(device)
     cdef const Heap* heap
-    cdef bint answer
+    cdef bint suspended
     if pool == NULL:
         return False
     lock_all(pool)
-    answer = is_in(pool.first, address)
+    suspended = is_in(pool.first, address)
     heap = pool.heaps
-    while heap != NULL and not answer:
-        answer = is_in(heap.first_stitched, address)
+    while heap != NULL and not suspended:
+        suspended = is_in(heap.first_stitched, address)
         heap = heap.next
     unlock_all(pool, NULL)
-    return answer
+    return suspended
 
 
 cdef int refuse_suspended(uintptr_t address, str name) except -1:
@@ -468,7 +468,7 @@ at_fork("allocator.private.sleep", FORK_POOLS, NULL, NULL, &forget_suspensions)
 # everything in its place once the pool is resumed.  DESIGN.md (Sleep and wake) gives the order of the steps.
 #
 # A pool is suspended in two halves, between which no lock is held: the first refuses its memory to later users, the second
-# takes it away; in between the caller waits for the uses that began before (accelrt/uses).  The second half, and resuming,
+# takes it away; in between the caller waits for the uses that began before (driver/USES.md).  The second half, and resuming,
 # hold the growth lock from beginning to end: nobody else maps pages, or adds and removes segments and slots.  Driver calls
 # and copies are made outside the exclusive section, and only then do records change.
 
@@ -664,7 +664,7 @@ cdef int create_like(Pool* pool, const Page* page, uintptr_t* out_handle) noexce
 
 
 cdef int create_all(Pool* pool, Work* work) noexcept nogil:
-    # Of the sizes that the pages had: stops at the first refusal.
+    # Creates pages of the sizes that they had; stops at the first refusal.
     cdef size_t index
     cdef int code = 0
     for index in range(work.page_count):
@@ -798,27 +798,27 @@ cdef bint is_exported(Pool* pool, const PrivatePool* owner) noexcept nogil:
 cdef uint64_t users_devices(Pool* pool, const PrivatePool* owner) noexcept nogil:
     # The devices whose streams were recorded on live memory of the pool, a bit each.
     cdef const Heap* heap = <const Heap*>owner.heaps
-    cdef uint64_t answer = devices_in(pool.first, owner)
+    cdef uint64_t devices = devices_in(pool.first, owner)
     while heap != NULL:
-        answer |= devices_in(heap.first_stitched, owner)
+        devices |= devices_in(heap.first_stitched, owner)
         heap = heap.sibling
-    return answer
+    return devices
 
 
 cdef uint64_t devices_in(const Segment* segment, const PrivatePool* owner) noexcept nogil:
     cdef const Block* block
     cdef const Use* use
-    cdef uint64_t answer = 0
+    cdef uint64_t devices = 0
     while segment != NULL:
         block = segment.first if segment.heap.owner == owner else NULL
         while block != NULL:
             use = block.uses if block.state == LIVE else NULL
             while use != NULL:
-                answer |= <uint64_t>1 << use.device
+                devices |= <uint64_t>1 << use.device
                 use = use.next
             block = block.after
         segment = segment.after
-    return answer
+    return devices
 
 
 cdef Suspension* close_pool(Pool* pool, PrivatePool* owner) noexcept nogil:

@@ -8,12 +8,11 @@ it.
 from collections.abc import Iterator, Mapping
 
 from accelrt import env
-from accelrt.allocator.settings.keys import DIVISION_CLASSES, KEYS, MIB, Value, complaint
+from accelrt.allocator.settings.keys import KEYS, Value, complaint
 from accelrt.errors import SettingsError
 
 VARIABLE = "ACCELRT_ALLOC_CONF"
 DEFAULT = "default"  # the value that takes any key back to its default
-UNIT = 512  # every block's size is a multiple, as in sizes.pxd
 SHOWN = 80  # characters of a refused text that an error quotes
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -38,9 +37,9 @@ class Settings:
 
     def __init__(self, given: Mapping[str, tuple[Value, str]] | None = None, source: str = VARIABLE) -> None:
         given = given or {}
-        found = complaint(given)
-        if found is not None:
-            raise SettingsError(f"{source}: {found[0]}", found[1])
+        problem = complaint(given)
+        if problem is not None:
+            raise SettingsError(f"{source}: {problem[0]}", problem[1])
         values = {name: value for name, (value, _) in given.items()}
         values = {**{name: key.default for name, key in KEYS.items()}, **implied(values), **values}
         for name, key in KEYS.items():
@@ -211,20 +210,3 @@ def unknown(name: str, value: str) -> str:
     near = get_close_matches(name[:SHOWN], KEYS, 1, 0.5)
     guess = f"; did you mean {near[0]}" if near else ""
     return f"{shown(name)}, given {shown(value)}, is not a key{guess}; {known}"
-
-
-def rounded_size(settings: Settings, size: int) -> int:
-    """A request's size after roundup_power2_divisions: the slow reference for what the pool does.
-
-    Arguments:
-        size: bytes, 0 or more.
-    Returns:
-        bytes: 0 for 0; else a multiple of 512.  Where the size's class has N > 1 divisions and the size is
-        above 512 * N, the interval between the powers of two around it is cut into N equal steps and the
-        size goes up to the next; else it goes up to the next multiple of 512.
-    """
-    floor = 1 << max(size.bit_length() - 1, 0)
-    index = min(max((floor // MIB).bit_length() - 1, 0), DIVISION_CLASSES - 1)
-    count: int = settings.roundup_power2_divisions[index]
-    step = floor // count if count > 1 and size > UNIT * count else UNIT
-    return -(-size // step) * step

@@ -8,6 +8,7 @@ from operator import index
 
 from accelrt.allocator.settings.keys import KEYS, document_settings, python_value, type_of
 from accelrt.allocator.settings.settings import Settings, parse, unknown
+from accelrt.core.arguments import checked_type
 
 __all__ = ["AllocatorSettings"]
 
@@ -59,8 +60,7 @@ class AllocatorSettings:
             SettingsError: as of ACCELRT_ALLOC_CONF.
             TypeError: text is no str.
         """
-        if not isinstance(text, str):
-            raise TypeError(f"text is {text!r} of type {type(text).__name__}; pass 'key:value,key:value'")
+        checked_type(text, "text", str, "'key:value,key:value'")
         return of_settings(cls, parse(text, SOURCE))
 
     def replace(self, **keys: object) -> Self:
@@ -108,9 +108,9 @@ for _name in KEYS:
 
 def of_settings(kind: type[Any], settings: Settings) -> Any:
     """Makes an object of AllocatorSettings, or of a class that derives from it, of what was parsed."""
-    made = kind.__new__(kind)
-    fill(made, settings)
-    return made
+    settings_object = kind.__new__(kind)
+    fill(settings_object, settings)
+    return settings_object
 
 
 def fill(typed: AllocatorSettings, settings: Settings) -> None:
@@ -124,13 +124,13 @@ def with_values(settings: AllocatorSettings, values: Mapping[str, object]) -> Al
     """Makes the same with values that are in force otherwise, whether or not a string could say them
     together."""
     changed = {name: value for name, value in values.items() if value != settings._values[name]}
-    made = of_settings(AllocatorSettings, parse(settings.text, SOURCE))
+    copy = of_settings(AllocatorSettings, parse(settings.text, SOURCE))
     now = {**settings._values, **changed}
     named = tuple(n for n in KEYS if now[n] is not None and (n in changed or n in settings.named))
-    object.__setattr__(made, "_values", now)
-    object.__setattr__(made, "named", named)
-    object.__setattr__(made, "text", ",".join(f"{name}:{text_of(name, now[name])}" for name in named))
-    return made  # type: ignore[no-any-return]
+    object.__setattr__(copy, "_values", now)
+    object.__setattr__(copy, "named", named)
+    object.__setattr__(copy, "text", ",".join(f"{name}:{text_of(name, now[name])}" for name in named))
+    return copy  # type: ignore[no-any-return]
 
 
 def text_of(name: str, value: object) -> str:

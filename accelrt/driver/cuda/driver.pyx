@@ -120,18 +120,18 @@ cdef void init_before_bindings() noexcept nogil:
 
 cdef int start_library() except -1:
     global reason
-    cdef int answer
+    cdef int code
     cdef const char* name = NULL
     reason = ""
     with nogil:
         init_before_bindings()
     load_cydriver()
     with nogil:
-        answer = cuInit(0)
-    if answer != SUCCESS:
-        cuGetErrorName(answer, &name)
-        reason = f"cuInit answered {name.decode() if name else 'a code without a name'} ({answer})"
-    return answer
+        code = cuInit(0)
+    if code != SUCCESS:
+        cuGetErrorName(code, &name)
+        reason = f"cuInit answered {name.decode() if name else 'a code without a name'} ({code})"
+    return code
 
 
 cdef int resolve(Symbol* symbols, int total, Table* table, Table* blank) except -1:
@@ -391,9 +391,7 @@ cdef int graph_nodes_entered(uintptr_t graph, size_t room, void* nodes, size_t* 
     return cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
 
 
-cdef int graph_edges_entered(
-    uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count
-) noexcept nogil:
+cdef int graph_edges_entered(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
     # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
     cdef void* data = NULL
     cdef int code
@@ -606,7 +604,7 @@ cdef int sides_of(uintptr_t src, uintptr_t dst) noexcept nogil:
 
 
 cdef void describe_copy(const NodeParams* params, CUDA_MEMCPY3D_v2* out_copy) noexcept nogil:
-    # Of one row the pitches say nothing; slices are as copy_3d has them.  Unknown memory is the host's.
+    # The pitches say nothing where there is one row; slices are as copy_3d has them.  Unknown memory is the host's.
     cdef int sides = params.sides if params.sides else sides_of(params.src, params.dst)
     out_copy.srcMemoryType = out_copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED
     out_copy.srcDevice, out_copy.dstDevice = params.src, params.dst
@@ -723,7 +721,7 @@ cdef int read_fill_node(uintptr_t node, NodeParams* params) noexcept nogil:
 
 
 cdef int read_plain_node(uintptr_t node, NodeParams* params) noexcept nogil:
-    # Of one function or handle, or of memory.
+    # A node that has one function or handle, or memory.
     cdef CUDA_HOST_NODE_PARAMS called
     cdef CUDA_MEM_ALLOC_NODE_PARAMS allocated
     cdef CUdeviceptr address = 0

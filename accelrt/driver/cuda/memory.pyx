@@ -54,8 +54,7 @@ cdef int count_devices() noexcept nogil:
             code = cuDeviceGetAttribute(
                 &devices[index].reads_pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, devices[index].handle)
         if code == SUCCESS:
-            code = cuDeviceGetAttribute(
-                &concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
+            code = cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, devices[index].handle)
         if code != SUCCESS:
             return code
         all_are = all_are and concurrent
@@ -482,10 +481,10 @@ cdef int pool_pointer_export_entered(uintptr_t address, char* out_ipc) noexcept 
     # The driver refuses memory of a pool that it has not exported yet, and then of one that cannot be.
     cdef CUpointer_attribute attribute = <CUpointer_attribute>CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
     cdef uintptr_t pool = 0
-    cdef void* answer = &pool
+    cdef void* out_pool = &pool
     cdef int file = -1
     cdef int code = cuMemPoolExportPointer(out_ipc, address)
-    if code != INVALID_VALUE or cuPointerGetAttributes(1, &attribute, &answer, address) != SUCCESS:
+    if code != INVALID_VALUE or cuPointerGetAttributes(1, &attribute, &out_pool, address) != SUCCESS:
         return code
     if pool == 0 or pool_export(pool, &file) != SUCCESS:
         return code
@@ -676,9 +675,7 @@ cdef int ordinal_of_handle(int handle) noexcept nogil:
     return handle  # the host, or nowhere
 
 
-cdef int managed_attribute_entered(
-    uintptr_t address, size_t size, int attribute, void* values, size_t count
-) noexcept nogil:
+cdef int managed_attribute_entered(uintptr_t address, size_t size, int attribute, void* values, size_t count) noexcept nogil:
     cdef int* written = <int*>values
     cdef size_t index
     cdef int kind = LOCATION_DEVICE, code
@@ -697,7 +694,7 @@ cdef int managed_attribute_entered(
 # streams, copies and fills
 
 cdef int stream_device(int device, uintptr_t stream, int* out_device) noexcept nogil:
-    # Of a context that is no primary one, the driver says whose it is.  What a thread has current stays.
+    # Where the stream's context is no primary one, the driver says whose it is.  What a thread has current stays.
     cdef CUcontext context = NULL
     cdef bint pushed = False
     cdef int code = SUCCESS
@@ -757,9 +754,7 @@ cdef int stream_attribute_set_entered(uintptr_t stream, int attribute, int first
     return cuStreamSetAttribute(<CUstream>stream, <CUlaunchAttributeID>attribute, &value)
 
 
-cdef int stream_attribute_get_entered(
-    uintptr_t stream, int attribute, int* out_first, int* out_second
-) noexcept nogil:
+cdef int stream_attribute_get_entered(uintptr_t stream, int attribute, int* out_first, int* out_second) noexcept nogil:
     cdef CUlaunchAttributeValue value
     cdef int code
     memset(&value, 0, sizeof(value))

@@ -636,9 +636,7 @@ cdef int module_function_locked(HostModule* module, const char* name, uintptr_t*
     return code
 
 
-cdef int module_global_locked(
-    HostModule* module, const char* name, uintptr_t* out_address, size_t* out_size
-) noexcept nogil:
+cdef int module_global_locked(HostModule* module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil:
     # The module keeps its library, which is closed under no lock, as long as its owner may ask.
     cdef void* address = NULL
     if module.library == NULL or not find_object(module.library, name, &address, out_size):
@@ -695,9 +693,7 @@ cdef int blocks_at_once(size_t threads, size_t shared_bytes) noexcept nogil:
     return <int>(min(count, SHARED_AT_ONCE // shared_bytes) if shared_bytes else count)
 
 
-cdef int occupancy_blocks_locked(
-    HostFunction* function, int threads, size_t shared_bytes, int* out_blocks
-) noexcept nogil:
+cdef int occupancy_blocks_locked(HostFunction* function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil:
     if threads <= 0:
         return INVALID_VALUE
     out_blocks[0] = blocks_at_once(threads, shared_bytes)
@@ -862,11 +858,11 @@ def frees_under_work() -> int:
 
 
 cdef size_t read_count(const size_t* count) noexcept nogil:
-    cdef size_t answer
+    cdef size_t value
     lock()
-    answer = count[0]
+    value = count[0]
     unlock()
-    return answer
+    return value
 
 
 def opened_to(uintptr_t address) -> list[int]:

@@ -284,9 +284,7 @@ cdef size_t list_edges(
     return count
 
 
-cdef int graph_edges_locked(
-    Graph* graph, size_t room, void* origins, void* targets, size_t* out_count
-) noexcept nogil:
+cdef int graph_edges_locked(Graph* graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
     return graph_edges_with_locked(graph, room, origins, targets, NULL, out_count)
 
 
@@ -323,7 +321,7 @@ cdef int graph_exec_id_locked(Exec* exec_, unsigned int* out_id) noexcept nogil:
 
 
 cdef int find_places(const Graph* graph, size_t count, const uintptr_t* nodes, Frontier* out_places) noexcept nogil:
-    # Of nodes that are each named once; the caller clears the answer.
+    # Finds the places of nodes that are each named once; the caller clears out_places.
     cdef const Node* entry
     cdef size_t index
     cdef int code
@@ -462,9 +460,7 @@ cdef int graph_edges_add_locked(Graph* graph, size_t count, void* origins, void*
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, NULL, True)
 
 
-cdef int graph_edges_add_with_locked(
-    Graph* graph, size_t count, void* origins, void* targets, void* data
-) noexcept nogil:
+cdef int graph_edges_add_with_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, True)
 
 
@@ -472,9 +468,7 @@ cdef int graph_edges_remove_locked(Graph* graph, size_t count, void* origins, vo
     return graph_edges_remove_with_locked(graph, count, origins, targets, NULL)
 
 
-cdef int graph_edges_remove_with_locked(
-    Graph* graph, size_t count, void* origins, void* targets, void* data
-) noexcept nogil:
+cdef int graph_edges_remove_with_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
     if has_memory(graph):
         return NOT_SUPPORTED
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, False)
@@ -680,9 +674,7 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
     return 0
 
 
-cdef int graph_node_set_locked(
-    int device, Graph* graph, uintptr_t exec_, uintptr_t node, NodeParams* params
-) noexcept nogil:
+cdef int graph_node_set_locked(int device, Graph* graph, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil:
     cdef Node* entry = find_node(graph.nodes, graph.count, node)
     cdef Work work
     cdef int code
@@ -738,9 +730,7 @@ cdef int graph_node_enable_locked(Graph* graph, Exec* exec_, uintptr_t node, int
     return change_exec(exec_, node, &work)
 
 
-cdef int graph_node_enabled_locked(
-    Graph* graph, Exec* exec_, uintptr_t node, unsigned int* out_enabled
-) noexcept nogil:
+cdef int graph_node_enabled_locked(Graph* graph, Exec* exec_, uintptr_t node, unsigned int* out_enabled) noexcept nogil:
     cdef const Node* planned = find_switched(graph, exec_, node)
     if planned == NULL:
         return INVALID_VALUE
@@ -749,16 +739,14 @@ cdef int graph_node_enabled_locked(
 
 
 cdef const Node* find_switched(const Graph* graph, Exec* exec_, uintptr_t node) noexcept nogil:
-    # Of the instance; NULL where it can be neither done nor left out.
+    # Returns the instance's node; NULL where it can be neither done nor left out.
     cdef const Node* planned = find_planned(exec_.plan, node)
     if find_node(graph.nodes, graph.count, node) == NULL or planned == NULL:
         return NULL
     return planned if planned.work.kind in (KERNEL, COPY, COPY_3D, FILL) else NULL
 
 
-cdef int graph_condition_locked(
-    Graph* graph, unsigned int value, int kept, uint64_t* out_condition
-) noexcept nogil:
+cdef int graph_condition_locked(Graph* graph, unsigned int value, int kept, uint64_t* out_condition) noexcept nogil:
     return add_condition(graph, value, kept, out_condition)
 
 
@@ -819,9 +807,7 @@ cdef bint fits_device(const Graph* graph) noexcept nogil:
     return True
 
 
-cdef int graph_update_locked(
-    Exec* exec_, uintptr_t graph, int* out_result, uintptr_t* out_node
-) noexcept nogil:
+cdef int graph_update_locked(Exec* exec_, uintptr_t graph, int* out_result, uintptr_t* out_node) noexcept nogil:
     cdef const Graph* to = <const Graph*>map_find(&graphs, graph)
     cdef Plan* plan = NULL
     cdef int code
@@ -899,7 +885,7 @@ cdef int graph_exec_destroy_locked(uintptr_t exec_) noexcept nogil:
 # --- plans -------------------------------------------------------------------------------------------------
 
 cdef Plan* new_plan(int room) noexcept nogil:
-    # Of no nodes, with room for so many; NULL where the host has no memory.
+    # Without nodes yet, with room for so many; NULL where the host has no memory.
     cdef Plan* plan = <Plan*>calloc(1, sizeof(Plan))
     if plan == NULL:
         return NULL
@@ -911,9 +897,7 @@ cdef Plan* new_plan(int room) noexcept nogil:
     return plan
 
 
-cdef int copy_nodes(
-    const Node* nodes, int count, uintptr_t node, const Work* changed, Plan** out_plan
-) noexcept nogil:
+cdef int copy_nodes(const Node* nodes, int count, uintptr_t node, const Work* changed, Plan** out_plan) noexcept nogil:
     # INVALID_VALUE where some come after themselves.
     cdef Plan* plan = new_plan(count)
     cdef const Work* work
@@ -988,7 +972,7 @@ cdef int copy_node(Node* to, const Node* origin, uintptr_t node, const Work* cha
 
 
 cdef int copy_bodies(Work* work, uintptr_t node, const Work* changed) noexcept nogil:
-    # Of the node that it is a copy of, and whose bodies or plans it still names.
+    # Copies those of the node that it is a copy of, and whose bodies or plans it still names.
     cdef const Graph* body = work.body
     cdef const Plan* plan = work.plan
     cdef Plan** plan_link = &work.plan
@@ -1075,7 +1059,7 @@ cdef int shape_changed(const Plan* plan, const Graph* graph, uintptr_t* out_node
 
 
 cdef void keep_handles(Plan* plan, const Plan* before) noexcept nogil:
-    # Of the same shape: its nodes go on under the handles that they had.
+    # Both plans have one shape: nodes go on under the handles that they had.
     cdef Plan* body
     cdef const Plan* other
     cdef int index
@@ -1115,7 +1099,7 @@ cdef int change_exec(Exec* exec_, uintptr_t node, const Work* work) noexcept nog
 # --- kinds of nodes, and a drawing -------------------------------------------------------------------------
 
 cdef int type_of(int kind) noexcept nogil:
-    # What sets a condition is a kernel on a GPU.
+    # On a GPU a kernel sets the condition.
     if kind == COPY or kind == COPY_3D:
         return NODE_COPY
     if kind == FILL:
@@ -1155,7 +1139,7 @@ cdef void write_name(FILE* file, const Graph* graph, uintptr_t node) noexcept no
 
 
 cdef void write_details(FILE* file, const Work* work, bint verbose) noexcept nogil:
-    # Of a node's label: a kernel's name, and on request the numbers.
+    # Adds to a node's label a kernel's name, and on request the numbers.
     cdef const Launch* launch = work.launch
     if work.kind == KERNEL:
         fprintf(file, "\\n%s", launch.function.name)

@@ -137,9 +137,9 @@ cdef void close_files(int count) noexcept nogil:
 
 cdef bint take_lack_of_addresses() noexcept nogil:
     global lacks_addresses
-    cdef bint answer = lacks_addresses
+    cdef bint lacked = lacks_addresses
     lacks_addresses = False
-    return answer
+    return lacked
 
 
 cdef void lock_memory() noexcept nogil:
@@ -275,11 +275,11 @@ cdef int device_of(uintptr_t address) noexcept nogil:
 
 
 cdef bint is_reserved(uintptr_t address) noexcept nogil:
-    cdef bint answer
+    cdef bint reserved
     lock_memory()
-    answer = containing(reservations, address) != NULL
+    reserved = containing(reservations, address) != NULL
     unlock_memory()
-    return answer
+    return reserved
 
 
 cdef void memory_counts(size_t* counts) noexcept nogil:
@@ -357,8 +357,7 @@ cdef void* find_room(size_t size, size_t alignment) noexcept nogil:
 
 cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil:
     global lacks_addresses
-    cdef bint shown = mmap(
-        address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
+    cdef bint shown = mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
     if not shown:
         lacks_addresses = True
     return shown

@@ -727,9 +727,7 @@ cdef int managed_prefetch_gated(int device, uintptr_t stream, void* ranges, size
     return put_ranges(device, stream, <const ManagedRange*>ranges, count, False, True)
 
 
-cdef int managed_discard_gated(
-    int device, uintptr_t stream, void* ranges, size_t count, bint prefetches
-) noexcept nogil:
+cdef int managed_discard_gated(int device, uintptr_t stream, void* ranges, size_t count, bint prefetches) noexcept nogil:
     if stream <= 1:
         return INVALID_VALUE
     return put_ranges(device, stream, <const ManagedRange*>ranges, count, True, prefetches)
@@ -760,9 +758,7 @@ cdef void prefer_device(uintptr_t address, int device) noexcept nogil:
     unlock_memory()
 
 
-cdef int managed_advise_locked(
-    uintptr_t address, size_t size, int advice, int kind, int place
-) noexcept nogil:
+cdef int managed_advise_locked(uintptr_t address, size_t size, int advice, int kind, int place) noexcept nogil:
     cdef Range* range_ = managed_range(address, size)
     cdef size_t index
     cdef int code
@@ -824,9 +820,7 @@ cdef void list_users(const ManagedPage* pages, size_t count, int* values, size_t
         values[index] = NOWHERE
 
 
-cdef int managed_attribute_locked(
-    uintptr_t address, size_t size, int attribute, void* values, size_t count
-) noexcept nogil:
+cdef int managed_attribute_locked(uintptr_t address, size_t size, int attribute, void* values, size_t count) noexcept nogil:
     cdef Range* range_ = managed_range(address, size)
     cdef int* numbers = <int*>values
     cdef size_t first, last, index
@@ -1341,8 +1335,7 @@ cdef int array_copy_gated(int device, uintptr_t stream, void* copy) noexcept nog
         code = locate(&box.src, box, device, &src, &src_pitch, &src_lines)
     unlock_memory()
     if code == 0:
-        code = prepare_copy_3d(
-            &work, dst, dst_pitch, dst_lines, src, src_pitch, src_lines, box.width, box.height, box.depth)
+        code = prepare_copy_3d(&work, dst, dst_pitch, dst_lines, src, src_pitch, src_lines, box.width, box.height, box.depth)
     if code == 0:
         lock()
         code = put_in(find_stream(device, stream), &work, NULL, NULL)

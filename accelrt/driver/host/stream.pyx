@@ -157,8 +157,7 @@ cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, 
     return put_copy_in(device, stream, dst, src, size, False)
 
 
-cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size,
-                     bint across) noexcept nogil:
+cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size, bint across) noexcept nogil:
     cdef HostStream* on
     cdef Work work
     cdef void* staged = NULL
@@ -360,9 +359,7 @@ cdef int copy_batch_3d_gated(
     return code
 
 
-cdef int fill_gated(
-    int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count
-) noexcept nogil:
+cdef int fill_gated(int device, uintptr_t stream, uintptr_t dst, unsigned int value, int width, size_t count) noexcept nogil:
     cdef Work work
     cdef int code
     if width not in (1, 2, 4) or dst % width:
@@ -377,7 +374,7 @@ cdef int fill_gated(
 
 cdef int prepare_fill(Work* out_work, uintptr_t dst, unsigned int value, int width, size_t count, size_t height,
                       size_t pitch) noexcept nogil:
-    # Of rows of count elements of width bytes, which begin a pitch apart.
+    # A fill of rows of count elements of width bytes, which begin a pitch apart.
     begin_work(out_work, FILL)
     if width not in (1, 2, 4) or dst % width or count == 0 or height == 0 or count >> 60 or pitch % width:
         return INVALID_VALUE
@@ -512,9 +509,7 @@ cdef int stream_attribute_set_locked(HostStream* stream, int attribute, int firs
     return 0
 
 
-cdef int stream_attribute_get_locked(
-    HostStream* stream, int attribute, int* out_first, int* out_second
-) noexcept nogil:
+cdef int stream_attribute_get_locked(HostStream* stream, int attribute, int* out_first, int* out_second) noexcept nogil:
     if attribute == ATTRIBUTE_SYNC_POLICY:
         out_first[0] = stream.sync_policy
     elif attribute == ATTRIBUTE_PRIORITY:
@@ -833,7 +828,7 @@ cdef void record_at_launch(HostEvent* event, Ticket* ticket) noexcept nogil:
 
 
 cdef void abandon_tickets(const Plan* plan, void* argument) noexcept nogil:
-    # Of a launch that came to nothing: the streams that wait for one of its records are let go.
+    # A launch came to nothing: the streams that wait for one of its records are let go.
     cdef Ticket** tickets = <Ticket**>argument
     if tickets == NULL:
         return

@@ -37,7 +37,13 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's own ignores that its words could not be written."""
+    """argparse's own ignores that its words could not be written, and blames the root for a command's."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']+)'|unrecognized arguments: (\S+)", message)

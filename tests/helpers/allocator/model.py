@@ -10,19 +10,7 @@ import math
 from collections import Counter
 
 from model_audit import Audited
-from model_blocks import (
-    FREE,
-    LIVE,
-    MIB,
-    PER_HEAP_KINDS,
-    PLAIN,
-    UNIT,
-    Block,
-    Heap,
-    Segment,
-    kind_of,
-    round_up,
-)
+from model_blocks import FREE, LIVE, MIB, PER_HEAP_KINDS, PLAIN, UNIT, Block, Heap, Segment, kind_of, round_up
 from model_offers import WATCH, Offers
 from model_statistics import Statistics
 

@@ -25,8 +25,8 @@ def run(as_json: bool) -> int:
     failed = any(each.state == "fail" for each in findings)
     if as_json:
         listed = [asdict(each) for each in findings]
-        answer = {"schema": options.SCHEMA, "well": not failed, "checks": listed}
-        print(json.dumps(answer, indent=2))
+        report = {"schema": options.SCHEMA, "well": not failed, "checks": listed}
+        print(json.dumps(report, indent=2))
     else:
         width = max(len(each.name) for each in findings)
         for each in findings:

@@ -30,13 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(program: Sequence[str], output: str, stacks: str = "none") -> int:
-    """The command.  Returns the program's exit status, 128 and the signal's number where one ended it.
-
-    Arguments:
-        program: its words.
-        output: the file.  Processes that the program starts write files beside it, PATH.PID.
-        stacks: "none", "python" or "all".
-    """
+    """The command.  Returns the program's exit status, 128 and the signal's number where one ended it."""
     words = [*program[1:]] if program[:1] == ["--"] else [*program]
     if not words:
         raise ValueError("no program is given; write accelrt record -- python script.py")

@@ -114,12 +114,7 @@ class Replayer:
 
 
 def replay(trace: Trace, wanted: bool = False) -> Figures:
-    """One pass over a trace on the current device; nothing of it is live afterwards.
-
-    Arguments:
-        trace: Trace.
-        wanted: bool, show a bar on a terminal.
-    """
+    """One pass over a trace on the current device, of which nothing stays live; wanted: show a bar."""
     return replay_often(trace, 1, wanted)[0]
 
 

@@ -265,13 +265,7 @@ def run(
     keys: str | None = None,
     as_json: bool = False,
 ) -> int:
-    """The command.  Returns its exit status: 1 where no settings serve the trace.
-
-    Arguments:
-        trace, driver, device: as of accelrt replay.
-        capacity: sizes of the device's memory, each tried by itself; none is as much as it takes.
-        keys: of the settings string, separated by commas; None is all of CHOICES.
-    """
+    """The command.  Returns its exit status: 1 where no settings serve the trace."""
     sizes = [env.read_size("--capacity", text) for text in capacity] or [0]
     tried = read_keys(keys)
     loaded = load(trace, device)

@@ -20,7 +20,7 @@ from accelrt.tunable import offline, results_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "accelrt tune offline [--import MODULE] [-o FILE] [--driver DRIVER] FILE [FILE ...]"
+    parser.prog = "accelrt tune offline"
     parser.add_argument("files", nargs="+", metavar="FILE", help="such as accelrt_untuned0.csv")
     text = "a module, or a file of Python, that registers the operations; may be given several times"
     parser.add_argument("--import", dest="modules", metavar="MODULE", action="append", default=[], help=text)
@@ -30,16 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(files: Sequence[str], modules: Sequence[str], driver: str | None, output: str | None) -> int:
-    """Tunes what the files name, and prints what was found.
-
-    Arguments:
-        files: of untuned operations.
-        modules: names of modules, or files of Python, that register the operations.
-        driver: as of the other commands.
-        output: the file of results; None is accelrt.tunable's own.
-    Returns:
-        the exit status: 1 where a line could not be tuned.
-    """
+    """Tunes what the files name.  Returns the exit status: 1 where a line could not be tuned."""
     lines = list(dict.fromkeys(line for file in files for line in results_file.read_untuned(file)))
     put(open_driver(driver))
     for module in modules:
