@@ -1,4 +1,5 @@
-# Locks: the system's mutexes, and spin locks.  Atomic counters, and pointers that one thread publishes to others.
+# Locks: the system's mutexes, and spin locks.  Atomic counters, pointers that one thread publishes to others, and hints to
+# the compiler.
 from libc.stdint cimport uint64_t
 
 cdef extern from "<pthread.h>" nogil:
@@ -86,3 +87,14 @@ cdef extern from *:
     long add_count "accelrt_add_count" (long* count, long amount) noexcept nogil  # the sum
     long load_count "accelrt_load_count" (const long* count) noexcept nogil
     void store_count "accelrt_store_count" (long* count, long value) noexcept nogil
+
+
+# For the compiler: which way a branch goes nearly always.
+
+cdef extern from * nogil:
+    """
+    #define likely_true(condition) __builtin_expect(!!(condition), 1)
+    #define unlikely_true(condition) __builtin_expect(!!(condition), 0)
+    """
+    bint likely_true(bint condition) noexcept
+    bint unlikely_true(bint condition) noexcept

@@ -8,16 +8,9 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
-from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns
+from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns, likely_true, unlikely_true
 from accelrt.core.slots cimport leave_slot, Slot
 
-cdef extern from * nogil:
-    """
-    #define likely_true(condition) __builtin_expect(!!(condition), 1)
-    #define unlikely_true(condition) __builtin_expect(!!(condition), 0)
-    """
-    bint likely_true(bint condition) noexcept
-    bint unlikely_true(bint condition) noexcept
 cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
 cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
 
@@ -30,7 +23,8 @@ cdef int before_wait_slow(str call) except -1
 
 
 cdef inline bint detects_races() noexcept nogil:
-    return unlikely_true(sanitizing)  # for callers that have to find out first what they tell
+    # For callers that have to find out first what they tell.
+    return unlikely_true(sanitizing)
 
 
 # What is rare is told by functions that ask themselves.
@@ -163,6 +157,7 @@ cdef Deferral deferral_slow(PyObject* owner)
 cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
 cdef void give_deferred() noexcept
+
 # Memory of a driver's pool, which uses name as its owner.
 cdef class PoolBlock:
     cdef readonly int device_index
