@@ -545,6 +545,11 @@ cdef void keep_until_passed(int device, uintptr_t stream, object owner) noexcept
         add_waiting(entry)
 
 
+def keep_until_past(device: int, stream: int, owner: object) -> None:
+    """Keeps an object until a stream, by its handle, is past the work that it has; nothing waits."""
+    keep_until_passed(device, stream, owner)
+
+
 cdef void drain() noexcept:
     global waiting
     cdef Waiting* left

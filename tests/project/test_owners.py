@@ -54,6 +54,7 @@ OWNERS_IN_PYTHON = {
     "accelrt.memory.driver_pool.DriverMemory",
     "accelrt.nccl.communicator.Communicator",
     "accelrt.resources.callback.CallbackResource",
+    "accelrt.resources.system.SystemResource",
     "accelrt.resources.current.use_resource",
     "accelrt.resources.device_buffer.DeviceBuffer",
 }

@@ -9,9 +9,9 @@ stream   the rows of streams, events, copies, fills and host functions; whether 
          launches; captures, and what they add to a graph
 memory   the rows of plain, page-locked and virtual memory, of memory of graphs, and of what other
          processes made; of CUDA arrays and textures
-pools    the rows of stream-ordered pools
+pools    what stream-ordered pools are made of
 textures  what these are, and which ones there may be
 graphs   the rows of captures and graphs: nodes and edges, instances and launches, conditions
-driver   puts the table together; the rows of devices, and of modules, functions and launches (C functions
-         that are called for each block)
+driver   puts the table together; the rows of devices, of stream-ordered pools, and of modules, functions and
+         launches (C functions that are called for each block)
 """
