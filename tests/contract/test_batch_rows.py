@@ -167,8 +167,8 @@ def test_no_capture_and_no_legacy_stream_reads_sources_during_the_call(rows, dev
 
     def refused(on):
         assert batch(rows, on, [device], [pinned[0]], [PIECE], order=DURING_CALL) == (NOT_SUPPORTED, 0)
-        answer = rows.copy_batch_3d(0, on, ctypes.addressof(copies), 1, 0, 0, 0, DURING_CALL)
-        assert answer == (NOT_SUPPORTED, 0)
+        refusal = rows.copy_batch_3d(0, on, ctypes.addressof(copies), 1, 0, 0, 0, DURING_CALL)
+        assert refusal == (NOT_SUPPORTED, 0)
 
     refused(0)
     graph = captured(rows, stream, lambda: refused(stream))

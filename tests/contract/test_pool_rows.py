@@ -244,9 +244,9 @@ def test_another_process_opens_a_pool_and_its_memory(rows, pool):
     address = allocated(rows, pool)
     rows.ok("fill", 0, 0, address, 7, 1, 4096)
     rows.ok("device_synchronize", 0)
-    file, told = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
+    file, pointer = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
     assert not os.get_inheritable(file)
-    assert child(OPENED + OTHER_PROCESS, rows.driver, file, told.hex(), keep=(file,)) == "{7}"
+    assert child(OPENED + OTHER_PROCESS, rows.driver, file, pointer.hex(), keep=(file,)) == "{7}"
     assert (rows.read(address, 4096) == 8).all()
     os.close(file)
     freed(rows, address)
@@ -403,8 +403,8 @@ def test_another_process_uses_page_locked_memory_of_a_pool(rows):
     address = rows.ok("pool_alloc", 0, 0, pool, MIB)
     rows.ok("device_synchronize", 0)
     seen_by_host(address, 4096)[:] = 7
-    file, told = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
-    assert child(OPENED + PINNED_PROCESS, rows.driver, file, told.hex(), keep=(file,)) == "{7}"
+    file, pointer = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
+    assert child(OPENED + PINNED_PROCESS, rows.driver, file, pointer.hex(), keep=(file,)) == "{7}"
     assert (seen_by_host(address, 4096) == 8).all()
     os.close(file)
     freed(rows, address)

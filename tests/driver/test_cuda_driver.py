@@ -261,12 +261,12 @@ def copied(rows, fake, stream, pitched=False, locations=(0, 0), flags=0, count=2
     rows_of = (ctypes.c_size_t * 18)(*(DEVICE, 32, 5, DEVICE + 64, 16, 4, 8, 3, 2) * 2)
     fake.fake_calls(text)
     if pitched:
-        answer = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags, order)
+        code_and_done = rows.copy_batch_3d(0, stream, ctypes.addressof(rows_of), 2, *locations, flags, order)
     else:
         arrays = [ctypes.addressof(numbers)] * 3
-        answer = rows.copy_batch(0, stream, *arrays, count, *locations, flags, order)
+        code_and_done = rows.copy_batch(0, stream, *arrays, count, *locations, flags, order)
     fake.fake_calls(text)
-    return answer, text.value.decode().splitlines()
+    return code_and_done, text.value.decode().splitlines()
 
 
 def batches(form, one_by_one):

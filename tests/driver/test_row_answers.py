@@ -47,13 +47,13 @@ def refusals(rows, name, arguments, live_objects):
         before = held(live_objects)
         _testcapi.set_nomemory(failing, failing + 1)
         try:
-            answer = row(*arguments)
+            row_answer = row(*arguments)
         except MemoryError:
-            answer = None
+            row_answer = None
         finally:
             _testcapi.remove_mem_hooks()
-        if answer is not None:
-            give_back(rows, name, arguments, answer)
+        if row_answer is not None:
+            give_back(rows, name, arguments, row_answer)
             return failing - 1
         assert held(live_objects) == before, (name, failing)
     raise AssertionError(f"{name} fails without end")

@@ -95,8 +95,8 @@ def interrupt_all(folder, part, few):
 
 def try_part(tmp_path, part, few):
     compile_extension("signal_looks", tmp_path)
-    told = in_child(interrupt_all, str(tmp_path), part, few, ACCELRT_HOST_DEVICES="2")
-    return int(told.splitlines()[-1])  # behind warnings of old names
+    printed = in_child(interrupt_all, str(tmp_path), part, few, ACCELRT_HOST_DEVICES="2")
+    return int(printed.splitlines()[-1])  # behind warnings of old names
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -114,22 +114,22 @@ cdef extern from *:
 
 cdef inline bint gather_from(Heap* other, Heap* heap, bint* waits) noexcept nogil:
     # Whether the heap is within its limits afterwards.  The other's cached block has to be within them in both states.
-    cdef bint answer
+    cdef bint suffices
     if other == heap:
         return False
     if not spin_try(&other.lock):
         waits[0] = waits[0] and spin_briefly(&other.lock)
         if not waits[0]:
             return False
-    answer = False
+    suffices = False
     if other.awake:
         if other.cached != NULL:
             flush_cached(other)
         other.seen -= other.stats[BOTH].headroom[BLOCKS]
-        answer = pass_all_headroom(other, heap)
+        suffices = pass_all_headroom(other, heap)
         other.seen += other.stats[BOTH].headroom[BLOCKS]
     spin_unlock(&other.lock)
-    return answer
+    return suffices
 
 
 cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
@@ -139,20 +139,20 @@ cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
     global gathered_for
     cdef Heap* other = <Heap*>gathered_for
     cdef bint waits = True
-    cdef bint answer = other != NULL and other.settings == heap.settings and gather_from(other, heap, &waits)
+    cdef bint suffices = other != NULL and other.settings == heap.settings and gather_from(other, heap, &waits)
     cdef int steps = MOST_LENDERS
     other = heap
-    while not answer and steps:
+    while not suffices and steps:
         other = load_lender(&other.next_awake)
         if other == NULL:
             other = load_lender(&pool.awake)
         if other == heap:
             break
-        answer = gather_from(other, heap, &waits)
+        suffices = gather_from(other, heap, &waits)
         steps -= 1
-    if answer:
+    if suffices:
         gathered_for = heap
-    return answer
+    return suffices
 
 
 cdef inline int take(Pool* pool, Heap* heap, size_t size, size_t requested, uintptr_t* out_address) noexcept nogil:
