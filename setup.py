@@ -100,15 +100,16 @@ KINDS = {
 # names of their functions and the tables by which profilers and debuggers walk through them.  What allocates,
 # copies, launches and replays keeps all three.
 COLD = """
-allocator.audit allocator.backing.pages allocator.private.routes allocator.private.sleep allocator.readers
-arrays.managed core.process driver.cuda.memory driver.host.driver driver.host.memory driver.registry
-driver.testing graphs.edits memory.history.recording memory.mempool memory.reservation nccl.ranks
-nvml.library resources.resource runtime.lifetimes sharing.mapping status
+allocator.audit allocator.backing.pages allocator.external.external_pool allocator.private.routes
+allocator.private.sleep allocator.readers arrays.managed core.process driver.cuda.memory driver.host.driver
+driver.host.graphs driver.host.memory driver.registry driver.testing graphs.edits graphs.nodes
+memory.history.recording memory.mempool memory.reservation nccl.ranks nvml.library resources.resource
+runtime.lifetimes sharing.mapping status
 """
 # Calls that a history with C's frames walks through go by these, which keep what that needs.
 WALKED = """
-allocator.backing.pages allocator.private.routes arrays.managed memory.history.recording memory.mempool
-memory.reservation resources.resource runtime.lifetimes
+allocator.backing.pages allocator.external.external_pool allocator.private.routes arrays.managed
+memory.history.recording memory.mempool memory.reservation resources.resource runtime.lifetimes
 """
 UNWALKED = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
 FOR_SIZE = [
