@@ -27,7 +27,7 @@ from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt import env
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
-from accelrt.core.host_pages cimport close_file, copy_file, prefer_node
+from accelrt.core.host_pages cimport close_file, copy_file, empty_part, prefer_node
 from accelrt.driver.host.graphs cimport execs, fill_graphs, foreign_ends, graphs, own_children
 from accelrt.driver.host.machine cimport (
     HOST_MEMORY, MANAGED, MANAGED_PAGE, MAX_HOST_DEVICES, PAGE, PLAIN, POOLED, Range, calls_beside_ends as beside_ends,
@@ -42,7 +42,7 @@ from accelrt.driver.host.memory cimport (
 )
 from accelrt.driver.host.pools cimport (
     FOLLOWS_EVENTS, FOLLOWS_INTERNALLY, FileId, HEADER, Header, HostPool, MOST_RESERVED, MOST_USED_BYTES, PROT_READ,
-    PROT_WRITE, Pointer, Pooled, RESERVED_BYTES, THRESHOLD, USED_BYTES, empty_file, id_of, pread, pwrite,
+    PROT_WRITE, Pointer, Pooled, RESERVED_BYTES, THRESHOLD, USED_BYTES, id_of, pread, pwrite,
 )
 from accelrt.driver.host.stream cimport (
     check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
@@ -513,7 +513,7 @@ cdef void forget_block(HostPool* pool, Pooled** slot) noexcept nogil:
     if block.used:
         count_pooled(pool, USED_BYTES, -<int64_t>block.taken)
     if pool.kind == POOLED and not pool.imported:
-        empty_file(pool.file, block.offset, block.size)
+        empty_part(pool.file, block.offset, block.size)
         give_room(pool, block.size)
     drop_ticket(block.ticket)
     free(block)

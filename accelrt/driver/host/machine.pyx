@@ -26,6 +26,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset
 
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.host_pages cimport empty_part
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store_count,
 )
@@ -55,20 +56,15 @@ cdef extern from *:
     #endif
     #include <errno.h>
     #include <fcntl.h>
-    #include <linux/falloc.h>
     #include <sys/mman.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     static __thread int accelrt_lacks_addresses;  /* why the thread's last refusal for want of memory was one */
-    static int accelrt_punch(int file, long offset, long size) {
-        return (int)syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
-    }
     """
     int memfd_create(const char* name, unsigned int flags) noexcept nogil
     int ftruncate(int file, long size) noexcept nogil
     int close_file "close" (int file) noexcept nogil
     bint lacks_addresses "accelrt_lacks_addresses"
-    int punch "accelrt_punch"(int file, long offset, long size) noexcept nogil
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
     int madvise(void* address, size_t size, int advice) noexcept nogil
@@ -329,8 +325,7 @@ cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
 
 
 cdef void give_bytes(int device, long offset, size_t size) noexcept nogil:
-    # A hole that cannot be punched costs pages of the host, never correctness.
-    punch(devices[device].file, offset, size)
+    empty_part(devices[device].file, offset, size)
     uncharge(device, size)
 
 

@@ -10,9 +10,7 @@ cdef extern from *:
     #define _GNU_SOURCE
     #endif
     #include <fcntl.h>
-    #include <linux/falloc.h>
     #include <sys/stat.h>
-    #include <sys/syscall.h>
     #include <unistd.h>
     typedef struct { unsigned long long place, number; } accelrt_file_id;  /* the same file in every process */
     static accelrt_file_id accelrt_id_of(int file) {
@@ -24,15 +22,11 @@ cdef extern from *:
         }
         return id;
     }
-    static void accelrt_empty(int file, long offset, long size) {
-        syscall(SYS_fallocate, file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size);
-    }
     """
     ctypedef struct FileId "accelrt_file_id":
         uint64_t place
         uint64_t number
     FileId id_of "accelrt_id_of"(int file) noexcept nogil
-    void empty_file "accelrt_empty"(int file, long offset, long size) noexcept nogil
     ssize_t pread(int file, void* data, size_t size, long offset) noexcept nogil
     ssize_t pwrite(int file, const void* data, size_t size, long offset) noexcept nogil
     enum:
