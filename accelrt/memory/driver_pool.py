@@ -400,8 +400,8 @@ class DriverPool:
         if pinned:
             self._make_pinned()
         elif ipc_enabled:
-            device_index, most = self.device_index, self.max_size
-            self._own("pool_create", device_index, most, told=("device", device_index, "max_size", most))
+            facts = ("device", self.device_index, "max_size", self.max_size)
+            self._own("pool_create", self.device_index, self.max_size, facts=facts)
 
     def _make_pinned(self) -> None:
         if self.numa_node is None and self.is_ipc_enabled:
@@ -414,19 +414,9 @@ class DriverPool:
                 raise status_error(code, "pinned_pool")
         else:
             node, kind = (0, HOST) if self.numa_node is None else (self.numa_node, NODE)
-            told = (
-                "numa_node",
-                self.numa_node,
-                "max_size",
-                self.max_size,
-                "ipc_enabled",
-                self.is_ipc_enabled,
-            )
-            self._own(
-                *("pinned_pool_create", kind, node, self.max_size, self.is_ipc_enabled),
-                told=told,
-                invalid=NO_PLACE[kind],
-            )
+            most, shared = self.max_size, self.is_ipc_enabled
+            facts = ("numa_node", self.numa_node, "max_size", most, "ipc_enabled", shared)
+            self._own("pinned_pool_create", kind, node, most, shared, facts=facts, invalid=NO_PLACE[kind])
         open_to_devices(self)
 
     @classmethod
@@ -446,10 +436,9 @@ class DriverPool:
             CudaError: the driver refused: it is no pool's.
         """
         pool = cls(device)
-        ordinal = pool.device_index
+        place = pool.device_index
         with_file(
-            handle,
-            lambda file: pool._own("pool_import", ordinal, file, told=("device", ordinal, "file", file)),
+            handle, lambda file: pool._own("pool_import", place, file, facts=("device", place, "file", file))
         )
         pool.is_mapped = pool.is_ipc_enabled = True
         pool.pinned = isinstance(handle, IPCAllocationHandle) and handle.pinned
@@ -457,17 +446,18 @@ class DriverPool:
             open_to_devices(pool)
         return pool
 
-    def _own(self, row: str, *arguments: int, told: tuple[object, ...], invalid: str = "") -> None:
+    def _own(self, row: str, *arguments: int, facts: tuple[object, ...], invalid: str = "") -> None:
         """Takes a handle from a row, which goes back with the last that names it.
 
         Arguments:
-            told: of the error, and what the status INVALID_VALUE means.
+            facts: names and values, by turns, that an error has.
+            invalid: what the status INVALID_VALUE means.
         """
         owned = Owned(getattr(Rows(), row), arguments, destroy_pool)
         assert owned.value is not None
         code, self.handle = owned.value
         if code:
-            raise status_error(code, row, told, invalid if code == INVALID_VALUE else "")
+            raise status_error(code, row, facts, invalid if code == INVALID_VALUE else "")
         self._owned = owned
 
     def open_handle(self) -> int:

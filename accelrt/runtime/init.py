@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HOST_ADVICE = "for the embedded host device set ACCELRT_DRIVER=host or call accelrt.init(driver='host')"
 
 _lock = RLock()
-_starting = RLock()  # held for no import, so that whoever waits for one thread's import can begin another
+_importers_lock = RLock()  # guards _importers, and is held for no import
 _importers: "dict[int, RLock]" = {}  # thread -> what it holds while it imports
 _held_by_fork: "dict[int, list[list[RLock]]]" = {}  # thread -> of each fork under way
 _imported: "dict[str, Any]" = {}
@@ -83,7 +83,7 @@ def later(name: str) -> "Any":
     """
     module = _imported.get(name)
     if module is None:
-        with _starting:
+        with _importers_lock:
             importing = _importers.setdefault(get_ident(), RLock())
         with importing:
             module = _imported[name] = names.module_named(name)
@@ -266,7 +266,7 @@ def wait_before_fork() -> None:
 
 def take_all(held: "list[RLock]") -> RLock | None:
     """Takes what keeps others from initialising and importing; answers what another thread has, if any."""
-    for lock in (_lock, _starting):
+    for lock in (_lock, _importers_lock):
         if not lock.acquire(False):
             return lock
         held.append(lock)
@@ -284,8 +284,8 @@ def go_on_in_parent() -> None:
 
 
 def forget_in_child() -> None:
-    global _lock, _starting, _initializing_thread
-    _lock, _starting = RLock(), RLock()
+    global _lock, _importers_lock, _initializing_thread
+    _lock, _importers_lock = RLock(), RLock()
     _importers.clear()
     _held_by_fork.clear()
     _initializing_thread = None
