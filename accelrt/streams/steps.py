@@ -19,16 +19,12 @@ class Steps:
         self.steps = steps
 
     def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        context = self.new_context()
-        context.__enter__()
         try:
-            return step(*arguments)
-        finally:
-            try:
-                context.__exit__(None, None, None)
-            except RuntimeError:
-                self.steps.close()  # it waits inside of a stream context, which this leaves
-                raise
+            with self.new_context():  # calls of its two functions could be interrupted between them and a try
+                return step(*arguments)
+        except RuntimeError:
+            self.steps.close()  # it may wait inside of a stream context, which this leaves
+            raise
 
     def send(self, value: Any) -> Any:
         return self.run(self.steps.send, value)

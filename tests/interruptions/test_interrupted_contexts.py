@@ -10,7 +10,7 @@ from accelrt import green_contexts, resources
 from accelrt.interface import base, builtin
 from accelrt.resources import current
 from accelrt.runtime import cuda_bindings
-from accelrt.streams import host_parts
+from accelrt.streams import host_parts, steps
 
 pytestmark = pytest.mark.host
 PROCESSORS = accelrt.get_device_properties().multi_processor_count
@@ -72,6 +72,16 @@ def test_a_guard_of_an_interfaces_device():
             assert accelrt.current_device() == 1
 
     sweep(switch, [base, builtin], accelrt.current_device, 8)
+
+
+def test_steps_with_a_stream():
+    stream = accelrt.Stream()
+
+    def take(_):
+        for seen in accelrt.stream(stream).follow(accelrt.current_stream() for _ in range(2)):
+            assert seen == stream
+
+    sweep(take, [steps], accelrt.current_stream, 20)
 
 
 def test_the_current_resource():
