@@ -1,6 +1,7 @@
 """The base of every other package; nothing here calls a driver.
 
 arguments    checks of what callers give to modules in Python: objects, numbers, words
+descriptors  file descriptors that stay away from the standard streams, and that other code may close
 dtypes       the types of elements, one row each
 files        files that appear whole or not at all, and are read up to a bound
 handle_map   a hash table from addresses or handles to records

@@ -1,4 +1,5 @@
 # What happens in a fork and at the end of the process, in one order each.  DESIGN.md beside this lists who is in them.
+from accelrt.core.descriptors cimport KeptFile
 
 ctypedef void (*fork_hook)() noexcept nogil
 
@@ -56,11 +57,15 @@ cdef class ForkSafeLock:
 
 # File descriptors with an owner, for modules whose own code takes them from the system.
 cdef class Descriptor:
-    cdef int number  # -1 once it is closed or detached
+    cdef int number     # -1 once it is closed or detached
+    cdef KeptFile kept  # the same, with what tells whether other code has closed it
     cdef object __weakref__
 
     # Closes it where it is open, whatever the system says: for what has nothing left to write, such as a socket.
     cdef int release(self) except -1
+
+    # What it has is another's from now on.
+    cdef void forget(self) noexcept
 
 
 cdef Descriptor own(int number)

@@ -11,6 +11,7 @@ import sys
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetObject, PyErr_WriteUnraisable
 from libc.string cimport strcmp
 
+from accelrt.core.descriptors cimport close_kept, keep_number, lift, number_of
 from accelrt.core.interpreter cimport (
     NOWAIT_LOCK, PY_LOCK_ACQUIRED, PY_LOCK_INTR, PyThread_acquire_lock, PyThread_acquire_lock_timed, PyThread_allocate_lock,
     PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock, PyThreadState_SetAsyncExc,
@@ -739,23 +740,25 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef class Descriptor:
-    """A file descriptor, which is closed with the object.
+    """A file descriptor, which is closed with the object, unless other code closed it and the number is another file's.
 
     Made by open_descriptor, open_pidfd, pipe, receive, take_over and duplicate.  It is a context manager and has fileno().
     """
 
     def __cinit__(self):
-        self.number = -1
+        self.number, self.kept = -1, -1
 
     def __dealloc__(self):
         self.release()
 
     cdef int release(self) except -1:
-        cdef int number = self.number
-        self.number = -1
-        if number >= 0:
-            close_number(number)
+        cdef KeptFile kept = self.kept
+        self.forget()
+        close_kept(kept)
         return 0
+
+    cdef void forget(self) noexcept:
+        self.number, self.kept = -1, -1
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it owns a file descriptor; duplicate() makes another one of the same file")
@@ -791,7 +794,7 @@ cdef class Descriptor:
             ValueError: it is closed.
         """
         number = self.fileno()
-        self.number = -1
+        self.forget()
         return number
 
     def close(self) -> None:
@@ -800,8 +803,8 @@ cdef class Descriptor:
         Raises:
             OSError: what was written before could not be, as files on a network say; it is closed all the same.
         """
-        cdef int number = self.number
-        self.number = -1
+        cdef int number = number_of(self.kept)
+        self.forget()
         if number >= 0:
             os.close(number)
 
@@ -817,7 +820,8 @@ cdef class Descriptor:
 
 cdef Descriptor own(int number):
     cdef Descriptor descriptor = Descriptor.__new__(Descriptor)
-    descriptor.number = number
+    descriptor.number = lift(number)
+    descriptor.kept = keep_number(descriptor.number)
     return descriptor
 
 
@@ -843,11 +847,18 @@ def take_over(int number) -> Descriptor:
     return own(number)
 
 
-# stub: def close_answer(answer: tuple[int, int]) -> None: ...
-def close_answer(tuple answer):
-    """Closes a descriptor that a row of the driver table gave: (code, number)."""
-    if answer[0] == 0:
-        close_number(answer[1])
+def take_file(row: Callable[..., tuple[int, int]], *arguments: object) -> tuple[int, Descriptor]:
+    """Calls a row of the driver table that answers (code, number of a descriptor).
+
+    Returns: the code, and a Descriptor, which is closed where the row made none.
+    """
+    code, number = row(*arguments)
+    return code, own(number if code == 0 else -1)
+
+
+def close_answer(answer: tuple[int, Descriptor]) -> None:
+    """Closes what take_file answered."""
+    (<Descriptor?>answer[1]).release()
 
 
 def open_descriptor(path: str | bytes | PathLike[str], int flags, int mode=0o666) -> Descriptor:
@@ -929,7 +940,7 @@ cdef class Opener:
         self.flags, self.mode, self.replace = flags, mode, replace
 
     def __call__(self, path: str, int flags) -> int:
-        return os.open(path, (0 if self.replace else flags) | self.flags | os.O_CLOEXEC, self.mode)
+        return lift(os.open(path, (0 if self.replace else flags) | self.flags | os.O_CLOEXEC, self.mode))
 
 
 # stub: class Owned(Generic[_T]):

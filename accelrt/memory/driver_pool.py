@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from accelrt.core.process import Owned, close_answer
+from accelrt.core.process import Owned, close_answer, take_file
 from accelrt.devices.device import device_ordinal
 from accelrt.driver.registry import Rows
 from accelrt.errors import ArgumentError, ArgumentTypeError, not_supported, refuse_copy
@@ -520,7 +520,7 @@ class DriverPool:
             raise ArgumentError(
                 "the pool is another process's, which alone hands it on; ask there for its handle"
             )
-        owned = self.with_handle(lambda handle: Owned(Rows().pool_export, (handle,), close_answer))
+        owned = self.with_handle(lambda handle: Owned(take_file, (Rows().pool_export, handle), close_answer))
         assert owned.value is not None
         if owned.value[0]:
             raise status_error(owned.value[0], "pool_export", ("pool", self.handle))

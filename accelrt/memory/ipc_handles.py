@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from accelrt.core.process import Owned, close_answer
+from accelrt.core.process import Descriptor, Owned, close_answer, take_over
 from accelrt.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class IPCAllocationHandle:
 
     __slots__ = ("__weakref__", "_owned", "pinned")
 
-    _owned: Owned[tuple[int, int]]
+    _owned: Owned[tuple[int, Descriptor]]
     pinned: bool
 
     def __init__(self) -> None:
         raise TypeError("an IPCAllocationHandle is made by DriverPool.allocation_handle")
 
     @classmethod
-    def _of(cls, owned: Owned[tuple[int, int]], pinned: bool) -> Self:
+    def _of(cls, owned: Owned[tuple[int, Descriptor]], pinned: bool) -> Self:
         handle = cls.__new__(cls)
         handle._owned, handle.pinned = owned, pinned
         return handle
@@ -73,7 +73,7 @@ class IPCAllocationHandle:
         owned = self._owned.value
         if owned is None:
             raise ArgumentError("the handle was closed; ask the pool for another one")
-        return owned[1]
+        return owned[1].fileno()
 
     def close(self) -> None:
         """Closes the descriptor; again, it does nothing.  Who has opened the pool keeps it."""
@@ -100,19 +100,19 @@ class IPCAllocationHandle:
 
     def __repr__(self) -> str:
         owned = self._owned.value
-        return f"<accelrt.memory.IPCAllocationHandle {'closed' if owned is None else owned[1]}>"
+        return f"<accelrt.memory.IPCAllocationHandle {'closed' if owned is None else owned[1].fileno()}>"
 
 
 def receive(sent: Any, pinned: bool) -> IPCAllocationHandle:
     """Makes the handle of a process that multiprocessing sent one to."""
-    return IPCAllocationHandle._of(Owned(lambda: (0, sent.detach()), (), close_answer), pinned)
+    return IPCAllocationHandle._of(Owned(lambda: (0, take_over(sent.detach())), (), close_answer), pinned)
 
 
 def with_file(handle: IPCAllocationHandle | int, call: Callable[[int], _T]) -> _T:
     """Calls a function with a file descriptor: of a handle, which stays open meanwhile, or given as int."""
     if isinstance(handle, IPCAllocationHandle):
         with handle._owned.hold() as owned:
-            return call(handle.fileno() if owned is None else owned[1])
+            return call(handle.fileno() if owned is None else owned[1].fileno())
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise ArgumentTypeError(
             f"handle is of type {type(handle).__name__}; pass an IPCAllocationHandle, or a file descriptor "

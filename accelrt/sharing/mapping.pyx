@@ -212,7 +212,7 @@ cdef class Endpoint:
 
     def abandon(self) -> None:
         """Forgets the socket: its number is another file's by now."""
-        self.file.number = -1
+        self.file.forget()
 
 
 cdef class Listener(Endpoint):

@@ -2,7 +2,6 @@
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
-from posix.unistd cimport close
 
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
@@ -17,6 +16,7 @@ from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES
 from accelrt.allocator.types cimport (
     ANY_REST, BY_KIND, EXPANDABLE, FREE, HOLE, NO_REST, PLAIN, STITCHED, Block, Page, Reservation, Segment, Slot,
 )
+from accelrt.core.descriptors cimport close_kept, keep_number, KeptFile, number_of
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock,
     store_count,
@@ -471,7 +471,7 @@ cdef long[DEVICES][DEVICES] reached  # 1: plain segments of both are open to eac
 cdef pthread_mutex_t joining  # guards the three above; the growth locks are taken under it
 
 cdef uintptr_t[MOST_FILES] filed  # pages' handles, and their descriptors; under files_lock
-cdef int[MOST_FILES] files
+cdef KeptFile[MOST_FILES] files
 cdef long file_count = 0          # written under files_lock
 cdef int files_lock = 0
 
@@ -1111,7 +1111,7 @@ cdef int kept_file(uintptr_t handle) noexcept nogil:
     cdef int place, file
     spin_lock(&files_lock)
     place = file_place(handle)
-    file = files[place] if place >= 0 else -1
+    file = number_of(files[place]) if place >= 0 else -1
     spin_unlock(&files_lock)
     return file
 
@@ -1127,14 +1127,15 @@ cdef bint keep_file(uintptr_t handle, int file) noexcept nogil:
     kept = file_place(handle) < 0 and has_room()
     if kept:
         filed[file_count] = handle
-        files[file_count] = file
+        files[file_count] = keep_number(file)
         store_count(&file_count, file_count + 1)
     spin_unlock(&files_lock)
     return kept
 
 
 cdef void close_file(uintptr_t handle) noexcept nogil:
-    cdef int place, file = -1
+    cdef KeptFile file = -1
+    cdef int place
     if load_count(&file_count) == 0:
         return
     spin_lock(&files_lock)
@@ -1145,8 +1146,7 @@ cdef void close_file(uintptr_t handle) noexcept nogil:
         files[place] = files[file_count - 1]
         store_count(&file_count, file_count - 1)
     spin_unlock(&files_lock)
-    if file >= 0:
-        close(file)
+    close_kept(file)
 
 
 cdef void close_in_child() noexcept nogil:
@@ -1156,7 +1156,7 @@ cdef void close_in_child() noexcept nogil:
     store_count(&managed_total, 0)
     pthread_mutex_init(&joining, NULL)
     for place in range(file_count):
-        close(files[place])
+        close_kept(files[place])
     store_count(&file_count, 0)
 
 

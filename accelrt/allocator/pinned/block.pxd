@@ -4,6 +4,7 @@
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
+from accelrt.core.descriptors cimport KeptFile
 from accelrt.core.handle_map cimport AddressMap
 from accelrt.core.locks cimport pthread_mutex_t, spin_lock, spin_unlock
 from accelrt.allocator.sizes cimport round_up
@@ -137,7 +138,7 @@ cdef struct PinnedSegment:
     bint registered       # memory of the operating system's, registered, rather than the driver's own
     bint carved           # of the reserve: it stays for as long as the process
     bint uncached         # one block, given back to the driver when it is free
-    int file              # whose memory it is, which other processes may have too; NO_FILE: none
+    KeptFile file         # whose memory it is, which other processes may have too; NO_FILE: none
 
 cdef struct PinnedSettings:   # written under lock
     size_t round_limit        # bytes; larger requests are rounded to pages only

@@ -9,6 +9,7 @@ from accelrt.allocator.pinned.block cimport (
     class_size, count_held, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, SEGMENTS,
     round_up, time_call,
 )
+from accelrt.core.descriptors cimport close_kept, keep_number, lift, number_of
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.host_pages cimport (
     close_file, copy_file, has_room, host_room, make_file, map_pages, prefer_node, size_of_file, threads_for,
@@ -77,8 +78,7 @@ cdef PinnedSegment* new_segment(uintptr_t address, size_t size, int kind) noexce
 
 
 cdef void drop_segment(PinnedSegment* segment) noexcept nogil:
-    if segment.file != NO_FILE:
-        close_file(segment.file)
+    close_kept(segment.file)
     free(segment.starts)
     free(segment)
 
@@ -1121,7 +1121,7 @@ cdef int take_file(PinnedPool* at, int device, int file, size_t size, uintptr_t*
     if code and segment != NULL:
         drop_segment(segment)
     elif code == 0:
-        segment.file = file
+        segment.file = keep_number(file)
         out_address[0] = address
     return code
 
@@ -1132,7 +1132,7 @@ cdef int share_pinned(int device, size_t size, uintptr_t* out_address) noexcept 
     if size == 0 or size >> HOST_ROUND_LIMIT:
         return OUT_OF_MEMORY
     size = round_up(size, PAGE)
-    file = make_file(size) if has_room(size) else -1
+    file = lift(make_file(size)) if has_room(size) else -1
     if file < 0:
         return OUT_OF_MEMORY
     code = take_file(pool_here(device, False), device, file, size, out_address)
@@ -1164,7 +1164,7 @@ cdef int pinned_file(uintptr_t address) noexcept nogil:
         spin_lock(&pools[index].lock)
         block = block_of(pools[index], address)
         if block != NULL and block.segment.file != NO_FILE:
-            file = copy_file(block.segment.file)
+            file = copy_file(number_of(block.segment.file))
         spin_unlock(&pools[index].lock)
         if block != NULL:
             break

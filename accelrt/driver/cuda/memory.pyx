@@ -7,6 +7,7 @@ from libc.string cimport memcpy, memset
 from posix.fcntl cimport F_SETFD, fcntl, FD_CLOEXEC
 from posix.unistd cimport close
 
+from accelrt.core.descriptors cimport lift
 from accelrt.driver.cuda.types cimport (
     CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
@@ -305,6 +306,7 @@ cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
         code = cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
     if code == SUCCESS:
         fcntl(file, F_SETFD, FD_CLOEXEC)
+        file = lift(file)
     out_file[0] = file if code == SUCCESS else -1
     return leave(pushed, code)
 
@@ -451,6 +453,7 @@ cdef int pool_export(uintptr_t pool, int* out_file) noexcept nogil:
         code = cuMemPoolExportToShareableHandle(&file, <CUmemoryPool>pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
     if code == SUCCESS:
         fcntl(file, F_SETFD, FD_CLOEXEC)
+        file = lift(file)
     out_file[0] = file if code == SUCCESS else -1
     return leave(pushed, code)
 

@@ -26,11 +26,13 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strcmp, strlen
 
 from accelrt import env
+from accelrt.core.descriptors cimport close_kept, keep_number, number_of
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.host_pages cimport close_file, copy_file, empty_part, prefer_node
 from accelrt.driver.host.graphs cimport execs, fill_graphs, foreign_ends, graphs, own_children
 from accelrt.driver.host.machine cimport (
-    HOST_MEMORY, MANAGED, MANAGED_PAGE, MAX_HOST_DEVICES, PAGE, PLAIN, POOLED, Range, calls_beside_ends as beside_ends,
+    HOST_MEMORY, LACKS_FILE, MANAGED, MANAGED_PAGE, MAX_HOST_DEVICES, PAGE, PLAIN, POOLED, Range,
+    calls_beside_ends as beside_ends,
     count_streams, crew_open, delay_ends, drain_device, drop_launch, drop_module, drop_room, drop_ticket, find_room,
     find_stream, gone_calls, held_ends, known_device, lock, lock_memory, make_file, mark, memory as all_memory,
     memory_counts, memory_figures, memory_open, new_handle, open_errno, operations, queue_open, rounded, show, take_bytes,
@@ -101,7 +103,7 @@ cdef extern from *:
         memcpy(&each, image + 0x3A, 2);
         memcpy(&count, image + 0x3C, 2);
         size = headers + (size_t)each * count;
-        file = headers ? memfd_create("accelrt-kernels", MFD_CLOEXEC) : -1;
+        file = headers ? accelrt_lift(memfd_create("accelrt-kernels", MFD_CLOEXEC)) : -1;
         if (file < 0)
             return NULL;
         while (done < size) {
@@ -229,8 +231,11 @@ cdef str limit_text(str which, str what, str command):
 
 def cause_of_refusal() -> str:
     """Returns what the calling thread's last request for memory lacked, where that was not the device's memory; else ""."""
-    if not take_lack_of_addresses():
+    cdef int lack = take_lack_of_addresses()
+    if not lack:
         return ""
+    if lack == LACKS_FILE:
+        return "other code of this process closed the file of the host device's memory (os.closerange, say)"
     limit = limit_text("RLIMIT_AS", "of addresses", "ulimit -v")
     return f"the host has no addresses left for it{limit or '; see vm.max_map_count'}"
 
@@ -513,7 +518,7 @@ cdef void forget_block(HostPool* pool, Pooled** slot) noexcept nogil:
     if block.used:
         count_pooled(pool, USED_BYTES, -<int64_t>block.taken)
     if pool.kind == POOLED and not pool.imported:
-        empty_part(pool.file, block.offset, block.size)
+        empty_part(number_of(pool.file), block.offset, block.size)
         give_room(pool, block.size)
     drop_ticket(block.ticket)
     free(block)
@@ -541,7 +546,7 @@ cdef void drop_destroyed() noexcept nogil:
             slot = &pool.after
             continue
         slot[0] = pool.after
-        close_file(pool.file)
+        close_kept(pool.file)
         free(pool)
 
 
@@ -662,7 +667,7 @@ cdef int map_part(const HostPool* pool, long offset, size_t size, uintptr_t* out
     cdef void* room = find_room(size, 4096)
     if room == NULL:
         return OUT_OF_MEMORY
-    if not show(room, size, pool.file, offset, PROT_READ | PROT_WRITE):
+    if not show(room, size, number_of(pool.file), offset, PROT_READ | PROT_WRITE):
         drop_room(room, size)
         return OUT_OF_MEMORY
     prefer_node(room, size, pool.node)
@@ -834,7 +839,7 @@ cdef HostPool* add_pool(int device, int file, size_t limit) noexcept nogil:
     if pool == NULL:
         close_file(file)
         return NULL
-    pool.kind, pool.device, pool.file, pool.limit, pool.alive, pool.node = POOLED, device, file, limit, True, -1
+    pool.kind, pool.device, pool.file, pool.limit, pool.alive, pool.node = POOLED, device, keep_number(file), limit, True, -1
     pool.handle = new_handle()
     drop_destroyed()
     pool.after = made_pools
@@ -922,7 +927,7 @@ cdef int pool_export_locked(HostPool* pool, int* out_file) noexcept nogil:
     out_file[0] = -1
     if pool.imported or not pool.shared:
         return INVALID_VALUE
-    out_file[0] = copy_file(pool.file)
+    out_file[0] = copy_file(number_of(pool.file))
     return 0 if out_file[0] >= 0 else OPERATING_SYSTEM
 
 
@@ -941,13 +946,14 @@ cdef int pool_pointer_export_locked(int device, uintptr_t address, char* out_ipc
     memset(out_ipc, 0, 64)
     if slot == NULL or not slot[0].used or not pool.shared:
         return INVALID_VALUE
-    pointer.mark, pointer.file, pointer.offset, pointer.size = POINTER_MARK, id_of(pool.file), slot[0].offset, slot[0].size
+    pointer.mark, pointer.file = POINTER_MARK, id_of(number_of(pool.file))
+    pointer.offset, pointer.size = slot[0].offset, slot[0].size
     memcpy(out_ipc, &pointer, sizeof(Pointer))
     return 0
 
 
 cdef bint is_part_of(const Pointer* pointer, const HostPool* pool) noexcept nogil:
-    cdef FileId file = id_of(pool.file)
+    cdef FileId file = id_of(number_of(pool.file))
     if pointer.mark != POINTER_MARK or pointer.file.place != file.place or pointer.file.number != file.number:
         return False
     if pointer.offset % 4096 or pointer.size % 4096 or pointer.size == 0:

@@ -3,6 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from accelrt.core.descriptors cimport KeptFile
 from accelrt.driver.host.work cimport (
     Allocation, Capture, Condition, HostModule, HostStream, Launch, Plan, SharedEvent, Ticket, Work,
 )
@@ -11,6 +12,7 @@ from accelrt.driver.host.work cimport (
 
 cdef enum:
     MAX_HOST_DEVICES = 64
+    LACKS_FILE = 2     # other code of this process closed the memory's file
     PAGE = 2 << 20     # granularity of physical memory
     MANAGED_PAGE = 64 << 10  # managed memory is where it is by so many bytes
 
@@ -20,7 +22,7 @@ cdef enum:  # what an address belongs to
 
 cdef int memory_open(int devices, size_t capacity) noexcept nogil
 cdef int open_errno  # why memory_open failed
-cdef bint take_lack_of_addresses() noexcept nogil  # whether the thread's last refusal was for addresses, told once
+cdef int take_lack_of_addresses() noexcept nogil  # whether the thread's last refusal was for these, or LACKS_FILE; told once
 cdef void lock_memory() noexcept nogil    # around a fork too; after the streams' lock where both are taken
 cdef void unlock_memory() noexcept nogil
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil
@@ -51,7 +53,7 @@ cdef struct Physical:
     int device
     size_t size
     long offset
-    int own        # the file of their own; -1: they are in the device's
+    KeptFile own   # the file of their own; -1: they are in the device's
     bint charged   # to the device's capacity, since this process made them
     int mappings
     bint alive
@@ -90,7 +92,7 @@ cdef Range* memory        # everything but reservations
 cdef Range* reservations
 
 cdef int known_device(int device) noexcept nogil
-cdef int file_of(int device) noexcept nogil
+cdef int file_of(int device) noexcept nogil  # -1: other code of this process closed it
 cdef Range* last_before(Range* ranges, uintptr_t end) noexcept nogil  # the last that starts below end; NULL
 cdef Range* containing(Range* ranges, uintptr_t address) noexcept nogil
 cdef int add_range(Range** ranges, const Range* added) noexcept nogil  # a copy of it

@@ -25,6 +25,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove, memset
 
+from accelrt.core.descriptors cimport close_kept, keep_number, KeptFile, lift, number_of
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.host_pages cimport empty_part
 from accelrt.core.locks cimport (
@@ -64,7 +65,7 @@ cdef extern from *:
     int memfd_create(const char* name, unsigned int flags) noexcept nogil
     int ftruncate(int file, long size) noexcept nogil
     int close_file "close" (int file) noexcept nogil
-    bint lacks_addresses "accelrt_lacks_addresses"
+    int lacks_addresses "accelrt_lacks_addresses"  # 0, 1 or LACKS_FILE
     void* mmap(void* address, size_t size, int protection, int flags, int file, long offset) noexcept nogil
     int munmap(void* address, size_t size) noexcept nogil
     int madvise(void* address, size_t size, int advice) noexcept nogil
@@ -82,7 +83,7 @@ cdef extern from *:
     void* MAP_FAILED
 
 cdef struct Device:
-    int file
+    KeptFile file
     size_t capacity
     size_t used
     long next_offset
@@ -101,7 +102,7 @@ cdef size_t[KINDS] alive  # ranges, by kind
 
 
 cdef int make_file(const char* name, long size) noexcept nogil:
-    cdef int file = memfd_create(name, MFD_CLOEXEC)
+    cdef int file = lift(memfd_create(name, MFD_CLOEXEC))
     cdef int error
     if file >= 0 and ftruncate(file, size) == 0:
         return file
@@ -115,10 +116,10 @@ cdef int memory_open(int count, size_t capacity) noexcept nogil:
     global device_total, open_errno
     cdef int device
     for device in range(count):
-        devices[device].file = make_file("accelrt", <long>1 << 60)
+        devices[device].file = keep_number(make_file("accelrt", <long>1 << 60))
         devices[device].capacity = capacity
         if devices[device].file < 0:
-            open_errno = -devices[device].file
+            open_errno = <int>-devices[device].file
             close_files(device)
             return NOT_SUPPORTED
     device_total = count
@@ -128,12 +129,12 @@ cdef int memory_open(int count, size_t capacity) noexcept nogil:
 cdef void close_files(int count) noexcept nogil:
     cdef int device
     for device in range(count):
-        close_file(devices[device].file)
+        close_kept(devices[device].file)
 
 
-cdef bint take_lack_of_addresses() noexcept nogil:
+cdef int take_lack_of_addresses() noexcept nogil:
     global lacks_addresses
-    cdef bint lacked = lacks_addresses
+    cdef int lacked = lacks_addresses
     lacks_addresses = False
     return lacked
 
@@ -295,7 +296,7 @@ cdef int known_device(int device) noexcept nogil:
 
 
 cdef int file_of(int device) noexcept nogil:
-    return devices[device].file
+    return number_of(devices[device].file)
 
 
 cdef int memory_figures(int device, size_t* out_free, size_t* out_total) noexcept nogil:
@@ -325,7 +326,7 @@ cdef int take_bytes(int device, size_t size, long* out_offset) noexcept nogil:
 
 
 cdef void give_bytes(int device, long offset, size_t size) noexcept nogil:
-    empty_part(devices[device].file, offset, size)
+    empty_part(file_of(device), offset, size)
     uncharge(device, size)
 
 
@@ -354,7 +355,7 @@ cdef bint show(void* address, size_t size, int file, long offset, int protection
     global lacks_addresses
     cdef bint shown = mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, offset) != MAP_FAILED
     if not shown:
-        lacks_addresses = True
+        lacks_addresses = LACKS_FILE if file < 0 else 1
     return shown
 
 
@@ -464,7 +465,7 @@ cdef extern from *:
         char path[64];
         int opened;
         snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
-        opened = open(path, O_RDWR | O_CLOEXEC);
+        opened = accelrt_lift(open(path, O_RDWR | O_CLOEXEC));
         return opened < 0 ? -errno : opened;
     }
     static uint64_t accelrt_inode(int file) {
@@ -553,7 +554,7 @@ cdef SharedEvent* shared_on(int file) noexcept nogil:
         close_file(file)
         return NULL
     event.words = <EventWords*>words
-    event.file = file
+    event.file = keep_number(file)
     event.holders = 1
     return event
 
@@ -580,7 +581,7 @@ cdef void drop_shared_event(SharedEvent* event) noexcept nogil:
     if event.holders:
         return
     munmap(event.words, sizeof(EventWords))
-    close_file(event.file)
+    close_kept(event.file)
     free(event)
 
 

@@ -11,6 +11,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from accelrt.core.descriptors cimport close_kept, keep_number, KeptFile, number_of
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.host_pages cimport close_file, copy_file
 from accelrt.driver.host.machine cimport (
@@ -882,7 +883,7 @@ cdef size_t count_physicals() noexcept nogil:
     return count
 
 
-cdef int add_physical(int device, size_t size, int own, bint charged, uintptr_t* out_handle) noexcept nogil:
+cdef int add_physical(int device, size_t size, KeptFile own, bint charged, uintptr_t* out_handle) noexcept nogil:
     # Takes the file where it succeeds.
     global next_handle
     cdef Physical* physical = <Physical*>calloc(1, sizeof(Physical))
@@ -919,17 +920,17 @@ cdef int physical_create_shared_gated(int device, size_t size, uintptr_t* out_ha
 
 
 cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
-    cdef int own = -1
+    cdef KeptFile own = -1
     cdef int code
     if size == 0 or size % PAGE:
         return INVALID_VALUE
     if shared:
-        own = make_file("accelrt-page", size)
+        own = keep_number(make_file("accelrt-page", size))
         if own < 0:
             return OPERATING_SYSTEM
     code = add_physical(device, size, own, True, out_handle)
-    if code and own >= 0:
-        close_file(own)
+    if code:
+        close_kept(own)
     return code
 
 
@@ -938,21 +939,22 @@ cdef int physical_export_locked(uintptr_t handle, int* out_file) noexcept nogil:
     out_file[0] = -1
     if physical == NULL or physical.own < 0 or not physical.charged:  # NVIDIA's driver exports nothing that it imported
         return INVALID_VALUE
-    out_file[0] = copy_file(physical.own)
+    out_file[0] = copy_file(number_of(physical.own))
     return 0 if out_file[0] >= 0 else OPERATING_SYSTEM
 
 
 cdef int physical_import_gated(int device, int file, uintptr_t* out_handle) noexcept nogil:
     cdef long size = file_size(file)
-    cdef int own, code
+    cdef KeptFile own
+    cdef int code
     if size <= 0 or size % PAGE:
         return INVALID_VALUE
-    own = copy_file(file)
+    own = keep_number(copy_file(file))
     if own < 0:
         return OPERATING_SYSTEM
     code = add_physical(device, size, own, False, out_handle)
     if code:
-        close_file(own)
+        close_kept(own)
     return code
 
 
@@ -962,14 +964,14 @@ cdef void release_unused(Physical* physical) noexcept nogil:
     if physical.own < 0:
         give_bytes(physical.device, physical.offset, physical.size)
     else:
-        close_file(physical.own)
+        close_kept(physical.own)
         if physical.charged:
             uncharge(physical.device, physical.size)
     free(physical)
 
 
 cdef int file_of_physical(const Physical* physical) noexcept nogil:
-    return physical.own if physical.own >= 0 else file_of(physical.device)
+    return number_of(physical.own) if physical.own >= 0 else file_of(physical.device)
 
 
 cdef int physical_release_locked(uintptr_t handle) noexcept nogil:

@@ -1,6 +1,7 @@
 # The records of the host driver's stream-ordered pools, and what they ask of files.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
+from accelrt.core.descriptors cimport KeptFile
 from accelrt.driver.host.machine cimport MAX_HOST_DEVICES
 from accelrt.driver.host.work cimport Ticket
 
@@ -60,7 +61,7 @@ cdef struct HostPool:
     int node           # of the host's memory, on which it had better be; or -1
     bint alive         # not destroyed
     bint shared        # other processes may have it
-    int file           # (POOLED)
+    KeptFile file      # (POOLED)
     size_t limit       # bytes of it, with the header
     bint imported      # another process's
     Pooled* blocks

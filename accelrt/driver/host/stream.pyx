@@ -12,6 +12,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from accelrt.core.descriptors cimport number_of
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process cimport FORK_HOST_DRIVER, at_fork
@@ -956,7 +957,7 @@ cdef int event_elapsed_locked(HostEvent* start, HostEvent* end, float* out_ms) n
 cdef int ipc_event_export_locked(int device, HostEvent* event, char* out_ipc) noexcept nogil:
     if event.device != device or event.shared == NULL:
         return INVALID_HANDLE
-    return name_file(event.shared.file, EVENT_FILE, 0, 0, out_ipc)
+    return name_file(number_of(event.shared.file), EVENT_FILE, 0, 0, out_ipc)
 
 
 cdef int ipc_event_open_gated(int device, const char* handle, uintptr_t* out_event) noexcept nogil:

@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from accelrt.core.descriptors cimport KeptFile
 from accelrt.core.threads cimport pthread_cond_t
 from accelrt.driver.node_params cimport EdgeData
 from accelrt.driver.table cimport host_fn
@@ -41,7 +42,7 @@ cdef struct EventWords:
 
 cdef struct SharedEvent:
     EventWords* words
-    int file      # of the words
+    KeptFile file  # of the words
     int holders
 
 cdef struct Ticket:
