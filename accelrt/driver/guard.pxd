@@ -72,6 +72,9 @@ cdef void count_out_capture() noexcept nogil  # after it ended, or did not begin
 # any lock: a thread inside waits for no lock that a beginning capture could hold, which is none of ours.
 cdef bint enter_wait() noexcept nogil
 cdef void leave_wait() noexcept nogil  # after an enter_wait that answered True
+# Around a wait for a lock that a thread in expect_capture may hold: the calling thread is outside, and then as it was.
+cdef void step_outside() noexcept nogil
+cdef void come_back() noexcept nogil
 # Waits for a device inside, and not at all where a capture is open.  Within the caller's brackets signals' handlers run
 # between two slices, outside: one may begin a capture, or wait for a thread that does.
 cdef int await_inside(Table* table, int device) noexcept nogil

@@ -292,17 +292,38 @@ cdef long told_captures = 0      # that others end
 
 cdef void expect_capture() noexcept nogil:
     # Counted at once, so that no thread enters in between.  Most threads inside make one query, which ends sooner
-    # than a sleeping thread wakes.  The thread itself may be inside, in a function of Python's that takes memory back.
+    # than a sleeping thread wakes.  The thread itself may be inside, in a function of Python's that takes memory back:
+    # it is outside while it waits, for another one there may wait for it.
     cdef int _round
     add_count(&captures, 1)
+    step_outside()
     for _round in range(SPINS):
-        if load_count(&waits) == inside:
-            return
+        if load_count(&waits) == 0:
+            break
         spin()
-    pthread_mutex_lock(&gate)
-    while load_count(&waits) > inside:
-        pthread_cond_wait(&none_inside, &gate)
-    pthread_mutex_unlock(&gate)
+    else:
+        pthread_mutex_lock(&gate)
+        while load_count(&waits):
+            pthread_cond_wait(&none_inside, &gate)
+        pthread_mutex_unlock(&gate)
+    come_back()
+
+
+cdef void step_outside() noexcept nogil:
+    if inside:
+        end_entries(inside)
+
+
+cdef void come_back() noexcept nogil:
+    add_count(&waits, inside)
+
+
+cdef void end_entries(long count) noexcept nogil:
+    add_count(&waits, -count)
+    if load_count(&captures):
+        pthread_mutex_lock(&gate)
+        pthread_cond_broadcast(&none_inside)
+        pthread_mutex_unlock(&gate)
 
 
 cdef void count_out_capture() noexcept nogil:
@@ -338,11 +359,7 @@ cdef void leave_wait() noexcept nogil:
     if inside == 0:
         return  # it entered before a fork, in whose child nobody is inside
     inside -= 1
-    add_count(&waits, -1)
-    if load_count(&captures):
-        pthread_mutex_lock(&gate)
-        pthread_cond_broadcast(&none_inside)
-        pthread_mutex_unlock(&gate)
+    end_entries(1)
 
 
 cdef int await_inside(Table* table, int device) noexcept nogil:

@@ -3,15 +3,17 @@
 The choice is a process's, so each scenario runs in one of its own, on the driver that the tests run on."""
 
 import ctypes
+import functools
 import gc
 import os
 import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from backend_use import Books, capture, churn, figures, keep_shared, stay_within_a_limit
-from beside import on_a_thread
+from beside import on_a_thread, on_threads
 from child import in_child
 
 import accelrt
@@ -277,8 +279,7 @@ def a_capture_while_memory_goes_back():
     books = Books()
 
     def free(*arguments):
-        with accelrt.graph(accelrt.CUDAGraph(), stream=accelrt.Stream(), capture_error_mode="relaxed"):
-            accelrt.current_stream().launch_host_func(int)
+        capture_nothing()
         books.free(*arguments)
 
     memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
@@ -286,10 +287,79 @@ def a_capture_while_memory_goes_back():
     assert books.freed == [MIB]
 
 
+def captures_while_memory_goes_back():
+    """Two threads take memory back, and both functions begin a capture: neither waits for the other."""
+    books, inside = Books(), threading.Barrier(2, timeout=60)
+
+    def free(*arguments):
+        inside.wait()
+        capture_nothing()
+        books.free(*arguments)
+
+    memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
+    on_threads(lambda index: accelrt.Buffer(MIB + index).free(), range(2), timeout=60)
+    assert sorted(books.freed) == [MIB, MIB + 1]
+
+
+def both_in_free(first, second):
+    """Two threads run functions that take memory back: in `free` each runs its second one."""
+    books, inside, within = Books(limit=4 * MIB), threading.Barrier(2), {}
+
+    def free(*arguments):
+        books.free(*arguments)
+        if action := within.pop(threading.get_ident(), None):
+            with suppress(threading.BrokenBarrierError):  # where the other one waits for what this one holds
+                inside.wait(timeout=1)
+            action()
+
+    def run(functions):
+        begin, within[threading.get_ident()] = functions
+        begin()
+
+    memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
+    for device in (0, 1):
+        leave_memory(device)
+    on_threads(run, (first, second), timeout=60)
+    accelrt.empty_cache()  # what was freed beside the capture
+    assert books.live == 0
+
+
+def leave_memory(device):
+    """Memory that is freed and does not go back before something asks how far its work is."""
+    work, stream = threading.Event(), accelrt.Stream(device=device)
+    stream.launch_host_func(work.wait)
+    leaving = accelrt.Buffer(MIB, device=device)
+    leaving.record_stream(stream)
+    leaving.free()
+    work.set()
+    stream.synchronize()
+
+
+def refuse(device):
+    with pytest.raises(accelrt.OutOfMemoryError):
+        accelrt.Buffer(8 * MIB, device=device)
+
+
+def a_capture_beside_a_refusal():
+    refuses_0 = functools.partial(refuse, 0)
+    both_in_free((refuses_0, capture_nothing), (lambda: accelrt.Buffer(MIB).free(), refuses_0))
+
+
+def refusals_of_two_devices():
+    refuses_0, refuses_1 = functools.partial(refuse, 0), functools.partial(refuse, 1)
+    both_in_free((refuses_0, refuses_1), (refuses_1, refuses_0))
+
+
+def capture_nothing():
+    with accelrt.graph(accelrt.CUDAGraph(), stream=accelrt.Stream(), capture_error_mode="relaxed"):
+        accelrt.current_stream().launch_host_func(int)
+
+
 SCENARIOS = [contents_and_statistics, shared_memory_stays, a_limit_holds, out_of_memory, other_exceptions]
 SCENARIOS += [wrong_answers, what_free_raises_is_told, one_that_asks_accelrt, nested_uses, threads, captures]
 SCENARIOS += [without_python, held_to_the_end, refusals_that_hold_things, a_refusal_shows_what_was_handled]
-SCENARIOS += [a_capture_while_memory_goes_back]
+SCENARIOS += [a_capture_while_memory_goes_back, captures_while_memory_goes_back, a_capture_beside_a_refusal]
+SCENARIOS += [refusals_of_two_devices]
 
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)

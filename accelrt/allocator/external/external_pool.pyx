@@ -1,9 +1,10 @@
 """Memory that does not come from accelrt's own pool: records, statistics, the order of going back, and where it comes from:
 the driver's stream-ordered pool, a library's two functions, or two Python functions.
 
-Two locks a pool, always taken in this order: relief, held by the one thread that sends leaving records off,
-and lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
-as it likes, may call accelrt, and may take the GIL.  So relief is recursive, and is never waited for with the GIL held.
+Two locks, always taken in this order: relief, held by the one thread that sends leaving records off, of all pools,
+and a pool's lock, held for bookkeeping.  A backend's rows run without lock, since a plugged library may take as long
+as it likes, may call accelrt, and may take the GIL.  So relief is recursive, is never waited for with the GIL held, and
+is waited for outside the gate of captures (await_relief).
 """
 import os
 from cpython.exc cimport PyErr_Fetch, PyErr_Restore, PyErr_SetObject, PyErr_WriteUnraisable
@@ -22,9 +23,9 @@ from accelrt.core.locks cimport (
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.process import call_at_exit
 from accelrt.driver.guard cimport (
-    add_use, ask_use, drop_use, drop_with_gil, enter_wait, FAILED, go_relaxed, GONE, hand_on, is_captured_event,
+    add_use, ask_use, come_back, drop_use, drop_with_gil, enter_wait, FAILED, go_relaxed, GONE, hand_on, is_captured_event,
     is_capturing, is_device_lost, leave_wait, make_thread_state, mark_behind, mark_use, meaning_of, PooledEvent,
-    release_event, restore_mode, Use,
+    release_event, restore_mode, step_outside, Use,
 )
 from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table
 from accelrt.errors import ArgumentTypeError
@@ -62,7 +63,8 @@ cdef enum:  # CUmemPool_attribute
     RESERVED_CURRENT = 5
     RESERVED_HIGH = 6
 
-cdef pthread_mutex_t choice      # the pool's locks are not taken under it
+cdef pthread_mutex_t choice      # the pools' locks are not taken under it
+cdef pthread_mutex_t relief      # outer, recursive; held by the one thread that sends leaving records off, or waits for them
 cdef const Backend* chosen = NULL
 cdef bint settled = False        # a pool was made, so the choice stands
 cdef Backend ordered             # cudaMallocAsync, the stream-ordered allocator
@@ -121,7 +123,6 @@ cdef int make(int device, Table* table, int debug, ExternalPool** out_pool) noex
     if pool == NULL:
         return NO_HOST_MEMORY
     pthread_mutex_init(&pool.lock, NULL)
-    init_recursive(&pool.relief)
     pool.backend = chosen
     pool.table = table
     pool.device = device
@@ -263,16 +264,16 @@ cdef int send_off(ExternalPool* pool, size_t most, bint wait) noexcept nogil:
 
 
 cdef int send_off_if_any(ExternalPool* pool, size_t most) noexcept nogil:
-    # The thread that holds relief is at it already.
+    # The thread that holds relief is at it already, or is a pool's of another device: the next allocation looks again.
     cdef bint idle
     cdef int code
     lock_external(pool)
     idle = pool.oldest == NULL or pool.captures != 0
     unlock_external(pool)
-    if idle or pthread_mutex_trylock(&pool.relief):
+    if idle or pthread_mutex_trylock(&relief):
         return 0
     code = send_off(pool, most, False)
-    pthread_mutex_unlock(&pool.relief)
+    pthread_mutex_unlock(&relief)
     return code
 
 
@@ -391,11 +392,20 @@ cdef int take(ExternalPool* pool, Record* record) noexcept nogil:
     return code
 
 
+cdef void await_relief() noexcept nogil:
+    # The thread may be in a function of the caller's, inside the gate, and who has relief in one that begins a capture.
+    # There is one lock of all pools, since functions of two devices' pools may each ask for the other's memory.
+    if pthread_mutex_trylock(&relief):
+        step_outside()
+        pthread_mutex_lock(&relief)
+        come_back()
+
+
 cdef int retry(ExternalPool* pool, Record* record) noexcept nogil:
     # Everything that is leaving goes, idle memory goes back to the device, and the backend is asked once more.
     cdef bint capturing
     cdef int code
-    pthread_mutex_lock(&pool.relief)
+    await_relief()
     lock_external(pool)
     pool.stats.num_alloc_retries += 1
     note_news(&pool.stats)
@@ -407,7 +417,7 @@ cdef int retry(ExternalPool* pool, Record* record) noexcept nogil:
         code = pool.backend.trim(pool, record.stream)
     if code == 0:
         code = take(pool, record)
-    pthread_mutex_unlock(&pool.relief)
+    pthread_mutex_unlock(&relief)
     if refused(code):
         lock_external(pool)
         pool.stats.num_ooms += 1
@@ -454,7 +464,7 @@ cdef bint external_holds(ExternalPool* pool, uintptr_t address) noexcept nogil:
 cdef int external_empty(ExternalPool* pool) noexcept nogil:
     cdef bint capturing
     cdef int code = 0
-    pthread_mutex_lock(&pool.relief)
+    await_relief()
     lock_external(pool)
     capturing = pool.captures != 0
     pool.stats.num_sync_all_streams += 1
@@ -463,7 +473,7 @@ cdef int external_empty(ExternalPool* pool) noexcept nogil:
         code = send_off(pool, SIZE_MAX, True)
         if code == 0:
             code = pool.backend.trim(pool, 0)
-    pthread_mutex_unlock(&pool.relief)
+    pthread_mutex_unlock(&relief)
     return inspected(pool, code)
 
 
@@ -493,9 +503,10 @@ cdef int external_end_capture(ExternalPool* pool) noexcept nogil:
     return code
 
 
-cdef void forget_choice() noexcept nogil:
-    # In a forked child too: the thread that held the lock is not in it.
+cdef void renew_locks() noexcept nogil:
+    # In a forked child too: the thread that held them is not in it.
     pthread_mutex_init(&choice, NULL)
+    init_recursive(&relief)
 
 
 cdef Stats external_stats(ExternalPool* pool) noexcept nogil:
@@ -929,7 +940,7 @@ cdef const Source* source_of(object allocator) except NULL:
 # Memory from two Python functions, for libraries whose allocators are Python objects.
 #
 # The functions run with the GIL, with the device current, in relaxed capture mode, and without the pool's lock.  The
-# thread may hold the pool's relief, which is recursive, and which nothing waits for with the GIL held: so a function may
+# thread may hold relief, which is recursive, and which nothing waits for with the GIL held: so a function may
 # use accelrt, and even free and allocate its memory.
 
 cdef extern from *:
@@ -1159,5 +1170,5 @@ def _stop_calling():
 call_at_exit("allocator.external.external_pool", "callbacks", _stop_calling)
 
 
-forget_choice()
-at_fork("allocator.external.external_pool", FORK_POOLS, NULL, NULL, &forget_choice)
+renew_locks()
+at_fork("allocator.external.external_pool", FORK_POOLS, NULL, NULL, &renew_locks)

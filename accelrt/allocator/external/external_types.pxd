@@ -15,7 +15,7 @@ cdef struct Record:
     Use* uses          # by other streams; with an event once it was given back, where the backend waits for events
     Record* next       # while leaving: the one given back after it
 
-# Where memory comes from.  No row is called under a pool's lock, some under its relief; every one may be called by any
+# Where memory comes from.  No row is called under a pool's lock, some under relief; every one may be called by any
 # thread.
 cdef struct Backend:
     const char* name
@@ -36,7 +36,6 @@ cdef struct Backend:
 # active = live + leaving + departing, in blocks and bytes.  Under lock unless said otherwise.
 cdef struct ExternalPool:
     pthread_mutex_t lock     # inner; held for bookkeeping and calls that cannot wait
-    pthread_mutex_t relief   # outer, recursive; held by the one thread that sends leaving records off, or waits for them
     const Backend* backend   # fixed
     Table* table             # fixed
     int device               # fixed
