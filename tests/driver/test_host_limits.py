@@ -78,3 +78,16 @@ def test_a_limit_on_open_files_is_named_and_leaves_none_open():
     out = under_limit("-f unlimited", code, ACCELRT_HOST_DEVICES="60")
     assert "cannot be made: Too many open files" in out
     assert out.endswith("\n0\n10\n")
+
+
+def test_a_thread_that_cannot_start_is_named():
+    code = (
+        "import accelrt\nbuffer = accelrt.Buffer(64)\n"
+        "try:\n    accelrt.current_stream().launch_host_func(int)\nexcept accelrt.CudaError as error:\n"
+        "    print(error)\nprint(buffer.nbytes)"
+    )
+    # Each thread's stack is as large as ulimit -s says, which -v has no room for.
+    out = under_limit("-s 8000000 -v 6000000", code, OPENBLAS_NUM_THREADS="1")
+    assert "starts no thread" in out
+    assert "raise the limit of threads (ulimit -u)" in out
+    assert out.endswith("\n64\n")
