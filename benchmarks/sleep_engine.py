@@ -4,10 +4,10 @@
 
 The engine's stand-in has on each device, of so many GiB: weights (six tenths, kept asleep), a KV cache (the
 rest, discarded), and graphs of kernels in a pool of their own, over several shapes; and with two devices, the
-most that it takes, two communicators between them.  All pools sleep and wake; then each graph is replayed and
-its result, the weights, every address and a sum over the communicators are checked, without a new capture.
-Any difference ends the program with status 1.  --quick takes 4 GiB of each device instead of 60, and half a
-minute in all.
+most that it takes, two communicators between them.  All pools sleep, communicators are suspended where NCCL
+can (2.29.7), and both come back; then each graph is replayed and its result, the weights, every address and a
+sum over the communicators are checked, without a new capture.  Any difference ends the program with status 1.
+--quick takes 4 GiB of each device instead of 60, and half a minute in all.
 
 Bytes are what NVML says of the whole device, so nothing else may use it meanwhile; a part of the driver's is
 what a stage took beyond accelrt's own memory: the context, the modules (a kernel loaded and launched), the
@@ -115,6 +115,25 @@ def add_up(groups: list, devices: list[int]) -> None:
             check(same, "a sum over a communicator is wrong")
 
 
+def suspend(groups: list) -> list[int]:
+    """Has NCCL give back what it can; answers bytes of each device, none where it is older than 2.29.7."""
+    try:
+        stats = [[each.memory_stats() for each in group] for group in groups]
+    except accelrt.NotSupportedError:
+        return []
+    back = [sum(each["suspendable"] for each in ranks) for ranks in zip(*stats, strict=True)]
+    for group in groups:
+        accelrt.nccl.suspend_all(group)
+    return back
+
+
+def resume(groups: list) -> None:
+    """Takes it again."""
+    for group in groups:
+        if group[0].is_suspended:
+            accelrt.nccl.resume_all(group)
+
+
 def close(groups: list) -> None:
     """Ends communicators."""
     for group in groups:
@@ -163,16 +182,20 @@ def measure(options: argparse.Namespace, devices: list[int]) -> dict:
     rows, left = [], []
     for name in ("first", "second"):
         start = time.perf_counter()
+        back = suspend(groups)
         downs = [engine.sleep() for engine in engines]
         stacks = [shrink_stacks(device) for device in devices]
         seconds = time.perf_counter() - start
         accelrt.empty_cache()
         left = [asleep(stages, index, alone[index]) for index in range(len(devices))]
+        for each, size in zip(left, back, strict=False):
+            each["parts"]["communicators"] -= size
         time.sleep(1.0 if options.gib >= 1 else 0.0)  # the driver clears what was given back
         start = time.perf_counter()
         for device, size in zip(devices, stacks, strict=True):
             accelrt.set_limit("stack_size", size, device)  # first, for the pools may take the rest
         ups = [engine.wake() for engine in engines]
+        resume(groups)
         rows.append({"round": name, "down": seconds, "up": time.perf_counter() - start})
         for step, results in (("sleep", downs), ("wake", ups)):
             weights = [row(f"{name} {step}", each["weights"], 0) for each in results]
