@@ -291,8 +291,7 @@ cdef inline int place_of(const Plan* plan, int step) noexcept nogil:
 cdef inline int copy_frontier(Frontier* to, const Frontier* origin) noexcept nogil:
     cdef EdgeData nothing
     cdef const EdgeData* data
-    cdef int index
-    cdef int code = 0
+    cdef int index, code = 0
     to.count = 0
     memset(&nothing, 0, sizeof(EdgeData))
     for index in range(origin.count):
