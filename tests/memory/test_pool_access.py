@@ -1,7 +1,6 @@
 """Which devices may use a MemPool's memory, and what an address is."""
 
 import gc
-import pickle
 
 import numpy as np
 import pytest
@@ -227,8 +226,6 @@ def test_the_drivers_managed_pool_gives_memory_that_everything_takes(managed):
 def test_memory_of_the_managed_pool_goes_back_when_its_owner_dies(managed):
     before = managed.used_mem_current
     held = managed.allocate(1 << 20)
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        pickle.dumps(held)
     del held
     gc.collect()
     assert managed.used_mem_current == before
