@@ -8,6 +8,7 @@ import warnings
 import pytest
 from child import in_child, in_own_process, run_python
 from published_files import record
+from waiting import wait_until
 
 import accelrt
 from accelrt.tools import publish
@@ -51,8 +52,7 @@ def publish_and_look():
     assert accelrt.publish.published() == []
     accelrt.publish.start(0.01)
     accelrt.publish.start(0.01)
-    while not accelrt.publish.published():
-        pass
+    wait_until(accelrt.publish.published)
 
 
 def test_a_process_that_is_told_to_publishes_what_its_pools_hold(place):
@@ -78,8 +78,7 @@ def test_a_child_forked_before_use_publishes_itself(place):
     child = os.fork()
     if child == 0:
         accelrt.init()
-        while not accelrt.publish.published():
-            pass
+        wait_until(accelrt.publish.published)
         accelrt.publish.stop()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -88,8 +87,7 @@ def test_a_child_forked_before_use_publishes_itself(place):
 
 def die_while_publishing():
     accelrt.init()
-    while not accelrt.publish.published():
-        pass
+    wait_until(accelrt.publish.published)
     print(os.getpid(), flush=True)
     os._exit(0)
 

@@ -1,11 +1,11 @@
 """A communicator that one thread ends while another one is anywhere in a call with it."""
 
 import threading
-import time
 
 import pytest
 from child import in_child
 from parking_backend import ParkingBackend, Worker
+from waiting import wait_until
 
 import accelrt
 from accelrt import nccl
@@ -92,8 +92,7 @@ def test_abort_frees_no_rank_that_another_thread_puts_an_operation_into_a_stream
     one = Worker(comms[0].all_reduce, arrays[0])
     assert backend.parked.wait(20)
     other = Worker(comms[0].abort)
-    while comms[0]._hold.is_open:
-        time.sleep(0.001)
+    wait_until(lambda: not comms[0]._hold.is_open)
     assert backend.calls == []
     backend.go_on()
     assert one.end() is other.end() is None
@@ -135,8 +134,7 @@ def test_abort_ends_a_close_that_waits_for_another_rank(parked):
     comms, backend, arrays = parked
     comms[0].all_reduce(arrays[0])
     one = Worker(comms[0].close)
-    while "async_error" not in backend.calls:
-        time.sleep(0.001)
+    wait_until(lambda: "async_error" in backend.calls)
     comms[0].abort()
     error = one.end()
     assert isinstance(error, accelrt.NcclError)

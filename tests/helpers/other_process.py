@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 import traceback
 
 SECONDS = 60
@@ -69,13 +68,6 @@ class Other:
             self.pipe.send(None)
             self.process.join(SECONDS)
         self.pipe.close()
-
-
-def wait_until(done):
-    end = time.monotonic() + SECONDS
-    while not done():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.002)
 
 
 # --- what it runs -------------------------------------------------------------------------------

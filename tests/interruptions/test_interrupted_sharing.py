@@ -8,7 +8,8 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 from every_bytecode import interrupt_everywhere
-from other_process import Other, make, statistics, wait_until
+from other_process import Other, make, statistics
+from waiting import wait_until
 
 import accelrt
 import accelrt.sharing

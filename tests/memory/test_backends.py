@@ -5,7 +5,6 @@ The choice is a process's, so each scenario runs in one of its own, on the drive
 import ctypes
 import os
 import threading
-import time
 from contextlib import suppress
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from backend_use import capture, churn, figures, keep_shared, stay_within_a_limit
 from child import in_child, in_own_process, wrap_host
 from compiled import compile_library, typed
+from waiting import wait_until
 
 import accelrt
 from accelrt import memory
@@ -102,8 +102,7 @@ def a_full_library_waits(path):
     shared.free()
 
     def open_gate():
-        while accelrt.memory_stats()["num_alloc_retries"] == 0:
-            time.sleep(0.001)
+        wait_until(lambda: accelrt.memory_stats()["num_alloc_retries"])
         gate.set()
 
     opener = threading.Thread(target=open_gate)

@@ -8,7 +8,8 @@ import pytest
 import refusals_while_busy
 from beside import Gate
 from child import in_child, in_own_process, wrap_host
-from other_process import Other, make, opened, statistics, wait_until
+from other_process import Other, make, opened, statistics
+from waiting import wait_until
 
 import accelrt
 import accelrt.sharing
