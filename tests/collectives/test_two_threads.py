@@ -5,6 +5,7 @@ import threading
 import pytest
 from child import in_child
 from parking_backend import ParkingBackend, Worker
+from rank_arrays import rank_arrays, reduce_in_group
 from waiting import wait_until
 
 import accelrt
@@ -35,9 +36,7 @@ def parked():
     backend = ParkingBackend(comms[0]._backend)
     for each in comms:
         each._backend = backend
-    arrays = [accelrt.full(100, rank + 1.0, "float32", rank) for rank in range(2)]
-    for rank in range(2):
-        accelrt.synchronize(rank)
+    arrays = rank_arrays(100)
     yield comms, backend, arrays
     backend.go_on()
     for each in comms:
@@ -45,16 +44,10 @@ def parked():
     arrays.clear()  # pytest keeps the list
 
 
-def in_group(comms, arrays):
-    with nccl.group():
-        for comm, array in zip(comms, arrays, strict=True):
-            comm.all_reduce(array)
-
-
 def operations(comms, arrays):
     return {
         "all_reduce": lambda: comms[0].all_reduce(arrays[0]),
-        "group": lambda: in_group(comms, arrays),
+        "group": lambda: reduce_in_group(comms, arrays),
         "check": comms[0].check,
         "synchronize": lambda: comms[0].synchronize(timeout=0.05),
         "close": lambda: comms[0].close(timeout=0.05),
@@ -122,7 +115,7 @@ def test_a_thread_that_does_not_come_back_frees_the_rank_later(parked):
 def test_a_signals_handler_aborts_what_it_interrupts(parked, call, when):
     comms, backend, arrays = parked
     backend.call_at(call, when, comms[0].abort)
-    one = Worker(comms[0].check if call == "async_error" else lambda: in_group(comms, arrays))
+    one = Worker(comms[0].check if call == "async_error" else lambda: reduce_in_group(comms, arrays))
     one.end()
     assert backend.calls[-1] == "abort"
     assert call in backend.calls[:-1]
@@ -159,7 +152,7 @@ def test_many_aborts_beside_operations_of_another_thread():
 
         def work(comms=comms, arrays=arrays, started=started):
             while True:
-                in_group(comms, arrays)
+                reduce_in_group(comms, arrays)
                 started.set()
 
         one = Worker(work)

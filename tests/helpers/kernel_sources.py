@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from compiled import compile_image
 
+import accelrt
+
 BLOCKS, THREADS = 4, 64
 PTX = b""".version 7.0
 .target sm_52
@@ -137,6 +139,14 @@ def with_arguments(at, value, call):
 
 def numbers(value, count=BLOCKS * THREADS):
     return np.arange(value, value + count, dtype=np.uint32)
+
+
+def written(kernel, value=3, **options):
+    """What the kernel `number` writes into a Buffer, which is made with these options."""
+    buffer, out = accelrt.Buffer(4 * BLOCKS * THREADS, **options), np.zeros(BLOCKS * THREADS, np.uint32)
+    kernel[BLOCKS, THREADS](buffer, value)
+    accelrt.copy(out, buffer)
+    return out
 
 
 def read(rows, at, count=BLOCKS * THREADS):

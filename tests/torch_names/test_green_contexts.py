@@ -137,24 +137,22 @@ class Newer(StandIn):
         return 0, 7000 + handle
 
 
-@pytest.fixture
-def newer(monkeypatch):
+def put_in_place(monkeypatch, driver):
     if accelrt.device(0).type != "host":
         pytest.skip("the stand-in's streams are the host device's")
-    made = Newer()
-    monkeypatch.setattr(green_contexts, "driver", lambda: made)
+    monkeypatch.setattr(green_contexts, "driver", lambda: driver)
     monkeypatch.setattr(green_contexts, "_parts", {})
-    return made
+    return driver
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    return put_in_place(monkeypatch, Newer())
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    if accelrt.device(0).type != "host":
-        pytest.skip("the stand-in's streams are the host device's")
-    made = StandIn()
-    monkeypatch.setattr(green_contexts, "driver", lambda: made)
-    monkeypatch.setattr(green_contexts, "_parts", {})
-    return made
+    return put_in_place(monkeypatch, StandIn())
 
 
 def test_a_context_has_at_least_what_was_asked_for(stand_in):
