@@ -86,6 +86,7 @@ def test_a_device_has_a_pool_of_its_memory(rows, stream):
     assert (rows.read(address, MIB) == 5).all()
     rows.ok("async_free", 0, stream, address)
     rows.ok("stream_synchronize", 0, stream)
+    rows.ok("async_set", 0, THRESHOLD, rows.ok("async_get", 0, THRESHOLD))
     rows.ok("async_trim", 0, 0, 0)
     assert rows.ok("async_get", 0, RESERVED) >= rows.ok("async_get", 0, USED)
 

@@ -1,4 +1,4 @@
-"""Memory that the tests' graphs read and write, and a replay that is over."""
+"""Memory that the tests' graphs read and write, a replay that is over, and whether captures still work."""
 
 import numpy as np
 
@@ -24,3 +24,12 @@ def read_numbers(memory):
 def replay(graph):
     graph.replay()
     accelrt.synchronize()
+
+
+def works_again():
+    """A capture right after: the process is usable."""
+    graph, memory = accelrt.CUDAGraph(), accelrt.Buffer(512)
+    with accelrt.graph(graph):
+        memory.fill(5)
+    graph.replay()
+    return (read(memory) == 5).all()

@@ -26,16 +26,6 @@ def test_an_array_and_its_slices_are_passed_by_address(number):
     accelrt.synchronize()
 
 
-def test_memory_under_a_slice_is_not_reused_while_another_stream_uses_it(number):
-    busy, array = accelrt.Stream(), empty(2 * COUNT, np.uint32)
-    accelrt.sleep(30_000_000, busy)
-    part, address = array[COUNT:], array.ptr
-    number[4, 64, busy](part, 1)
-    del part, array
-    assert address not in [other.ptr for other in [accelrt.Buffer(8 * COUNT) for _ in range(4)]]
-    busy.synchronize()
-
-
 def test_a_graph_keeps_arrays(number):
     graph, array = accelrt.CUDAGraph(), zeros(2 * COUNT, np.uint32)
     with accelrt.graph(graph):

@@ -22,14 +22,15 @@ def read(memory, count=COUNT):
     return out
 
 
-def test_memory_of_another_stream_is_not_reused_under_a_kernel(number):
-    busy, buffer = accelrt.Stream(), accelrt.Buffer(4 * COUNT)
+@pytest.mark.parametrize("is_slice", [False, True])
+def test_memory_of_another_stream_is_not_reused_under_a_kernel(number, is_slice):
+    busy = accelrt.Stream()
+    memory = accelrt.empty(2 * COUNT, np.uint32) if is_slice else accelrt.Buffer(8 * COUNT)
+    argument, address = memory[COUNT:] if is_slice else memory, memory.ptr
     accelrt.sleep(LATE, busy)
-    number[4, 64, busy](buffer, 1)
-    address = buffer.ptr
-    buffer.free()
-    others = [accelrt.Buffer(4 * COUNT) for _ in range(4)]
-    assert address not in [other.ptr for other in others]
+    number[4, 64, busy](argument, 1)
+    del argument, memory
+    assert address not in [other.ptr for other in [accelrt.Buffer(8 * COUNT) for _ in range(4)]]
     busy.synchronize()
 
 

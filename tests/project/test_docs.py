@@ -337,7 +337,7 @@ def test_files_that_the_readme_names_are_there():
 
 def test_the_table_of_variables_has_every_one_that_is_read():
     package = Path(inspect.getfile(accelrt)).parent
-    sources = [path for path in package.rglob("*") if path.suffix in (".py", ".pyx")]
+    sources = [path for path in package.rglob("*") if path.suffix in (".py", ".pyx", ".pxd")]
     sources.remove(package / "include" / "headergen.py")  # which writes constants of C
     names = {name for path in sources for name in re.findall(r"\bACCELRT_[A-Z_]+\b", path.read_text())}
     # Of the build, a C macro, and the beginning of the names that are left to tests.

@@ -163,13 +163,6 @@ def test_an_interprocess_event_is_nothing_else(other):
         accelrt.Event(interprocess=True, **{other: True})
 
 
-def test_being_made_twice_is_refused():
-    event, stream = recorded(accelrt.Event()), accelrt.Stream()
-    for thing in (event, stream):
-        with pytest.raises(RuntimeError, match="made"):
-            thing.__init__()
-
-
 # other processes
 
 
