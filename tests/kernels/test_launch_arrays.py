@@ -45,10 +45,12 @@ def test_a_page_locked_array_is_written(number):
 
 
 def test_an_array_that_no_kernel_can_use_is_refused(number, saxpy):
-    array = empty(COUNT, np.float32)
+    array, buffer = empty(COUNT, np.float32), accelrt.Buffer(4 * COUNT)
     array.base.free()
-    with pytest.raises(ValueError, match="argument 0 of kernel 'number'"):
-        number[1, 1](array, 1)
+    buffer.free()
+    for freed in (array, buffer):
+        with pytest.raises(ValueError, match="argument 0 of kernel 'number'"):
+            number[1, 1](freed, 1)
     if number.parameters is not None:
         with pytest.raises(TypeError, match=r"argument 1 of kernel 'number' is memory \(Array\)"):
             number[1, 1](None, empty(4))

@@ -52,13 +52,6 @@ def test_a_kernel_writes_page_locked_memory(number):
     assert (np.frombuffer(pinned, np.uint32) == numbers(7)).all()
 
 
-def test_a_freed_buffer_is_refused(number):
-    buffer = accelrt.Buffer(4 * COUNT)
-    buffer.free()
-    with pytest.raises(ValueError, match="argument 0 of kernel 'number'"):
-        number[4, 64](buffer, 1)
-
-
 class Foreign:
     """A CUDA array on a Buffer, which names the stream that wrote it."""
 

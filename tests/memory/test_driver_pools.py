@@ -199,10 +199,11 @@ def test_memory_that_is_freed_beside_a_copy_goes_back_behind_it_or_is_refused():
 
 
 @pytest.mark.host
+@pytest.mark.parametrize("kind", ["ipc_enabled", "managed"])
 @in_own_process
-def test_what_the_driver_refuses_to_take_back_is_tried_again():
+def test_what_the_driver_refuses_to_take_back_is_tried_again(kind):
     faults = wrap_host()
-    pool = memory.DriverPool(ipc_enabled=True)
+    pool = memory.DriverPool(**{kind: True})
     held = pool.allocate(NBYTES)
     address = held.ptr
     faults.arm(1, 999, "once", ["managed_pool_free"])
