@@ -17,14 +17,6 @@ pytestmark = pytest.mark.own_process
 MIB = 1 << 20
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The folder in which this test's processes publish."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return publish.folder()
-
-
 def publish_and_look():
     buffers = [accelrt.Buffer(3 * MIB), accelrt.Buffer(5 * MIB)]
     buffers.pop()

@@ -18,6 +18,7 @@ import accelrt
 from accelrt import testing
 from accelrt.testing.interleavings import Interleaver
 
+pytestmark = pytest.mark.usefixtures("by_hand")
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 
@@ -26,19 +27,12 @@ def kernel_of(image):
     return accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
 
 
-def defined():
-    try:
-        return accelrt.GraphDefinition()
-    except accelrt.NotSupportedError:
-        pytest.skip("the driver makes no graphs by hand")
-
-
 def buffer(value=0):
     return filled(4 * COUNT, value)
 
 
 def test_nodes_run_in_the_order_of_their_edges(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y = buffer(), buffer()
     first = definition.kernel(kernel, 4, 64, (x, 5), name="numbers")
@@ -57,7 +51,7 @@ def test_nodes_run_in_the_order_of_their_edges(image):
 
 
 def test_an_instance_stays_when_the_definition_changes():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     first = definition.fill(x, 1)
     graph = definition.instantiate()
@@ -74,7 +68,7 @@ def test_an_instance_stays_when_the_definition_changes():
 
 
 def test_edges_are_added_and_removed():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x, y = buffer(), buffer()
     copied, filled = definition.copy(y, x), definition.fill(x, 3)
     definition.add_edge(filled, copied)
@@ -105,7 +99,7 @@ def test_edges_that_make_a_circle_are_told_of():
 
 
 def test_rows_are_copied_and_filled():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x, y = buffer(), buffer()
     first = definition.fill(x, 7, 2, width=4, offset=16, height=3, pitch=64)
     definition.copy_3d(y, x, 8, 3, src_offset=16, src_pitch=64, dst_pitch=16, after=first)
@@ -116,7 +110,7 @@ def test_rows_are_copied_and_filled():
 
 
 def test_host_functions_run_and_their_errors_are_raised_later():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     seen = []
     first = definition.host_function(lambda: seen.append(1))
     definition.host_function(lambda: seen.append(2), after=first)
@@ -132,7 +126,7 @@ def test_host_functions_run_and_their_errors_are_raised_later():
 
 
 def test_events_are_recorded_and_waited_for():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     gate, done = threading.Event(), accelrt.Event()
     before, other = accelrt.Event(), accelrt.Stream()
@@ -150,7 +144,7 @@ def test_events_are_recorded_and_waited_for():
 
 
 def test_a_child_is_a_copy_whose_functions_run_as_often_as_it_is_there():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     seen, x = [], buffer()
     child = accelrt.GraphDefinition()
     child.host_function(lambda: seen.append(1))
@@ -167,7 +161,7 @@ def test_a_child_is_a_copy_whose_functions_run_as_often_as_it_is_there():
 
 
 def test_nodes_tell_what_they_do(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y, event = buffer(), buffer(), accelrt.Event()
     launch = definition.kernel(kernel, 4, 64, (x, 5))
@@ -182,7 +176,7 @@ def test_nodes_tell_what_they_do(image):
 
 
 def test_an_instances_node_is_changed_and_the_definition_stays(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y = buffer(), buffer()
     launch = definition.kernel(kernel, 4, 64, (x, 5))
@@ -206,7 +200,7 @@ def test_an_instances_node_is_changed_and_the_definition_stays(image):
 
 
 def test_a_definitions_node_is_changed_for_later_instances(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y, seen = buffer(), buffer(), []
     launch = definition.kernel(kernel, 4, 64, (x, 5))
@@ -231,7 +225,7 @@ def test_a_definitions_node_is_changed_for_later_instances(image):
 
 
 def test_nodes_are_left_out_of_an_instance():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x, y = buffer(), buffer()
     fill, other = definition.fill(x, 1), definition.fill(y, 1)
     empty = definition.empty()
@@ -252,7 +246,7 @@ def test_nodes_are_left_out_of_an_instance():
 
 
 def test_an_instance_takes_what_another_definition_does():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     definition.fill(x, 1)
     graph = definition.instantiate()
@@ -267,7 +261,7 @@ def test_an_instance_takes_what_another_definition_does():
 
 
 def test_a_clone_is_a_graph_of_its_own(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, seen = buffer(), []
     launch = definition.kernel(kernel, 4, 64, (x, 5), name="launch")
@@ -325,7 +319,7 @@ def test_memory_of_the_graphs_pool_serves_an_instance():
 
 
 def test_what_nodes_point_at_lives_as_long_as_they_do():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x, y, kept = buffer(), buffer(), []
     watched = [weakref.ref(each) for each in (x, y)]
     fill = definition.fill(x, 1)
@@ -360,7 +354,7 @@ def test_what_nodes_point_at_lives_as_long_as_they_do():
 
 
 def test_a_graph_that_dies_under_its_replay_keeps_the_memory():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     gate = threading.Event()
     first = definition.host_function(lambda: gate.wait(20))
@@ -379,7 +373,7 @@ def test_a_graph_that_dies_under_its_replay_keeps_the_memory():
 
 
 def test_conditions_choose_and_repeat():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x, flag = buffer(), accelrt.Buffer(8)
     accelrt.copy(flag, np.array([1, 0], np.uint32))
     chosen = definition.condition()
@@ -401,7 +395,7 @@ def test_conditions_choose_and_repeat():
 
 
 def test_a_loop_and_a_switch_nest():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x, flags = buffer(), accelrt.Buffer(16)
     accelrt.copy(flags, np.array([0, 2, 0, 0], np.uint32))
     more = definition.condition(1)
@@ -420,7 +414,7 @@ def test_a_loop_and_a_switch_nest():
 
 
 def test_memory_is_allocated_and_freed_in_a_graph(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     y = buffer()
     allocated = definition.allocate(4 * COUNT)
@@ -446,7 +440,7 @@ def test_memory_is_allocated_and_freed_in_a_graph(image):
 
 
 def test_a_launch_frees_what_the_last_one_left():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     allocated = definition.allocate(4096)
     definition.fill(allocated.address, 1, 4096, after=allocated)
     graph = definition.instantiate(auto_free=True)
@@ -465,7 +459,7 @@ def test_a_launch_frees_what_the_last_one_left():
 
 
 def test_a_definition_is_told_as_data_and_drawn(image, tmp_path):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x = buffer()
     first = definition.kernel(kernel, 4, 64, (x, 5), name="one")
@@ -482,7 +476,7 @@ def test_a_definition_is_told_as_data_and_drawn(image, tmp_path):
 
 
 def test_hooks_are_called_around_an_instantiation():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     calls = []
     with definition.register_instantiate_pre_hook(lambda given: calls.append(given is definition)):
         definition.register_instantiate_hook(lambda graph: calls.append(type(graph).__name__))
@@ -492,7 +486,7 @@ def test_hooks_are_called_around_an_instantiation():
 
 
 def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x = buffer()
     freed = buffer()
@@ -530,7 +524,7 @@ def test_what_a_node_may_not_be_is_refused_and_nothing_is_added(image):
 
 
 def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     refused = []
 
@@ -555,7 +549,7 @@ def test_threads_that_add_to_one_graph_are_refused_or_take_turns():
 
 
 def test_an_edge_has_a_kind_and_a_port(image, tmp_path):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y = buffer(), buffer()
     first = definition.kernel(kernel, 4, 64, (x, 5))
@@ -594,7 +588,7 @@ def test_an_edge_has_a_kind_and_a_port(image, tmp_path):
 
 
 def test_an_edge_of_any_kind_is_removed(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x = buffer()
     first = definition.kernel(kernel, 4, 64, (x, 5))
@@ -610,7 +604,7 @@ def test_an_edge_of_any_kind_is_removed(image):
 
 
 def test_edges_of_no_kind_are_refused(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     first = definition.kernel(kernel_of(image), 4, 64, (x, 5))
     second = definition.fill(x, 1)
@@ -629,7 +623,7 @@ def test_edges_of_no_kind_are_refused(image):
 
 
 def test_a_kernel_of_a_body_is_told_and_changed(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y = buffer(), buffer()
     (body,) = definition.if_(definition.condition(1)).bodies
@@ -655,7 +649,7 @@ def test_a_kernel_of_a_body_is_told_and_changed(image):
 
 
 def test_a_graph_with_conditions_has_one_instance_at_a_time():
-    definition, x = defined(), buffer()
+    definition, x = accelrt.GraphDefinition(), buffer()
     (body,) = definition.if_(definition.condition(1)).bodies
     fill = body.fill(x, 1)
     first = definition.instantiate()
@@ -693,7 +687,7 @@ def updated(node, instance, **changes):
 
 
 def test_a_kernel_of_a_body_is_changed_in_an_instance_or_refused_by_name(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x, y = buffer(), buffer()
     (body,) = definition.if_(definition.condition(1)).bodies
@@ -710,7 +704,7 @@ def test_a_kernel_of_a_body_is_changed_in_an_instance_or_refused_by_name(image):
 
 
 def test_what_the_driver_refuses_of_a_body_names_the_node_and_what_to_do(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
     x = buffer()
     (body,) = definition.if_(definition.condition(1)).bodies
@@ -725,7 +719,7 @@ def test_what_the_driver_refuses_of_a_body_names_the_node_and_what_to_do(image):
 
 
 def test_a_kernel_node_is_given_another_kernel_in_an_instance(image):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     module = accelrt.Module(image)
     kernel = module.function("number", "uint32_t* at, uint32_t value")
     other = accelrt.Module(image).function("number", "uint32_t* at, uint32_t value")
@@ -747,7 +741,7 @@ def test_a_kernel_node_is_given_another_kernel_in_an_instance(image):
 
 
 def test_names_are_found_by_the_numbers_that_tools_show():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     first = definition.fill(x, 1, name="clear")
     second = definition.fill(x, 2, after=first)
@@ -768,14 +762,14 @@ def test_names_are_found_by_the_numbers_that_tools_show():
     assert {key & 0xFFFFFFFF for key in told} == {key & 0xFFFFFFFF for key in definition.tool_names()}
     assert not set(told) & set(definition.tool_names())
     with pytest.raises(RuntimeError, match="another graph's nodes"):
-        defined().tool_names(instance)
+        accelrt.GraphDefinition().tool_names(instance)
     second.remove()
     with pytest.raises(RuntimeError, match="taken out"):
         second.tools_id  # noqa: B018
 
 
 def test_names_are_in_the_drawing(tmp_path):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     x = buffer()
     first = definition.fill(x, 1, name='a "quoted" \\ name')
     (body,) = definition.if_(definition.condition(1), after=first).bodies
@@ -792,7 +786,7 @@ def test_names_are_in_the_drawing(tmp_path):
 
 def test_a_definition_ends_when_its_graph_is_reset_or_updated():
     """Handles of nodes that are gone go to no driver."""
-    definition, x = defined(), buffer()
+    definition, x = accelrt.GraphDefinition(), buffer()
     node = definition.fill(x, 1)
     instance = definition.instantiate()
     graph = definition.graph
@@ -824,12 +818,12 @@ def test_a_definition_ends_when_its_graph_is_reset_or_updated():
 
 
 def test_the_graphs_that_a_node_owned_are_gone_with_it():
-    definition, inner, x = defined(), defined(), buffer()
+    definition, inner, x = accelrt.GraphDefinition(), accelrt.GraphDefinition(), buffer()
     inner.fill(x, 1)
     child = definition.child(inner)
     nested = child.params.child(inner)
     parts, nodes = [child.params, nested.params], child.params.nodes() + nested.params.nodes()
-    other = defined()
+    other = accelrt.GraphDefinition()
     other.empty()
     child.update(graph=other)
     assert [node.type for node in child.params.nodes()] == ["empty"]
@@ -854,7 +848,7 @@ def test_the_graphs_that_a_node_owned_are_gone_with_it():
 
 
 def test_what_is_no_node_or_condition_is_refused():
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     node = definition.empty()
     for call in (
         lambda: definition.find_in_clone(5),
@@ -873,7 +867,7 @@ def test_what_is_no_node_or_condition_is_refused():
 
 @pytest.mark.parametrize("wrong", [None, 5, 1.5, object()], ids=type)
 def test_what_is_no_sequence_is_refused_with_what_to_pass(wrong, tmp_path):
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     with pytest.raises(TypeError, match=r"after is .*pass a DefinitionNode, or several"):
         definition.empty(after=wrong)
     with pytest.raises(TypeError, match=r"peers is .*pass ordinals of devices"):
@@ -885,7 +879,7 @@ def test_what_is_no_sequence_is_refused_with_what_to_pass(wrong, tmp_path):
 
 def test_what_an_instance_is_asked_to_do_is_true_or_false():
     """A number above 1 would be other flags of the driver's."""
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     node = definition.allocate(64)
     graph = definition.instantiate(auto_free=2, device_launch=0, node_priorities=None)
     for _ in range(2):
@@ -896,7 +890,7 @@ def test_what_an_instance_is_asked_to_do_is_true_or_false():
 
 
 def test_a_graph_is_a_child_of_itself_as_it_was():
-    definition, x = defined(), buffer()
+    definition, x = accelrt.GraphDefinition(), buffer()
     definition.fill(x, 1)
     node = definition.child(definition)
     assert [each.type for each in node.params.nodes()] == ["memset"]
@@ -905,7 +899,7 @@ def test_a_graph_is_a_child_of_itself_as_it_was():
 
 
 def test_a_part_of_a_graph_is_given_to_an_instance():
-    definition, inner, x = defined(), defined(), buffer()
+    definition, inner, x = accelrt.GraphDefinition(), accelrt.GraphDefinition(), buffer()
     inner.fill(x, 1)
     node = definition.child(inner)
     instance = definition.instantiate()
@@ -920,7 +914,7 @@ def test_a_part_of_a_graph_is_given_to_an_instance():
 
 
 def test_a_graph_is_a_child_of_what_is_within_it():
-    definition, inner, x = defined(), defined(), buffer()
+    definition, inner, x = accelrt.GraphDefinition(), accelrt.GraphDefinition(), buffer()
     calls = []
     inner.fill(x, 1)
     definition.host_function(lambda: calls.append(1))
@@ -939,7 +933,7 @@ def test_a_graph_is_a_child_of_what_is_within_it():
 
 
 def test_a_graph_that_cannot_be_cloned_is_no_child_of_itself():
-    definition, x = defined(), buffer()
+    definition, x = accelrt.GraphDefinition(), buffer()
     (body,) = definition.if_(definition.condition(1)).bodies
     body.fill(x, 1)
     for part in (definition, body):
@@ -958,10 +952,10 @@ def test_a_graph_that_cannot_be_cloned_is_no_child_of_itself():
 
 def test_bodies_hold_no_functions_events_or_memory():
     """Some drivers take these, and refuse to instantiate the graph then."""
-    definition, x, event = defined(), buffer(), accelrt.Event()
+    definition, x, event = accelrt.GraphDefinition(), buffer(), accelrt.Event()
     event.record()
     (body,) = definition.if_(definition.condition(1)).bodies
-    plain, calls, nested = defined(), defined(), defined()
+    plain, calls, nested = accelrt.GraphDefinition(), accelrt.GraphDefinition(), accelrt.GraphDefinition()
     plain.fill(x, 1)
     calls.host_function(gc.collect)
     nested.child(calls)
@@ -991,7 +985,7 @@ def test_what_a_refused_change_gave_the_instance_is_kept():
     """The graph refuses what its instance took."""
     testing.use_device()
     x, new = buffer(), buffer()
-    definition = defined()
+    definition = accelrt.GraphDefinition()
     node = definition.fill(x, 5)
     graph = definition.graph
     graph.instantiate()

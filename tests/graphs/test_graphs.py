@@ -5,13 +5,10 @@ import gc
 import numpy as np
 import pytest
 from beside import on_a_thread
+from device_arrays import pattern
 from graph_memory import works_again
 
 import accelrt
-
-
-def pattern(count, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
 
 
 def test_a_capture_runs_nothing_and_a_replay_everything():

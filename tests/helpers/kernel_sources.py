@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from compiled import compile_image
 
-import accelrt
-
 BLOCKS, THREADS = 4, 64
 PTX = b""".version 7.0
 .target sm_52
@@ -143,6 +141,8 @@ def numbers(value, count=BLOCKS * THREADS):
 
 def written(kernel, value=3, **options):
     """What the kernel `number` writes into a Buffer, which is made with these options."""
+    import accelrt
+
     buffer, out = accelrt.Buffer(4 * BLOCKS * THREADS, **options), np.zeros(BLOCKS * THREADS, np.uint32)
     kernel[BLOCKS, THREADS](buffer, value)
     accelrt.copy(out, buffer)

@@ -3,10 +3,9 @@
 import fcntl
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
-from every_bytecode import Held, interrupt_everywhere
+from every_bytecode import Held, children, interrupt_everywhere
 from nvrtc_found import NVJITLINK_MISSING, NVRTC_MISSING
 from waiting import wait_until
 
@@ -27,11 +26,6 @@ from accelrt.kernels import (
 
 MODULES = [apart, build_process, cache, compiler, diagnostics, host_compiler, host_cuda, image]
 SOURCE = 'extern "C" __global__ void k(int* at) { at[threadIdx.x] = 1; }\n'
-
-
-def children():
-    """The processes that this one has started and that have not ended."""
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from every_bytecode import Held, interrupt_everywhere, some_places
+from every_bytecode import Held, children, interrupt_everywhere, some_places
 
 import accelrt
 from accelrt.core import files
@@ -124,10 +124,6 @@ def test_publishing_can_be_started_after_a_thread_could_not(tmp_path, monkeypatc
     writer = publish._writer[1]
     publish.stop()
     assert writer.ident is not None
-
-
-def children():
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 @some_places(3)

@@ -8,7 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 from every_bytecode import interrupt_everywhere
-from other_process import Other, make, statistics
+from other_process import Other, make, share_made, statistics
 from waiting import wait_until
 
 import accelrt
@@ -25,11 +25,6 @@ def owner():
     made = Other()
     yield made
     made.stop()
-
-
-def share_made(kept):
-    kept["handle"] = kept["made"].share()
-    return kept["handle"]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from beside import park
 from child import in_fork, in_own_process, wrap_host
-from other_process import Other
 
 import accelrt
 from accelrt import memory
@@ -33,13 +32,6 @@ def pool():
     accelrt.synchronize()
     assert made._owned.value is None or made.used_mem_current == 0
     made.close()
-
-
-@pytest.fixture
-def other():
-    process = Other(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
-    yield process
-    process.stop()
 
 
 # --- what the other process runs ------------------------------------------------------------------

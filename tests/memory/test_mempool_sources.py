@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from backend_use import capture_into_pool
 from child import in_child
-from compiled import compile_library, typed
+from compiled import typed
 
 import accelrt
 from accelrt import memory
@@ -30,14 +30,9 @@ class Books:
         typed(self.library, "books_limit", None, [ctypes.c_size_t])(size)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
-
-
 @pytest.fixture
-def books(path):
-    made = Books(path)
+def books(pluggable):
+    made = Books(pluggable)
     made.limit(1 << 40)
     before = made.live
     yield made

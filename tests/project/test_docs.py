@@ -16,7 +16,8 @@ from pathlib import Path
 import page_blocks
 import pytest
 from cli_command import ROOT
-from compiled import compile_extension, compile_library
+from compiled import compile_extension
+from public_texts import sitegen as generator
 
 import accelrt
 from accelrt import env, errors
@@ -208,9 +209,8 @@ def test_programs_of_a_page_are_built_and_run_in_an_empty_folder(page, tmp_path)
     assert ran == (2 if page.endswith("/c.md") else 1)
 
 
-def test_a_backend_is_chosen_as_the_tour_says(tmp_path):
-    library = compile_library("pluggable", tmp_path)
-    code = block(TOUR, "/path/to/lib.so").replace("/path/to/lib.so", library)
+def test_a_backend_is_chosen_as_the_tour_says(pluggable):
+    code = block(TOUR, "/path/to/lib.so").replace("/path/to/lib.so", pluggable)
     code = code.replace("my_alloc", "books_alloc").replace("my_free", "books_free")
     start = "import accelrt\naccelrt.is_available() or accelrt.init(driver='host')\n"
     use = "\nprint(accelrt.memory.get_allocator_backend())\naccelrt.Buffer(64)\n"
@@ -314,13 +314,6 @@ def made_pages(name):
     if "/api/" in name:
         return {*sitegen.PAGES, "index"}
     return {Path(page).stem for page in sitegen.COPIES}
-
-
-def generator(module):
-    """A module of docs/sitegen."""
-    if str(DOCS) not in sys.path:
-        sys.path.append(str(DOCS))
-    return importlib.import_module(f"sitegen.{module}")
 
 
 def test_links_and_anchors_are_read_as_they_are_written():
