@@ -339,10 +339,15 @@ def checked_locality(device: int, value: int | None) -> int | None:
 class Entry:
     """One time that a thread is in a green context, whose stream and pool are current instead of others."""
 
+    before: Stream
+    stream: Stream
+    outer: int
+    inner: list[Any]
+
     def __init__(self, context: GreenContext) -> None:
         self.context = context
-        self.state = "new"
-        self.is_pushed = False
+        self.state: str = "new"
+        self.is_pushed: bool = False
 
     def enter(self) -> GreenContext:
         context, device = self.context, self.context.device_index

@@ -298,7 +298,7 @@ class Switch:
 
     def __init__(self, guard: DeviceGuard) -> None:
         self.guard = guard
-        self.before = -1
+        self.before: int = -1
 
     def enter(self) -> DeviceGuard:
         guard = self.guard

@@ -200,7 +200,7 @@ NO_PLACE = {
     HOST: "the driver takes pools of page-locked memory of a NUMA node alone; pass numa_node=",
     NODE: "the system has no such node of memory, or the driver no such pool; see /sys/devices/system/node",
 }
-opened_own = False  # whether every device uses the driver's own pool of page-locked memory
+opened_own: bool = False  # whether every device uses the driver's own pool of page-locked memory
 
 
 def check_node(numa_node: int) -> int:
@@ -291,7 +291,10 @@ class DriverPool:
     managed: bool = False
     pinned: bool = False
     numa_node: int | None = None
+    max_size: int = 0
     handle: int = 0
+    is_ipc_enabled: bool = False
+    is_mapped: bool = False
 
     @property
     def reuse_follow_event_dependencies(self) -> int:

@@ -65,8 +65,8 @@ class HostParts:
     def __init__(self) -> None:
         self.parts: dict[int, tuple[int, list[Any]]] = {}  # handle -> device, resources
         self.streams: dict[int, tuple[Stream, Any]] = {}  # handle -> the stream, its processors
-        self.handles = count(FIRST_HANDLE)
-        self.current = threading.local()
+        self.handles: count[int] = count(FIRST_HANDLE)
+        self.current: threading.local = threading.local()
 
     def contexts(self) -> list[int]:
         """The contexts that this thread has made current and not left."""

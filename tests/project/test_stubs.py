@@ -97,7 +97,7 @@ def test_stubs_carry_the_docstrings():
 
 def test_pyright_knows_the_type_of_every_public_name():
     if importlib.util.find_spec("pyright") is None:
-        pytest.skip("pyright is not installed; .ci/installs asks it too")
+        pytest.skip("pyright is not installed; .ci/run installs it")
     done = run_python("-m", "pyright", "--ignoreexternal", "--verifytypes", "accelrt", cwd=ROOT.parent)
     assert "Type completeness score: 100%" in done.stdout, done.stdout[-3000:] + done.stderr
 
