@@ -24,8 +24,8 @@ from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
-    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, type_name,
-    work_of,
+    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, require_made,
+    type_name, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
@@ -956,6 +956,8 @@ def change_node(
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
+        if graph.exec_:
+            require_made(source.by_node, graph.made_nodes, node)
         work.is_within = work.child is not None and work.child._graph is source
         graph.busy += 1
         if source is not graph:
@@ -991,6 +993,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
     cdef int code
     with cython.critical_section(graph):
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
+        require_made(source.by_node, graph.made_nodes, node)
         graph.require_unreplayed()
         graph.busy += 1
         if source is not graph:
