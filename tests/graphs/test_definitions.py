@@ -237,8 +237,12 @@ def test_a_definitions_node_is_changed_for_later_instances(image):
     replayed(old)
     replayed(old)
     assert seen == ["old", "new", "other", "other"]
-    with pytest.raises(TypeError, match="no such argument"):
+    with pytest.raises(TypeError, match="has no such argument: value; it has dst, src, nbytes, "):
         copied.update(value=1)
+    with pytest.raises(TypeError, match="nothing was given for a host node; pass function="):
+        calls.update()
+    with pytest.raises(TypeError, match="a kernel node has no such argument: threads; it has kernel, grid, "):
+        launch.update(threads=1)
     with pytest.raises(TypeError, match="cannot be changed"):
         definition.empty().update(value=1)
 
