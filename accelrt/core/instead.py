@@ -1,7 +1,13 @@
-"""Names that programs written for torch, CuPy and NumPy ask for, and what accelrt has instead: the end of the
-AttributeError that such a program gets."""
+"""What an AttributeError ends with: of names that programs written for torch, CuPy and NumPy ask for, what
+accelrt has instead; of names that the user chose, those that there are, the nearest first."""
 
 from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_NAMED = 10
 
 _OTHERS = "hand the array on without a copy, say torch.from_dlpack(array) or cupy.from_dlpack(array)"
 COMPUTED = f"write it as a kernel with accelrt.elementwise(), or {_OTHERS}"
@@ -64,3 +70,20 @@ OF_ACCELRT = _by_name(
 def explain(text: str, substitute: str | None) -> str:
     """The text of an AttributeError, with what to write instead where that is known."""
     return f"{text}; {substitute}" if substitute else text
+
+
+def among(name: str, known: Iterable[str]) -> str:
+    """The names that there are, some where there are many, and the one that was meant, if one is near.
+
+    Arguments:
+        name: str, which is not among them.
+        known: the names.
+    """
+    from difflib import get_close_matches  # long to import
+
+    names = sorted(known)
+    near = get_close_matches(name, names, 1)
+    shown = ", ".join(map(repr, names[:MOST_NAMED]))
+    more = len(names) - MOST_NAMED
+    text = f"{shown} and {more} more" if more > 0 else shown
+    return f"{text}; did you mean {near[0]!r}?" if near else text
