@@ -52,7 +52,7 @@ from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, CudaError, NotSupportedError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
 from accelrt.memory.caching import views_of_memory
-from accelrt.memory.mempool cimport MemPool, read_pool_id
+from accelrt.memory.mempool cimport MemPool, put_to_sleep, read_pool_id, wake_up
 from accelrt.runtime.lifetimes cimport any_capture, record_on
 from accelrt.status cimport (
     FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING,
@@ -1067,7 +1067,7 @@ cdef class Reservation:
                 for page, access in self.accesses.items():  # the contents of what may not be read are kept too
                     if access == "none":
                         self.set_access(page, page + 1, MEMORY_READ)
-                return pool.sleep(keep, exports=exports)
+                return put_to_sleep("Reservation.sleep", self.device_index, 0, self.number, keep, exports, self.ptr)
             except BaseException:
                 if not pool.is_asleep():  # it may be, where Ctrl-C came behind the last step
                     self.protect_again(list(self.accesses))
@@ -1086,7 +1086,7 @@ cdef class Reservation:
         with self.turn("wake"):
             pool = self.opened()
             try:
-                return pool.wake()
+                return wake_up("Reservation.wake", self.device_index, 0, self.number, self.ptr)
             finally:
                 if not pool.is_asleep():
                     self.protect_again(list(self.accesses))
