@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from beside import Gate
+from beside import Gate, park
 from child import in_own_process
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -336,6 +336,25 @@ def test_a_sleep_and_a_wake_that_the_driver_refuses_name_the_reservation():
         cache.wake()
     cache.wake()
     print("told")
+
+
+@pytest.mark.host
+@in_own_process(printing="committed\n")
+def test_a_commit_waits_for_memory_that_is_freed_and_still_in_use():
+    """As an allocation does: what another stream uses is free once its work is over."""
+    testing.use_device()
+    total = accelrt.get_device_properties(0).total_memory
+    stream, block, cache = accelrt.Stream(), accelrt.Buffer(total * 3 // 4), accelrt.reserve(total // 2)
+    with Gate(stream) as gate:
+        block.record_stream(stream)
+        block.free()
+        caller = park("event_synchronize", cache.commit)
+        assert cache.committed_bytes == 0
+        gate.open.set()
+        testing.go_on()
+        caller.result()
+    assert cache.committed_bytes == cache.nbytes
+    print("committed")
 
 
 def test_what_may_not_be_read_sleeps_with_its_contents(cache):
