@@ -1,5 +1,5 @@
-"""What an AttributeError ends with: of names that programs written for torch, CuPy and NumPy ask for, what
-accelrt has instead; of names that the user chose, those that there are, the nearest first."""
+"""The ends of errors about names: for those that programs written for torch, CuPy and NumPy ask for, what
+accelrt has instead; for those of the user's choice, which there are, and the one that was meant."""
 
 from __future__ import annotations
 
@@ -72,6 +72,14 @@ def explain(text: str, substitute: str | None) -> str:
     return f"{text}; {substitute}" if substitute else text
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Asks whether one of the names that there are was meant, where one is near; else ""."""
+    from difflib import get_close_matches  # long to import
+
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def among(name: str, known: Iterable[str]) -> str:
     """The names that there are, some where there are many, and the one that was meant, if one is near.
 
@@ -79,11 +87,7 @@ def among(name: str, known: Iterable[str]) -> str:
         name: str, which is not among them.
         known: the names.
     """
-    from difflib import get_close_matches  # long to import
-
     names = sorted(known)
-    near = get_close_matches(name, names, 1)
     shown = ", ".join(map(repr, names[:MOST_NAMED]))
     more = len(names) - MOST_NAMED
-    text = f"{shown} and {more} more" if more > 0 else shown
-    return f"{text}; did you mean {near[0]!r}?" if near else text
+    return (f"{shown} and {more} more" if more > 0 else shown) + nearest(name, names)

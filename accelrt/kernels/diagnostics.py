@@ -13,8 +13,7 @@ from accelrt.kernels.image import MOST_BYTES, unsealed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from accelrt.kernels.kernel import Module, _Image
+    from typing import Any
 
 SHOWN = 5  # errors; the log has all of them
 AROUND = 2  # lines before and after the one that an error is about
@@ -62,7 +61,7 @@ PARAMETERS = "_parameters"  # behind a kernel's name, what is exported beside it
 ENTRY = re.compile(rb"\.entry\s+([\w$]+)|\0\.nv\.constant0\.([\w$.]+)(?=\0)")
 
 
-def kernels_in(image: _Image | None, expressions: Mapping[str, str]) -> list[str]:
+def kernels_in(image: Any, expressions: Mapping[str, str]) -> list[str]:
     """Lists the kernels of an image by the names that Module.function takes; none where it does not tell.
 
     Arguments:
@@ -73,7 +72,7 @@ def kernels_in(image: _Image | None, expressions: Mapping[str, str]) -> list[str
         return []
     is_path = isinstance(image, (str, os.PathLike))
     try:
-        data = unsealed(files.read(image, MOST_BYTES) if is_path else bytes(image))  # type: ignore[arg-type]
+        data = unsealed(files.read(image, MOST_BYTES) if is_path else bytes(image))
         exported = exported_names(data)
     except (OSError, ValueError):
         return []
@@ -82,9 +81,7 @@ def kernels_in(image: _Image | None, expressions: Mapping[str, str]) -> list[str
     return sorted({*names.difference(expressions.values()), *expressions})
 
 
-def refuse_attribute(
-    module: Module, name: str, image: _Image | None, expressions: Mapping[str, str]
-) -> NoReturn:
+def refuse_attribute(module: object, name: str, image: Any, expressions: Mapping[str, str]) -> NoReturn:
     """Raises the AttributeError of a name that a Module does not have, which may be a kernel's.
 
     Arguments:
@@ -100,7 +97,7 @@ def refuse_attribute(
     raise AttributeError(instead.explain(text, advice), name=name, obj=module)
 
 
-def no_kernel_text(on_gpu: bool, name: str, image: _Image, expressions: Mapping[str, str]) -> str:
+def no_kernel_text(on_gpu: bool, name: str, image: Any, expressions: Mapping[str, str]) -> str:
     """Says what it means that a module has no kernel of a name.
 
     Arguments:

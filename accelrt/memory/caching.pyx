@@ -1329,7 +1329,8 @@ def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
     if field in FIELDS and name in OVERSIZE_NAMES:
         counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
         return fields_of(counter)[FIELDS.index(field)]
-    raise KeyError(f"{key!r} is no key of memory_stats")
+    near = later("accelrt.core.instead").nearest(str(key), memory_stats(device))
+    raise KeyError(f"{key!r} is no key of memory_stats{near}")
 
 
 def memory_snapshot(

@@ -99,7 +99,8 @@ cdef int raise_sleep_reason(int code, str call, tuple pool, int ordinal, uintptr
         raise NotSupportedError(
             f"{where} cannot sleep: its memory is in plain segments, whose addresses go when their memory goes; it "
             "takes virtual memory, which ACCELRT_ALLOC_CONF=expandable_segments:True (the default, where the device has it) "
-            "gives, and a MemPool without allocator and no_split", NOT_SUPPORTED, "NOT_SUPPORTED", call,
+            "gives, and a MemPool without allocator, no_split and managed (managed memory leaves the device by itself, "
+            "where others need room)", NOT_SUPPORTED, "NOT_SUPPORTED", call,
         )
     if code in SLEEP_REASONS:
         raise RuntimeError(f"{where}: {SLEEP_REASONS[code]}")

@@ -909,10 +909,13 @@ cdef class Reservation:
         Returns:
             "none", "r" or "rw".
         Raises:
-            ValueError: the Reservation is closed.
+            ValueError: the Reservation is closed, or offset is outside of it.
         """
+        cdef object start = exact_int(offset, "offset", "bytes as int")
         self.check_open()
-        return self.accesses.get(exact_int(offset, "offset", "bytes as int") // self.page_bytes, "rw")
+        if not 0 <= start < self.nbytes:
+            raise ValueError(f"offset {start} is not within the {self.nbytes} bytes that are reserved")
+        return self.accesses.get(start // self.page_bytes, "rw")
 
     def record_stream(self, stream: Stream | int) -> None:
         """Says that a stream uses memory of it: what is decommitted from then on is not reused before its work is done.

@@ -247,6 +247,22 @@ def test_a_definitions_node_is_changed_for_later_instances(image):
         definition.empty().update(value=1)
 
 
+def test_what_is_no_kernel_no_event_and_no_condition_of_the_graph_is_refused_in_words():
+    definition = defined()
+    with pytest.raises(
+        TypeError, match=r"kernel is 3 of type int; pass a Kernel, as Module\.function\(\) returns"
+    ):
+        definition.kernel(3, 1, 1)
+    for add in (definition.record, definition.wait):
+        with pytest.raises(TypeError, match="event is 3 of type int; pass an Event"):
+            add(3)
+    recorded = definition.record(accelrt.Event())
+    with pytest.raises(TypeError, match="event is None of type NoneType; pass an Event"):
+        recorded.update(event=None)
+    with pytest.raises(accelrt.CudaError, match="the condition is of another graph"):
+        definition.if_(defined().condition(1))
+
+
 def test_nodes_are_left_out_of_an_instance():
     definition = defined()
     x, y = buffer(), buffer()

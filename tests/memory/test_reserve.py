@@ -296,6 +296,12 @@ def test_it_sleeps_and_wakes_with_its_contents_and_its_protection(cache):
     cache.decommit(4 * page, page)
 
 
+def test_the_access_of_what_is_not_reserved_is_refused(cache):
+    for offset in (-1, cache.nbytes):
+        with pytest.raises(ValueError, match=f"offset {offset} is not within the {cache.nbytes} bytes"):
+            cache.access(offset)
+
+
 def test_errors_of_its_sleep_name_the_reservation(cache):
     name = rf"the Reservation at {cache.ptr:#x}"
     cache.commit(0, cache.page_bytes)
