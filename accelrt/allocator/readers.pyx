@@ -418,12 +418,15 @@ cdef void record_pooled(int device, bint came, uintptr_t address, size_t size, u
 
 
 cdef void record_beside(int device, int action, uintptr_t address, size_t size, uintptr_t stream) noexcept:
-    cdef Pool* pool
+    cdef Pool* pool = pool_if_made(device)
+    cdef bint came = action in (ARRAY_MADE, POOL_ALLOCATED)
+    if pool == NULL and not came:  # a destructor makes no pool
+        return
     with nogil:
         pool = recorded_pool(device)
     if pool == NULL:
         return
-    take_stack(pool, CONTEXT_ALLOC if action in (ARRAY_MADE, POOL_ALLOCATED) else CONTEXT_ALL, NULL)
+    take_stack(pool, CONTEXT_ALLOC if came else CONTEXT_ALL, NULL)
     with nogil:
         lock_all(pool)
         record_event(pool, action, address, size, stream, NULL)

@@ -185,6 +185,18 @@ def test_the_first_memory_of_a_device_is_recorded_and_a_forked_child_has_none():
     print("told")
 
 
+@pytest.mark.host
+@in_own_process(printing="told\n")
+def test_a_free_makes_no_allocator_for_the_history():
+    testing.use_device()
+    held = memory.DriverPool(managed=True).allocate(MIB)
+    memory.record_history()
+    held.free()
+    assert memory.memory_snapshot() == []
+    assert event_range(0) == (0, 0)
+    print("told")
+
+
 def test_memory_of_another_process_is_in_no_figure_of_this_one():
     try:
         pool = memory.DriverPool(ipc_enabled=True)
