@@ -200,7 +200,7 @@ NO_PLACE = {
     HOST: "the driver takes pools of page-locked memory of a NUMA node alone; pass numa_node=",
     NODE: "the system has no such node of memory, or the driver no such pool; see /sys/devices/system/node",
 }
-opened_own = False  # whether every device uses the driver's own pool of page-locked memory
+opened_own: bool = False  # whether every device uses the driver's own pool of page-locked memory
 
 
 def check_node(numa_node: int) -> int:
@@ -396,9 +396,11 @@ class DriverPool:
         if numa_node is not None and not pinned:
             raise ArgumentError("numa_node is of a pool of page-locked memory; pass pinned=True too")
         self.device_index = device_ordinal(device)
-        self.managed, self.pinned, self.max_size = bool(managed), bool(pinned), int(max_size)
+        self.managed, self.pinned = bool(managed), bool(pinned)
+        self.max_size: int = int(max_size)
         self.numa_node = None if numa_node is None else check_node(numa_node)
-        self.is_ipc_enabled, self.is_mapped = bool(ipc_enabled), False
+        self.is_ipc_enabled: bool = bool(ipc_enabled)
+        self.is_mapped: bool = False
         self._owned: Owned[tuple[int, int]] | None = None
         if pinned:
             self._make_pinned()
