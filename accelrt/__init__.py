@@ -6,7 +6,8 @@ an embedded host device.  Importing it touches no driver; the first use of a dev
 Where a function says no more, a device is an int, "cuda:1", "host:0" or an object with an index, and None the
 current one; a stream is a Stream, a handle as int, or None for the current one.  What is neither raises a
 ValueError or a TypeError (InvalidDeviceError).  Each call that reaches the driver may raise CudaError, and
-the first one what init() raises.
+the first one what init() raises.  What is imported when it is first asked for raises ImportError where a
+signal's handler or a destructor asks for it in the midst of that import.
 """
 
 try:

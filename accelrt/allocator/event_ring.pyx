@@ -11,7 +11,7 @@ from accelrt.core.locks cimport spin_lock, spin_unlock
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.allocator.history_types cimport (
     ALLOCATED, ARRAY_MADE, CLAIMED, CONTEXT_ALL, CONTEXT_ALLOC, CONTEXT_STATE, FREE_COMPLETED, FREE_REQUESTED, MAX_TAGS,
-    REFUSED, SEGMENT_ALLOCATED, SEGMENT_MAPPED, STITCHED_TOGETHER,
+    POOL_ALLOCATED, REFUSED, SEGMENT_ALLOCATED, SEGMENT_MAPPED, STITCHED_TOGETHER,
 )
 from accelrt.status cimport NO_HOST_MEMORY
 
@@ -106,7 +106,9 @@ cdef uint32_t exchange_tag(uint32_t new_tag) noexcept nogil:
 
 cdef inline bint keeps_stack(int context, int action) noexcept nogil:
     # Whether events of this kind keep their stack.
-    if action in (ALLOCATED, SEGMENT_ALLOCATED, SEGMENT_MAPPED, STITCHED_TOGETHER, CLAIMED, REFUSED, ARRAY_MADE):
+    if action in (
+        ALLOCATED, SEGMENT_ALLOCATED, SEGMENT_MAPPED, STITCHED_TOGETHER, CLAIMED, REFUSED, ARRAY_MADE, POOL_ALLOCATED,
+    ):
         return context >= CONTEXT_ALLOC
     return context >= CONTEXT_ALL
 

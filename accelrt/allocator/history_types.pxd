@@ -22,6 +22,8 @@ cdef enum:  # Event.action
     WOKEN = 17
     ARRAY_MADE = 18        # a CUDA array or a mipmap; the address is its handle
     ARRAY_GONE = 19
+    POOL_ALLOCATED = 20    # memory of a driver's pool, device or managed memory
+    POOL_FREED = 21
 
 cdef enum:
     MAX_TAGS = 4096  # with 0, which stands for none

@@ -12,6 +12,8 @@ cdef void record_all_events(Pool* pool) noexcept nogil  # of each that can have 
 # Uses of all blocks by a stream that goes: they are its heir's, or of none where that is 0 (forget_stream of pool.pxd).
 cdef void hand_on_uses(Pool* pool, int device, uintptr_t stream, uintptr_t heir) noexcept nogil
 cdef int poll(Pool* pool) noexcept nogil  # frees blocks whose events are complete; never waits
+cdef bint beside_capture(int code) noexcept nogil  # whether a wait was refused, or ended, for a capture's sake
+cdef int await_all(Pool* pool) noexcept nogil  # wait_all, then the streams whose free pages others may not take yet
 cdef int wait_all(Pool* pool) noexcept nogil  # frees what is pending now; waits outside the exclusive section
 
 # Offers: blocks that are free as of an event of the caller's.  record numbers one recording of that event: streams that

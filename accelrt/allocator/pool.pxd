@@ -43,6 +43,7 @@ cdef inline int pool_of(int device, Pool** out_pool) noexcept nogil:
 # Of all pools, those that are made later too.  NO_HOST_MEMORY: some have it, some don't.  Callers take turns.
 cdef int set_history(const HistorySettings* settings) noexcept nogil
 cdef int follow_history(Follower follower) noexcept nogil  # told of all pools' events from now on; NULL: no longer
+cdef Pool* recorded_pool(int device) noexcept nogil  # made if events of it are to be recorded; NULL: nothing is
 # For callers that come without the GIL from Python, under no lock: whether operations of this level keep their stack
 # (history_types.pxd); and, with the GIL, takes the one of the operation that is about to begin.
 cdef bint wants_stack(int level) noexcept nogil

@@ -274,6 +274,18 @@ cdef void take_stack_of(int device, int level) noexcept nogil:
         take_first_stack(wanted_context())
 
 
+cdef Pool* recorded_pool(int device) noexcept nogil:
+    cdef Pool* pool = pool_if_made(device)
+    cdef bint records
+    if pool == NULL:
+        pthread_mutex_lock(&making)
+        records = wanted_history.records
+        pthread_mutex_unlock(&making)
+        if not records or make_pool(device, &pool):
+            return NULL
+    return pool if pool.external == NULL and pool.history != NULL else NULL
+
+
 cdef int follow_history(Follower follower) noexcept nogil:
     # The follower stays known to threads that are telling it something, so it is not set to NULL.
     global followed

@@ -41,8 +41,10 @@ cdef struct LivePool:      # a private pool that is in use, or has live memory
 # many as there is room for, the largest first.  False where another thread has the pool's lock, so that nothing was read.
 # Without the GIL or Python.
 cdef bint list_live(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil
-# Notes in a device's history that a CUDA array came, with the stack, or went; it is no part of the pool.
+# Note in a device's history, with the stack, that a CUDA array, or memory of a pool of the driver's, came or went; neither
+# is part of the pool.  Where history is recorded and the device has no pool yet, it is made.
 cdef void record_array(int device, bint came, uintptr_t handle, size_t size) noexcept
+cdef void record_pooled(int device, bint came, uintptr_t address, size_t size, uintptr_t stream) noexcept
 cdef size_t list_live_pools(int device, LivePool* pools, size_t room) noexcept nogil  # how many were written
 
 cdef struct View:  # a copy of a block's fields, with those of its segment

@@ -13,7 +13,9 @@ from accelrt.allocator.heaps cimport (
     counted, has_graphs, is_captured, lock_all, lock_to_read, reserved, sum_of, total_of, try_lock_to_read,
     unlock_after_read, unlock_all,
 )
-from accelrt.allocator.history_types cimport ARRAY_GONE, ARRAY_MADE, CONTEXT_ALL, CONTEXT_ALLOC, SNAPSHOT
+from accelrt.allocator.history_types cimport (
+    ARRAY_GONE, ARRAY_MADE, CONTEXT_ALL, CONTEXT_ALLOC, POOL_ALLOCATED, POOL_FREED, SNAPSHOT,
+)
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport next_class
 from accelrt.allocator.inline.heap_stats cimport cumulative, current, lower_limits, reset_cumulative
@@ -21,7 +23,7 @@ from accelrt.allocator.pinned.block cimport (
     ANY_NODE, NO_FILE, PinnedBlock, PinnedPool, PinnedSegment, PinnedStats, reset_peak, reset_sums, reset_timing,
 )
 from accelrt.allocator.pinned.cache cimport pinned_pool
-from accelrt.allocator.pool cimport pool_if_made
+from accelrt.allocator.pool cimport pool_if_made, recorded_pool
 from accelrt.allocator.pool_settings cimport rounded
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
@@ -409,13 +411,26 @@ def record_snapshot(int device) -> None:
 
 
 cdef void record_array(int device, bint came, uintptr_t handle, size_t size) noexcept:
+    record_beside(device, ARRAY_MADE if came else ARRAY_GONE, handle, size, 0)
+
+
+cdef void record_pooled(int device, bint came, uintptr_t address, size_t size, uintptr_t stream) noexcept:
+    record_beside(device, POOL_ALLOCATED if came else POOL_FREED, address, size, stream)
+
+
+cdef void record_beside(int device, int action, uintptr_t address, size_t size, uintptr_t stream) noexcept:
     cdef Pool* pool = pool_if_made(device)
-    if pool == NULL or pool.external != NULL or pool.history == NULL:
+    cdef bint came = action in (ARRAY_MADE, POOL_ALLOCATED)
+    if pool == NULL and not came:  # a destructor makes no pool
+        return
+    with nogil:
+        pool = recorded_pool(device)
+    if pool == NULL:
         return
     take_stack(pool, CONTEXT_ALLOC if came else CONTEXT_ALL, NULL)
     with nogil:
         lock_all(pool)
-        record_event(pool, ARRAY_MADE if came else ARRAY_GONE, handle, size, 0, NULL)
+        record_event(pool, action, address, size, stream, NULL)
         unlock_all(pool, NULL)
         drop_stack()
 

@@ -1,7 +1,13 @@
-"""Names that programs written for torch, CuPy and NumPy ask for, and what accelrt has instead: the end of the
-AttributeError that such a program gets."""
+"""The ends of errors about names: for those that programs written for torch, CuPy and NumPy ask for, what
+accelrt has instead; for those of the user's choice, which there are, and the one that was meant."""
 
 from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_NAMED = 10
 
 _OTHERS = "hand the array on without a copy, say torch.from_dlpack(array) or cupy.from_dlpack(array)"
 COMPUTED = f"write it as a kernel with accelrt.elementwise(), or {_OTHERS}"
@@ -64,3 +70,24 @@ OF_ACCELRT = _by_name(
 def explain(text: str, substitute: str | None) -> str:
     """The text of an AttributeError, with what to write instead where that is known."""
     return f"{text}; {substitute}" if substitute else text
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Asks whether one of the names that there are was meant, where one is near; else ""."""
+    from difflib import get_close_matches  # long to import
+
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def among(name: str, known: Iterable[str]) -> str:
+    """The names that there are, some where there are many, and the one that was meant, if one is near.
+
+    Arguments:
+        name: str, which is not among them.
+        known: the names.
+    """
+    names = sorted(known)
+    shown = ", ".join(map(repr, names[:MOST_NAMED]))
+    more = len(names) - MOST_NAMED
+    return (f"{shown} and {more} more" if more > 0 else shown) + nearest(name, names)

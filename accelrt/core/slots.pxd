@@ -7,6 +7,9 @@
 # after the change, or is seen in its slot; and a section costs no atomic operation.  Where the kernel has no such call
 # (or a sandbox forbids it), slots_fenced is set, and who enters passes a barrier.
 #
+# The kernel wants to be told of it before (registered): at once while the process has one thread, and else, since the kernel
+# then waits for every processor, some 10 ms, when a thread takes the first slot: nobody passes a section before.
+#
 # The state is that of the module that cimports this: each that does has slots of its own.  It calls open_slots when it is
 # imported and in a forked child.  A section is left on the thread that entered it.
 from libc.stdint cimport uint64_t
@@ -17,6 +20,7 @@ cdef extern from *:
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
+    #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     typedef struct accelrt_slot {
@@ -38,10 +42,17 @@ cdef extern from *:
     static __thread accelrt_slot *accelrt_my_slot __attribute__((tls_model("initial-exec")));
     static pthread_key_t accelrt_slot_farewell;
     static int accelrt_slots_named;      /* the key is made */
-    static int accelrt_slots_fenced;
+    static int accelrt_slots_fenced;     /* read by a thread once it has a slot */
+    static int accelrt_slots_registered; /* the kernel was told, or has no such call: then slots_fenced is set */
 
     __attribute__((unused)) static inline accelrt_slot *accelrt_first_slot(void) {
         return __atomic_load_n(&accelrt_slots, __ATOMIC_ACQUIRE);
+    }
+    __attribute__((unused)) static void accelrt_register_slots(void) {
+        /* Threads may do so at once, to the same end. */
+        if (syscall(SYS_membarrier, accelrt_barrier_register, 0, 0))
+            __atomic_store_n(&accelrt_slots_fenced, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&accelrt_slots_registered, 1, __ATOMIC_RELEASE);
     }
     __attribute__((unused)) static void accelrt_leave_slot_behind(void *place) {
         /* Other libraries' threads may call from destructors of their own: the slot goes in the last round of them. */
@@ -57,6 +68,7 @@ cdef extern from *:
     __attribute__((unused, noinline, cold)) static accelrt_slot *accelrt_take_slot(void) {
         accelrt_slot *slot = accelrt_first_slot();
         int free = 0;
+        if (!__atomic_load_n(&accelrt_slots_registered, __ATOMIC_ACQUIRE)) accelrt_register_slots();
         for (; slot != NULL; slot = slot->next, free = 0)
             if (!__atomic_load_n(&slot->taken, __ATOMIC_RELAXED)
                 && __atomic_compare_exchange_n(&slot->taken, &free, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) break;
@@ -114,6 +126,7 @@ cdef extern from *:
     }
     /* In a forked child the other threads are gone; the one that forked may be in a section, which it will leave. */
     __attribute__((unused)) static void accelrt_open_slots(void) {
+        struct stat threads;  /* a folder for each, beside "." and ".." */
         for (accelrt_slot *slot = accelrt_slots; slot != NULL; slot = slot->next)
             if (slot != accelrt_my_slot) {
                 slot->word &= ~accelrt_slot_depth;
@@ -121,7 +134,9 @@ cdef extern from *:
             }
         if (!accelrt_slots_named)
             accelrt_slots_named = !pthread_key_create(&accelrt_slot_farewell, accelrt_leave_slot_behind);
-        accelrt_slots_fenced = syscall(SYS_membarrier, accelrt_barrier_register, 0, 0) != 0;
+        accelrt_slots_fenced = accelrt_slots_registered = 0;
+        if (accelrt_my_slot != NULL || (stat("/proc/self/task", &threads) == 0 && threads.st_nlink == 3))
+            accelrt_register_slots();
     }
     """
     ctypedef struct Slot "accelrt_slot":

@@ -413,6 +413,12 @@ cdef extern from *:
             syscall(SYS_futex, &accelrt_held, FUTEX_WAIT_PRIVATE, held, NULL, NULL, 0);
         __atomic_sub_fetch(&accelrt_sleepers, 1, __ATOMIC_SEQ_CST);
     }
+    /* The thread's first section: where its slot is fenced, no thread goes on without a look at that. */
+    static accelrt_slot *accelrt_take_asker(void) {
+        accelrt_slot *me = accelrt_take_slot();
+        if (accelrt_slots_fenced) __atomic_fetch_or(&accelrt_held, accelrt_needs_fence, __ATOMIC_SEQ_CST);
+        return me;
+    }
     /* Into a section, whichever: False where a capture ends and the thread was in none; then it is in none. */
     static int accelrt_enter_slowly(accelrt_slot *me, int may_wait) {
         if (!accelrt_enter_outermost(me, may_wait)) { accelrt_enter_inner(me); return 1; }
@@ -424,7 +430,7 @@ cdef extern from *:
     __attribute__((noinline, cold)) static accelrt_slot *accelrt_enter_asking_slow(int entered, int may_wait) {
         accelrt_slot *me = accelrt_my_slot;
         if (entered) accelrt_leave_slot(me);
-        if (me == NULL && (me = accelrt_take_slot()) == NULL)
+        if (me == NULL && (me = accelrt_take_asker()) == NULL)
             return NULL;  /* asks unguarded: without these bytes the process is lost anyway */
         while (!accelrt_enter_slowly(me, may_wait)) accelrt_await_end();
         return me;
@@ -440,7 +446,7 @@ cdef extern from *:
     }
     static int accelrt_try_asking(void) {
         accelrt_slot *me = accelrt_my_slot;
-        return (me != NULL || (me = accelrt_take_slot()) != NULL) && accelrt_enter_slowly(me, 0);
+        return (me != NULL || (me = accelrt_take_asker()) != NULL) && accelrt_enter_slowly(me, 0);
     }
     static void accelrt_await_asker(accelrt_slot *asker) {
         uint64_t section = accelrt_section_of(asker);

@@ -499,7 +499,9 @@ class GraphDefinition(DefinitionParts):
             RuntimeError: this is the body of a condition.
         """
         if self._owner is not None:
-            raise RuntimeError("the body of a condition cannot be cloned by itself")
+            raise RuntimeError(
+                "the body of a condition cannot be cloned by itself; clone the definition that it is within"
+            )
         copy = CUDAGraph(keep_graph=True)
         edits.clone_into(self._graph, self, copy)
         clone = GraphDefinition(copy)
@@ -623,7 +625,10 @@ class GraphDefinition(DefinitionParts):
             RuntimeError: the nodes are none of the graph that instance was instantiated from.
         """
         if instance is not None and not edits.is_instance(instance, self._graph):
-            raise RuntimeError("instance was instantiated from another graph's nodes")
+            raise RuntimeError(
+                "instance was instantiated from another graph's nodes; pass what instantiate() of this "
+                "definition made"
+            )
         named = [node for node in self.nodes() if node.name]
         numbers = edits.edit(self._graph, self, edits.tools_ids, named)
         if instance is not None:

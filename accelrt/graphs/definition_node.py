@@ -13,6 +13,8 @@ from accelrt.graphs import edits
 from accelrt.graphs.graph import CUDAGraph
 from accelrt.graphs.node_values import CHANGES, DefinitionEdge, plain_params
 
+LAUNCH = ("kernel", "grid", "block", "shared", "args")  # what a kernel node's launch is changed by
+
 
 class DefinitionNode:
     """A node of a GraphDefinition, made by GraphDefinition.kernel and the other methods that add one.
@@ -117,8 +119,8 @@ class DefinitionNode:
                 record or a wait event; of a child graph.  What is not named stays.
         Raises:
             TypeError: the node has no such argument.
-            RuntimeError: the node is none of the graph that instance was instantiated from; or another thread
-                uses that graph.
+            RuntimeError: the node is none of the graph that instance was instantiated from, or was added
+                since; or another thread uses that graph.
             CudaError: the driver refused; nothing is changed, or where the graph alone refused, what was
                 instantiated of it.
         """
@@ -136,24 +138,36 @@ class DefinitionNode:
                 error.code, error.name, error.call,
             ) from error  # fmt: skip
 
+    def _refuse_names(self, changes: dict[str, Any], arguments: tuple[str, ...]) -> None:
+        """Raises TypeError where names of changes are none of the node's arguments, or the one that it has to
+        be given is missing."""
+        unknown = [name for name in changes if name not in arguments]
+        if unknown:
+            raise TypeError(
+                f"a {self.type} node has no such argument: {', '.join(unknown)}; it has "
+                + ", ".join(arguments)
+            ) from None
+        if not changes:
+            raise TypeError(f"nothing was given for a {self.type} node; pass {arguments[0]}=") from None
+
     def _change(self, target: CUDAGraph, changes: dict[str, Any]) -> None:
         definition = self.definition
-        if self.type == "kernel" and definition._owner is not None:
-            edits.change_kernel_within(target, definition, self, **changes)
-            return
-        if self.type == "kernel":
-            target.set_kernel_node_params(cast(Any, self), **changes)
-            return
-        maker = CHANGES.get(self.type)
-        if maker is None:
+        maker: Any = CHANGES.get(self.type)
+        if maker is None and self.type != "kernel":
             raise TypeError(f"{self!r} cannot be changed; remove it and add another")
-        changed = edits.changed_params(target, self.id)
         try:
+            if self.type == "kernel" and definition._owner is not None:
+                edits.change_kernel_within(target, definition, self, **changes)
+                return
+            if self.type == "kernel":
+                target.set_kernel_node_params(cast(Any, self), **changes)
+                return
+            changed = edits.changed_params(target, self.id)
             work = maker(definition, self.params if changed is None else changed, **changes)
-        except TypeError as error:
-            if "unexpected keyword" not in str(error):
-                raise
-            raise TypeError(f"a {self.type} node has no such argument: {', '.join(changes)}") from None
+        except TypeError:
+            code = maker.__code__ if maker else None
+            self._refuse_names(changes, code.co_varnames[2 : 2 + code.co_kwonlyargcount] if code else LAUNCH)
+            raise
         inner = [] if self.type != "graph" or target is not definition._graph else self._inner()
         gone = [each.id for each in inner]
         edits.change_node(target, self, work, definition, inner)
@@ -167,6 +181,7 @@ class DefinitionNode:
             enabled: bool, whether its launches do the node's work from now on.
         Raises:
             CudaError: the node is of another kind, or none of the instance's.
+            RuntimeError: the node was added after the graph was instantiated, or the graph is gone.
         """
         edits.switch_node(instance, self, bool(enabled))
 

@@ -91,9 +91,15 @@ class DefinitionParts:
         nodes = [after] if isinstance(after, DefinitionNode) else list(after)
         for node in nodes:
             if not isinstance(node, DefinitionNode) or not self._is_same_part(node.definition):
-                raise TypeError(f"after has {node!r}, which is no node of this graph")
+                raise TypeError(
+                    f"after has {node!r}, which is no node of this graph; pass what methods of this "
+                    "definition, or nodes(), returned"
+                )
             if node.definition._root is not self._root:
-                raise ValueError(f"after has {node!r}, which is of another GraphDefinition")
+                raise ValueError(
+                    f"after has {node!r}, which is of another GraphDefinition; take it from nodes() of "
+                    "this one"
+                )
         work.is_governed = self._is_governed()
         return edits.edit(self._graph, self, self._put, work, nodes, kind, str(name), condition)
 
@@ -137,4 +143,6 @@ class DefinitionParts:
 
     def _require_whole(self) -> None:
         if self._owner is not None:
-            raise RuntimeError("the body of a condition is instantiated with the graph that it is within")
+            raise RuntimeError(
+                "the body of a condition is instantiated with the graph that it is within; instantiate that"
+            )

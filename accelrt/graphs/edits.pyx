@@ -12,6 +12,7 @@ from libc.string cimport memcpy, memset
 
 from accelrt.allocator.private.routes cimport retain_pool
 from accelrt.arrays.copy cimport enter_use_apart, look_again, Operand, read_operand, uses_owner, View
+from accelrt.core.arguments import checked_type
 from accelrt.core.integers cimport checked_int
 from accelrt.core.process cimport ForkSafeLock
 from accelrt.devices.device cimport ordinal_of
@@ -24,8 +25,8 @@ from accelrt.driver.memory cimport MAX_PITCH
 from accelrt.errors import CudaError
 from accelrt.graphs.graph cimport all_things, CALLBACKS, count_uses, CUDAGraph, node_id, UNREADY
 from accelrt.graphs.nodes cimport (
-    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, type_name,
-    work_of,
+    fits_body, Handles, list_edge_data, NodeChange, params_of, params_of_instance, read_kernel_node, recorded, require_made,
+    type_name, work_of,
 )
 from accelrt.graphs.nodes import list_nodes
 from accelrt.kernels.kernel cimport Dimensions, Kernel, Packed, POINTER, read_dimensions, read_shared
@@ -219,6 +220,8 @@ cdef str refusal_of(NodeWork work, int code):
                 "of a condition takes kernels, copies, fills, empty nodes, children and conditions")
     if work.params.type == NODE_FREE:
         return "the address is none that an allocation of a graph has"
+    if work.params.type == NODE_CONDITION:
+        return "the condition is of another graph, or a node has it already; make one with condition() of this definition"
     return ""
 
 
@@ -348,23 +351,24 @@ def fill_work(
 
 
 def kernel_work(
-    int ordinal, Kernel kernel not None, grid: object, block: object, shared: object, args: Sequence[object],
+    int ordinal, kernel: object, grid: object, block: object, shared: object, args: Sequence[object],
 ) -> NodeWork:
     """Describes a launch; what it takes is what Kernel.launch takes."""
+    cdef Kernel launched = checked_type(kernel, "kernel", Kernel, "a Kernel, as Module.function() returns")
     cdef NodeWork work = NodeWork()
     cdef Dimensions size
     cdef Record record = recorded()
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"args is {args!r:.60} of type {type(args).__name__}; pass a tuple of arguments")
-    if kernel.device_index != ordinal:
-        raise ValueError(f"kernel {kernel.name!r} is on device {kernel.device_index}, the graph on {ordinal}")
+    if launched.device_index != ordinal:
+        raise ValueError(f"kernel {launched.name!r} is on device {launched.device_index}, the graph on {ordinal}")
     read_dimensions(grid, "grid", size.grid)
     read_dimensions(block, "block", size.block)
     size.shared = read_shared(shared)
-    work.kernel, work.arguments = kernel, tuple(args)
-    kernel.keep_with(record, work.arguments)
+    work.kernel, work.arguments = launched, tuple(args)
+    launched.keep_with(record, work.arguments)
     work.things["kernel"] = record.kept
-    work.room = kernel.describe_node(&size, work.arguments, &work.packed, &work.params)
+    work.room = launched.describe_node(&size, work.arguments, &work.packed, &work.params)
     return work
 
 
@@ -377,12 +381,13 @@ def host_work(int ordinal, function: object) -> NodeWork:
     return work
 
 
-def event_work(int ordinal, Event event not None, bint records) -> NodeWork:
+def event_work(int ordinal, event: object, bint records) -> NodeWork:
     """Describes a record of an event, or a wait for it."""
+    cdef Event used = checked_type(event, "event", Event, "an Event")
     cdef NodeWork work = NodeWork()
-    event.ensure_handle(ordinal if event.handle == 0 or records else event.device_index)
-    work.params.type, work.params.event = NODE_RECORD if records else NODE_WAIT, event.handle
-    work.things["event"] = [event]
+    used.ensure_handle(ordinal if used.handle == 0 or records else used.device_index)
+    work.params.type, work.params.event = NODE_RECORD if records else NODE_WAIT, used.handle
+    work.things["event"] = [used]
     return work
 
 
@@ -956,6 +961,8 @@ def change_node(
         graph.require_unreplayed()
         graph.own_kernels()
         node = handle_of(changed)
+        if graph.exec_:
+            require_made(source.by_node, graph.made_nodes, node)
         work.is_within = work.child is not None and work.child._graph is source
         graph.busy += 1
         if source is not graph:
@@ -991,6 +998,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
     cdef int code
     with cython.critical_section(graph):
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
+        require_made(source.by_node, graph.made_nodes, node)
         graph.require_unreplayed()
         graph.busy += 1
         if source is not graph:

@@ -32,6 +32,7 @@ cdef class CUDAGraph:
     cdef list kept                   # what the nodes point at that were captured, or that are instantiated
     cdef list base                   # what those captured point at, once others were added by hand; or None
     cdef dict by_node                # handles of nodes made by hand -> role -> list of what they point at; or None
+    cdef dict made_nodes             # those of them that are instantiated; or None
     cdef uint64_t generation         # counts the graphs that it let go of, whose nodes are gone
     cdef uint64_t edits              # counts changes of its nodes by hand
     cdef uint64_t removals           # counts its nodes that were taken out

@@ -22,7 +22,7 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    note_past, read_kernel_node, update_exec,
+    note_past, read_kernel_node, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -434,7 +434,7 @@ cdef class CUDAGraph:
         instance.keep(list(self.things()))
         instance.changes, instance.made_removals = self.node_changes(), self.removals
         instance.source, instance.source_generation, instance.source_edits = self, self.generation, self.edits
-        instance.by_node = None if self.by_node is None else dict(self.by_node)
+        instance.by_node = instance.made_nodes = None if self.by_node is None else dict(self.by_node)
         self.pasts, instance.past = begin_past(self.pasts)
         instance.within = calls_within(graph, instance.calls, instance.by_node)
         return instance
@@ -476,6 +476,7 @@ cdef class CUDAGraph:
                 if self.exec_:
                     self.drop_exec()
                 self.exec_, self.bound, self.made_removals, self.within = instance, None, self.removals, within
+                self.made_nodes = None if self.by_node is None else dict(self.by_node)
                 if things is not None:
                     self.take_things(things)
                 self.drop_bound()
@@ -931,6 +932,8 @@ cdef class CUDAGraph:
         cdef CUDAGraph source = self.source
         cdef bint begun = False, left = False
         self.require_unreplayed()
+        if self.exec_:
+            require_made(self.by_node if source is None else source.by_node, self.made_nodes, handle)
         self.busy += 1
         if source is not None:
             count_uses(source, 1)

@@ -346,6 +346,14 @@ cdef int note_past(list pasts, object node, object former) except -1:
     return 0
 
 
+cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1:
+    # What is instantiated has the nodes of then, and the driver calls another one an invalid value.
+    if made_by_hand is not None and node in made_by_hand and (instantiated is None or node not in instantiated):
+        raise RuntimeError(f"node {node:#x} was added after the graph was instantiated, and what is instantiated has the "
+                           "nodes of then alone; instantiate the graph anew, with the node as it is to be")
+    return 0
+
+
 cdef object params_of_instance(NodeChange change, NodePast past, object node):
     if change is not None and change.launches is not None:
         return change.launches

@@ -112,7 +112,10 @@ class GraphParameters(Mapping[str, GraphParameter]):
                 uses[name].append(use)
         for name, found in uses.items():
             if not found:
-                raise ValueError(f"no node of the graph uses {name}")
+                raise ValueError(
+                    f"no node of the graph uses {name}; name memory that its copies, fills and kernels were "
+                    "given"
+                )
         self._parameters = {
             name: GraphParameter(place.address, place.nbytes, place.device, tuple(uses[name]))
             for name, place in places.items()

@@ -1,12 +1,19 @@
-"""A compiler's messages, with the lines of the source that they are about."""
+"""A compiler's messages, with the lines of the source that they are about; and which kernels a module has."""
 
 from __future__ import annotations
 
+import os
 import re
+from typing import NoReturn
+
+from accelrt.core import files, instead
+from accelrt.kernels.elf_image import exported_names
+from accelrt.kernels.image import MOST_BYTES, unsealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 SHOWN = 5  # errors; the log has all of them
 AROUND = 2  # lines before and after the one that an error is about
@@ -49,21 +56,65 @@ def excerpt(text: str, line: int) -> str:
     )
 
 
-def no_kernel_text(on_gpu: bool, name: str) -> str:
+PARAMETERS = "_parameters"  # behind a kernel's name, what is exported beside it (the host ABI)
+# What an image names its kernels by: PTX, and a cubin, which has a bank of constants for each, its arguments.
+ENTRY = re.compile(rb"\.entry\s+([\w$]+)|\0\.nv\.constant0\.([\w$.]+)(?=\0)")
+
+
+def kernels_in(image: Any, expressions: Mapping[str, str]) -> list[str]:
+    """Lists the kernels of an image by the names that Module.function takes; none where it does not tell.
+
+    Arguments:
+        image: as Module takes it; a file is read again.
+        expressions: the name expressions that it was compiled with, and what the driver knows them by.
+    """
+    if image is None:  # of a Module that was unloaded
+        return []
+    is_path = isinstance(image, (str, os.PathLike))
+    try:
+        data = unsealed(files.read(image, MOST_BYTES) if is_path else bytes(image))
+        exported = exported_names(data)
+    except (OSError, ValueError):
+        return []
+    names = {name.removesuffix(PARAMETERS) for name in exported if name.endswith(PARAMETERS)}
+    names |= {(found[1] or found[2]).decode() for found in ENTRY.finditer(data)}
+    return sorted({*names.difference(expressions.values()), *expressions})
+
+
+def refuse_attribute(module: object, name: str, image: Any, expressions: Mapping[str, str]) -> NoReturn:
+    """Raises the AttributeError of a name that a Module does not have, which may be a kernel's.
+
+    Arguments:
+        image, expressions: as of kernels_in.
+    """
+    text = f"'accelrt.Module' object has no attribute {name!r}"
+    kernels = [] if name.startswith("_") else kernels_in(image, expressions)
+    advice = None
+    if name in kernels:
+        advice = f"module.function({name!r}) returns the kernel"
+    elif kernels:
+        advice = f"module.function(name) returns a kernel, of {instead.among(name, kernels)}"
+    raise AttributeError(instead.explain(text, advice), name=name, obj=module)
+
+
+def no_kernel_text(on_gpu: bool, name: str, image: Any, expressions: Mapping[str, str]) -> str:
     """Says what it means that a module has no kernel of a name.
 
     Arguments:
         on_gpu: bool, False on the host device.
         name: str, what the driver was asked for.
+        image, expressions: as of kernels_in.
     """
+    kernels = kernels_in(image, expressions)
+    those = f"; it has {instead.among(name, kernels)}" if kernels else ""
     if on_gpu:
         return (
-            'the module has no kernel of that name; C++ mangles names, so declare it extern "C", or compile '
-            "it with the name as a name expression"
+            f'the module has no kernel of that name{those}; C++ mangles names, so declare it extern "C", or '
+            "compile it with the name as a name expression"
         )
     return (
-        'the module has no kernel of that name; declare one in CUDA C extern "C", or compile it with the '
-        f"name as a name expression; one in C is exported beside its {name}_parameters "
+        f'the module has no kernel of that name{those}; declare one in CUDA C extern "C", or compile it with '
+        f"the name as a name expression; one in C is exported beside its {name}_parameters "
         "(docs/guide/kernels.md, the host ABI)"
     )
 

@@ -261,3 +261,19 @@ def check_shared_object(data: bytes) -> None:
         read.check_versions()
     except struct.error:
         raise Damaged("a table lies outside of it") from None
+
+
+def exported_names(data: bytes) -> set[str]:
+    """The names that a shared object of the host's defines; none of another image.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    if data[:4] != b"\x7fELF" or len(data) < 64 or struct.unpack_from("<HH", data, 16)[0] != DYN:
+        return set()
+    try:
+        shared = Object(data)
+        starts = [name for name, _, _, section, _, _ in shared.symbols if section]
+    except struct.error:
+        raise Damaged("a table lies outside of it") from None
+    return {shared.strings[start : shared.strings.index(0, start)].decode() for start in starts}

@@ -1131,7 +1131,6 @@ cdef class Launcher:
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
-# Modules: code that is loaded onto a device, with the kernels in it; and kernels of the host device by pointer.
 
 cdef enum:
     NO_BINARY_FOR_GPU = 209        # codes of module_load
@@ -1150,8 +1149,7 @@ cdef Loaded load(int ordinal, bytes image, str what):
     cdef const char* data = image
     cdef uintptr_t module = 0
     cdef char[LOG_BYTES] log
-    cdef int mode
-    cdef int code = go_relaxed(registry.active(), &mode)
+    cdef int mode, code = go_relaxed(registry.active(), &mode)
     log[0] = 0
     if code == 0:
         with nogil:
@@ -1162,12 +1160,12 @@ cdef Loaded load(int ordinal, bytes image, str what):
     if code:
         raise_status(code, "module_load", ("device", ordinal, "image", what), init.later(
             "accelrt.kernels.diagnostics").refusal_text(status_text(code).decode(), log.decode(errors="replace")))
-    loaded.device_index = ordinal
-    loaded.handle = module
+    loaded.device_index, loaded.handle = ordinal, module
     return loaded
 
 
-cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
+cdef uintptr_t function_of(Loaded loaded, str name, tuple contents) except 0:  # contents: a Module's (image, names), or ()
+    cdef str meaning = ""
     cdef uintptr_t function = 0
     cdef bytes encoded = name.encode()
     cdef const char* text = encoded
@@ -1176,8 +1174,10 @@ cdef uintptr_t function_of(Loaded loaded, str name, str meaning) except 0:
         raise ValueError(f"name is {name!r}; pass the name of a kernel")
     with nogil:
         code = registry.active().module_function(loaded.handle, text, &function)
+    if code == NOT_FOUND and contents:
+        meaning = init.later("accelrt.kernels.diagnostics").no_kernel_text(driver_name() == "cuda", name, *contents)
     if code:
-        raise_status(code, "module_function", ("name", name), meaning if code == NOT_FOUND else "")
+        raise_status(code, "module_function", ("name", name), meaning)
     return function
 
 
@@ -1246,6 +1246,7 @@ cdef class Module:
     cdef Loaded loaded               # None before __init__ and after unload
     cdef readonly int device_index
     cdef dict names                  # what a compiler calls them -> what the driver does
+    cdef object image                # as it was given, for errors that name its kernels
     cdef object __weakref__
 
     def __init__(self, image: _Image, device: DeviceArgument | None = None) -> None:
@@ -1254,7 +1255,7 @@ cdef class Module:
         ordinal = ordinal_of(device)
         data, title = read_image(image)
         loaded = load(ordinal, data, title)
-        self.names = dict(getattr(image, "names", None) or {})
+        self.names, self.image = dict(getattr(image, "names", None) or {}), image
         self.device_index = ordinal
         self.loaded = loaded
 
@@ -1262,6 +1263,9 @@ cdef class Module:
     def load(cls, image: _Image, device: DeviceArgument | None = None) -> Module:
         """Makes Module(image, device), by the name that other libraries have for it.  Arguments, Raises: as Module."""
         return cls(image, device)
+
+    def __getattr__(self, str name):
+        init.later("accelrt.kernels.diagnostics").refuse_attribute(self, name, self.image, self.names or {})
 
     def __reduce__(self):
         refuse_copy(self, "it is loaded in this process; load the image again")
@@ -1290,8 +1294,8 @@ cdef class Module:
         """
         cdef Loaded loaded = self.held()
         exported = str(self.names.get(name, name))
-        meaning = init.later("accelrt.kernels.diagnostics").no_kernel_text(driver_name() == "cuda", exported)
-        return make_kernel(loaded, function_of(loaded, exported, meaning), self.device_index, name, signature)
+        handle = function_of(loaded, exported, (self.image, self.names))
+        return make_kernel(loaded, handle, self.device_index, name, signature)
 
     def global_address(self, str name) -> tuple[int, int]:
         """Finds a __device__ or __constant__ variable of the module (cuModuleGetGlobal).
@@ -1310,7 +1314,7 @@ cdef class Module:
     def unload(self) -> None:
         """Gives the module up: its kernels go on to work, and the code goes when the last of them, and what was
         launched and captured of it, is gone.  Unloading it again does nothing."""
-        self.loaded = None
+        self.loaded = self.image = None
         drain()
 
     def __enter__(self) -> Module:
@@ -1365,9 +1369,7 @@ cdef Loaded register(object function, uintptr_t address, str name, object signat
     if code:
         raise_status(code, "module_register", ("device", ordinal, "function", address, "signature", signature),
                      "" if driver_name() == "host" else "a function of the host is a kernel of the host device only")
-    loaded.device_index = ordinal
-    loaded.handle = module
-    loaded.owner = function
+    loaded.device_index, loaded.handle, loaded.owner = ordinal, module, function
     return loaded
 
 
@@ -1381,7 +1383,7 @@ cdef object wrap_plain(object function, uintptr_t address, str name, object sign
     target, _ = find_global(loaded, functions.TARGET, functions.TARGET)
     (<uintptr_t*>target)[0] = address
     loaded.owner = function
-    return make_kernel(loaded, function_of(loaded, called, ""), ordinal, name, signature)
+    return make_kernel(loaded, function_of(loaded, called, ()), ordinal, name, signature)
 
 
 def host_kernel(
@@ -1426,7 +1428,7 @@ def host_kernel(
         ordinal = ordinal_of(device)
         called, image = functions.compile_text(function, signature, name)
         loaded = load(ordinal, bytes(image), f"the text of {called}")
-        return make_kernel(loaded, function_of(loaded, called, ""), ordinal, called, signature)
+        return make_kernel(loaded, function_of(loaded, called, ()), ordinal, called, signature)
     address = address_of(function)
     for_blocks = functions.is_called_for_blocks(function, count)
     ordinal = ordinal_of(device)
@@ -1435,7 +1437,7 @@ def host_kernel(
     if not for_blocks:
         return wrap_plain(function, address, name, signature, ordinal)
     loaded = register(function, address, name, signature, ordinal)
-    return make_kernel(loaded, function_of(loaded, name, ""), ordinal, name, signature)
+    return make_kernel(loaded, function_of(loaded, name, ()), ordinal, name, signature)
 
 
 # --- sleep: a kernel that takes a given time -----------------------------------------------------------------

@@ -26,7 +26,10 @@ A public name is found in its module when it is asked for.  DESIGN.md says how a
 together with the allocator's own pages.
 """
 
+import sys
+
 from accelrt.core import names
+from accelrt.runtime import init
 
 _modules = names.module_of(names.MEMORY)
 _underscored = names.module_of(names.UNDERSCORED_MEMORY)
@@ -40,5 +43,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     module = _modules.get(name) or _underscored.get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(names.module_named(f"accelrt.{module}"), name)
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
+    return getattr(init.later(f"accelrt.{module}"), name)

@@ -45,6 +45,7 @@ from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_n
 cimport accelrt.driver.registry as registry
 from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.history.recording import name_all, tag_stats
+from accelrt.runtime.access cimport POOL_DEVICE, POOL_MANAGED, pool_bytes
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, array_bytes, dispose, drain
 from accelrt.status cimport (
@@ -1208,11 +1209,15 @@ cdef tuple fields_of(Counter counter):
     return counter.current, counter.peak, counter.allocated, counter.freed
 
 
-cdef int64_t bytes_of_arrays(Pool* pool, object device) except -1:
-    # Which a device without a pool may have.
-    if pool == NULL and is_unused():
-        return 0
-    return load_count(&array_bytes[pool.device if pool != NULL else ordinal_of(device)])
+cdef dict figures_beside(Pool* pool, object device):
+    # Of what is no part of a pool, and which a device without one may have.
+    cdef int64_t arrays = 0, pooled = 0
+    cdef int ordinal
+    if pool != NULL or not is_unused():
+        ordinal = pool.device if pool != NULL else ordinal_of(device)
+        arrays = load_count(&array_bytes[ordinal])
+        pooled = load_count(&pool_bytes[POOL_DEVICE][ordinal]) + load_count(&pool_bytes[POOL_MANAGED][ordinal])
+    return {"cuda_array_bytes": arrays, "driver_pool_bytes": pooled}
 
 
 cdef dict single_figures(const Stats* stats, Pool* pool, object device):
@@ -1234,7 +1239,7 @@ cdef dict single_figures(const Stats* stats, Pool* pool, object device):
         "reserved_addresses": stats.reserved_addresses,
         "sleeping_bytes": stats.sleeping_bytes,
         "managed_bytes": stats.managed_bytes,
-        "cuda_array_bytes": bytes_of_arrays(pool, device),
+        **figures_beside(pool, device),
         "largest_free_block": largest,
         "fragmentation": 1 - largest / idle if idle else 0.0,
     }
@@ -1252,9 +1257,9 @@ def memory_stats(device: DeviceArgument | None = None) -> dict[str, Any]:
         virtual_memory_calls, calls of the driver's virtual memory; stitched_bytes, mapped a second time; reserved_addresses,
         bytes of address space; sleeping_bytes, which the device has back until their pools wake; managed_bytes, of the
         reserved bytes those of managed memory, which the device holds as far as it has room; cuda_array_bytes, of
-        CUDAArrays, which are no part of the reserved bytes; largest_free_block, bytes;
-        fragmentation, the part of the idle bytes outside that block, 0 to 1; "tag.NAME.allocated_bytes.current" and the
-        like for each tag (accelrt.memory.tag), bytes and blocks.
+        CUDAArrays, and driver_pool_bytes, what DriverPools gave of device and managed memory, which are no part of the
+        reserved bytes; largest_free_block, bytes; fragmentation, the part of the idle bytes outside that block, 0 to 1;
+        "tag.NAME.allocated_bytes.current" and the like for each tag (accelrt.memory.tag), bytes and blocks.
         Where segments grow (expandable_segments), small and large blocks share them.  reserved_bytes.small_pool is then
         what small blocks occupy, live or pending, and large_pool the rest, idle memory included, with the peak of all;
         segments and splits all count as large.
@@ -1324,7 +1329,8 @@ def memory_stat(key: str, device: DeviceArgument | None = None) -> int | float:
     if field in FIELDS and name in OVERSIZE_NAMES:
         counter = stats.oversize_allocations if name == "oversize_allocations" else stats.oversize_segments
         return fields_of(counter)[FIELDS.index(field)]
-    raise KeyError(f"{key!r} is no key of memory_stats")
+    near = later("accelrt.core.instead").nearest(str(key), memory_stats(device))
+    raise KeyError(f"{key!r} is no key of memory_stats{near}")
 
 
 def memory_snapshot(

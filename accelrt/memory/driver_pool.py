@@ -74,11 +74,9 @@ class DriverMemory(PoolBlock):
         is_ipc_enabled: bool, whether other processes may have it.
     """
 
-    __slots__ = ("is_ipc_enabled", "is_mapped", "managed")
+    __slots__ = ("is_ipc_enabled",)
 
     is_ipc_enabled: bool
-    is_mapped: bool
-    managed: bool
     stream: Stream
 
     def __init__(self, pool: DriverPool, nbytes: int, stream: Stream, is_mapped: bool = False) -> None:
@@ -86,8 +84,10 @@ class DriverMemory(PoolBlock):
             raise ArgumentTypeError(
                 f"pool is of type {type(pool).__name__}; memory is made by DriverPool.allocate()"
             )
-        super().__init__(stream.device_index, stream, pool._owned, nbytes, pool.pinned)
-        self.managed, self.is_mapped, self.is_ipc_enabled = pool.managed, is_mapped, pool.is_ipc_enabled
+        super().__init__(
+            stream.device_index, stream, pool._owned, nbytes, pool.pinned, pool.managed, is_mapped
+        )
+        self.is_ipc_enabled = pool.is_ipc_enabled
 
     @classmethod
     def from_ipc_descriptor(
@@ -255,9 +255,11 @@ class DriverPool:
         staging = accelrt.memory.DriverPool(pinned=True, numa_node=0, max_size=1 << 30)
         numpy.frombuffer(staging.allocate(4096), "float32")
 
-    Other libraries of the process use the same pool, but for one that is made here.  The memory is in none of
-    accelrt's statistics: attributes() has the driver's.  Page-locked memory of allocate() is in the history,
-    where record_history(record_pinned_host_memory=True) records it.
+    Other libraries of the process use the same pool, but for one that is made here.  The memory is no part of
+    what accelrt reserved, nor of figures by tag: attributes() has the driver's figures.  What allocate() gave
+    is counted (memory_stats()["driver_pool_bytes"]), told by reports and refusals of memory, and in the
+    history: "pool_alloc" and "pool_free", and of page-locked memory, where
+    record_history(record_pinned_host_memory=True) records it, as the cache's.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device.
@@ -397,9 +399,11 @@ class DriverPool:
         if numa_node is not None and not pinned:
             raise ArgumentError("numa_node is of a pool of page-locked memory; pass pinned=True too")
         self.device_index = device_ordinal(device)
-        self.managed, self.pinned, self.max_size = bool(managed), bool(pinned), int(max_size)
+        self.managed, self.pinned = bool(managed), bool(pinned)
+        self.max_size: int = int(max_size)
         self.numa_node = None if numa_node is None else check_node(numa_node)
-        self.is_ipc_enabled, self.is_mapped = bool(ipc_enabled), False
+        self.is_ipc_enabled: bool = bool(ipc_enabled)
+        self.is_mapped: bool = False
         self._owned: Owned[tuple[int, int]] | None = None
         if pinned:
             self._make_pinned()

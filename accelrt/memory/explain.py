@@ -405,7 +405,8 @@ def others(case: Case) -> Cause | None:
         f"process {one['pid']} {'an unknown amount' if one['memory'] is None else size_text(one['memory'])}"
         for one in rest[:MOST_NAMED]
     ]
-    outside = sum(one["memory"] or 0 for one in here) - facts["reserved"] - facts.get("arrays", 0)
+    known = facts["reserved"] + facts.get("arrays", 0) + facts.get("driver_pools", {}).get("device", 0)
+    outside = sum(one["memory"] or 0 for one in here) - known
     if here and outside > own:
         named.append(f"this process outside of accelrt {size_text(outside)}")
     if rest:
@@ -547,6 +548,11 @@ def held_lines(facts: dict[str, Any]) -> list[str]:
         line += f"; {managed_text} of it is managed, and leaves the device where others need room"
     if facts.get("arrays"):
         line += f"; CUDA arrays have {size_text(facts['arrays'])} beside it"
+    pools = facts.get("driver_pools", {})
+    if pools.get("device"):
+        line += f"; DriverPools gave {size_text(pools['device'])} beside it"
+    if pools.get("managed"):
+        line += f"; DriverPools gave {size_text(pools['managed'])} of managed memory beside it"
     if facts["stitched"]:
         line += f"; {size_text(facts['stitched'])} mapped by stitching"
     lines = [line + "."]
@@ -616,9 +622,10 @@ def pinned_text(facts: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
 
     Arguments:
         facts: dict: requested, reserved, live, idle; lockable (bytes of ulimit -l; None: no limit), available
-            (bytes of the host's memory; None: unknown), driver_cause (str), capturing (bool).
+            (bytes of the host's memory; None: unknown), driver_cause (str), capturing (bool), driver_pools
+            (bytes that DriverPools gave).
     """
-    requested = facts["requested"]
+    requested, pools = facts["requested"], facts.get("driver_pools", 0)
     cause, first = pinned_cause(facts)
     advice = [first] if first else []
     if facts["idle"]:
@@ -630,7 +637,8 @@ def pinned_text(facts: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     lines = [
         f"Host out of memory. Tried to allocate {size_text(requested)} of page-locked memory.",
         f"{requested} bytes. accelrt holds {size_text(facts['reserved'])} of it, of which "
-        f"{size_text(facts['live'])} are in use and {size_text(facts['idle'])} idle.",
+        f"{size_text(facts['live'])} are in use and {size_text(facts['idle'])} idle"
+        + (f"; DriverPools gave {size_text(pools)} beside it." if pools else "."),
         f"Because {cause}.",
         "What helps:",
         *(f"  - {each}" for each in advice or ["ask for less, or use ordinary memory"]),

@@ -22,6 +22,7 @@ from accelrt.errors import OutOfMemoryError, refuse_copy
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
 from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
+from accelrt.runtime.access import driver_pool_bytes
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes import (
     LEAKS_SHOWN,
@@ -113,7 +114,8 @@ def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, sour
     facts["settings"] = allocator_settings()["text"]
     facts["thread_stacks"] = thread_stacks(ordinal) if facts["refused_by"] == "device" else (0, 0)
     facts["arrays"] = sum(array["nbytes"] for array in cuda_arrays(ordinal))
-    known = facts["reserved"] + facts["arrays"]
+    facts["driver_pools"] = driver_pool_bytes(ordinal)
+    known = facts["reserved"] + facts["arrays"] + facts["driver_pools"]["device"]
     facts["used_by_others"] = max(facts["capacity"] - facts["free"] - known, 0)
     facts["available"] = available_bytes()
     looks = facts["refused_by"] == "device" and facts["used_by_others"]
@@ -196,6 +198,7 @@ def explained_pinned(size: int, cause: str) -> OutOfMemoryError:
         **{"requested": size, "reserved": reserved, "live": live, "idle": reserved - live},
         **{"driver_cause": cause, "lockable": lockable_bytes(), "available": available_bytes()},
         "capturing": any(pool["capturing"] for pool in pools if pool),
+        "driver_pools": sum(driver_pool_bytes(ordinal)["pinned"] for ordinal in range(device_count())),
     }
     text, advice = pinned_text(facts)
     error = OutOfMemoryError(text, OUT_OF_MEMORY, "OUT_OF_MEMORY", "allocate_pinned")

@@ -12,6 +12,7 @@ from accelrt.memory.explain import count_text, pool_text, size_text, stack_text,
 from accelrt.memory.growth import Mark, growth_since, page_locked, text_of_growth
 from accelrt.memory.history.recording import is_recording, tag_stats
 from accelrt.memory.live_blocks import by_stack, line_of, live_blocks, more, named
+from accelrt.runtime.access import driver_pool_bytes
 from accelrt.runtime.lifetimes import cuda_arrays
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -38,7 +39,8 @@ def report_data(
         fragmentation (the part of the idle bytes outside that block), stitched, sleeping, managed; limit,
         None without one; pools, streams and events, lists of dicts, each the largest first; tags, name ->
         bytes; stacks, list of (frames, bytes, blocks); blocks, list of dicts; cuda_array_bytes, which are no
-        part of the reserved ones; cuda_arrays, list of dicts, the largest first; page_locked, dict;
+        part of the reserved ones; cuda_arrays, list of dicts, the largest first; driver_pools, dict of the
+        bytes that DriverPools gave of "device", "managed" and "pinned" memory; page_locked, dict;
         recording, bool; settings, str.  A backend that is not accelrt's own gives totals alone.  {} before
         the first use of a device, which this is not.
 
@@ -77,6 +79,7 @@ def report_data(
         "live_blocks": len(blocks),
         "cuda_array_bytes": sum(array["nbytes"] for array in arrays),
         "cuda_arrays": arrays,
+        "driver_pools": driver_pool_bytes(ordinal),
         "page_locked": page_locked(),
         "recording": is_recording(ordinal),
         "settings": allocator_settings()["text"],
@@ -118,6 +121,11 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         *([sizes("limit", data, "limit")] if limited else []),
         *(sizes(name, data, name) for name in ("stitched", "sleeping", "managed") if data[name]),
         *([sizes("CUDA arrays, beside it", data, "cuda_array_bytes")] if data["cuda_array_bytes"] else []),
+        *(
+            sizes(f"DriverPools, {kind}", data["driver_pools"], kind)
+            for kind in ("device", "managed")
+            if data["driver_pools"][kind]
+        ),
     ]
 
 
@@ -204,7 +212,9 @@ def report(device: DeviceArgument | None = None, top: int = 10, *, since: Mark |
         return text_of_growth(data, heading, top)
     if not data:
         return "accelrt has not used a device yet: it holds no memory\n"
-    locked = (sizes(key, data["page_locked"], key) for key in ("reserved", "live", "idle"))
+    locked = [sizes(key, data["page_locked"], key) for key in ("reserved", "live", "idle")]
+    if data["driver_pools"]["pinned"]:
+        locked.append(sizes("DriverPools, beside it", data["driver_pools"], "pinned"))
     parts = [
         summary_lines(data),
         pool_lines(data, top),

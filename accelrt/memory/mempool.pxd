@@ -21,6 +21,12 @@ cdef int read_pool_id(object pool, uint64_t* out_id) except -1
 
 cdef dict figures_of(PrivateStats stats)  # as MemPool.stats gives them
 
+# What sleep() and wake() of a pool do; call is what the user called, for errors, which name the pool, or the Reservation at
+# an address where that is its pool.
+cdef object put_to_sleep(
+    str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports, uintptr_t reservation=*)
+cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second, uintptr_t reservation=*)
+
 # As allocate_bytes (caching.pxd), of managed memory: from the pool that the thread is in, where that has such, else from one
 # of the process.
 cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1

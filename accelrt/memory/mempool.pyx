@@ -81,8 +81,13 @@ cdef dict SLEEP_REASONS = {
 }
 
 
-cdef int raise_sleep_reason(int code, str call, tuple pool, int ordinal) except -1:
-    where = f"{call}: pool {pool} of device {ordinal}"
+cdef str subject_of(int ordinal, uint64_t first, uint64_t second, uintptr_t reservation):
+    # What sleeps, for errors: a pool, or the Reservation at an address.
+    return f"the Reservation at {reservation:#x}" if reservation else f"pool {(first, second)} of device {ordinal}"
+
+
+cdef int raise_sleep_reason(int code, str call, tuple pool, int ordinal, uintptr_t reservation) except -1:
+    where = f"{call}: {subject_of(ordinal, pool[0], pool[1], reservation)}"
     if code == NOT_RETAINED:
         if opened_name() == "forked":
             raise_status(FORKED, call, ("pool", pool, "device", ordinal))
@@ -94,7 +99,8 @@ cdef int raise_sleep_reason(int code, str call, tuple pool, int ordinal) except 
         raise NotSupportedError(
             f"{where} cannot sleep: its memory is in plain segments, whose addresses go when their memory goes; it "
             "takes virtual memory, which ACCELRT_ALLOC_CONF=expandable_segments:True (the default, where the device has it) "
-            "gives, and a MemPool without allocator and no_split", NOT_SUPPORTED, "NOT_SUPPORTED", call,
+            "gives, and a MemPool without allocator, no_split and managed (managed memory leaves the device by itself, "
+            "where others need room)", NOT_SUPPORTED, "NOT_SUPPORTED", call,
         )
     if code in SLEEP_REASONS:
         raise RuntimeError(f"{where}: {SLEEP_REASONS[code]}")
@@ -108,7 +114,7 @@ cdef void take_stack_of(int ordinal, const char* entry) noexcept:
         take_stack(pool, CONTEXT_ALL, entry)
 
 
-cdef int refuse_exports(str call, int ordinal, uint64_t first, uint64_t second) except -1:
+cdef int refuse_exports(str call, int ordinal, uint64_t first, uint64_t second, str subject) except -1:
     # What other libraries hold, they would use without asking.
     cdef list arrays = exported_from(ordinal, first, second)
     if not arrays:
@@ -116,23 +122,25 @@ cdef int refuse_exports(str call, int ordinal, uint64_t first, uint64_t second) 
     names = ", ".join([repr(array) for array in arrays[:NAMED]])
     more = f" and {len(arrays) - NAMED} more" if len(arrays) > NAMED else ""
     raise BufferError(
-        f"{call}: other libraries have memory of pool {(first, second)} of device {ordinal} by DLPack, from {len(arrays)} "
+        f"{call}: other libraries have memory of {subject} by DLPack, from {len(arrays)} "
         f"Array{'s' if len(arrays) > 1 else ''}: {names}{more}; they would read and write what is gone.  Drop their arrays, "
-        "or pass exports='ignore' and leave these alone until the pool is awake again")
+        "or pass exports='ignore' and leave these alone until it is awake again")
 
 
-cdef int close_and_wait(str call, int ordinal, uint64_t first, uint64_t second, bint ignores) except -1:
+cdef int close_and_wait(
+    str call, int ordinal, uint64_t first, uint64_t second, bint ignores, uintptr_t reservation
+) except -1:
     # Uses are refused from the first step on, and those that began before have reached the driver after the second.
     cdef int code
     with nogil:
         code = begin_suspension(ordinal, first, second)
     if code:
-        raise_sleep_reason(code, call, (first, second), ordinal)
-        raise_status(code, call, ("pool", (first, second), "device", ordinal))
+        raise_sleep_reason(code, call, (first, second), ordinal, reservation)
+        raise_status(code, call, sleep_facts(ordinal, first, second, reservation))
     try:
         await_uses(call)
         if not ignores:
-            refuse_exports(call, ordinal, first, second)
+            refuse_exports(call, ordinal, first, second, subject_of(ordinal, first, second, reservation))
         await_device(ordinal)  # on the main thread, where the wait ends at a signal; no more work is put on the memory
     except BaseException:
         with nogil:
@@ -141,7 +149,14 @@ cdef int close_and_wait(str call, int ordinal, uint64_t first, uint64_t second, 
     return 0
 
 
-cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports):
+cdef tuple sleep_facts(int ordinal, uint64_t first, uint64_t second, uintptr_t reservation):
+    return ("reservation", reservation) if reservation else ("pool", (first, second), "device", ordinal)
+
+
+cdef object put_to_sleep(
+    str call, int ordinal, uint64_t first, uint64_t second, object keep, object exports, uintptr_t reservation=0
+):
+    # The reservation is the address of the one whose pool it is, or 0: what errors name.
     cdef Moved moved
     cdef bint keeps, ignores
     cdef int code
@@ -154,31 +169,32 @@ cdef object put_to_sleep(str call, int ordinal, uint64_t first, uint64_t second,
     require_native(call)
     watch.before_wait(call)
     drain()
-    close_and_wait(call, ordinal, first, second, ignores)
+    close_and_wait(call, ordinal, first, second, ignores, reservation)
     take_stack_of(ordinal, "sleep")
     with nogil:
         code = finish_suspension(ordinal, first, second, keeps, &moved)
-    raise_sleep_reason(code, call, (first, second), ordinal)
+    raise_sleep_reason(code, call, (first, second), ordinal, reservation)
+    subject = subject_of(ordinal, first, second, reservation)
     row = call if moved.row == NULL else moved.row.decode()
     if row == "host_alloc" and code in (OUT_OF_MEMORY, POOL_CAP_REACHED):
         lacking, cause = "the driver has no", cause_of_refusal() or "let the process lock more memory (ulimit -l)"
         if code == POOL_CAP_REACHED:
             lacking, cause = "the limit of the PinnedMemPool in use leaves no", "call it outside of use_mem_pool()"
         raise OutOfMemoryError(
-            f"{call}: {lacking} page-locked host memory for the contents of pool {(first, second)} of device {ordinal}; "
+            f"{call}: {lacking} page-locked host memory for the contents of {subject}; "
             f"nothing was changed; {cause}, call host_empty_cache() where its idle pieces do not fit, or pass "
             "keep='discard' if the contents may go",
             code, name_of(code), "host_alloc",
         )
     if code:
         left = "it sleeps all the same: its pages could not be had back; wake it" if moved.down else "it is as it was"
-        raise_status(code, row, ("pool", (first, second), "device", ordinal, "keep", keep),
-                     f"{call} did not put the pool to sleep, and {left}")
+        raise_status(code, row, (*sleep_facts(ordinal, first, second, reservation), "keep", keep),
+                     f"{call} did not put {subject} to sleep, and {left}")
     watch.note_device_reached(ordinal)
     return result_of(moved)
 
 
-cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
+cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second, uintptr_t reservation=0):
     # Answer a SleepResult; call is what the user called, for errors.
     cdef Moved moved
     cdef size_t asleep
@@ -189,20 +205,22 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second):
     take_stack_of(ordinal, "wake")
     with nogil:
         code = resume_pool(ordinal, first, second, &moved)
-    raise_sleep_reason(code, call, (first, second), ordinal)
+    raise_sleep_reason(code, call, (first, second), ordinal, reservation)
     if code == OUT_OF_MEMORY or code == CAP_REACHED:
         shortage = "its limit (set_per_process_memory_fraction) leaves" if code == CAP_REACHED else "the device has"
         with nogil:
             asleep = read_private(ordinal, first, second, False).sleeping
         raise out_of_memory_to_wake(
             ordinal, (first, second), asleep, code, call,
-            f"{call}: {shortage} no room on device {ordinal} for the pages of pool {(first, second)}, even after the idle "
-            "memory went back; it sleeps on, and its contents are kept",
+            f"{call}: {shortage} no room on device {ordinal} for the pages of "
+            f"{subject_of(ordinal, first, second, reservation)}, even after the idle memory went back; it sleeps on, and "
+            "its contents are kept",
         )
     if code:
         raise_status(code, call if moved.row == NULL else moved.row.decode(),
-                     ("pool", (first, second), "device", ordinal),
-                     f"{call} failed: the pool sleeps on, and its contents are kept; wake it again")
+                     sleep_facts(ordinal, first, second, reservation),
+                     f"{call} failed: {subject_of(ordinal, first, second, reservation)} sleeps on, and its contents are "
+                     "kept; wake it again")
     return result_of(moved)
 
 

@@ -30,7 +30,9 @@ from accelrt.allocator.history_types cimport CONTEXT_ALL, CONTEXT_STATE
 from accelrt.allocator.inline.block_map cimport ensure_places
 from accelrt.allocator.inline.block_ops cimport is_quiescent, split_off
 from accelrt.allocator.inline.free_list cimport largest
-from accelrt.allocator.miss cimport defer, poll, record_events, release_free, release_own, wait_all
+from accelrt.allocator.miss cimport (
+    await_all, beside_capture, defer, poll, record_events, release_free, release_own, wait_all,
+)
 from accelrt.allocator.pool cimport pool_if_made, pool_of, use_across
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.private.routes cimport (
@@ -52,10 +54,10 @@ from accelrt.driver.memory cimport MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
 from accelrt.errors import ArgumentError, CudaError, NotSupportedError
 from accelrt.memory.caching cimport is_lack, raise_refusal, require_native
 from accelrt.memory.caching import views_of_memory
-from accelrt.memory.mempool cimport MemPool, read_pool_id
+from accelrt.memory.mempool cimport MemPool, put_to_sleep, read_pool_id, wake_up
 from accelrt.runtime.lifetimes cimport any_capture, record_on
 from accelrt.status cimport (
-    FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, OUT_OF_MEMORY, POOL_CAP_REACHED, SLEEPING,
+    FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, POOL_CAP_REACHED, SLEEPING,
     raise_status, refuse_copy, refuse_unmade,
 )
 from accelrt.streams.stream cimport Stream, stream_for, stream_of
@@ -240,9 +242,20 @@ cdef int fill_run(Pool* pool, Segment* segment, size_t first, size_t end, size_t
     return open_slots(pool, segment, index, stop - index, code)
 
 
+cdef int make_room(Pool* pool, PrivatePool* owner, int refusal, int attempt) noexcept nogil:
+    # As a miss does (miss.pyx, retry): what was freed and is still in use is waited for, then idle memory goes back, the
+    # common one's before this pool's own.
+    cdef int code
+    if attempt == 0:
+        pool.stats.num_sync_all_streams += 1
+        code = await_all(pool)
+        return 0 if beside_capture(code) else code
+    return release_own(pool, owner) if attempt == 2 or refusal == POOL_CAP_REACHED else release_free(pool)
+
+
 cdef int fill_gaps(Pool* pool, Segment* segment, size_t page, size_t first, size_t end, size_t keep) noexcept nogil:
-    # Where the driver or a limit refuses, idle memory goes back first: the common one's, then this pool's own.  That may
-    # make gaps again, and cut off those at the end.  A page that the driver did not take back is resident nowhere.
+    # Where the driver or a limit refuses, others' memory serves first (make_room).  That may make gaps again, and cut off
+    # those at the end.  A page that the driver did not take back is resident nowhere.
     cdef size_t index = first
     cdef int attempt = 0, code = ensure_gaps(segment, end, page)
     poll_progress(pool, segment.heap)
@@ -251,8 +264,8 @@ cdef int fill_gaps(Pool* pool, Segment* segment, size_t page, size_t first, size
             code = release_page(pool, segment.slots[index].page)
         if code == 0 and segment.slots[index].page == NULL:
             code = fill_run(pool, segment, first, end, keep, index)
-        if is_lack(code) and attempt < 2:
-            code = release_own(pool, segment.heap.owner) if attempt or code == POOL_CAP_REACHED else release_free(pool)
+        if is_lack(code) and attempt < 3:
+            code = make_room(pool, segment.heap.owner, code, attempt)
             attempt += 1
             index = first
             if code == 0:
@@ -742,7 +755,8 @@ cdef class Reservation:
             stream: Stream or handle as int, whose work comes first; None is the Reservation's own.  Another one waits for
                 that, and counts as a user of the memory.
         Raises:
-            OutOfMemoryError: the device has no room, even after idle memory went back; nothing is committed then.
+            OutOfMemoryError: the device has no room, even after what is freed and in use was waited for, and idle memory
+                went back; nothing is committed then.
             ValueError: some of it is committed already, or the range is none.
             RuntimeError: the stream captures, and is not the Reservation's own.
             SleepingMemoryError: the Reservation sleeps.
@@ -770,11 +784,6 @@ cdef class Reservation:
                                     handle, &index)
             if not goes_on(code, &ns):
                 break
-        if code == OUT_OF_MEMORY and not any_capture():  # what is idle only once the stream is past it serves then
-            self.stream.synchronize()
-            with nogil:
-                code = commit_pages(self.device_index, self.number, self.ptr, self.page_bytes, first, end, keep, other,
-                                    handle, &index)
         if code:
             self.raise_code(code, "commit", index, (end - first) * self.page_bytes, worker)
         watch.note_allocated(self.device_index, handle, self.ptr + first * self.page_bytes, (end - first) * self.page_bytes)
@@ -900,10 +909,13 @@ cdef class Reservation:
         Returns:
             "none", "r" or "rw".
         Raises:
-            ValueError: the Reservation is closed.
+            ValueError: the Reservation is closed, or offset is outside of it.
         """
+        cdef object start = exact_int(offset, "offset", "bytes as int")
         self.check_open()
-        return self.accesses.get(exact_int(offset, "offset", "bytes as int") // self.page_bytes, "rw")
+        if not 0 <= start < self.nbytes:
+            raise ValueError(f"offset {start} is not within the {self.nbytes} bytes that are reserved")
+        return self.accesses.get(start // self.page_bytes, "rw")
 
     def record_stream(self, stream: Stream | int) -> None:
         """Says that a stream uses memory of it: what is decommitted from then on is not reused before its work is done.
@@ -1067,7 +1079,7 @@ cdef class Reservation:
                 for page, access in self.accesses.items():  # the contents of what may not be read are kept too
                     if access == "none":
                         self.set_access(page, page + 1, MEMORY_READ)
-                return pool.sleep(keep, exports=exports)
+                return put_to_sleep("Reservation.sleep", self.device_index, 0, self.number, keep, exports, self.ptr)
             except BaseException:
                 if not pool.is_asleep():  # it may be, where Ctrl-C came behind the last step
                     self.protect_again(list(self.accesses))
@@ -1086,7 +1098,7 @@ cdef class Reservation:
         with self.turn("wake"):
             pool = self.opened()
             try:
-                return pool.wake()
+                return wake_up("Reservation.wake", self.device_index, 0, self.number, self.ptr)
             finally:
                 if not pool.is_asleep():
                     self.protect_again(list(self.accesses))

@@ -4,7 +4,7 @@
 # with the GIL; on hot paths one branch is all that they cost while it is off.
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF, Py_XINCREF
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from accelrt.allocator.private.sleep cimport (
     count_suspension, has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended,
@@ -12,6 +12,7 @@ from accelrt.allocator.private.sleep cimport (
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns, likely_true, unlikely_true
 from accelrt.core.slots cimport leave_slot, Slot
+from accelrt.driver.guard cimport MAX_DEVICES
 
 cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
 cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
@@ -160,13 +161,24 @@ cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
 cdef void give_deferred() noexcept
 
+cdef enum:  # kinds of memory of a driver's pool
+    POOL_DEVICE = 0
+    POOL_MANAGED = 1
+    POOL_PINNED = 2
+    POOL_KINDS = 3
+
+cdef long[POOL_KINDS][MAX_DEVICES] pool_bytes  # that this process allocated and did not give back yet
+
 # Memory of a driver's pool, which uses name as its owner.
 cdef class PoolBlock:
     cdef readonly int device_index
     cdef readonly object stream  # Stream, in whose order it goes back
     cdef readonly size_t nbytes
     cdef readonly bint pinned    # page-locked, which the host reads and writes too
-    cdef bint noted              # its allocation is in the history of page-locked memory
+    cdef readonly bint managed
+    cdef readonly bint is_mapped  # another process's, which no history and no count of this one has
+    cdef int noted               # the number of the process whose history was told of its allocation, and not of its free
+    cdef uint32_t tag            # the allocating thread's
     cdef readonly object _pool   # what destroys the memory's pool, or None
     cdef uintptr_t handle        # the stream's
     cdef uintptr_t address       # 0: it has none, or gave it back
@@ -174,6 +186,9 @@ cdef class PoolBlock:
     cdef int tries               # how often the driver refused to take it back, as its owner died
     cdef object __weakref__
     cdef PoolBlock move_out(self)  # another one with its memory
+    cdef int kind(self) noexcept
+    cdef void note(self, bint came) noexcept
+    cdef int give(self) noexcept
     cdef int give_back(self) except? -1
 
 # Waits for all uses begun before the call, of Python and of nogil code; on the main thread a signal's handler may end it.

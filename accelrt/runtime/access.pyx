@@ -4,14 +4,16 @@ from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.string cimport memset
 
-from accelrt.allocator.event_ring cimport drop_stack, record_host, take_host_stack
+from accelrt.allocator.event_ring cimport drop_stack, exchange_tag, record_host, take_host_stack
 from accelrt.allocator.pinned.cache cimport ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
+from accelrt.allocator.readers cimport record_pooled
 from accelrt.core.integers cimport is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
-from accelrt.core.locks cimport begin_turn, end_turn
+from accelrt.core.locks cimport add_count, begin_turn, end_turn, load_count
 from accelrt.core.process cimport FORK_USES, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport (
@@ -434,6 +436,8 @@ cdef void give_deferred() noexcept:
 cdef enum:
     MOST_TRIES = 8
 
+cdef int process_number = 1  # a forked child's is another one
+
 cdef list put_off = []  # blocks that could not be given back: in a capture, or refused as their owner died
 
 
@@ -470,15 +474,25 @@ def destroy_pool(tuple answer):
             registry.active().pool_destroy(handle)
 
 
-cdef void note_pooled(bint is_taken, uintptr_t address, size_t size) noexcept nogil:
+cdef void note_pinned(bint came, uintptr_t address, size_t size) noexcept nogil:
     # In the history of page-locked memory, where that is recorded.
-    if is_taken:
+    if came:
         take_host_stack()
         record_host(ALLOCATED, address, size)
         drop_stack()
     else:
         record_host(FREE_REQUESTED, address, size)
         record_host(FREE_COMPLETED, address, size)
+
+
+def driver_pool_bytes(int device) -> dict[str, int]:
+    """Counts the bytes that PoolBlocks hold which this process allocated in streams of a device: "device" memory, "managed"
+    memory and "pinned" memory."""
+    return {
+        "device": load_count(&pool_bytes[POOL_DEVICE][device]),
+        "managed": load_count(&pool_bytes[POOL_MANAGED][device]),
+        "pinned": load_count(&pool_bytes[POOL_PINNED][device]),
+    }
 
 
 @cython.no_gc_clear  # it goes back in the stream's order
@@ -491,26 +505,26 @@ cdef class PoolBlock:
         pool: object that destroys the pool, kept until the memory went back.
         nbytes: int.
         pinned: bool, whether it is page-locked memory, which then has the buffer protocol.
+        managed: bool, whether it is managed memory.
+        is_mapped: bool, whether it is another process's.
     """
     # stub: def __buffer__(self, flags: int, /) -> memoryview: ...
 
     def __init__(
-        self, int device, stream: object, pool: object = None, size_t nbytes=0, bint pinned=False,
+        self, int device, stream: object, pool: object = None, size_t nbytes=0, bint pinned=False, bint managed=False,
+        bint is_mapped=False,
     ) -> None:
         if self.address:
             raise RuntimeError("it has memory; make another one")
         self.device_index, self.stream, self.handle, self._pool = device, stream, stream.handle, pool
-        self.nbytes, self.pinned = nbytes, pinned
+        self.nbytes, self.pinned, self.managed, self.is_mapped = nbytes, pinned, managed, is_mapped
 
     def __dealloc__(self):
         cdef PoolBlock later
         cdef int code
         if self.address == 0:
             return
-        with nogil:
-            code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
-        if code == 0 and self.noted:
-            note_pooled(False, self.address, self.nbytes)
+        code = self.give()
         if code == 0 or code != CAPTURE_UNSUPPORTED and self.tries >= MOST_TRIES:
             return
         later = self.move_out()
@@ -523,20 +537,41 @@ cdef class PoolBlock:
     cdef PoolBlock move_out(self):
         cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
         later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
-        later.nbytes, later.noted = self.nbytes, self.noted
+        later.nbytes, later.noted, later.tag = self.nbytes, self.noted, self.tag
+        later.pinned, later.managed, later.is_mapped = self.pinned, self.managed, self.is_mapped
         later.address, later._pool, self.address = self.address, self._pool, 0
         return later
 
-    cdef int give_back(self) except? -1:
-        # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.
+    cdef int kind(self) noexcept:
+        return POOL_PINNED if self.pinned else POOL_MANAGED if self.managed else POOL_DEVICE
+
+    cdef void note(self, bint came) noexcept:
+        # In the history of its kind of memory.
+        cdef uint32_t around = exchange_tag(self.tag)
+        if self.pinned:
+            note_pinned(came, self.address, self.nbytes)
+        else:
+            record_pooled(self.device_index, came, self.address, self.nbytes, self.handle)
+        exchange_tag(around)
+        self.noted = process_number if came else 0
+
+    cdef int give(self) noexcept:
+        # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.  The history has the
+        # free before the driver may give the address to another thread; memory that goes back later is noted once.
         cdef int code
+        if self.noted == process_number:
+            self.note(False)
         with nogil:
             code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
+        if code == 0 and not self.is_mapped:
+            add_count(&pool_bytes[self.kind()][self.device_index], -<long>self.nbytes)
+        return code
+
+    cdef int give_back(self) except? -1:
+        cdef int code = self.give()
         if code == CAPTURE_UNSUPPORTED:
             put_off.append(self)
             return 0
-        if code == 0 and self.noted:
-            note_pooled(False, self.address, self.nbytes)
         if code == 0:
             self.address = 0
         return code
@@ -548,9 +583,12 @@ cdef class PoolBlock:
             raise RuntimeError("it has memory; make another one")
         code, address = row(*arguments)
         if code == 0:
-            self.address, self.noted = address, self.pinned
-        if self.noted:
-            note_pooled(True, self.address, self.nbytes)
+            self.address = address
+        if code == 0 and not self.is_mapped:
+            add_count(&pool_bytes[self.kind()][self.device_index], <long>self.nbytes)
+            self.tag = exchange_tag(0)
+            exchange_tag(self.tag)
+            self.note(True)
         return code
 
     def _find_range(self) -> tuple[int, int, int]:
@@ -622,6 +660,8 @@ cdef class PoolBlock:
         code = later.give_back()
         if code:
             self.address, later.address = later.address, 0
+            if not self.is_mapped:
+                self.note(True)  # it stays allocated
             raise_status(code, "managed_pool_free", ("address", self.address))
 
 
@@ -734,12 +774,14 @@ cdef list exported_from(int device, unsigned long long first, unsigned long long
 cdef void forget_uses() noexcept nogil:
     # In a forked child: other threads are gone, and their stacks with them.  The forking thread may be in a use, from which
     # a signal's handler forked, say.
-    global exports_lock
+    global exports_lock, process_number
     cdef unsigned long thread = PyThread_get_thread_ident()
     cdef Access* access = door.oldest
     cdef Access* after
     door.lock = exports_lock = 0
     door.oldest = door.newest = NULL
+    memset(pool_bytes, 0, sizeof(pool_bytes))
+    process_number += 1
     while access != NULL:
         after = access.next
         if access.thread == thread:

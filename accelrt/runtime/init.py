@@ -80,13 +80,24 @@ def later(name: str) -> "Any":
 
     A fork waits until it is there: a child of a fork in the middle of an import would wait for ever for the
     lock of the module that another thread of its parent held.
+
+    Raises:
+        ImportError: the thread is in the midst of importing it, from which a signal's handler or a destructor
+            came here: whether the module has a name is not known yet, so it is no AttributeError.
     """
-    module = _imported.get(name)
+    module: Any = _imported.get(name)
     if module is None:
         with _importers_lock:
             importing = _importers.setdefault(get_ident(), RLock())
         with importing:
-            module = _imported[name] = names.module_named(name)
+            module = names.module_named(name)
+            if module.__spec__._initializing:
+                raise ImportError(
+                    f"this thread is importing {name} just now, and a signal's handler or a destructor that "
+                    "came in the midst asked for it; ask for it once before, or after the import",
+                    name=name,
+                )
+            _imported[name] = module
             process.stop_counting_functions()
     return module
 

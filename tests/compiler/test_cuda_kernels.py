@@ -9,6 +9,7 @@ from device_arrays import read, to_device
 from peer_checks import IF, WHILE, Launcher, rounds
 
 import accelrt
+from accelrt.kernels.diagnostics import kernels_in, no_kernel_text
 
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
 pytestmark = [] if ON_HOST else [pytest.mark.nvrtc("link")]
@@ -207,6 +208,49 @@ def test_templates_are_instantiated_by_name_expressions():
             accelrt.CudaError, match=r'no kernel of that name; .*declare (it|one in CUDA C) extern "C"'
         ):
             module.function("missing")
+
+
+def test_a_module_says_which_kernels_it_has():
+    source = """
+    extern "C" __global__ void saxpy(float a, float* x) { x[threadIdx.x] *= a; }
+    extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= 2; }
+    template<typename T> __global__ void shift(T* x) { x[threadIdx.x] += 1; }
+    """
+    with accelrt.compile(source, name_expressions=["shift<int>"]) as module:
+        with pytest.raises(AttributeError) as told:
+            module.saxpyy  # noqa: B018
+        assert str(told.value) == (
+            "'accelrt.Module' object has no attribute 'saxpyy'; module.function(name) returns a kernel, of "
+            "'saxpy', 'scale', 'shift<int>'; did you mean 'saxpy'?"
+        )
+        with pytest.raises(AttributeError, match=r"'saxpy'; module.function\('saxpy'\) returns the kernel$"):
+            module.saxpy  # noqa: B018
+        with pytest.raises(AttributeError, match=r"no attribute '__len__'$"):
+            module.__len__  # noqa: B018
+        with pytest.raises(
+            accelrt.CudaError, match="it has 'saxpy', 'scale', 'shift<int>'; did you mean 'scale'"
+        ):
+            module.function("scales")
+    with pytest.raises(AttributeError, match=r"no attribute 'saxpyy'$"):
+        module.saxpyy  # noqa: B018
+
+
+PTX = ".version 6.4\n.target sm_50\n.address_size 64\n" + "".join(
+    f".visible .entry kernel{number} () {{ ret; }}\n" for number in range(12)
+)
+
+
+def test_kernels_are_found_in_every_kind_of_image(tmp_path):
+    path = tmp_path / "kernels.ptx"
+    path.write_text(PTX)
+    names = sorted(f"kernel{number}" for number in range(12))
+    assert kernels_in(PTX.encode(), {}) == kernels_in(path, {}) == names
+    cubin = b"\x7fELF" + b"\2\1\1".ljust(12, b"\0") + b"\2\0\xbe\0" + b"\0.text.scale\0.nv.constant0.scale\0"
+    assert kernels_in(cubin, {"scale<int>": "scale"}) == ["scale<int>"]
+    assert kernels_in(tmp_path / "gone", {}) == kernels_in(b"\x7fELF", {}) == []
+    text = no_kernel_text(True, "kernel", path, {})
+    assert "'kernel0', 'kernel1', 'kernel10', 'kernel11', 'kernel2', " in text
+    assert "'kernel7' and 2 more; did you mean 'kernel" in text
 
 
 @pytest.mark.host

@@ -218,10 +218,30 @@ def test_a_definitions_node_is_changed_for_later_instances(image):
     replay(old)
     replay(old)
     assert seen == ["old", "new", "other", "other"]
-    with pytest.raises(TypeError, match="no such argument"):
+    with pytest.raises(TypeError, match="has no such argument: value; it has dst, src, nbytes, "):
         copied.update(value=1)
+    with pytest.raises(TypeError, match="nothing was given for a host node; pass function="):
+        calls.update()
+    with pytest.raises(TypeError, match="a kernel node has no such argument: threads; it has kernel, grid, "):
+        launch.update(threads=1)
     with pytest.raises(TypeError, match="cannot be changed"):
         definition.empty().update(value=1)
+
+
+def test_what_is_no_kernel_no_event_and_no_condition_of_the_graph_is_refused_in_words():
+    definition = accelrt.GraphDefinition()
+    with pytest.raises(
+        TypeError, match=r"kernel is 3 of type int; pass a Kernel, as Module\.function\(\) returns"
+    ):
+        definition.kernel(3, 1, 1)
+    for add in (definition.record, definition.wait):
+        with pytest.raises(TypeError, match="event is 3 of type int; pass an Event"):
+            add(3)
+    recorded = definition.record(accelrt.Event())
+    with pytest.raises(TypeError, match="event is None of type NoneType; pass an Event"):
+        recorded.update(event=None)
+    with pytest.raises(accelrt.CudaError, match="the condition is of another graph"):
+        definition.if_(accelrt.GraphDefinition().condition(1))
 
 
 def test_nodes_are_left_out_of_an_instance():
@@ -703,19 +723,29 @@ def test_a_kernel_of_a_body_is_changed_in_an_instance_or_refused_by_name(image):
     assert (read_numbers(x) == numbers(5)).all()
 
 
-def test_what_the_driver_refuses_of_a_body_names_the_node_and_what_to_do(image):
+def test_a_node_of_a_body_that_was_taken_out_is_changed_no_more(image):
     definition = accelrt.GraphDefinition()
     kernel = kernel_of(image)
-    x = buffer()
     (body,) = definition.if_(definition.condition(1)).bodies
-    node = body.kernel(kernel, 4, 64, (x, 5), name="numbers")
-    instance = definition.instantiate()
-    rest = body.kernel(kernel, 4, 64, (x, 6), name="later")  # which the instance has not
-    with pytest.raises(accelrt.CudaError, match=r"kernel later> is in a body or a child.*instance.update"):
-        rest.update(instance=instance, args=(x, 7))
+    node = body.kernel(kernel, 4, 64, (buffer(), 5), name="numbers")
     node.remove()
     with pytest.raises(RuntimeError, match="taken out"):
-        node.update(args=(x, 1))
+        node.update(args=(buffer(), 1))
+
+
+@pytest.mark.host
+@in_own_process
+def test_what_the_driver_refuses_of_a_body_names_the_node_and_what_to_do():
+    testing.use_device()
+    definition, x = accelrt.GraphDefinition(), buffer()
+    (body,) = definition.if_(definition.condition(1)).bodies
+    node = body.fill(x, 5, name="ones")
+    instance = definition.instantiate()
+    refused = pytest.raises(
+        accelrt.CudaError, match=r"memset ones> is in a body or a child.*instance\.update"
+    )
+    with testing.failing(rows=["graph_node_set"]), refused:
+        node.update(instance=instance, value=6)
 
 
 def test_a_kernel_node_is_given_another_kernel_in_an_instance(image):
@@ -815,6 +845,53 @@ def test_a_definition_ends_when_its_graph_is_reset_or_updated():
     replay(instance)
     assert (read(x) == 1).all()
     assert len(accelrt.GraphDefinition(graph).nodes()) == 2
+
+
+def test_a_node_that_is_added_later_is_none_of_what_is_instantiated(image):
+    definition, kernel, x = accelrt.GraphDefinition(), kernel_of(image), buffer()
+    kept = definition.fill(x, 1)
+    instance = definition.instantiate()
+    fill, launch = definition.fill(x, 2, after=kept), definition.kernel(kernel, 4, 64, (x, 3))
+    calls = (
+        lambda: fill.update(instance=instance, value=3),
+        lambda: launch.update(instance=instance, args=(x, 4)),
+        lambda: fill.set_enabled(instance, False),
+        lambda: fill.is_enabled(instance),
+    )
+    for call in calls:
+        with pytest.raises(
+            RuntimeError, match=r"was added after the graph was instantiated.* instantiate the"
+        ):
+            call()
+    kept.update(instance=instance, value=5)
+    replay(instance)
+    assert (read(x, np.uint8) == 5).all()
+    fill.update(value=3)
+    launch.remove()
+    instance = definition.instantiate()
+    fill.update(instance=instance, value=6)
+    replay(instance)
+    assert (read(x, np.uint8) == 6).all()
+
+
+def test_a_node_that_is_added_to_an_instantiated_graph_waits_for_the_next_time(image):
+    x, graph = buffer(), accelrt.CUDAGraph(keep_graph=True)
+    with accelrt.graph(graph):
+        x.fill(1)
+    graph.instantiate()
+    definition, kernel = accelrt.GraphDefinition(graph), kernel_of(image)
+    fill = definition.fill(x, 2, after=definition.nodes())
+    launch = definition.kernel(kernel, 4, 64, (buffer(), 3))
+    for call in (lambda: fill.update(value=3), lambda: launch.update(args=(x, 4))):
+        with pytest.raises(RuntimeError, match="was added after the graph was instantiated"):
+            call()
+    definition.nodes()[0].update(value=4)
+    replay(graph)
+    assert (read(x, np.uint8) == 4).all()
+    graph.instantiate()
+    fill.update(value=3)
+    replay(graph)
+    assert (read(x, np.uint8) == 3).all()
 
 
 def test_the_graphs_that_a_node_owned_are_gone_with_it():

@@ -27,11 +27,11 @@ SECOND_CALL = (
 )
 RAISED = re.compile(rf"\braise ([A-Z][\w.]+)(?![\w.])(?!\(f?\"{SECOND_CALL})")
 
-# What any call may raise that takes a device or a stream, or reaches the driver: accelrt's docstring tells of
-# it, so nobody who calls these has to.
+# What any call may raise that takes a device or a stream, reaches the driver, or imports: accelrt's docstring
+# tells of it, so nobody who calls these has to.
 CONVERTERS = {
     *("raise_status", "status_error", "ordinal_of", "ordinal_of_slow", "parse", "stream_of", "set_device"),
-    *("device", "device_ordinal", "init", "Rows", "refuse_unmade", "refuse_copy"),
+    *("device", "device_ordinal", "init", "later", "Rows", "refuse_unmade", "refuse_copy"),
 }
 
 Key = tuple[str, str, str]  # module, class or "", name

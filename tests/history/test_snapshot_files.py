@@ -38,7 +38,7 @@ def test_an_event_has_the_recorders_layout():
         **{"time_ns": 0, "address": 8, "size": 16, "stream": 24, "pool": 32},
         **{"stack": 48, "tag": 52, "thread": 56, "action": 60, "device": 62},
     }
-    assert len(ACTIONS) == 20
+    assert len(ACTIONS) == 22
 
 
 def test_what_is_written_is_read_back(tmp_path, form):

@@ -6,12 +6,13 @@ import gc
 import itertools
 import os
 import random
+import re
 import threading
 import time
 
 import numpy as np
 import pytest
-from beside import Gate
+from beside import Gate, park
 from child import in_own_process
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -292,6 +293,73 @@ def test_it_sleeps_and_wakes_with_its_contents_and_its_protection(cache):
     fill(cache, 4, 5)  # its protection went with the memory
     cache.decommit(0, page)
     cache.decommit(4 * page, page)
+
+
+def test_the_access_of_what_is_not_reserved_is_refused(cache):
+    for offset in (-1, cache.nbytes):
+        with pytest.raises(ValueError, match=f"offset {offset} is not within the {cache.nbytes} bytes"):
+            cache.access(offset)
+
+
+def test_errors_of_its_sleep_name_the_reservation(cache):
+    name = rf"the Reservation at {cache.ptr:#x}"
+    cache.commit(0, cache.page_bytes)
+    with pytest.raises(RuntimeError, match=f"^Reservation.wake: {name}: it does not sleep"):
+        cache.wake()
+    array = cache.array((64,))
+    lent = array.__dlpack__()
+    with pytest.raises(
+        BufferError, match=f"^Reservation.sleep: other libraries have memory of {name} by DLPack"
+    ):
+        cache.sleep()
+    del lent
+    cache.sleep()
+    with pytest.raises(RuntimeError, match=f"^Reservation.sleep: {name}: it sleeps already"):
+        cache.sleep()
+    cache.wake()
+
+
+@pytest.mark.host
+@in_own_process(printing="told\n")
+def test_a_sleep_and_a_wake_that_the_driver_refuses_name_the_reservation():
+    testing.use_device()
+    cache = accelrt.reserve(1)
+    cache.commit()
+    name = rf"the Reservation at {cache.ptr:#x}"
+    with testing.failing(rows=["memory_unmap"]), pytest.raises(accelrt.CudaError) as told:
+        cache.sleep("discard")
+    assert re.search(f"Reservation.sleep did not put {name} to sleep, and it is as it was", str(told.value))
+    assert re.search(rf"\breservation={cache.ptr:#x}|\breservation={cache.ptr}\b", str(told.value))
+    cache.sleep("discard")
+    failing = testing.failing(rows=["physical_create"], code=2, mode="onward")
+    with failing, pytest.raises(accelrt.OutOfMemoryError, match=r"Reservation\.wake"):
+        cache.wake()
+    with (
+        testing.failing(rows=["memory_map"]),
+        pytest.raises(accelrt.CudaError, match=f"{name} sleeps on, and"),
+    ):
+        cache.wake()
+    cache.wake()
+    print("told")
+
+
+@pytest.mark.host
+@in_own_process(printing="committed\n")
+def test_a_commit_waits_for_memory_that_is_freed_and_still_in_use():
+    """As an allocation does: what another stream uses is free once its work is over."""
+    testing.use_device()
+    total = accelrt.get_device_properties(0).total_memory
+    stream, block, cache = accelrt.Stream(), accelrt.Buffer(total * 3 // 4), accelrt.reserve(total // 2)
+    with Gate(stream) as gate:
+        block.record_stream(stream)
+        block.free()
+        caller = park("event_synchronize", cache.commit)
+        assert cache.committed_bytes == 0
+        gate.open.set()
+        testing.go_on()
+        caller.result()
+    assert cache.committed_bytes == cache.nbytes
+    print("committed")
 
 
 def test_what_may_not_be_read_sleeps_with_its_contents(cache):

@@ -193,6 +193,33 @@ def test_an_import_holds_up_no_other_one():
 
 
 @in_own_process
+def test_a_name_that_is_asked_for_in_the_midst_of_its_import_is_said_to_come():
+    """A signal's handler, or a destructor, on the thread that imports: whether it is there is not known."""
+    asked = []
+    asks = (
+        lambda: accelrt.GreenContext,
+        lambda: accelrt.green_contexts,
+        lambda: hasattr(accelrt, "GreenContext"),
+    )
+
+    class Midst:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if "accelrt.green_contexts" not in sys.modules or asked:
+                return
+            asked.append(name)
+            for ask in asks:
+                with pytest.raises(ImportError, match=r"importing accelrt.green_contexts just now") as told:
+                    ask()
+                assert told.value.name == "accelrt.green_contexts"
+
+    sys.meta_path.insert(0, Midst)
+    assert accelrt.GreenContext is accelrt.green_contexts.GreenContext
+    assert len(asked) == 1
+    assert on_a_thread(lambda: accelrt.GreenContext) is accelrt.GreenContext
+
+
+@in_own_process
 def test_a_fork_waits_for_an_import_and_holds_nothing_up_meanwhile():
     go_on, plain = threading.Event(), init.take_all
     caller = import_until(go_on)

@@ -41,6 +41,7 @@ ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map"),
     *("segment_unmap", "snapshot", "oom", "stitch", "unstitch", "offer", "claim", "borrow"),
     *("annotation_begin", "annotation_end", "sleep", "wake", "array_create", "array_destroy"),
+    *("pool_alloc", "pool_free"),
 )
 TORCH_ACTIONS = 9  # the first of them, which torch's readers know
 OOM = ACTIONS.index("oom")

@@ -26,10 +26,10 @@ def snapshot(device: DeviceArgument | None = None) -> dict[str, Any]:
         dict with torch's keys: "segments" as memory_snapshot gives them, "device_traces" (a list of events
         for each device), "allocator_settings" and "external_annotations"; and "accelrt", a dict of
         "version" 1, and for each device "events" (what torch's viewers do not know: stitching, offers,
-        annotations), "dropped" (events that are kept no longer), "tags" (their figures) and "cuda_arrays"
-        (a list of dicts: CUDAArrays and MipmappedArrays, which are no part of the segments).  Where
-        page-locked memory is or was recorded (record_history) also "host_segments", as "segments", and
-        "host_traces", a list of one list of events.
+        annotations, memory of DriverPools), "dropped" (events that are kept no longer), "tags" (their
+        figures) and "cuda_arrays" (a list of dicts: CUDAArrays and MipmappedArrays, which are no part of the
+        segments).  Where page-locked memory is or was recorded (record_history) also "host_segments", as
+        "segments", and "host_traces", a list of one list of events.
     Raises:
         NotSupportedError: the backend is not accelrt's own pool.
     """

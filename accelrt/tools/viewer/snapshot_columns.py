@@ -28,7 +28,10 @@ from accelrt.tools.viewer.memory_ranges import (
     mark_stitched,
 )
 
-FIRST_ACTIONS = ("alloc", "free_requested", "free_completed")  # of allocations; the others as they come
+# Of allocations, with what each does to one: it begins, its free is asked for, it ends.  Others as they come.
+FIRST_ACTIONS = ("alloc", "free_requested", "free_completed", "pool_alloc", "pool_free")
+BEGINS, FREED, ENDS = range(3)
+STEPS = np.array([BEGINS, FREED, ENDS, BEGINS, ENDS])
 MOVES = ("segment_map", "segment_unmap", "stitch", "unstitch")  # of pages
 RESERVES = dict.fromkeys(("segment_alloc", "segment_map", "wake"), 1)  # or gives back
 RESERVES |= dict.fromkeys(("segment_free", "segment_unmap", "sleep"), -1)
@@ -293,25 +296,25 @@ class DeviceRecording:
 
     def find_lifetimes(self, blocks: dict[int, Block]) -> None:
         """The columns of allocations, from the events that began and ended them, and from what is live."""
-        alloc, requested, completed = range(len(FIRST_ACTIONS))
         never = self.count
         rows: list[list[int]] = []  # of each allocation: its first event, begin, freed, end
         open_at: dict[int, int] = {}
-        events = np.flatnonzero(self.action <= completed)
+        events = np.flatnonzero(self.action < len(FIRST_ACTIONS))
+        steps = STEPS[self.action[events]]
         owners = []
-        for index, action, address in zip(
-            events.tolist(), self.action[events].tolist(), self.address[events].tolist(), strict=True
+        for index, step, address in zip(
+            events.tolist(), steps.tolist(), self.address[events].tolist(), strict=True
         ):
             row = open_at.get(address)
-            if row is None and action != alloc:  # allocated before the first event
+            if row is None and step != BEGINS:  # allocated before the first event
                 row = open_at[address] = len(rows)
                 rows.append([index, -1, never, never])
             if row is not None:
-                rows[row][2] = index if action == requested else min(rows[row][2], index)
-                if action != requested:  # if it is allocated anew, its free was not recorded
+                rows[row][2] = index if step == FREED else min(rows[row][2], index)
+                if step != FREED:  # if it is allocated anew, its free was not recorded
                     rows[row][3] = index
                     del open_at[address]
-            if action == alloc:
+            if step == BEGINS:
                 row = open_at[address] = len(rows)
                 rows.append([index, index, never, never])
             owners.append(row)

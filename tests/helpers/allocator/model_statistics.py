@@ -21,7 +21,7 @@ COUNTERS = (
 )
 PAGE_COUNTERS = (
     *("virtual_memory_calls", "stitched_bytes", "reserved_addresses", "sleeping_bytes"),
-    *("managed_bytes", "cuda_array_bytes"),  # of which the model has none
+    *("managed_bytes", "cuda_array_bytes", "driver_pool_bytes"),  # of which the model has none
 )
 
 

@@ -14,7 +14,8 @@ cdef extern from *:
     """
     #include <pthread.h>
     #include <sched.h>
-    #define set_fenced(value) (accelrt_slots_fenced = (value))
+    #define set_fenced(value) (accelrt_slots_registered = 1, accelrt_slots_fenced = (value))
+    #define is_registered() (accelrt_slots_registered)
     #define pass_barrier() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define load(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
     #define store(place, value) __atomic_store_n(place, value, __ATOMIC_SEQ_CST)
@@ -26,6 +27,7 @@ cdef extern from *:
     int pthread_join(pthread_t thread, void** result) nogil
     int sched_yield() nogil
     void set_fenced(bint value) nogil
+    bint is_registered() nogil
     void pass_barrier() nogil
     long load(long* place) nogil
     void store(long* place, long value) nogil
@@ -153,6 +155,13 @@ def nest():
     seen.append((section_of(mine) != 0, has_left(mine, first) != 0))
     leave_slot(mine)
     return seen
+
+
+def registered(bint anew=False):
+    """Whether the kernel was told of the barriers for all processors; anew: as in a process that opens slots now."""
+    if anew:
+        open_slots()
+    return is_registered() != 0
 
 
 def fork_inside():

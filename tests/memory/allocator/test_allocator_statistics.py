@@ -22,6 +22,14 @@ def mirror():
     both.close()
 
 
+def test_a_figure_that_there_is_not_names_the_nearest():
+    accelrt.init()
+    with pytest.raises(KeyError, match=r"no key of memory_stats; did you mean 'allocated_bytes.all.current'"):
+        accelrt.memory.memory_stat("allocated_byte.all.current")
+    with pytest.raises(KeyError, match=r"'nothing like it' is no key of memory_stats\"$"):
+        accelrt.memory.memory_stat("nothing like it")
+
+
 def stats(name, *parts):
     current = accelrt.memory_stats(0)
     return tuple(current[f"{name}.{part}"] for part in parts)

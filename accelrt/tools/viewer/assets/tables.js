@@ -262,7 +262,7 @@ class EventTable {
     const words = $("event-search").value.toLowerCase().split(/\s+/).filter(Boolean);
     const everything = $("all-events").checked, found = [];
     for (let event = 0; event < device.count; event++) {
-      if (!everything && events.action[event] < 3) continue;
+      if (!everything && events.action[event] < 5) continue;
       if (words.length) {
         const text = `${this.name(event)}\n${recording.strings[events.tag[event]].toLowerCase()}\n` +
           recording.textOf(events.stack[event]);
