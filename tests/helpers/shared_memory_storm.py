@@ -155,7 +155,7 @@ class Opener:
                 self.note_time()
 
     def open_rest(self):
-        # A function of its own: from 3.12 on the jump to a loop's begin is outside of the try block around the loop.
+        # A function of its own: CPython's jump to a loop's begin is outside of the try block around the loop.
         while self.wanted:
             self.wanted -= 1
             self.open_one()
