@@ -99,3 +99,17 @@ class Engine:
     def wake(self) -> dict[str, accelrt.memory.SleepResult]:
         """All pools."""
         return {name: pool.wake() for name, pool in self.pools.items()}
+
+    def reserved(self) -> int:
+        """Bytes of the device that the allocator has."""
+        return accelrt.memory_reserved(self.device)
+
+    def shrink_stacks(self) -> int:
+        """Gives back what the context keeps for the stacks of GPU threads; answers the limit before."""
+        size = accelrt.get_limit("stack_size", self.device)
+        accelrt.set_limit("stack_size", 0, self.device)
+        return size
+
+    def restore_stacks(self, size: int) -> None:
+        """Takes it again."""
+        accelrt.set_limit("stack_size", size, self.device)

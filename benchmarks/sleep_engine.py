@@ -1,13 +1,14 @@
 """What an inference engine leaves on its devices while all of it sleeps, by part, and how fast it wakes.
 
-    python benchmarks/sleep_engine.py [--gib 60] [--graphs 67] [--shapes 35] [--devices N] [--torch] [--quick]
+    python benchmarks/sleep_engine.py [--gib 60] [--graphs 67] [--shapes 35] [--devices N] [--quick]
+                                      [--torch | --beside torch_memory_saver | --beside vllm]
 
 The engine's stand-in has on each device, of so many GiB: weights (six tenths, kept asleep), a KV cache (the
 rest, discarded), and graphs of kernels in a pool of their own, over several shapes; and with two devices, the
-most that it takes, two communicators between them.  All pools sleep and wake; then each graph is replayed and
-its result, the weights, every address and a sum over the communicators are checked, without a new capture.
-Any difference ends the program with status 1.  --quick takes 4 GiB of each device instead of 60, and half a
-minute in all.
+most that it takes, two communicators between them.  All pools sleep, communicators are suspended where NCCL
+can (2.29.7), and both come back; then each graph is replayed and its result, the weights, every address and a
+sum over the communicators are checked, without a new capture.  Any difference ends the program with status 1.
+--quick takes 4 GiB of each device instead of 60, and half a minute in all.
 
 Bytes are what NVML says of the whole device, so nothing else may use it meanwhile; a part of the driver's is
 what a stage took beyond accelrt's own memory: the context, the modules (a kernel loaded and launched), the
@@ -15,23 +16,26 @@ executables of graphs, the communicators.  Before all that, another process only
 bytes are what the goal counts from: asleep the engine has at most 300 MiB more.  With --torch all of it is
 torch's, on accelrt as its allocator: the layers are matrix products, "libraries" is what cuBLAS took, whose
 workspaces lie in torch's default memory, and that sleeps too.  The contexts' stacks of GPU threads go too, by
-their limit, and come back at the wake.  The raw rates are those of bench_sleep.py.
+their limit, and come back at the wake.  With --beside it is torch's own allocator's, and that
+package has it sleep.  The raw rates are those of bench_sleep.py.
 ACCELRT_DRIVER=host runs it without a GPU, with --gib 0.1; then figures mean nothing.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 
 from bench_sleep import MIB, check, raw_rates, row
-from engine_of_torch import TorchEngine
+from engine_of_torch import CumemEngine, SaverEngine, TorchEngine
 from engine_parts import Engine
 
 import accelrt
 
 GOAL = 300 * MIB
+PEERS = {"torch_memory_saver": SaverEngine, "vllm": CumemEngine}
 QUICK = 4  # GiB
 # A process that has a context on so many devices until its input ends.
 CONTEXTS = """
@@ -80,11 +84,11 @@ class Stages:
         self.reserved = [0] * len(devices)
         self.parts: list[dict[str, int]] = [{} for _ in devices]
 
-    def over(self, part: str) -> None:
+    def over(self, part: str, engines: list) -> None:
         """The stage has ended."""
         for index, device in enumerate(self.devices):
             accelrt.synchronize(device)
-            now, reserved = used(device), accelrt.memory_reserved(device)
+            now, reserved = used(device), engines[index].reserved()
             self.parts[index][part] = now - self.seen[index] - (reserved - self.reserved[index])
             self.seen[index], self.reserved[index] = now, reserved
 
@@ -115,18 +119,30 @@ def add_up(groups: list, devices: list[int]) -> None:
             check(same, "a sum over a communicator is wrong")
 
 
+def suspend(groups: list) -> list[int]:
+    """Has NCCL give back what it can; answers bytes of each device, none where it is older than 2.29.7."""
+    try:
+        stats = [[each.memory_stats() for each in group] for group in groups]
+    except accelrt.NotSupportedError:
+        return []
+    back = [sum(each["suspendable"] for each in ranks) for ranks in zip(*stats, strict=True)]
+    for group in groups:
+        accelrt.nccl.suspend_all(group)
+    return back
+
+
+def resume(groups: list) -> None:
+    """Takes it again."""
+    for group in groups:
+        if group[0].suspended:
+            accelrt.nccl.resume_all(group)
+
+
 def close(groups: list) -> None:
     """Ends communicators."""
     for group in groups:
         for communicator in group:
             communicator.close()
-
-
-def shrink_stacks(device: int) -> int:
-    """Gives back what a context keeps for the stacks of GPU threads; answers the limit that there was."""
-    size = accelrt.get_limit("stack_size", device)
-    accelrt.set_limit("stack_size", 0, device)
-    return size
 
 
 def asleep(stages: Stages, index: int, alone: int) -> dict:
@@ -143,36 +159,41 @@ def measure(options: argparse.Namespace, devices: list[int]) -> dict:
     """All of it."""
     alone = contexts_alone(devices)
     stages = Stages(devices)
-    engines = [(TorchEngine if options.torch else Engine)(device) for device in devices]
-    stages.over("context")
+    kind = PEERS[options.beside] if options.beside else TorchEngine if options.torch else Engine
+    engines = [kind(device) for device in devices]
+    stages.over("context", engines)
     for engine in engines:
         engine.load()
-    stages.over("modules")
+    stages.over("modules", engines)
     for engine in engines:
         engine.start_libraries()
-    stages.over("libraries")
+    stages.over("libraries", engines)
     for engine in engines:
         engine.fill(int(options.gib * 2**30))
-    stages.over("pages")
+    stages.over("pages", engines)
     for engine in engines:
         engine.capture(options.graphs, options.shapes)
-    stages.over("graphs")
+    stages.over("graphs", engines)
     groups = connected(devices)
-    stages.over("communicators")
+    stages.over("communicators", engines)
     addresses = [engine.addresses() for engine in engines]
     rows, left = [], []
     for name in ("first", "second"):
         start = time.perf_counter()
+        back = suspend(groups)
         downs = [engine.sleep() for engine in engines]
-        stacks = [shrink_stacks(device) for device in devices]
+        stacks = [engine.shrink_stacks() for engine in engines]
         seconds = time.perf_counter() - start
         accelrt.empty_cache()
         left = [asleep(stages, index, alone[index]) for index in range(len(devices))]
+        for each, size in zip(left, back, strict=False):
+            each["parts"]["communicators"] -= size
         time.sleep(1.0 if options.gib >= 1 else 0.0)  # the driver clears what was given back
         start = time.perf_counter()
-        for device, size in zip(devices, stacks, strict=True):
-            accelrt.set_limit("stack_size", size, device)  # first, for the pools may take the rest
+        for engine, size in zip(engines, stacks, strict=True):
+            engine.restore_stacks(size)  # first, for the pools may take the rest
         ups = [engine.wake() for engine in engines]
+        resume(groups)
         rows.append({"round": name, "down": seconds, "up": time.perf_counter() - start})
         for step, results in (("sleep", downs), ("wake", ups)):
             weights = [row(f"{name} {step}", each["weights"], 0) for each in results]
@@ -218,9 +239,15 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=35)
     parser.add_argument("--devices", type=int, default=2, help="how many at most")
     parser.add_argument("--torch", action="store_true", help="torch's tensors, graphs and cuBLAS")
+    parser.add_argument("--beside", choices=sorted(PEERS), help="torch's allocator with another package")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} GiB if --gib is not given")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.beside == "torch_memory_saver" and options.beside not in os.environ.get("LD_PRELOAD", ""):
+        from torch_memory_saver import configure_subprocess
+
+        with configure_subprocess():
+            sys.exit(subprocess.call([sys.executable, *sys.argv]))
     options.gib = options.gib or (QUICK if options.quick else 60)
     devices = list(range(min(options.devices, accelrt.device_count())))
     found = measure(options, devices)

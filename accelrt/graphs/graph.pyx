@@ -30,8 +30,8 @@ from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id
 from accelrt.runtime.lifetimes cimport (
     BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
-    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, open_capture, PoolUse, raise_broken,
-    raise_unbegun, Record, record_on, Side, take_back_runs,
+    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, open_capture, raise_broken,
+    raise_unbegun, Record, record_on, Side, Sleeper, take_back_runs,
 )
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
 from accelrt.streams.stream cimport current_handle, current_of, Stream, stream_of, StreamContext
@@ -641,7 +641,7 @@ cdef class CUDAGraph:
         return 0
 
     cdef int refuse_sleeping(self) except -1:
-        # The graph's own pool, and those whose memory its nodes are known to use.
+        # The graph's own pool, those whose memory its nodes are known to use, and communicators.
         cdef NodeChange change
         if not watch.any_sleeps():
             return 0
@@ -656,12 +656,9 @@ cdef class CUDAGraph:
         return 0
 
     cdef int refuse_asleep(self, list things) except -1:
-        cdef PoolUse use
         for thing in things or ():
-            if isinstance(thing, PoolUse):
-                use = thing
-                if not watch.is_pool_awake(use.ordinal, use.id[0], use.id[1]):
-                    raise_status(SLEEPING, "replay", ("pool", (use.id[0], use.id[1]), "device", use.ordinal))
+            if isinstance(thing, Sleeper):
+                (<Sleeper>thing).refuse_asleep()
         return 0
 
     cdef int note_stream(self, uintptr_t handle) except -1:

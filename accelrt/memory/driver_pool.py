@@ -267,7 +267,8 @@ class DriverPool:
         numa_node: int, the node of the host's memory of a new one; None is wherever the system puts it, or
             where ipc_enabled is given the one that is nearest to the device.
         ipc_enabled: bool, whether it is a new pool whose memory other processes may have.
-        max_size: int, bytes that a new pool has at most; 0 is the driver's choice.
+        max_size: int, bytes that a new pool has at most, which NVIDIA's driver rounds up to 32 MiB or a
+            multiple (580.159.04); 0 is the driver's choice.
     Attributes:
         device_index: int, the ordinal of the device.
         managed, pinned: bool.
@@ -622,7 +623,7 @@ class DriverPool:
         """Says what the pool has, and what may help, where it refused a request."""
         code, used = self._call("get", ATTRIBUTES["used_mem_current"])
         held = "" if code else f" beside the {used} bytes that are allocated"
-        most, larger = f", of at most {self.max_size}", ", make a pool with a larger max_size"
+        most, larger = f", of at most {self.max_size} in chunks of 32 MiB", ", make one of a larger max_size"
         cache = "host_empty_cache" if self.pinned else "empty_cache"
         return (
             f"there is no more memory for this pool{held}{most if self.max_size else ''}; free some of it"

@@ -6,6 +6,7 @@ functions, for a process with several devices, and communicators, for one device
 
 Where accelrt runs on the host device, so do these: by a backend for tests alone, over shared memory.
 
+all_ranks        what a process with several ranks of a communicator does with all of them at once
 codes            NCCL's operations, and its numbers: elements, reductions, and what its calls answer
 collectives      torch.cuda.nccl's functions: lists of arrays, one a device
 communicator     one rank of a communicator: its operations, errors and end
@@ -20,8 +21,10 @@ ranks            what a group uses until it has ended: arrays, communicators' ha
                  ranks on host devices
 rendezvous       the exchange of a communicator's id between processes, over TCP
 splitting        communicators of parts of another one's ranks
+suspending       communicators that give their devices NCCL's memory back until they are resumed
 """
 
+from accelrt.nccl.all_ranks import init_all, resume_all, shrink_all, split_all, suspend_all
 from accelrt.nccl.codes import AVG, MAX, MIN, PROD, SUM
 from accelrt.nccl.collectives import (
     all_gather,
@@ -34,7 +37,7 @@ from accelrt.nccl.collectives import (
     unique_id,
     version,
 )
-from accelrt.nccl.communicator import Communicator, init_all, shrink_all, split_all
+from accelrt.nccl.communicator import Communicator
 from accelrt.nccl.config import Config
 from accelrt.nccl.launcher import Place, place_from_environment
 from accelrt.nccl.ranks import group, group_end, group_start
@@ -63,8 +66,10 @@ __all__ = [
     "place_from_environment",
     "reduce",
     "reduce_scatter",
+    "resume_all",
     "shrink_all",
     "split_all",
+    "suspend_all",
     "unique_id",
     "version",
 ]

@@ -15,8 +15,9 @@ from accelrt.core import process
 from accelrt.core.arguments import checked_number
 from accelrt.errors import NcclError, NotSupportedError
 from accelrt.nccl import process_end
+from accelrt.nccl.all_ranks import init_all
 from accelrt.nccl.codes import SUM
-from accelrt.nccl.communicator import Communicator, backend, init_all
+from accelrt.nccl.communicator import Communicator, backend
 from accelrt.nccl.ranks import as_array, group, read_operand, stream_on
 
 if TYPE_CHECKING:

@@ -14,19 +14,20 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from accelrt.core.arguments import checked_number
-from accelrt.devices.device import device, device_count, device_ordinal, synchronize
+from accelrt.devices.device import device, device_ordinal, synchronize
 from accelrt.errors import ForkedError, NcclError, refuse_copy
 from accelrt.nccl import process_end
 from accelrt.nccl.codes import OPERATIONS, PARTS, WHOLE, error_of, numbers_of
 from accelrt.nccl.config import checked
-from accelrt.nccl.groups import InGraph, Joining, Operation, errors_of, perform
+from accelrt.nccl.groups import Joining, Operation, errors_of, perform
 from accelrt.nccl.limits import POLL_SECONDS, seconds_of
-from accelrt.nccl.ranks import Hold, Turn, calls_of, groups, put, read_operand, stream_on
+from accelrt.nccl.ranks import Hold, InGraph, Turn, calls_of, groups, put, read_operand, stream_on
 from accelrt.nccl.splitting import checked_side, shrink, split
+from accelrt.nccl.suspending import resume, suspend
 from accelrt.runtime import init
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any, NoReturn, Self
 
     from accelrt.annotations import DeviceArgument
@@ -162,6 +163,54 @@ class Communicator:
         """
         child: Communicator = shrink([self], exclude, bool(abort), checked(config), "shrink()")[0]
         return child
+
+    def suspend(self) -> None:
+        """Gives the device back what NCCL has of its memory, until resume() (ncclCommSuspend, NCCL 2.29.7).
+
+        Every rank has to call it.  The addresses stay, so that graphs that hold operations of it are valid
+        afterwards.
+
+        The device's work is waited for.  Until resume() operations of it are refused, and so are replays of
+        accelrt's graphs that hold some; another library's graphs must not be replayed.
+
+        Raises:
+            RuntimeError: it is suspended; a capture is under way, beside which the device cannot be waited
+                for; in a group: of several ranks of a process accelrt.nccl.suspend_all takes all at once.
+            NotSupportedError: NCCL or nccl4py is too old.
+            NcclError, TimeoutError: as of Communicator and synchronize; where all ranks had come it stays
+                suspended.
+        """
+        suspend([self], "suspend()")
+
+    def resume(self) -> None:
+        """Takes memory for a communicator that is suspended, at the same addresses (ncclCommResume).
+
+        Every rank has to call it.
+
+        Raises:
+            RuntimeError: it is not suspended; in a group: of several ranks of a process
+                accelrt.nccl.resume_all takes all at once.
+            NcclError, TimeoutError: as of Communicator; it stays suspended, and abort() ends it.
+        """
+        resume([self], "resume()")
+
+    @property
+    def suspended(self) -> bool:
+        """Tells whether the device may have its memory back; whoever asks cannot use it before resume()."""
+        return self._hold.suspended
+
+    def memory_stats(self) -> dict[str, int]:
+        """Tells how much of the device's memory NCCL has for it (ncclCommMemStats, NCCL 2.29.7).
+
+        Returns:
+            dict: "total", and "suspendable", which suspend() gives back, in bytes; 0 on the host device.
+        Raises:
+            NotSupportedError: NCCL or nccl4py is too old.
+            NcclError: NCCL refused, or the communicator is closed.
+        """
+        with self._turn() as (handle,), errors_of(f"memory_stats({self._words})"), calls_of([self._hold]):
+            total, suspendable = self._backend.memory_stats(handle)
+        return {"total": total, "suspendable": suspendable}
 
     # --- operations ---
 
@@ -400,7 +449,7 @@ class Communicator:
         Arguments:
             timeout: seconds; None is what the communicator was made with, math.inf is without limit.
         Raises:
-            RuntimeError: graphs hold operations of it; reset them first.
+            RuntimeError: graphs hold operations of it; reset them first.  It is suspended; resume it first.
             TimeoutError: the operations are not done after that time; abort() ends them.
             NcclError: NCCL refused, or another thread called abort() meanwhile.
             ValueError, TypeError: timeout is no number from 0 on.
@@ -408,6 +457,11 @@ class Communicator:
         seconds = self.timeout if timeout is None else seconds_of(timeout, "")
         if not self._may_end("close", seconds):
             return
+        if self.suspended:
+            raise RuntimeError(
+                f"close() of a communicator that is suspended ({self._words}): resume() it on all ranks "
+                "first, or abort() it"
+            )
         failed = self._find_error("close") is not None
         last = None if failed else self._find_last()
         if last is not None:
@@ -565,95 +619,6 @@ class Communicator:
         if not hasattr(self, "_hold"):
             return "<accelrt.nccl.Communicator, not made>"
         state = "" if self._hold.has_handle else f", {self._hold.why}"
+        state += ", suspended" if self.suspended else ""
         rank_text = f"rank {self.rank} of {self.size} on device {self.device_index}"
         return f"<accelrt.nccl.Communicator {rank_text}{state}>"
-
-
-def init_all(
-    devices: Sequence[DeviceArgument] | None = None,
-    timeout: float | None = None,
-    config: Config | None = None,
-) -> list[Communicator]:
-    """Makes one communicator for each of several devices of this process (ncclCommInitAll).
-
-    Arguments:
-        devices: ordinals or accelrt.devices, each once; None is all.
-        timeout, config: as of Communicator.
-    Returns:
-        list of Communicator, the rank of each its place in it.
-    Raises:
-        as of Communicator.
-    """
-    ordinals = list(range(device_count())) if devices is None else [device_ordinal(each) for each in devices]
-    if len(set(ordinals)) < len(ordinals) or not ordinals:
-        raise ValueError(f"devices are {ordinals}; pass each device once, and at least one")
-    seconds, settings = seconds_of(timeout, "ACCELRT_NCCL_TIMEOUT"), checked(config)
-    call = f"init_all(devices={ordinals})"
-    with device(ordinals[0]), errors_of(call):
-        process_end.check_running()
-        name = backend().unique_id()
-    comms = [Communicator.__new__(Communicator) for _ in ordinals]
-    for rank, (comm, ordinal) in enumerate(zip(comms, ordinals, strict=True)):
-        comm._place(rank, len(ordinals), ordinal, seconds, name, settings)
-    perform([Joining(comm, name, call) for comm in comms], call)
-    return comms
-
-
-def checked_comms(comms: Sequence[Communicator]) -> list[Communicator]:
-    ranks = list(comms)
-    if not ranks or len(set(map(id, ranks))) < len(ranks):
-        raise ValueError(f"comms are {ranks!r}; pass each once, and at least one")
-    for each in ranks:
-        if not isinstance(each, Communicator):
-            raise TypeError(f"comms has {each!r} of type {type(each).__name__}; pass Communicators")
-    return ranks
-
-
-def split_all(
-    comms: Sequence[Communicator],
-    colors: Sequence[int | None],
-    keys: Sequence[int | None] | None = None,
-    *,
-    config: Config | None = None,
-) -> list[Communicator | None]:
-    """Splits a communicator that a process has several ranks of, all at once; see Communicator.split.
-
-    Arguments:
-        comms: list of Communicator, ranks of one communicator, each once.
-        colors, keys: one of each for each of them; keys of None are the ranks' numbers.
-        config: as of Communicator.split.
-    Returns:
-        list of Communicator, or None where the colour is None.
-    Raises:
-        as of Communicator.split; ValueError: the lists differ in length, or a communicator is there twice.
-    """
-    ranks = checked_comms(comms)
-    order = [None] * len(ranks) if keys is None else list(keys)
-    if len(colors) != len(ranks) or len(order) != len(ranks):
-        raise ValueError(
-            f"comms are {len(ranks)}, colors {len(colors)} and keys {len(order)}; pass one of each for each"
-        )
-    sides = [checked_side(*each) for each in zip(ranks, colors, order, strict=True)]
-    return split(ranks, sides, checked(config), "split_all()")
-
-
-def shrink_all(
-    comms: Sequence[Communicator],
-    exclude: Iterable[int],
-    *,
-    abort: bool = False,
-    config: Config | None = None,
-) -> list[Communicator]:
-    """Makes a communicator without some of another one's ranks, for all that a process has; see
-    Communicator.shrink.
-
-    Arguments:
-        comms: sequence of Communicator, those that stay.
-        exclude, abort, config: as of Communicator.shrink.
-    Returns:
-        list of Communicator, of each rank the new one.
-    Raises:
-        as of Communicator.shrink; ValueError: comms is empty, or has one twice; TypeError: it has
-            another object.
-    """
-    return shrink(checked_comms(comms), exclude, bool(abort), checked(config), "shrink_all()")

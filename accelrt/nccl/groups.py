@@ -11,7 +11,7 @@ from accelrt.arrays.copy import MemoryUse
 from accelrt.nccl import process_end
 from accelrt.nccl.codes import BackendError, error_of
 from accelrt.nccl.limits import POLL_SECONDS
-from accelrt.nccl.ranks import announce, begin_operation, calls_of, turn_of
+from accelrt.nccl.ranks import InGraph, announce, begin_operation, calls_of, turn_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
     from accelrt.arrays.array import Array
     from accelrt.streams.stream import Stream
-
-
-class InGraph:
-    """The part of an operation that a graph keeps: its communicator, which then cannot be closed."""
-
-    def __init__(self, comm: Any) -> None:
-        self.comm = comm
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +38,7 @@ class Operation:
 
     def begin(self) -> None:
         """Before any operation of the group is put into a stream; what raises here leaves all of them out."""
-        token = InGraph(self.comm)
+        token = InGraph(self.comm, self.comm._hold)
         self.captured, source, target = begin_operation(
             self.stream, self.call, self.reads, self.writes, self.source, self.target, token
         )
@@ -123,11 +116,26 @@ class Shrinking:
             self.handle = module.shrink(handle, self.left_out, self.aborts, self.result)
 
 
+@dataclass(slots=True, eq=False)
+class Suspending:
+    """A communicator whose memory goes back to its device, or comes again; every rank calls it."""
+
+    comm: Any
+    resumes: bool
+    words: str
+    result: None = None
+
+    def issue(self, module: Any, handle: object) -> None:
+        with self.comm.device:
+            if module.suspended(handle) == self.resumes:  # else a call that was interrupted has done it
+                (module.resume if self.resumes else module.suspend)(handle)
+
+
 def perform(pending: list[Any], call: str = "") -> None:
-    """Puts operations into their streams, and makes communicators: all at once, those of a group.
+    """Puts operations into their streams, and makes and suspends communicators; those of a group at once.
 
     Arguments:
-        pending: list of Operation, Joining, Splitting and Shrinking.
+        pending: list of Operation, Joining, Splitting, Shrinking and Suspending.
         call: str, that errors name; the operations themselves where it is empty.
     """
     process_end.check_running()
@@ -157,6 +165,9 @@ def perform(pending: list[Any], call: str = "") -> None:
 def perform_in_turn(
     pending: list[Any], operations: list[Operation], module: Any, handles: dict[Any, Any], call: str
 ) -> None:
+    for each in pending:
+        if not isinstance(each, (Joining, Suspending)):
+            each.comm._hold.check_awake()
     for each in operations:
         announce(each.stream, each.call, each.reads, each.writes)
     used = [array for each in operations for array in (*each.reads, *each.writes)]

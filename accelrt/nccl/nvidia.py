@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 SUCCESS, IN_PROGRESS = 0, 7
+WITH_SUSPEND = 22907  # the version that has ncclCommSuspend, ncclCommResume and ncclCommMemStats
+SUSPEND_MEM = 1  # NCCL_SUSPEND_MEM
+MEM_SUSPEND, MEM_SUSPENDED, MEM_TOTAL = 0, 1, 3  # ncclCommMemStat_t
 ADVICE = (
     'pip install "accelrt[nccl]" brings nccl4py and NCCL for CUDA 13; for CUDA 12 install nccl4py and '
     "nvidia-nccl-cu12"
@@ -112,6 +115,10 @@ def text_of(error: Exception, comm: Any) -> str:
         except Exception:  # the error itself matters more
             last = ""
     return f"{error}; {last}" if last else str(error)
+
+
+def memory_stat(comm: Any, stat: int) -> int:
+    return int(answer(_bindings.comm_mem_stats, comm, stat, comm=comm))
 
 
 def config_of(config: Config | None) -> Any:
@@ -237,6 +244,42 @@ def async_error(comm: Any) -> tuple[int, str] | None:
     if code in (SUCCESS, IN_PROGRESS):
         return None
     return code, text_of(Exception(_bindings.get_error_string(code)), comm)
+
+
+def can_suspend() -> None:
+    """Refuses where NCCL cannot give memory back.
+
+    Raises:
+        NotSupportedError: it is too old, or nccl4py is.
+    """
+    if not hasattr(bindings(), "comm_suspend"):
+        raise missing("this nccl4py has no ncclCommSuspend")
+    if version() < WITH_SUSPEND:
+        raise missing(f"NCCL {version()} has no ncclCommSuspend, which 2.29.7 brought (NCCL_VERSION 22907)")
+
+
+def suspend(comm: Any) -> None:
+    """Gives the device back what NCCL has of its memory, at whose addresses nothing is until resume.
+
+    Every rank has to call it, since the ranks have each other's memory mapped.
+    """
+    answer(_bindings.comm_suspend, comm, SUSPEND_MEM, comm=comm)
+
+
+def resume(comm: Any) -> None:
+    """Takes the memory again, at the same addresses; every rank has to call it."""
+    answer(_bindings.comm_resume, comm, comm=comm)
+
+
+def suspended(comm: Any) -> bool:
+    """Tells whether the device has the memory back."""
+    return memory_stat(comm, MEM_SUSPENDED) != 0
+
+
+def memory_stats(comm: Any) -> tuple[int, int]:
+    """(bytes of the device that the rank has, bytes of them that suspend gives back)."""
+    can_suspend()
+    return memory_stat(comm, MEM_TOTAL), memory_stat(comm, MEM_SUSPEND)
 
 
 def revoke(comm: Any) -> None:

@@ -46,7 +46,8 @@ from accelrt.devices.device cimport switch_back, switch_to
 from accelrt.errors import CudaError, NcclError
 from accelrt.nccl import codes
 from accelrt.nccl.codes import BackendError
-from accelrt.runtime.lifetimes cimport OTHERS, Record, any_capture, enqueue_callback, keep_where_captured
+from accelrt.runtime.lifetimes cimport OTHERS, Record, Sleeper, any_capture, enqueue_callback, keep_where_captured
+from accelrt.runtime.access cimport await_uses, count_suspension
 cimport accelrt.runtime.access as watch
 from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport exchange_current, put_back, Stream, stream_for
@@ -197,6 +198,38 @@ def begin_operation(
     return any_capture() and keep_where_captured(stream.device_index, stream.handle, token) == OTHERS, origin, to
 
 
+def refuse_beside_captures(str call not None) -> None:
+    """Raises where a capture is under way: what waits for a device would break it.
+
+    Raises:
+        RuntimeError: one is.
+    """
+    if any_capture():
+        raise RuntimeError(f"{call}: a capture is under way, beside which the device cannot be waited for; call it before "
+                           "or after that")
+
+
+# stub: class InGraph:
+cdef class InGraph(Sleeper):
+    """The part of an operation that a graph keeps: its communicator, which then cannot be closed."""
+
+    cdef Hold hold
+    cdef object comm
+    cdef object __weakref__
+
+    # stub: def __init__(self, comm: object, hold: Hold) -> None: ...
+    def __init__(self, comm, Hold hold not None) -> None:
+        self.comm, self.hold = comm, hold
+
+    def __reduce__(self):
+        refuse_copy(self, "it is of a graph")
+
+    cdef int refuse_asleep(self) except -1:
+        # NVIDIA's kernels would find no memory at their addresses, which ends the context.
+        self.hold.check_awake()
+        return 0
+
+
 # --- handles -------------------------------------------------------------------------------------------------------
 
 cdef class Hold:
@@ -214,6 +247,7 @@ cdef class Hold:
     cdef readonly str why
     cdef dict inside      # by thread: in how many calls with the handle it is
     cdef bint owes_free   # whether the handle was taken and not yet freed
+    cdef int slept_in     # the process in which it is suspended, or 0
     cdef object late      # function that frees the handle once nobody is inside
     cdef readonly object order    # ForkSafeLock: one thread at a time puts operations into streams
     cdef readonly object calling  # ForkSafeLock: one thread at a time is in a call of the backend; after `order`
@@ -251,6 +285,34 @@ cdef class Hold:
         """bool, whether any thread is inside."""
         return bool(self.inside)
 
+    @property
+    def suspended(self) -> bool:
+        """bool, whether the device may have the backend's memory back."""
+        return self.slept_in != 0
+
+    def suspend(self) -> None:
+        """Refuses operations and replays from now on, and waits for the launches of replays that have begun."""
+        if not self.slept_in:
+            self.slept_in = getpid()
+            count_suspension(1)
+        await_uses("suspend")
+
+    def resume(self) -> None:
+        """Lets operations and replays in."""
+        if self.slept_in == getpid():  # a child of a fork counts none
+            count_suspension(-1)
+        self.slept_in = 0
+
+    def check_awake(self) -> None:
+        """Refuses an operation of a communicator that is suspended.
+
+        Raises:
+            NcclError: it is.
+        """
+        if self.slept_in:
+            text = "the communicator is suspended: the device has its memory back; call resume() on all ranks first"
+            raise NcclError(text, INVALID_USAGE, "INVALID_USAGE", "check")
+
     def give(self, handle: object) -> None:
         """Lets calls in, with a handle."""
         self.handle = handle
@@ -264,6 +326,7 @@ cdef class Hold:
         if handle is not None:
             self.why = why
             self.owes_free = True
+            self.resume()
         return handle
 
     def free(self, function: Callable[[], object]) -> None:
@@ -544,6 +607,7 @@ cdef class Rank:
     cdef long awaited             # a bit for each rank that the operation under way waits for
     cdef Py_buffer memory         # the mapping of that file; its buf is NULL before
     cdef long pid
+    cdef bint suspended
     cdef Stream last              # that an operation was put into
     cdef object __weakref__
 
@@ -621,6 +685,8 @@ cdef class Rank:
         # On a thread of the host driver.
         if self.trouble is not None:
             return 0
+        if self.suspended:  # on a GPU a kernel would find no memory, and the context would end
+            return self.fail(INVALID_USAGE, "an operation ran while the communicator was suspended")
         try:
             self.perform([(each[0], self.pass_chunks(*each[1:])) for each in operations])
         except BackendError as error:
@@ -987,6 +1053,31 @@ def issue(Rank rank not None, Stream stream not None, str call not None, uintptr
 def async_error(Rank rank not None) -> tuple[int, str] | None:
     """(code, text) of what went wrong in a stream, or None."""
     return rank.trouble
+
+
+def can_suspend() -> None:
+    """Refuses nothing."""
+
+
+def suspend(Rank rank not None) -> None:
+    """Has no memory of a device's to give back, and refuses to run operations."""
+    rank.suspended = True
+
+
+def resume(Rank rank not None) -> None:
+    """Runs operations again."""
+    rank.suspended = False
+
+
+def suspended(Rank rank not None) -> bool:
+    """Tells whether the rank refuses to run operations."""
+    return rank.suspended
+
+
+def memory_stats(Rank rank not None) -> tuple[int, int]:
+    """(bytes of the device that the rank has, bytes of them that suspend gives back): none, all of it is the host's."""
+    rank.shared()
+    return 0, 0
 
 
 def revoke(Rank rank not None) -> None:

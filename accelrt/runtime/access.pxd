@@ -6,7 +6,9 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
+from accelrt.allocator.private.sleep cimport (
+    count_suspension, has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended,
+)
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns, likely_true, unlikely_true
 from accelrt.core.slots cimport leave_slot, Slot
@@ -256,7 +258,7 @@ cdef inline void end_use_of(Access* access) noexcept:
 
 
 cdef inline bint any_sleeps() noexcept nogil:
-    # Whether a pool of any device sleeps: for callers whose looks go through lists.
+    # Whether a pool of any device sleeps, or a communicator: for callers whose looks go through lists.
     return unlikely_true(has_suspended_pools())
 
 

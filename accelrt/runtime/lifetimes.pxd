@@ -34,7 +34,10 @@ cdef class Side:              # memory that a captured node uses; kept with what
     cdef int ordinal          # of device memory; or PINNED, OTHER_HOST
     cdef uintptr_t address
 
-cdef class PoolUse:           # a private pool, memory of which a captured node uses; the pool may be put to sleep
+cdef class Sleeper:           # what a captured node uses and may be put to sleep
+    cdef int refuse_asleep(self) except -1  # a replay, while it is
+
+cdef class PoolUse(Sleeper):  # a private pool, memory of which a captured node uses
     cdef int ordinal
     cdef uint64_t[2] id
 

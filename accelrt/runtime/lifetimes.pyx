@@ -36,7 +36,7 @@ from accelrt.driver.table cimport (
 )
 from accelrt.status cimport (
     CAPTURE_IMPLICIT, CAPTURE_INVALID, DEINITIALIZED, FORKED, INVALID_HANDLE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY,
-    raise_status, refuse_copy,
+    SLEEPING, raise_status, refuse_copy,
 )
 from accelrt.status import status_error, watch_errors
 cimport accelrt.runtime.access as watch
@@ -57,9 +57,22 @@ cdef class Side:
     """Memory that a captured node reads or writes; kept with what keeps it alive."""
 
 
-# stub: class PoolUse:
-cdef class PoolUse:
+# stub: class Sleeper:
+cdef class Sleeper:
+    """The base of what a captured node uses and may be put to sleep: its graph keeps it, and asks before each replay."""
+
+    cdef int refuse_asleep(self) except -1:
+        return 0
+
+
+# stub: class PoolUse(Sleeper):
+cdef class PoolUse(Sleeper):
     """A private pool, memory of which a captured node reads or writes."""
+
+    cdef int refuse_asleep(self) except -1:
+        if not watch.is_pool_awake(self.ordinal, self.id[0], self.id[1]):
+            raise_status(SLEEPING, "replay", ("pool", (self.id[0], self.id[1]), "device", self.ordinal))
+        return 0
 
 
 # stub: class Record:
@@ -71,8 +84,7 @@ cdef class Record:
 
     cdef bint find_breakage(self) noexcept:
         # Whether the driver says that it is broken.
-        cdef int status = 0
-        cdef int code
+        cdef int status = 0, code
         with nogil:
             code = registry.active().stream_is_capturing(self.ordinal, self.origin, &status)
         return code == 0 and status == CAPTURE_INVALIDATED
@@ -214,8 +226,7 @@ cdef Side side_at(int ordinal, uintptr_t address):
 
 cdef PoolUse use_of_pool(int ordinal, uint64_t first, uint64_t second):
     cdef PoolUse use = PoolUse.__new__(PoolUse)
-    use.ordinal = ordinal
-    use.id[0], use.id[1] = first, second
+    use.ordinal, use.id[0], use.id[1] = ordinal, first, second
     return use
 
 
@@ -225,9 +236,8 @@ cdef list keep_alone(object keeper, int ordinal, uintptr_t address):
     if ordinal >= 0:
         with nogil:
             private = in_private(ordinal, address, pool)
-    if private:
-        return [use_of_pool(ordinal, pool[0], pool[1]), keeper, side_at(ordinal, address)]
-    return [keeper, side_at(ordinal, address)]
+    uses = [use_of_pool(ordinal, pool[0], pool[1])] if private else []
+    return [*uses, keeper, side_at(ordinal, address)]
 
 
 cdef int note_pool(Record record, int ordinal, uint64_t first, uint64_t second) except -1:

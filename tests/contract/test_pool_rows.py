@@ -173,6 +173,16 @@ def test_a_pool_has_no_more_than_its_limit(rows, pool):
     freed(rows, *held)
 
 
+def test_a_limit_is_rounded_up_to_whole_chunks(rows):
+    code, pool = rows.pool_create(0, 33 * MIB)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the driver makes no pools")
+    held = [rows.ok("pool_alloc", 0, 0, pool, 16 * MIB) for _ in range(4)]
+    assert rows.pool_alloc(0, 0, pool, MIB)[0] == OUT_OF_MEMORY
+    freed(rows, *held)
+    rows.ok("pool_destroy", pool)
+
+
 def test_other_devices_are_let_into_a_pool(rows, pool):
     assert rows.ok("pool_access_get", pool, 0) == WRITTEN
     assert rows.pool_access_get(pool, 64)[0] == INVALID_DEVICE
@@ -344,7 +354,7 @@ def test_a_page_locked_pool_counts_its_memory_and_has_no_more_than_its_limit(row
     freed(rows, *held)
     assert rows.ok("pool_get", pinned_pool, USED) == 0
     rows.ok("pool_trim", pinned_pool, 0)
-    assert rows.ok("pool_get", pinned_pool, RESERVED) <= 1 << 25
+    freed(rows, *[rows.ok("pool_alloc", 0, 0, pinned_pool, 16 * MIB) for _ in held])
 
 
 def test_page_locked_memory_is_freed_by_the_row_of_plain_memory_too(rows, pinned_pool):
@@ -353,7 +363,8 @@ def test_page_locked_memory_is_freed_by_the_row_of_plain_memory_too(rows, pinned
     rows.ok("memory_free", 0, address)
     rows.alive["memory_alloc"] += 1
     rows.alive["async_alloc"] -= 1
-    assert rows.ok("pool_get", pinned_pool, USED) == 0
+    # NVIDIA's driver goes on counting it as used (580.159.04), but gives the memory out again.
+    freed(rows, *[rows.ok("pool_alloc", 0, 0, pinned_pool, 16 * MIB) for _ in range(4)])
 
 
 def test_a_page_locked_pool_is_opened_and_closed_to_devices(rows, pinned_pool):

@@ -351,6 +351,7 @@ def ranges():
     assert rows.pointer_range(DEVICE)[:3] == (0, 2, 0)
     assert rows.pointer_range(PINNED)[:3] == (0, 1, -1)
     assert rows.pointer_range(PAGEABLE) == (0, 0, -1, 0, 0)
+    assert rows.pointer_range(0x18010) == (0, 1, -1, 0x18000, 0x100)  # of a pool
 
 
 def test_a_copy_node_that_is_changed_again_and_again_asks_once_what_its_memory_is(library):

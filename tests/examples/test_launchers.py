@@ -18,6 +18,7 @@ import pytest
 from launched import clean_environment, free_port, slurm_variables
 
 import accelrt
+from accelrt import nccl
 
 pytestmark = pytest.mark.own_process
 FOLDER = Path(__file__).parents[2] / "examples" / "launchers"
@@ -35,6 +36,8 @@ LINE = re.compile(
 def _a_device_for_each_rank():
     if not ON_HOST and accelrt.device_count() < RANKS:
         pytest.skip(f"needs {RANKS} GPUs")
+    if not nccl.is_available():
+        pytest.skip("NCCL and nccl4py are not installed")
 
 
 def environment(**settings):

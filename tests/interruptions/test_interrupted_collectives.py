@@ -20,7 +20,9 @@ from accelrt.nccl.launcher import Place
 from accelrt.nccl.splitting import Side
 
 pytestmark = pytest.mark.host
-MODULES = [f"accelrt.nccl.{name}" for name in ("communicator", "groups", "collectives", "process_end")]
+MODULES = [
+    f"accelrt.nccl.{name}" for name in ("all_ranks", "communicator", "groups", "collectives", "process_end")
+]
 
 
 class Ranks:
@@ -143,6 +145,24 @@ def test_what_is_split_off(shrinks, places):
     abandoned = len(process_end.abandoned)
     modules = ["accelrt.nccl.splitting", "accelrt.nccl.groups"]
     reached, escaped = interrupt_everywhere(make, modules, Ranks, check_parts, places)
+    assert escaped > 0.8 * reached > 5
+
+
+@some_places(5)
+def test_a_suspension(places):
+    def cycle(ranks):
+        nccl.suspend_all(ranks.comms)
+        nccl.resume_all(ranks.comms)
+
+    def check_awake(ranks):
+        asleep = [comm for comm in ranks.comms if comm.suspended]
+        if asleep:
+            nccl.resume_all(asleep)
+        in_group(ranks)
+        check(ranks)
+
+    modules = ["accelrt.nccl.suspending", "accelrt.nccl.splitting", "accelrt.nccl.groups"]
+    reached, escaped = interrupt_everywhere(cycle, modules, Ranks, check_awake, places)
     assert escaped > 0.8 * reached > 5
 
 

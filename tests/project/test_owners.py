@@ -109,7 +109,7 @@ PARTS = {
     "accelrt.nccl.collectives._Call",
     "accelrt.nccl.ranks.Groups",
     "accelrt.nccl.ranks.OpenGroup",
-    "accelrt.nccl.groups.InGraph",
+    "accelrt.nccl.ranks.InGraph",
     "accelrt.nccl.groups.Joining",
     "accelrt.nccl.groups.Operation",
     "accelrt.nccl.rendezvous._Asker",

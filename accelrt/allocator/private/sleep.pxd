@@ -5,8 +5,9 @@ from accelrt.allocator.private.private_types cimport Moved, PrivatePool, Suspens
 from accelrt.allocator.types cimport Pool
 from accelrt.core.locks cimport load_count
 
-# Whether memory may be used.  Callers ask has_suspended_pools first: whether a pool of any device sleeps.
+# Whether memory may be used.  Callers ask has_suspended_pools first: whether a pool of any device sleeps, or a communicator.
 cdef long suspended_pools  # written by sleep.pyx alone
+cdef void count_suspension(int more) noexcept nogil  # 1 before and -1 after that of a communicator
 
 cdef inline bint has_suspended_pools() noexcept nogil:
     return load_count(&suspended_pools) != 0

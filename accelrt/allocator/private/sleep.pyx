@@ -194,6 +194,10 @@ cdef void delist(Suspension* gone) noexcept nogil:
     spin_unlock(&lock)
 
 
+cdef void count_suspension(int more) noexcept nogil:
+    add_count(&suspended_pools, more)
+
+
 cdef void forget_suspensions() noexcept nogil:
     # At import, and in a forked child: the pools are the parent's.
     global suspensions, lock

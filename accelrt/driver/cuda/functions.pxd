@@ -51,6 +51,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemFree_v3020)(CUdeviceptr) noexcept nogil  # memory_free(address)
     ctypedef int (*PFN_cuPointerGetAttributes_v7000)(
         unsigned int, CUpointer_attribute*, void**, CUdeviceptr) noexcept nogil  # pointer_device
+    ctypedef int (*PFN_cuMemGetAddressRange_v3020)(CUdeviceptr*, size_t*, CUdeviceptr) noexcept nogil  # not needed
     ctypedef int (*PFN_cuMemGetAllocationGranularity_v10020)(
         size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) noexcept nogil  # granularity
     ctypedef int (*PFN_cuMemAddressReserve_v10020)(

@@ -251,6 +251,9 @@ cdef int pointer_range(
     code = enter_any(&pushed)
     if code == SUCCESS:
         code = cuPointerGetAttributes(5, attributes, answers, address)
+    # Of page-locked memory of a pool the attribute is a place in the pool, and no address (580.159.04).
+    if code == SUCCESS and size and not begin <= address < begin + size and cuMemGetAddressRange != NULL:
+        code = cuMemGetAddressRange(&begin, &size, address)
     out_kind[0], out_device[0], out_start[0], out_size[0] = KIND_NONE, -1, 0, 0
     if code == SUCCESS and kind:
         out_kind[0] = KIND_MANAGED if managed & 0xFF else KIND_HOST if kind == CU_MEMORYTYPE_HOST else KIND_DEVICE

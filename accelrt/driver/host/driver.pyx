@@ -42,7 +42,7 @@ from accelrt.driver.host.memory cimport (
 )
 from accelrt.driver.host.pools cimport (
     FOLLOWS_EVENTS, FOLLOWS_INTERNALLY, FileId, HEADER, Header, HostPool, MOST_RESERVED, MOST_USED_BYTES, PROT_READ,
-    PROT_WRITE, Pointer, Pooled, RESERVED_BYTES, THRESHOLD, USED_BYTES, id_of, pread, pwrite,
+    POOL_CHUNK, PROT_WRITE, Pointer, Pooled, RESERVED_BYTES, THRESHOLD, USED_BYTES, id_of, pread, pwrite,
 )
 from accelrt.driver.host.stream cimport (
     check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
@@ -843,12 +843,13 @@ cdef HostPool* add_pool(int device, int file, size_t limit) noexcept nogil:
 
 
 cdef int make_pool(int device, size_t limit, HostPool** out_pool) noexcept nogil:
-    # Under the lock.  Of 0, more than there is: nothing of a file takes memory before it is used.
+    # Under the lock.  Of 0, more than there is: nothing of a file takes memory before it is used.  A limit is of whole
+    # chunks, as NVIDIA's driver has it (580.159.04).
     cdef Header header
     cdef int file
     if limit >> 60:
         return INVALID_VALUE
-    header.mark, header.limit = POOL_MARK, HEADER + (rounded(limit, PAGE) if limit else <size_t>1 << 42)
+    header.mark, header.limit = POOL_MARK, HEADER + (rounded(limit, POOL_CHUNK) if limit else <size_t>1 << 42)
     header.device = device
     file = make_file("accelrt-pool", header.limit)
     if file < 0:

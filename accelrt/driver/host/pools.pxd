@@ -81,3 +81,4 @@ cdef struct Pointer:    # what another process gets, in out_ipc
 
 cdef enum:
     HEADER = 4096
+    POOL_CHUNK = 1 << 25

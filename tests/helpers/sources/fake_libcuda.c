@@ -86,10 +86,18 @@ static int is_capturing(uintptr_t stream, int *status) { *status = stream == 0x7
 static int copy(uintptr_t dst, uintptr_t src, size_t size, uintptr_t stream) { return dst && src && size && stream + 1 ? wants_memory() : INVALID_VALUE; }
 static int pointers;
 EXPORT int fake_pointers(void) { int calls = pointers; pointers = 0; return calls; }  /* questions what an address is */
+#define POOLED 0x18010
+static int address_range(uintptr_t *start, size_t *size, uintptr_t at) {
+    *start = at & ~0xFFul, *size = 0x100;
+    return at == POOLED ? wants_context() : INVALID_VALUE;
+}
 static int pointer(unsigned count, const int *numbers, void **out, uintptr_t at) {
     pointers++;
     for (unsigned i = 0; i < count; i++)  /* 2 is the kind of memory, 9 the device's ordinal, others are of the range */
         *(int *)out[i] = numbers[i] == 2 ? (at < 0x10000 ? 2 : at < 0x20000 ? 1 : 0) : numbers[i] != 9 || at < 0x10000 ? 0 : -2;
+    for (unsigned i = 0; i < count && at == POOLED; i++)  /* where in the pool, as driver 580 has it, and how much */
+        if (numbers[i] == 11 || numbers[i] == 12)
+            *(size_t *)out[i] = numbers[i] == 11 ? 0x40 : 0x100;
     return wants_context();
 }
 
@@ -348,6 +356,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuStreamQuery", 2000, stream_query}, {"cuEventQuery", 2000, event_query},
     {"cuStreamSynchronize", 2000, stream_synchronize}, {"cuStreamIsCapturing", 10000, is_capturing},
     {"cuMemcpyAsync", 4000, copy}, {"cuPointerGetAttributes", 7000, pointer},
+    {"cuMemGetAddressRange", 3020, address_range},
     {"cuDeviceTotalMem", 3020, total_memory}, {"cuDeviceGetDefaultMemPool", 11020, default_pool},
     {"cuMemAllocFromPoolAsync", 11020, pool_alloc}, {"cuMemFreeAsync", 11020, pool_free},
     {"cuMemPoolTrimTo", 11020, pool_trim}, {"cuMemPoolGetAttribute", 11020, pool_get},
