@@ -21,6 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which spi
 import hypothesis
 from cards import card_libraries, on_cards
 from child import close_servers
+from compiled import compile_library
 from downstream_project import downstream
 from kernel_sources import image
 
@@ -150,6 +151,12 @@ def _nothing_left_behind(request):
     refuse_misuses(request, before, ("calls_of_gone_streams", "frees_under_work"))
     if ON_HOST:
         assert not any(live_things().values()), live_things()
+
+
+@pytest.fixture(scope="session")
+def pluggable(tmp_path_factory):
+    """The path of a library of allocators that keep books (tests/helpers/sources/pluggable.c)."""
+    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+# What the slow path does with blocks: those that wait for streams, those that are offered, and the steps of a miss.
+
 # Blocks that were freed while another stream may still use them.  All in the exclusive section.
 from libc.stdint cimport uint64_t, uintptr_t
 

@@ -1,6 +1,6 @@
 """Reads what the allocator holds, for Python: statistics, segments and live blocks."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from accelrt.allocator.audit cimport audit_between, find_pinned_failure
@@ -30,6 +30,7 @@ from accelrt.allocator.stats cimport (
     current_of, Stats,
 )
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment, Slot
+from accelrt.core.growing cimport ensure_room
 from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
 from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
 from accelrt.driver.guard cimport next_filled, PooledEvent, Queue
@@ -652,14 +653,9 @@ cdef void count_pages(HeapHolding* into, const Segment* segment) noexcept nogil:
 cdef void count_stack(Holdings* answer, const Block* block) noexcept nogil:
     # Leaves the stack out if there is no host memory for one more.
     cdef size_t number = <size_t>map_find(&answer.stack_index, block.stack)
-    cdef size_t room = 2 * answer.stack_room + 64
-    cdef void* larger
     if number == 0:
-        if answer.stack_count == answer.stack_room:
-            larger = realloc(answer.stacks, room * sizeof(StackHolding))
-            if larger == NULL:
-                return
-            answer.stacks, answer.stack_room = <StackHolding*>larger, room
+        if ensure_room(&answer.stacks, answer.stack_count, &answer.stack_room, sizeof(StackHolding)):
+            return
         if map_reserve(&answer.stack_index):
             return
         memset(&answer.stacks[answer.stack_count], 0, sizeof(StackHolding))

@@ -1,3 +1,5 @@
+# Buffer, PinnedBuffer and Array for compiled modules: shapes as numbers, owners of memory, and arrays in it.
+
 # Shapes and strides as plain numbers: an Array's extents are ndim lengths, then ndim strides in bytes.  Nothing here
 # looks at memory, takes a lock or needs the GIL, but for the functions that raise.
 from cpython.buffer cimport Py_buffer

@@ -1,3 +1,5 @@
+# Copies and fills for compiled modules: their sides, the use that they begin, and the copies themselves.
+
 # One side of a copy or fill: whose memory it is, where, and who has to be told of its use.
 from cpython.buffer cimport Py_buffer
 from cpython.object cimport PyObject

@@ -8,7 +8,6 @@ from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport realloc
 from libc.string cimport memcpy, memmove, strchr
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, pinned_around, use_pinned_on
@@ -17,6 +16,7 @@ from accelrt.arrays.array cimport (
     address_in, allocate_array, Array, base_of, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array,
     MAX_NDIM, new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
 )
+from accelrt.core.growing cimport ensure_room
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int, is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
@@ -403,16 +403,11 @@ cdef size_t span_at(const Spans* spans, uintptr_t address) noexcept nogil:
 cdef int insert_span(Spans* spans, uintptr_t low, uintptr_t high) noexcept nogil:
     # With all that share bytes with it.
     cdef size_t first = span_at(spans, low), end = first
-    cdef Span* larger
     while end < spans.count and spans.at[end].low < high:
         low, high = min(low, spans.at[end].low), max(high, spans.at[end].high)
         end += 1
-    if end == first and spans.count == spans.room:
-        larger = <Span*>realloc(spans.at, (2 * spans.room + 16) * sizeof(Span))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        spans.at = larger
-        spans.room = 2 * spans.room + 16
+    if end == first and ensure_room(&spans.at, spans.count, &spans.room, sizeof(Span)):
+        return NO_HOST_MEMORY
     memmove(spans.at + first + 1, spans.at + end, (spans.count - end) * sizeof(Span))
     spans.count = spans.count + 1 - (end - first)
     spans.at[first].low = low
@@ -1172,14 +1167,9 @@ cdef int put_piece_in(Piece* piece, Stream worker, uintptr_t dst, uintptr_t src)
 
 cdef int add_copy(Pieces* pieces, uintptr_t dst, size_t dst_pitch, size_t dst_lines, uintptr_t src, size_t src_pitch,
                   size_t src_lines, size_t width, size_t height, size_t depth) noexcept nogil:
-    cdef PitchedCopy* larger
     cdef PitchedCopy* one
-    if pieces.count == pieces.room:
-        larger = <PitchedCopy*>realloc(pieces.copies, (2 * pieces.room + 16) * sizeof(PitchedCopy))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        pieces.copies = larger
-        pieces.room = 2 * pieces.room + 16
+    if ensure_room(&pieces.copies, pieces.count, &pieces.room, sizeof(PitchedCopy)):
+        return NO_HOST_MEMORY
     one = &pieces.copies[pieces.count]
     one.dst, one.dst_pitch, one.dst_lines = dst, dst_pitch, dst_lines
     one.src, one.src_pitch, one.src_lines = src, src_pitch, src_lines

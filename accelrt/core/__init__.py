@@ -3,6 +3,7 @@
 arguments    checks of what callers give to modules in Python: objects, numbers, words
 dtypes       the types of elements, one row each
 files        files that appear whole or not at all, and are read up to a bound
+growing      arrays that double their length when they are full
 handle_map   a hash table from addresses or handles to records
 host_pages   the host's memory whose pages are made at once: room for it, huge pages, files of it, threads
 interpreter  Python's thread, the GIL and the interpreter's end, as its C API tells them

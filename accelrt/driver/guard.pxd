@@ -1,3 +1,6 @@
+# What stands between callers and the driver: waits that signals end, the gate of captures, who may ask a stream; and the
+# record that a stream uses bytes, with the events that end it.
+
 # Waits that a signal may end, and thread states for threads that come to run Python.
 #
 # Python's handlers run on the main thread alone, and only when it asks for them.

@@ -1,4 +1,5 @@
-# The driver's graphs.
+# The driver's graphs, their kernel nodes, and graphs of nogil code.
+
 from libc.stdint cimport uint64_t, uintptr_t
 
 from accelrt.driver.node_params cimport NodeParams

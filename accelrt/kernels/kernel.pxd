@@ -1,3 +1,5 @@
+# Kernels for compiled modules: how arguments are laid out, modules, and launches.
+
 # Arguments: values that a launch passes, as the kernel's parameters take them.
 from cpython.object cimport PyObject
 from libc.limits cimport LLONG_MAX, LLONG_MIN

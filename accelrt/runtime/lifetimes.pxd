@@ -1,3 +1,6 @@
+# What keeps things alive until work has passed them: records of captures, late releases, host functions; and the pools of
+# streams and events.
+
 # Captures that accelrt began and has not ended.
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t, uintptr_t

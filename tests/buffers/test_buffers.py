@@ -7,14 +7,11 @@ import threading
 import numpy as np
 import pytest
 from beside import Gate, on_threads
+from device_arrays import pattern
 
 import accelrt
 
 LAST = accelrt.device_count() - 1
-
-
-def pattern(count, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
 
 
 def test_a_buffer_owns_its_bytes_until_it_dies():

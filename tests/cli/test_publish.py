@@ -8,20 +8,13 @@ import warnings
 import pytest
 from child import in_child, in_own_process, run_python
 from published_files import record
+from waiting import wait_until
 
 import accelrt
 from accelrt.tools import publish
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The folder in which this test's processes publish."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return publish.folder()
 
 
 def publish_and_look():
@@ -51,8 +44,7 @@ def publish_and_look():
     assert accelrt.publish.published() == []
     accelrt.publish.start(0.01)
     accelrt.publish.start(0.01)
-    while not accelrt.publish.published():
-        pass
+    wait_until(accelrt.publish.published)
 
 
 def test_a_process_that_is_told_to_publishes_what_its_pools_hold(place):
@@ -78,8 +70,7 @@ def test_a_child_forked_before_use_publishes_itself(place):
     child = os.fork()
     if child == 0:
         accelrt.init()
-        while not accelrt.publish.published():
-            pass
+        wait_until(accelrt.publish.published)
         accelrt.publish.stop()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -88,8 +79,7 @@ def test_a_child_forked_before_use_publishes_itself(place):
 
 def die_while_publishing():
     accelrt.init()
-    while not accelrt.publish.published():
-        pass
+    wait_until(accelrt.publish.published)
     print(os.getpid(), flush=True)
     os._exit(0)
 

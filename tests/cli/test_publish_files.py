@@ -17,14 +17,6 @@ from accelrt.tools import publish
 pytestmark = pytest.mark.own_process
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """The folder in which this test's processes publish."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return publish.folder()
-
-
 def mine(place):
     return place / f"{os.getpid()}.json"
 

@@ -56,17 +56,11 @@ def test_avg_is_the_mean(dtype):
     assert_all(arrays, (first + second) // 2)
 
 
-def test_bfloat16_is_reduced():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    arrays = on_devices(100, ml_dtypes.bfloat16)
-    nccl.all_reduce(arrays)
-    for each in arrays:
-        np.testing.assert_array_equal(each.numpy().astype("float32"), values(0, 100) + values(1, 100))
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
-def test_floats_of_8_bits_are_reduced(name):
+@pytest.mark.parametrize(
+    "name",
+    ["bfloat16", *(pytest.param(f"float8_{name}", marks=pytest.mark.host) for name in ("e4m3fn", "e5m2"))],
+)
+def test_floats_of_16_and_8_bits_are_reduced(name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     arrays = on_devices(100, getattr(ml_dtypes, name))
     nccl.all_reduce(arrays)

@@ -6,16 +6,10 @@ import threading
 import pytest
 from beside import Caller
 from child import in_child, in_fork, in_own_process
+from rank_arrays import rank_arrays
 
 import accelrt
 from accelrt import nccl
-
-
-def arrays(size=1000):
-    made = [accelrt.full(size, rank + 1.0, "float32", rank) for rank in range(2)]
-    for rank in range(2):
-        accelrt.current_stream(rank).synchronize()
-    return made
 
 
 def capture(graphs, streams, operate):
@@ -37,8 +31,8 @@ def replay(graphs, streams):
 
 
 def test_operations_are_captured_and_replayed(comms):
-    given, streams = arrays(), [accelrt.Stream(rank) for rank in range(2)]
-    nccl.all_reduce(arrays(), streams=streams, comms=comms)  # NCCL connects the ranks here
+    given, streams = rank_arrays(), [accelrt.Stream(rank) for rank in range(2)]
+    nccl.all_reduce(rank_arrays(), streams=streams, comms=comms)  # NCCL connects the ranks here
     graphs = [accelrt.CUDAGraph() for _ in comms]
     capture(graphs, streams, lambda rank: comms[rank].all_reduce(given[rank]))
     for turn in range(1, 4):
@@ -54,9 +48,9 @@ def test_operations_are_captured_and_replayed(comms):
 
 def test_a_graph_keeps_the_arrays_of_its_operations(comms):
     streams = [accelrt.Stream(rank) for rank in range(2)]
-    nccl.all_reduce(arrays(), streams=streams, comms=comms)
+    nccl.all_reduce(rank_arrays(), streams=streams, comms=comms)
     total = [accelrt.zeros(1000, "float32", rank) for rank in range(2)]
-    graphs, given = [accelrt.CUDAGraph() for _ in comms], arrays()
+    graphs, given = [accelrt.CUDAGraph() for _ in comms], rank_arrays()
     capture(graphs, streams, lambda rank: comms[rank].all_reduce(given[rank], total[rank]))
     given.clear()
     others = [accelrt.full(1000, 7.0, "float32", rank) for rank in range(2)]
@@ -69,7 +63,7 @@ def test_a_graph_keeps_the_arrays_of_its_operations(comms):
 
 @pytest.mark.host
 def test_a_capture_of_another_thread_is_not_disturbed(comms):
-    graph, stream, given, total = accelrt.CUDAGraph(), accelrt.Stream(0), accelrt.zeros(64), arrays()
+    graph, stream, given, total = accelrt.CUDAGraph(), accelrt.Stream(0), accelrt.zeros(64), rank_arrays()
     for rank in range(2):
         accelrt.synchronize(rank)
     began, go = threading.Event(), threading.Event()
@@ -99,7 +93,7 @@ def test_a_capture_of_another_thread_is_not_disturbed(comms):
 
 @pytest.mark.parametrize("kind", ["default_stream", "per_thread_stream"])
 def test_default_streams_are_streams(comms, kind):
-    given = arrays()
+    given = rank_arrays()
     for rank in range(2):
         accelrt.synchronize(rank)
     nccl.all_reduce(given, streams=[getattr(accelrt, kind)(rank) for rank in range(2)], comms=comms)
@@ -110,7 +104,7 @@ def test_default_streams_are_streams(comms, kind):
 
 @in_own_process(ACCELRT_SANITIZE="1")
 def test_the_race_detector_is_told_of_collectives():
-    comms, given = nccl.init_all([0, 1]), arrays()
+    comms, given = nccl.init_all([0, 1]), rank_arrays()
     streams = [accelrt.Stream(rank) for rank in range(2)]
     for rank, each in enumerate(streams):
         each.wait_stream(accelrt.current_stream(rank))
@@ -126,7 +120,7 @@ def test_the_race_detector_is_told_of_collectives():
 
 @pytest.mark.host
 def test_ranks_that_disagree_learn_of_it(comms):
-    given = arrays(100_000)  # more than a channel holds, so that a rank waits for the others
+    given = rank_arrays(100_000)  # more than a channel holds, so that a rank waits for the others
     comms[0].broadcast(given[0])
     comms[1].all_reduce(given[1])
     texts = []
@@ -141,7 +135,7 @@ def test_ranks_that_disagree_learn_of_it(comms):
 
 @pytest.mark.host
 def test_an_operation_that_others_never_call_times_out_and_is_aborted(comms):
-    given = arrays(100_000)
+    given = rank_arrays(100_000)
     comms[0].all_reduce(given[0])
     with pytest.raises(TimeoutError, match=r"is not done after 0.05 s.*abort\(\) ends it"):
         comms[0].synchronize(timeout=0.05)
@@ -159,7 +153,7 @@ def test_an_operation_that_others_never_call_times_out_and_is_aborted(comms):
 @in_own_process
 def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
     comms = nccl.init_all([0, 1])
-    nccl.all_reduce(arrays(), comms=comms)
+    nccl.all_reduce(rank_arrays(), comms=comms)
 
     def child():
         with pytest.raises(accelrt.ForkedError, match="of the process that this one was forked from"):
@@ -169,7 +163,7 @@ def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
         gc.collect()
 
     assert in_fork(child) == 0
-    given = arrays()
+    given = rank_arrays()
     nccl.all_reduce(given, comms=comms)  # the child has closed nothing of its parent's
     assert given[1].numpy()[0] == 3
     for each in comms:
@@ -178,7 +172,7 @@ def test_a_child_of_a_fork_uses_and_closes_nothing_of_its_parents():
 
 def leave_with_an_operation_under_way(finished):
     comms = nccl.init_all([0, 1])
-    given = arrays()
+    given = rank_arrays()
     comms[0].all_reduce(given[0])
     if finished:
         comms[1].all_reduce(given[1])

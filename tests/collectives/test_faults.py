@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from child import in_own_process, wrap_host
 from parking_backend import Worker
+from rank_arrays import reduce_in_group
 
 import accelrt
 from accelrt import nccl
@@ -106,12 +107,6 @@ def test_every_call_of_the_driver_may_fail(mode, code):
     assert raised > 10, (raised, absorbed)
 
 
-def in_group(comms, arrays):
-    with nccl.group():
-        for comm, array in zip(comms, arrays, strict=True):
-            comm.all_reduce(array)
-
-
 @pytest.mark.parametrize("second", ["abort", "close", "free", "check"])
 @in_own_process
 def test_a_group_that_is_parked_at_any_call_of_the_driver(second):
@@ -122,7 +117,7 @@ def test_a_group_that_is_parked_at_any_call_of_the_driver(second):
         for rank in range(2):
             accelrt.synchronize(rank)
         faults.begin_trace()
-        in_group(comms, arrays)
+        reduce_in_group(comms, arrays)
         faults.end_trace()
         for comm in comms:
             comm.close()
@@ -136,7 +131,7 @@ def test_a_group_that_is_parked_at_any_call_of_the_driver(second):
         for rank in range(2):
             accelrt.synchronize(rank)
         faults.park(row, number=number, when=when, limit=20)
-        one = Worker(in_group, comms, arrays)
+        one = Worker(reduce_in_group, comms, arrays)
         parked = faults.await_parked(20)
         assert parked == row
         actions = {"abort": comms[0].abort, "close": lambda comms=comms: comms[0].close(timeout=5)}

@@ -2,6 +2,7 @@
 
 import pytest
 from parking_backend import ParkingBackend, Worker
+from rank_arrays import reduce_in_group
 
 import accelrt
 from accelrt import nccl
@@ -20,12 +21,6 @@ def backend(comms):
     made.go_on()
 
 
-def add_up(comms, arrays):
-    with nccl.group():
-        for comm, array in zip(comms, arrays, strict=True):
-            comm.all_reduce(array)
-
-
 def in_pools(pools):
     arrays = []
     for rank, pool in enumerate(pools):
@@ -42,7 +37,7 @@ def test_memory_that_is_freed_meanwhile_serves_nobody_else_before(comms, backend
         accelrt.synchronize(rank)
     address = arrays[0].ptr
     backend.park(call, when)
-    one = Worker(add_up, comms, arrays)
+    one = Worker(reduce_in_group, comms, arrays)
     assert backend.parked.wait(20)
     arrays[0].free()
     other = accelrt.full(SIZE, 9, "float32", 0)
@@ -60,7 +55,7 @@ def test_a_pool_that_is_to_sleep_meanwhile_waits_for_the_collective(comms, backe
     pools = [accelrt.MemPool(), accelrt.MemPool()]
     arrays = in_pools(pools)
     backend.park(call, when)
-    one = Worker(add_up, comms, arrays)
+    one = Worker(reduce_in_group, comms, arrays)
     assert backend.parked.wait(20)
     two = Worker(pools[0].sleep)
     two.join(0.05)
@@ -85,7 +80,7 @@ def test_a_group_with_memory_that_sleeps_is_left_out_as_a_whole(comms, backend):
         pools[0].sleep()
     assert "issue" not in backend.calls
     pools[0].wake()
-    add_up(comms, arrays)
+    reduce_in_group(comms, arrays)
     for rank, each in enumerate(comms):
         each.synchronize(timeout=20)
         assert (arrays[rank].numpy() == 3).all()

@@ -1,11 +1,12 @@
 """A communicator that one thread ends while another one is anywhere in a call with it."""
 
 import threading
-import time
 
 import pytest
 from child import in_child
 from parking_backend import ParkingBackend, Worker
+from rank_arrays import rank_arrays, reduce_in_group
+from waiting import wait_until
 
 import accelrt
 from accelrt import nccl
@@ -35,9 +36,7 @@ def parked():
     backend = ParkingBackend(comms[0]._backend)
     for each in comms:
         each._backend = backend
-    arrays = [accelrt.full(100, rank + 1.0, "float32", rank) for rank in range(2)]
-    for rank in range(2):
-        accelrt.synchronize(rank)
+    arrays = rank_arrays(100)
     yield comms, backend, arrays
     backend.go_on()
     for each in comms:
@@ -45,16 +44,10 @@ def parked():
     arrays.clear()  # pytest keeps the list
 
 
-def in_group(comms, arrays):
-    with nccl.group():
-        for comm, array in zip(comms, arrays, strict=True):
-            comm.all_reduce(array)
-
-
 def operations(comms, arrays):
     return {
         "all_reduce": lambda: comms[0].all_reduce(arrays[0]),
-        "group": lambda: in_group(comms, arrays),
+        "group": lambda: reduce_in_group(comms, arrays),
         "check": comms[0].check,
         "synchronize": lambda: comms[0].synchronize(timeout=0.05),
         "close": lambda: comms[0].close(timeout=0.05),
@@ -92,8 +85,7 @@ def test_abort_frees_no_rank_that_another_thread_puts_an_operation_into_a_stream
     one = Worker(comms[0].all_reduce, arrays[0])
     assert backend.parked.wait(20)
     other = Worker(comms[0].abort)
-    while comms[0]._hold.is_open:
-        time.sleep(0.001)
+    wait_until(lambda: not comms[0]._hold.is_open)
     assert backend.calls == []
     backend.go_on()
     assert one.end() is other.end() is None
@@ -123,7 +115,7 @@ def test_a_thread_that_does_not_come_back_frees_the_rank_later(parked):
 def test_a_signals_handler_aborts_what_it_interrupts(parked, call, when):
     comms, backend, arrays = parked
     backend.call_at(call, when, comms[0].abort)
-    one = Worker(comms[0].check if call == "async_error" else lambda: in_group(comms, arrays))
+    one = Worker(comms[0].check if call == "async_error" else lambda: reduce_in_group(comms, arrays))
     one.end()
     assert backend.calls[-1] == "abort"
     assert call in backend.calls[:-1]
@@ -135,8 +127,7 @@ def test_abort_ends_a_close_that_waits_for_another_rank(parked):
     comms, backend, arrays = parked
     comms[0].all_reduce(arrays[0])
     one = Worker(comms[0].close)
-    while "async_error" not in backend.calls:
-        time.sleep(0.001)
+    wait_until(lambda: "async_error" in backend.calls)
     comms[0].abort()
     error = one.end()
     assert isinstance(error, accelrt.NcclError)
@@ -161,7 +152,7 @@ def test_many_aborts_beside_operations_of_another_thread():
 
         def work(comms=comms, arrays=arrays, started=started):
             while True:
-                in_group(comms, arrays)
+                reduce_in_group(comms, arrays)
                 started.set()
 
         one = Worker(work)

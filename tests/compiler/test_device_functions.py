@@ -231,14 +231,12 @@ def tables():
     """The functions of one and of two arguments at all of their arguments, by (name, type)."""
     lines, wanted = [], []
     for word, suffix in (("float", "f"), ("double", "")):
-        for table in (ONE, TWO):
-            for name, (_, _, *cases) in table.items():
-                for given in cases:
-                    numbers = ", ".join(f"({word}){number!r}" for number in given[:-1])
-                    # By the name of C, and by the name that C++ overloads.
-                    for called in {name + suffix, name}:
-                        lines.append(f"    at[{len(wanted)}] = {called}({numbers});")
-                        wanted.append((name, word, given))
+        for name, given in ((name, given) for name, (_, _, *cases) in (ONE | TWO).items() for given in cases):
+            numbers = ", ".join(f"({word}){number!r}" for number in given[:-1])
+            # By the name of C, and by the name that C++ overloads.
+            for called in {name + suffix, name}:
+                lines.append(f"    at[{len(wanted)}] = {called}({numbers});")
+                wanted.append((name, word, given))
     kernel = 'extern "C" __global__ void k(double* at) {\n' + "\n".join(lines) + "\n}\n"
     out = to_device(np.zeros(len(wanted)))
     with accelrt.compile(SUPPORT + kernel) as module:

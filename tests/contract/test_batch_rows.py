@@ -39,11 +39,13 @@ def turned(device, pinned):
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("flags", [0, 1])
-def test_a_batch_copies_each_piece(rows, device, pinned, stream, legacy, flags):
+@pytest.mark.parametrize(
+    "how", [{}, {"flags": 1}, {"order": AT_ANY_TIME}], ids=["plain", "flags", "any time"]
+)
+def test_a_batch_copies_each_piece(rows, device, pinned, stream, legacy, how):
     address, bytes_ = pinned
     on = 0 if legacy else stream
-    assert batch(rows, on, *turned(device, address), flags=flags) == (0, COUNT)
+    assert batch(rows, on, *turned(device, address), **how) == (0, COUNT)
     rows.ok("stream_synchronize", 0, on)
     expected = bytes_[: COUNT * PIECE].reshape(COUNT, PIECE)[::-1].ravel()
     assert (rows.read(device, COUNT * PIECE) == expected).all()
@@ -152,14 +154,6 @@ def test_rows_and_slices_that_are_read_during_the_call_may_change_after_it(rows,
     assert done == 1
     expected = np.lib.stride_tricks.as_strided(before[512:], (9, 60), (64, 1)).ravel()
     assert (rows.read(device, 540) == expected).all()
-
-
-def test_sources_that_may_be_read_at_any_time_are_copied(rows, device, pinned, stream):
-    address, bytes_ = pinned
-    assert batch(rows, stream, *turned(device, address), order=AT_ANY_TIME) == (0, COUNT)
-    rows.ok("stream_synchronize", 0, stream)
-    expected = bytes_[: COUNT * PIECE].reshape(COUNT, PIECE)[::-1].ravel()
-    assert (rows.read(device, COUNT * PIECE) == expected).all()
 
 
 def test_no_capture_and_no_legacy_stream_reads_sources_during_the_call(rows, device, pinned, stream):

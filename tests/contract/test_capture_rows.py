@@ -51,16 +51,18 @@ def test_ending_without_a_beginning(rows, stream):
     assert rows.capture_end(0, stream)[0] == ILLEGAL_STATE
 
 
-@pytest.mark.parametrize("row", ["stream_synchronize", "stream_query"])
-def test_asking_a_capturing_stream_breaks_the_capture(rows, stream, row):
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda rows, stream: rows.stream_synchronize(0, stream),
+        lambda rows, stream: rows.stream_query(0, stream),
+        lambda rows, stream: rows.device_synchronize(0),
+    ],
+    ids=["stream_synchronize", "stream_query", "device_synchronize"],
+)
+def test_asking_a_capturing_stream_or_its_device_breaks_the_capture(rows, stream, ask):
     rows.ok("capture_begin", 0, stream, GLOBAL)
-    assert getattr(rows, row)(0, stream) == UNSUPPORTED
-    broken(rows, stream)
-
-
-def test_synchronizing_the_device_breaks_the_capture(rows, stream):
-    rows.ok("capture_begin", 0, stream, GLOBAL)
-    assert rows.device_synchronize(0) == UNSUPPORTED
+    assert ask(rows, stream) == UNSUPPORTED
     broken(rows, stream)
 
 
@@ -82,24 +84,20 @@ def test_a_captured_event_has_no_state(rows, stream, event, row):
     rows.ok("event_synchronize", 0, event)
 
 
-def test_a_stream_that_is_not_joined_back(rows, device, stream, other, event):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_stream_that_joined_and_is_not_joined_back(rows, device, stream, event, is_gone):
+    other = rows.stream()
     rows.ok("capture_begin", 0, stream, GLOBAL)
     rows.ok("event_record", 0, event, stream)
     rows.ok("stream_wait_event", 0, other, event)
     rows.ok("fill", 0, other, device, 1, 1, 16)
-    assert rows.capture_end(0, stream) == (UNJOINED, 0)
-    rows.ok("stream_synchronize", 0, other)
-
-
-def test_a_stream_that_joined_and_is_gone_was_not_joined_back(rows, device, stream, event):
-    gone = rows.stream()
-    rows.ok("capture_begin", 0, stream, GLOBAL)
-    rows.ok("event_record", 0, event, stream)
-    rows.ok("stream_wait_event", 0, gone, event)
-    rows.ok("fill", 0, gone, device, 1, 1, 16)
-    rows.ok("stream_destroy", 0, gone)
+    if is_gone:
+        rows.ok("stream_destroy", 0, other)
     assert rows.ok("capture_status", 0, stream)[0] == ACTIVE
     assert rows.capture_end(0, stream) == (UNJOINED, 0)
+    if not is_gone:
+        rows.ok("stream_synchronize", 0, other)
+        rows.ok("stream_destroy", 0, other)
 
 
 def test_ending_on_a_stream_that_joined(rows, stream, other, event):

@@ -210,18 +210,6 @@ def test_mapping_goes_on_while_work_runs(rows, page):
     rows.ok("stream_destroy", 0, stream)
 
 
-def test_the_drivers_own_pool(rows):
-    answer = rows.async_alloc(0, 0, MIB)
-    if answer[0] == NOT_SUPPORTED:
-        assert rows.driver == "host"
-        return
-    assert rows.ok("async_get", 0, 5) >= MIB  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
-    rows.ok("async_free", 0, 0, answer[1])
-    rows.ok("stream_synchronize", 0, 0)
-    rows.ok("async_set", 0, 4, rows.ok("async_get", 0, 4))  # RELEASE_THRESHOLD
-    rows.ok("async_trim", 0, 0, 0)
-
-
 def test_a_page_locked_copy_is_seen_by_both_sides(rows):
     address, array = rows.pinned(1 << 16)
     device = rows.kept("memory_alloc", 0, 1 << 16)

@@ -86,6 +86,7 @@ def test_a_device_has_a_pool_of_its_memory(rows, stream):
     assert (rows.read(address, MIB) == 5).all()
     rows.ok("async_free", 0, stream, address)
     rows.ok("stream_synchronize", 0, stream)
+    rows.ok("async_set", 0, THRESHOLD, rows.ok("async_get", 0, THRESHOLD))
     rows.ok("async_trim", 0, 0, 0)
     assert rows.ok("async_get", 0, RESERVED) >= rows.ok("async_get", 0, USED)
 
@@ -161,16 +162,23 @@ def test_a_pool_gives_memory_counts_it_and_keeps_what_is_idle(rows, pool):
     freed(rows, again)
 
 
-def test_a_pool_has_no_more_than_its_limit(rows, pool):
-    held = []
-    code = 0
+def check_limit(rows, pool):
+    """The pool counts what it gives, and gives no more than its limit."""
+    held, code = [], 0
     while code == 0:
         code, address = rows.pool_alloc(0, 0, pool, 16 * MIB)
         held += [address] if code == 0 else []
         assert len(held) <= 5
     assert code == OUT_OF_MEMORY
-    assert held
+    assert rows.ok("pool_get", pool, USED) >= len(held) * 16 * MIB > 0
     freed(rows, *held)
+    assert rows.ok("pool_get", pool, USED) == 0
+    rows.ok("pool_trim", pool, 0)
+    freed(rows, *[rows.ok("pool_alloc", 0, 0, pool, 16 * MIB) for _ in held])
+
+
+def test_a_pool_counts_its_memory_and_has_no_more_than_its_limit(rows, pool):
+    check_limit(rows, pool)
 
 
 def test_a_limit_is_rounded_up_to_whole_chunks(rows):
@@ -343,18 +351,7 @@ def test_the_host_and_the_device_use_memory_of_a_page_locked_pool(rows, pinned_p
 
 
 def test_a_page_locked_pool_counts_its_memory_and_has_no_more_than_its_limit(rows, pinned_pool):
-    held = []
-    code = 0
-    while code == 0:
-        code, address = rows.pool_alloc(0, 0, pinned_pool, 16 * MIB)
-        held += [address] if code == 0 else []
-        assert len(held) <= 5
-    assert code == OUT_OF_MEMORY
-    assert rows.ok("pool_get", pinned_pool, USED) >= len(held) * 16 * MIB > 0
-    freed(rows, *held)
-    assert rows.ok("pool_get", pinned_pool, USED) == 0
-    rows.ok("pool_trim", pinned_pool, 0)
-    freed(rows, *[rows.ok("pool_alloc", 0, 0, pinned_pool, 16 * MIB) for _ in held])
+    check_limit(rows, pinned_pool)
 
 
 def test_page_locked_memory_is_freed_by_the_row_of_plain_memory_too(rows, pinned_pool):

@@ -5,7 +5,6 @@ import os
 import pytest
 from beside import on_a_thread
 from child import in_child, in_own_process
-from compiled import compile_library
 
 import accelrt
 from accelrt import memory
@@ -185,6 +184,5 @@ def allocate_by_a_library(path):
 
 
 @pytest.mark.own_process
-def test_a_librarys_allocator_leaves_the_thread_without_a_device(tmp_path):
-    path = compile_library("pluggable", tmp_path)
-    in_child(allocate_by_a_library, path, ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
+def test_a_librarys_allocator_leaves_the_thread_without_a_device(pluggable):
+    in_child(allocate_by_a_library, pluggable, ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))

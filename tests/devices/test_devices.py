@@ -80,15 +80,6 @@ def test_the_context_restores_after_an_exception():
     assert accelrt.current_device() == 0
 
 
-def test_a_negative_ordinal_and_none_change_nothing():
-    accelrt.set_device(0)
-    for nothing in (-1, None):
-        with accelrt.device(nothing):
-            assert accelrt.current_device() == 0
-    accelrt.set_device(-5)
-    assert accelrt.current_device() == 0
-
-
 def test_device_of_follows_an_object():
     with accelrt.Buffer(512, device=last()) as buffer, accelrt.device_of(buffer):
         assert accelrt.current_device() == last()

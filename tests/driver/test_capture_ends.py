@@ -12,6 +12,7 @@ from beside import Caller, Gate, on_threads, park, until_over
 from capture_ends import storm
 from child import in_own_process, wrap_host
 from device_arrays import bytes_of
+from waiting import wait_until
 
 import accelrt
 from accelrt.driver import rowgen
@@ -115,8 +116,7 @@ def test_every_row_about_a_stream_or_an_event_waits_until_the_end_is_over(host, 
     with ending:
         thread = threading.Thread(target=ask)
         thread.start()
-        while thread.native_id is None:
-            pass
+        wait_until(lambda: thread.native_id is not None)
         assert order == []
     thread.join(SECONDS)
     assert order == [0]

@@ -3,10 +3,10 @@
 import inspect
 import threading
 
-import numpy as np
 import pytest
 from beside import on_a_thread
 from child import in_own_process, wrap_host
+from graph_memory import works_again
 
 import accelrt
 from accelrt.driver.host import driver as host
@@ -15,16 +15,6 @@ from accelrt.testing import settle
 
 def line():
     return inspect.currentframe().f_back.f_lineno
-
-
-def works_again():
-    graph, out = accelrt.CUDAGraph(), np.zeros(64, np.uint8)
-    with accelrt.Buffer(64) as buffer:
-        with accelrt.graph(graph):
-            buffer.fill(5)
-        graph.replay()
-        buffer.copy_to(out)
-    return (out == 5).all()
 
 
 def test_an_error_that_was_swallowed_is_named_at_the_end():
@@ -141,6 +131,7 @@ def test_a_capture_ended_by_another_thread_is_gone_and_said_so():
         assert caught.value.name == "STREAM_CAPTURE_WRONG_THREAD"
         assert not graph.is_capturing
         assert not accelrt.is_current_stream_capturing()
+        accelrt.synchronize()
     assert works_again()
 
 

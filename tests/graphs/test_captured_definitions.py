@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from graph_memory import filled, read, replay
 
 import accelrt
 
@@ -34,26 +35,13 @@ def kernels():
 
 
 def bytes_of(value=0):
-    made = accelrt.Buffer(COUNT)
-    made.fill(value)
-    return made
+    return filled(COUNT, value)
 
 
 def number(value):
     made = accelrt.Buffer(4)
     accelrt.copy(made, np.array([value], np.uint32))
     return made
-
-
-def read(memory, dtype=np.uint8):
-    out = np.zeros(memory.nbytes // np.dtype(dtype).itemsize, dtype)
-    accelrt.copy(out, memory)
-    return out
-
-
-def replay(graph):
-    graph.replay()
-    accelrt.synchronize()
 
 
 def condition_or_skip(definition, value=0, **more):

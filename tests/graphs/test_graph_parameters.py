@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 from child import in_own_process
+from graph_memory import filled, read, read_numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_sources import numbers
@@ -28,9 +29,7 @@ def saxpy_of(image):
 
 
 def buffer(value=0, nbytes=BYTES):
-    made = accelrt.Buffer(nbytes)
-    made.fill(value)
-    return made
+    return filled(nbytes, value)
 
 
 def captured(work):
@@ -38,12 +37,6 @@ def captured(work):
     with accelrt.graph(graph):
         work()
     return graph
-
-
-def read(memory, dtype=np.uint32):
-    out = np.zeros(memory.nbytes // np.dtype(dtype).itemsize, dtype)
-    accelrt.copy(out, memory)
-    return out
 
 
 def array(values):
@@ -95,13 +88,13 @@ def test_copies_and_fills_are_given_other_memory_with_their_offsets(image):
     arguments.replay(y=to, x=origin)
     expected = np.full(BYTES, 9, np.uint8)
     expected[32:96] = 3
-    assert (read(origin, np.uint8) == expected).all()
+    assert (read(origin) == expected).all()
     copied = np.full(BYTES, 8, np.uint8)
     copied[16:144] = expected[:128]
     copied[:64] = numbers(7, 16).view(np.uint8)
-    assert (read(to, np.uint8) == copied).all()
-    assert (read(x, np.uint8) == 1).all()
-    assert (read(y, np.uint8) == 2).all()
+    assert (read(to) == copied).all()
+    assert (read(x) == 1).all()
+    assert (read(y) == 2).all()
 
 
 def test_an_instance_of_a_definition_is_given_other_memory(image):
@@ -113,8 +106,8 @@ def test_an_instance_of_a_definition_is_given_other_memory(image):
     arguments = accelrt.GraphParameters(graph, x=x, y=y)
     new = buffer()
     arguments.replay(x=new)
-    assert (read(y) == numbers(5)).all()
-    assert (read(x) == 0).all()
+    assert (read_numbers(y) == numbers(5)).all()
+    assert (read_numbers(x) == 0).all()
     launch.update(instance=graph, args=(x, 6))
     with pytest.raises(RuntimeError, match="make other GraphParameters"):
         arguments.rebind(x=x)
@@ -137,7 +130,7 @@ def test_what_is_given_is_kept_alive_and_given_up_with_the_next(image):
     accelrt.synchronize()
     gc.collect()
     assert watched() is None
-    assert (read(second) == numbers(5)).all()
+    assert (read_numbers(second) == numbers(5)).all()
 
 
 def test_many_changes_leave_nothing_behind(image):
@@ -167,8 +160,8 @@ def test_a_kernel_without_a_signature_is_refused_unless_a_twin_shows_it(image):
     arguments = accelrt.GraphParameters(graph, twin=twin, x=(x, y))
     new = buffer()
     arguments.replay(x=new)
-    assert (read(new) == numbers(5)).all()
-    assert (read(x) == 0).all()
+    assert (read_numbers(new) == numbers(5)).all()
+    assert (read_numbers(x) == 0).all()
     same = captured(lambda: kernel[4, 64](x, np.uint32(5)))
     with pytest.raises(ValueError, match="no node of the graph uses x"):
         accelrt.GraphParameters(graph, twin=same, x=(x, y))
@@ -258,8 +251,8 @@ def test_memory_that_does_not_fit_is_refused_and_nothing_is_changed(image):
         with pytest.raises(kind, match=text):
             arguments.rebind(**memory)
     arguments.replay()
-    assert (read(x) == numbers(5)).all()
-    assert (read(y, np.uint8) == 1).all()
+    assert (read_numbers(x) == numbers(5)).all()
+    assert (read(y) == 1).all()
 
 
 @pytest.mark.own_process
@@ -343,11 +336,11 @@ def test_random_graphs_with_random_memory_do_what_eager_work_does(image, operati
     for given_ in rounds:
         changed = {f"m{index}": fresh() for index in given_ if f"m{index}" in names}
         memory = [changed.get(f"m{index}", each) for index, each in enumerate(memory)]
-        expected = [array(read(each)) for each in memory]
+        expected = [array(read_numbers(each)) for each in memory]
         perform(operations, expected, number, saxpy)
         arguments.replay(**changed)
         for have, wanted in zip(memory, expected, strict=True):
-            assert (read(have, np.uint8) == read(wanted, np.uint8)).all()
+            assert (read(have) == read(wanted)).all()
 
 
 def copied(y, x):
@@ -369,7 +362,7 @@ def test_what_the_instance_has_is_kept_where_the_driver_refuses_other_memory():
     gc.collect()
     assert refused() is None
     arguments.replay()
-    assert (read(kept(), np.uint8) == 3).all()
+    assert (read(kept()) == 3).all()
     arguments.replay(y=y)
     accelrt.synchronize()
     assert kept() is None
@@ -393,24 +386,24 @@ def test_other_names_go_on_with_the_memory_that_was_given(image):
     kept = weakref.ref(given)
     del given
     assert kept() is not None
-    assert (read(to, np.uint8)[64:] == 8).all()
-    assert (read(to)[:16] == numbers(7, 16)).all()
-    assert (read(z, np.uint8) == 8).all()
+    assert (read(to)[64:] == 8).all()
+    assert (read_numbers(to)[:16] == numbers(7, 16)).all()
+    assert (read(z) == 8).all()
     with pytest.raises(RuntimeError, match="make other GraphParameters"):
         first.rebind(x=x)
     third = accelrt.GraphParameters(graph, z=z, x=x)  # of what was given under both names before
     third.replay(z=last)
-    assert (read(last, np.uint8) == 8).all()
+    assert (read(last) == 8).all()
     third.replay(x=x)
     accelrt.synchronize()
     assert kept() is None
-    assert (read(to, np.uint8)[64:] == 1).all()
+    assert (read(to)[64:] == 1).all()
     with pytest.raises(ValueError, match=r"beyond|a part of memory"):
         accelrt.GraphParameters(graph, part=accelrt.Array(y, (16,), "u1"))
     graph.instantiate()
     y.fill(0)
     accelrt.GraphParameters(graph, z=z).replay(z=last)
-    assert (read(y, np.uint8)[64:] == 1).all()  # anew: the memory of the capture
+    assert (read(y)[64:] == 1).all()  # anew: the memory of the capture
 
 
 def test_an_instance_of_nodes_that_were_changed_since_is_refused():
@@ -424,7 +417,7 @@ def test_an_instance_of_nodes_that_were_changed_since_is_refused():
         with pytest.raises(RuntimeError, match="instantiate it anew"):
             accelrt.GraphParameters(graph, x=x)
         graph.replay()
-        assert (read(y, np.uint8) == 1).all()
+        assert (read(y) == 1).all()
         definition.graph.reset()
         with pytest.raises(RuntimeError, match=r"make other GraphParameters|no graph is kept|is gone"):
             arguments.rebind(x=z)
@@ -441,7 +434,7 @@ def test_replays_of_threads_each_use_the_memory_that_they_are_given():
             for _ in range(100):
                 out.fill(0)
                 arguments.replay(x=origin, y=out)
-                wrong.extend(set(read(out, np.uint8).tolist()) - {value})
+                wrong.extend(set(read(out).tolist()) - {value})
 
     threads = [threading.Thread(target=replay, args=(value,)) for value in (1, 2, 3)]
     for thread in threads:

@@ -5,23 +5,10 @@ import gc
 import numpy as np
 import pytest
 from beside import on_a_thread
+from device_arrays import pattern
+from graph_memory import works_again
 
 import accelrt
-
-
-def pattern(count, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
-
-
-def works_again():
-    """A capture right after: the process is usable."""
-    graph, out = accelrt.CUDAGraph(), np.zeros(512, np.uint8)
-    with accelrt.Buffer(512) as buffer:
-        with accelrt.graph(graph):
-            buffer.fill(5)
-        graph.replay()
-        buffer.copy_to(out)
-    return (out == 5).all()
 
 
 def test_a_capture_runs_nothing_and_a_replay_everything():

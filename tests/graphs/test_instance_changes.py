@@ -4,8 +4,8 @@ import gc
 import os
 import weakref
 
-import numpy as np
 import pytest
+from graph_memory import filled, read, read_numbers, replay
 
 import accelrt
 
@@ -25,25 +25,12 @@ def sizes():
 
 
 def bytes_of(value=0):
-    memory = accelrt.Buffer(COUNT)
-    memory.fill(value)
-    return memory
-
-
-def read(memory, dtype=np.uint8):
-    out = np.zeros(COUNT // np.dtype(dtype).itemsize, dtype)
-    accelrt.copy(out, memory)
-    return out
-
-
-def replay(graph):
-    graph.replay()
-    accelrt.synchronize()
+    return filled(COUNT, value)
 
 
 def size_of(graph, memory):
     replay(graph)
-    return read(memory, np.uint32)[0]
+    return read_numbers(memory)[0]
 
 
 def test_an_instance_keeps_the_launch_that_it_has_where_the_definition_changes(sizes):

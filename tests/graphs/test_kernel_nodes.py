@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from beside import Gate
 from child import in_own_process, wrap_host
+from graph_memory import read_numbers
 from kernel_sources import image_for, numbers
 
 import accelrt
@@ -34,12 +35,6 @@ def kernel_node(graph):
     return next(node for node in graph.nodes() if node.type == "kernel")
 
 
-def read(memory):
-    out = np.zeros(COUNT, np.uint32)
-    accelrt.copy(out, memory)
-    return out
-
-
 def test_a_kernel_node_tells_what_it_launches(image):
     graph, buffer = captured(image)
     params = kernel_node(graph).params
@@ -56,17 +51,17 @@ def test_arguments_and_sizes_are_changed_without_a_new_capture(image, instantiat
     node = kernel_node(graph)
     graph.set_kernel_node_params(node, args=(buffer, 60))
     graph.replay()
-    assert (read(buffer) == numbers(60)).all()
+    assert (read_numbers(buffer) == numbers(60)).all()
     node.params = node.params._replace(grid=(2, 1, 1), arguments=(buffer, 70))
     assert node.params.grid == (2, 1, 1)
     graph.replay()
-    assert (read(buffer) == [*numbers(70, 128), *[0] * 128]).all()
+    assert (read_numbers(buffer) == [*numbers(70, 128), *[0] * 128]).all()
     graph.set_kernel_node_params(node, block=32)
     graph.replay()
-    assert (read(buffer)[:64] == numbers(70, 64)).all()
+    assert (read_numbers(buffer)[:64] == numbers(70, 64)).all()
     graph.instantiate()
     graph.replay()
-    assert (read(buffer)[:65] == [*numbers(70, 64), 0]).all()
+    assert (read_numbers(buffer)[:65] == [*numbers(70, 64), 0]).all()
 
 
 def test_new_memory_is_kept_with_the_old(image):
@@ -112,7 +107,7 @@ def test_what_a_change_used_goes_with_the_next_change(image, replays):
     assert accelrt.memory_allocated() == live + (1 << 20)
     graph.set_kernel_node_params(node, args=(buffer, 9))
     graph.replay()
-    assert (read(buffer) == numbers(9)).all()
+    assert (read_numbers(buffer) == numbers(9)).all()
     accelrt.empty_cache()
     assert accelrt.memory_allocated() == live
 
@@ -157,7 +152,7 @@ def test_a_function_stays_loaded_while_a_replay_runs_it(image):
     gc.collect()
     assert function() is None
     graph.replay()
-    assert (read(buffer) == numbers(4)).all()
+    assert (read_numbers(buffer) == numbers(4)).all()
 
 
 def test_bytes_that_a_node_had_keep_what_they_point_at(image):
@@ -172,7 +167,7 @@ def test_bytes_that_a_node_had_keep_what_they_point_at(image):
     gc.collect()
     assert kept() is not None
     graph.replay()
-    assert (read(kept())[:64] == numbers(7, 64)).all()
+    assert (read_numbers(kept())[:64] == numbers(7, 64)).all()
     graph.set_kernel_node_params(node, args=(accelrt.Buffer(4 * COUNT), 7))
     gc.collect()
     assert kept() is None
@@ -235,7 +230,7 @@ def test_another_kernel_takes_a_nodes_place(image):
         pytest.skip("this driver takes no other function in an instance")
     assert node.params.name == "saxpy"
     graph.replay()
-    assert (read(buffer).view(np.float32) == 2.5).all()
+    assert (read_numbers(buffer).view(np.float32) == 2.5).all()
 
 
 def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(image):
@@ -257,7 +252,7 @@ def test_a_change_that_does_not_fit_is_refused_and_changes_nothing(image):
     with pytest.raises(TypeError, match="node is 'text'"):
         graph.kernel_node_params("text")
     graph.replay()
-    assert (read(buffer) == numbers(5)).all()
+    assert (read_numbers(buffer) == numbers(5)).all()
 
 
 def test_a_kernel_of_another_device_is_refused(image):

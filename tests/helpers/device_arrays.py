@@ -38,3 +38,8 @@ def read(array):
     accelrt.copy(held, array.base)
     accelrt.synchronize(array.device_index)
     return np.ndarray(array.shape, array.dtype, held, array.ptr - array.base.ptr, array.strides).copy()
+
+
+def pattern(count, seed=0):
+    """Random bytes."""
+    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)

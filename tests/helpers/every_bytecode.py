@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -205,3 +206,8 @@ def descriptors():
         except OSError:
             continue  # the listing's own
     return sorted(found)
+
+
+def children():
+    """The processes that this one has started and that have not ended."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()

@@ -139,5 +139,15 @@ def numbers(value, count=BLOCKS * THREADS):
     return np.arange(value, value + count, dtype=np.uint32)
 
 
+def written(kernel, value=3, **options):
+    """What the kernel `number` writes into a Buffer, which is made with these options."""
+    import accelrt
+
+    buffer, out = accelrt.Buffer(4 * BLOCKS * THREADS, **options), np.zeros(BLOCKS * THREADS, np.uint32)
+    kernel[BLOCKS, THREADS](buffer, value)
+    accelrt.copy(out, buffer)
+    return out
+
+
 def read(rows, at, count=BLOCKS * THREADS):
     return rows.read(at, 4 * count).view(np.uint32)

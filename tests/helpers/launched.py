@@ -1,5 +1,6 @@
 """Starts processes with the variables that a launcher sets, and gives what they printed."""
 
+import functools
 import os
 import socket
 import subprocess
@@ -21,37 +22,27 @@ def clean_environment():
     return {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHERS)}
 
 
-def torchrun_variables(rank, size, port):
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+def variables_of(text, rank, size, port):
+    """Variables of a launcher's, of a text such as "RANK=rank WORLD_SIZE=size"."""
+    values = {"rank": str(rank), "size": str(size), "port": str(port)}
+    pairs = (pair.split("=") for pair in text.split())
+    return {name: values.get(value, value) for name, value in pairs}
 
 
-def slurm_variables(rank, size, port):
-    return {
-        "SLURM_PROCID": str(rank),
-        "SLURM_NTASKS": str(size),
-        "SLURM_LOCALID": str(rank),
-        "SLURM_STEP_TASKS_PER_NODE": str(size),
-        "SLURM_JOB_NODELIST": "gpu[003-004]",
-        "SLURM_JOB_ID": "123",
-        "MASTER_PORT": str(port),
-    }
-
-
-def open_mpi_variables(rank, size, port):
-    return {
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "OMPI_COMM_WORLD_SIZE": str(size),
-        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
-        "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
-        "MASTER_PORT": str(port),
-    }
+torchrun_variables = functools.partial(
+    variables_of,
+    "RANK=rank WORLD_SIZE=size LOCAL_RANK=rank LOCAL_WORLD_SIZE=size MASTER_ADDR=127.0.0.1 MASTER_PORT=port",
+)
+slurm_variables = functools.partial(
+    variables_of,
+    "SLURM_PROCID=rank SLURM_NTASKS=size SLURM_LOCALID=rank SLURM_STEP_TASKS_PER_NODE=size "
+    "SLURM_JOB_NODELIST=gpu[003-004] SLURM_JOB_ID=123 MASTER_PORT=port",
+)
+open_mpi_variables = functools.partial(
+    variables_of,
+    "OMPI_COMM_WORLD_RANK=rank OMPI_COMM_WORLD_SIZE=size OMPI_COMM_WORLD_LOCAL_RANK=rank "
+    "OMPI_COMM_WORLD_LOCAL_SIZE=size MASTER_PORT=port",
+)
 
 
 def start(function, rank, size, port, *arguments, variables=torchrun_variables, **environment):

@@ -121,6 +121,31 @@ def make_stacks():
     return found
 
 
+def train_step(chance, stacks, main, side):
+    """A step of training: what is allocated on the way forward goes on the way back."""
+    saved = []
+    for layer in range(LAYERS):
+        for _ in range(chance.randint(3, 9)):  # what lives for a moment only
+            address = main.allocate(chance.randint(512, 2 * MIB), stacks["mlp", layer])
+            main.release(address, stacks["release"])
+        for kind in ("attention", "mlp"):
+            address = main.allocate(chance.randint(1, 5) * MIB, stacks[kind, layer], "activations")
+            saved.append((main, address))
+        if layer % 6 == 0:
+            saved.append((side, side.allocate(chance.randint(1, 3) * MIB, stacks["cache"], "kv cache")))
+    saved.append((main, main.allocate(2 * MIB, stacks["loss"])))
+    gradients = []
+    for layer in reversed(range(LAYERS)):
+        gradients.append(main.allocate(2 * MIB, stacks["gradient", layer], "gradients"))
+        for _ in range(2):
+            where, address = saved.pop()
+            where.release(address, stacks["release"])
+    for where, address in saved:
+        where.release(address, stacks["release"])
+    for address in gradients:
+        main.release(address, stacks["release"])
+
+
 def make_snapshot(events=100_000, ours=True):
     """A snapshot with at least that many events; ours: with accelrt's keys, else as torch's."""
     chance = random.Random(1)
@@ -155,28 +180,7 @@ def make_snapshot(events=100_000, ours=True):
     step = 0
     while len(trace) < events:
         marks.append({"stage": "START", "name": f"step {step}", "device": 0, "time_us": clock})
-        saved = []
-        for layer in range(LAYERS):
-            for _ in range(chance.randint(3, 9)):  # what lives for a moment only
-                address = main.allocate(chance.randint(512, 2 * MIB), stacks["mlp", layer])
-                main.release(address, stacks["release"])
-            for kind in ("attention", "mlp"):
-                saved.append(main.allocate(chance.randint(1, 5) * MIB, stacks[kind, layer], "activations"))
-            if layer % 6 == 0:
-                saved.append((side, side.allocate(chance.randint(1, 3) * MIB, stacks["cache"], "kv cache")))
-        saved.append(main.allocate(2 * MIB, stacks["loss"]))
-        gradients = []
-        for layer in reversed(range(LAYERS)):
-            gradients.append(main.allocate(2 * MIB, stacks["gradient", layer], "gradients"))
-            for _ in range(2):
-                released = saved.pop()
-                where, address = released if isinstance(released, tuple) else (main, released)
-                where.release(address, stacks["release"])
-        for released in saved:
-            where, address = released if isinstance(released, tuple) else (main, released)
-            where.release(address, stacks["release"])
-        for address in gradients:
-            main.release(address, stacks["release"])
+        train_step(chance, stacks, main, side)
         if step % 40 == 39:
             log("oom", 300 * MIB, 4096 * MIB, main, stacks["oom"], "")
         if ours and step % 25 == 24:

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 import traceback
 
 SECONDS = 60
@@ -71,13 +70,6 @@ class Other:
         self.pipe.close()
 
 
-def wait_until(done):
-    end = time.monotonic() + SECONDS
-    while not done():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.002)
-
-
 # --- what it runs -------------------------------------------------------------------------------
 
 
@@ -136,3 +128,8 @@ def statistics(kept):
 
 def descriptors(kept):
     return len(os.listdir("/proc/self/fd"))
+
+
+def share_made(kept):
+    kept["handle"] = kept["made"].share()
+    return kept["handle"]

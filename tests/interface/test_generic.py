@@ -5,15 +5,9 @@ from child import run_code
 
 import accelrt
 from accelrt import interface
-from accelrt.interface import registry, unverified
+from accelrt.interface import unverified
 
 LAST = accelrt.device_count() - 1
-
-
-@pytest.fixture(autouse=True)
-def _own_registry(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(registry, "_points", {})
 
 
 def test_a_generic_stream_is_the_backends_own():

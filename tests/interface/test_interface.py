@@ -8,16 +8,9 @@ from child import in_fork, in_own_process
 
 import accelrt
 from accelrt import interface
-from accelrt.interface import registry
 from accelrt.runtime import init
 
 HERE = init.chosen_driver()
-
-
-@pytest.fixture(autouse=True)
-def _own_registry(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(registry, "_points", {})
 
 
 def make_interface(**replaced):

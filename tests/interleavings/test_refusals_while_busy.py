@@ -6,7 +6,7 @@ after it is in refusals_while_busy.py.
 
 import pytest
 from child import in_child
-from compiled import compile_libcuda, compile_library
+from compiled import compile_libcuda
 from refusals_while_busy import CASES, CODES, LOST, try_case, try_ordered
 
 pytestmark = [pytest.mark.host, pytest.mark.own_process]
@@ -14,16 +14,11 @@ FEW = (2, 101, 400, 999)  # of each meaning one
 OF_LIBRARIES = {name for name in CASES if "Give" in name}
 
 
-@pytest.fixture(scope="module")
-def books(tmp_path_factory):
-    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
-
-
 @pytest.fixture
 def run(request):
     def run(name, codes, sweep=False, **environment):
         if name in OF_LIBRARIES:
-            environment["BOOKS"] = request.getfixturevalue("books")
+            environment["BOOKS"] = request.getfixturevalue("pluggable")
         assert int(in_child(try_case, name, codes, sweep, **environment)) >= 2 * len(codes)
 
     return run

@@ -3,12 +3,11 @@
 import fcntl
 import os
 import tempfile
-import time
-from pathlib import Path
 
 import pytest
-from every_bytecode import Held, interrupt_everywhere
+from every_bytecode import Held, children, interrupt_everywhere
 from nvrtc_found import NVJITLINK_MISSING, NVRTC_MISSING
+from waiting import wait_until
 
 import accelrt
 from accelrt.kernels import (
@@ -27,11 +26,6 @@ from accelrt.kernels import (
 
 MODULES = [apart, build_process, cache, compiler, diagnostics, host_compiler, host_cuda, image]
 SOURCE = 'extern "C" __global__ void k(int* at) { at[threadIdx.x] = 1; }\n'
-
-
-def children():
-    """The processes that this one has started and that have not ended."""
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
 @pytest.fixture
@@ -72,11 +66,7 @@ def interrupt_compilations(operation, modules, folders, most=None):
             path.unlink()
 
     def check(_):
-        end = time.monotonic() + 10
-        # One that was killed may be about to be collected.
-        while children() != before and time.monotonic() < end:
-            time.sleep(0.001)
-        assert children() == before
+        wait_until(lambda: children() == before)  # one that was killed may be about to be collected
         held.check()
         assert [path.name for path in kernels.iterdir() if path.suffix != ".kernel"] == []
 
@@ -130,8 +120,7 @@ def test_a_compiler_under_way_is_killed_with_what_it_started(folders, tmp_path, 
     acquire = apart.Call.wait
 
     def interrupted(call):
-        while not begun.exists():
-            time.sleep(0.001)
+        wait_until(begun.exists)
         monkeypatch.setattr(apart.Call, "wait", acquire)
         raise KeyboardInterrupt
 
@@ -140,10 +129,7 @@ def test_a_compiler_under_way_is_killed_with_what_it_started(folders, tmp_path, 
         accelrt.compile_image(SOURCE, arch="host")
     assert list(folders[1].iterdir()) == []
     group = int(begun.read_text())
-    end = time.monotonic() + 10
-    while time.monotonic() < end and os.path.exists(f"/proc/{group}"):
-        time.sleep(0.001)
-    assert not os.path.exists(f"/proc/{group}")
+    wait_until(lambda: not os.path.exists(f"/proc/{group}"))
 
 
 @pytest.mark.host

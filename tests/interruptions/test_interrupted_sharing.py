@@ -8,7 +8,8 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 from every_bytecode import interrupt_everywhere
-from other_process import Other, make, statistics, wait_until
+from other_process import Other, make, share_made, statistics
+from waiting import wait_until
 
 import accelrt
 import accelrt.sharing
@@ -24,11 +25,6 @@ def owner():
     made = Other()
     yield made
     made.stop()
-
-
-def share_made(kept):
-    kept["handle"] = kept["made"].share()
-    return kept["handle"]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 from child import in_own_process, wrap_host
-from kernel_sources import image_for, numbers
+from kernel_sources import image_for, numbers, written
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -39,14 +39,6 @@ def code(image):
     yield made
     gc.collect()
     made.unload()
-
-
-def written(kernel, value=3):
-    """What the kernel `number` writes."""
-    buffer, out = accelrt.Buffer(4 * COUNT), np.zeros(COUNT, np.uint32)
-    kernel[4, 64](buffer, value)
-    accelrt.copy(out, buffer)
-    return out
 
 
 @pytest.mark.parametrize("as_int", [True, False])

@@ -10,21 +10,13 @@ import numpy as np
 import pytest
 from child import in_child, in_fork, tell_loss
 from compiled import compile_image, compile_source
-from kernel_sources import PTX, SOURCE, numbers
+from kernel_sources import PTX, SOURCE, numbers, written
 
 import accelrt
 from accelrt.kernels import host_compiler
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
-
-
-def written(kernel, value=3, **given):
-    """What the kernel `number` writes."""
-    buffer, out = accelrt.Buffer(4 * COUNT, **given), np.zeros(COUNT, np.uint32)
-    kernel[4, 64](buffer, value)
-    accelrt.copy(out, buffer)
-    return out
 
 
 def test_a_module_is_loaded_from_bytes_a_path_and_what_a_compiler_made(image, tmp_path):

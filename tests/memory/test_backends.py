@@ -5,14 +5,14 @@ The choice is a process's, so each scenario runs in one of its own, on the drive
 import ctypes
 import os
 import threading
-import time
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from backend_use import capture, churn, figures, keep_shared, stay_within_a_limit
 from child import in_child, in_own_process, wrap_host
-from compiled import compile_library, typed
+from compiled import typed
+from waiting import wait_until
 
 import accelrt
 from accelrt import memory
@@ -23,11 +23,6 @@ from accelrt.testing import failing_calls
 pytestmark = pytest.mark.own_process
 DRIVER = os.environ.get("ACCELRT_DRIVER", "host")
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
 
 
 def scenario(function, *arguments, **environment):
@@ -102,8 +97,7 @@ def a_full_library_waits(path):
     shared.free()
 
     def open_gate():
-        while accelrt.memory_stats()["num_alloc_retries"] == 0:
-            time.sleep(0.001)
+        wait_until(lambda: accelrt.memory_stats()["num_alloc_retries"])
         gate.set()
 
     opener = threading.Thread(target=open_gate)
@@ -168,8 +162,8 @@ def round_trip(stream, other):
 
 @pytest.mark.skipif(DRIVER != "host", reason="counts what the host device has alive")
 @in_own_process
-def test_every_call_of_the_driver_may_fail(library):
-    _faults, books = wrap_host(), plugged(library)
+def test_every_call_of_the_driver_may_fail(pluggable):
+    _faults, books = wrap_host(), plugged(pluggable)
     stream, other = accelrt.Stream(0), accelrt.Stream(0)
     round_trip(stream, other)
     events, raised = host.live_objects()["events"], 0
@@ -184,10 +178,10 @@ def test_every_call_of_the_driver_may_fail(library):
 
 
 @pytest.mark.parametrize("function", SCENARIOS, ids=lambda function: function.__name__)
-def test_a_plugged_library(library, function):
+def test_a_plugged_library(pluggable, function):
     if DRIVER != "host" and function is shared_memory_stays:
         pytest.skip("the library's free waits for the device, which the scenario keeps busy")
-    scenario(function, library)
+    scenario(function, pluggable)
 
 
 # --- the choice -----------------------------------------------------------------------------------
@@ -210,8 +204,8 @@ def chosen_too_late(path):
     assert memory.get_allocator_backend() == "native"
 
 
-def test_the_choice_ends_with_the_first_use(library):
-    scenario(chosen_too_late, library)
+def test_the_choice_ends_with_the_first_use(pluggable):
+    scenario(chosen_too_late, pluggable)
 
 
 def test_backends_that_are_not_are_refused():
@@ -223,17 +217,17 @@ def test_backends_that_are_not_are_refused():
         memory.change_current_allocator(object())
 
 
-def test_libraries_that_are_not_are_refused(library, tmp_path):
+def test_libraries_that_are_not_are_refused(pluggable, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.so does not exist"):
         memory.CUDAPluggableAllocator(tmp_path / "nowhere.so", "a", "b")
     (tmp_path / "text.so").write_text("no library")
     with pytest.raises(OSError, match=r"text\.so cannot be loaded"):
         memory.CUDAPluggableAllocator(str(tmp_path / "text.so"), "a", "b")
     with pytest.raises(AttributeError, match="no function 'books_malloc', which alloc_fn_name names"):
-        memory.CUDAPluggableAllocator(library, "books_malloc", "books_free")
+        memory.CUDAPluggableAllocator(pluggable, "books_malloc", "books_free")
     with pytest.raises(AttributeError, match="no function 'books_delete', which free_fn_name names"):
-        memory.CUDAPluggableAllocator(library, "books_alloc", "books_delete")
+        memory.CUDAPluggableAllocator(pluggable, "books_alloc", "books_delete")
     with pytest.raises(TypeError, match="free_fn_name is None"):
-        memory.CUDAPluggableAllocator(library, "books_alloc", None)
+        memory.CUDAPluggableAllocator(pluggable, "books_alloc", None)
     with pytest.raises(ValueError, match="accelrt's own allocator"):
         memory.CUDAPluggableAllocator(memory.library_path(), "accelrt_torch_alloc", "accelrt_torch_free")

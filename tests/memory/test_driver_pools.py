@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from beside import park
 from child import in_fork, in_own_process, wrap_host
-from other_process import Other
 
 import accelrt
 from accelrt import memory
@@ -33,13 +32,6 @@ def pool():
     accelrt.synchronize()
     assert made._owned.value is None or made.used_mem_current == 0
     made.close()
-
-
-@pytest.fixture
-def other():
-    process = Other(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
-    yield process
-    process.stop()
 
 
 # --- what the other process runs ------------------------------------------------------------------
@@ -199,10 +191,11 @@ def test_memory_that_is_freed_beside_a_copy_goes_back_behind_it_or_is_refused():
 
 
 @pytest.mark.host
+@pytest.mark.parametrize("kind", ["ipc_enabled", "managed"])
 @in_own_process
-def test_what_the_driver_refuses_to_take_back_is_tried_again():
+def test_what_the_driver_refuses_to_take_back_is_tried_again(kind):
     faults = wrap_host()
-    pool = memory.DriverPool(ipc_enabled=True)
+    pool = memory.DriverPool(**{kind: True})
     held = pool.allocate(NBYTES)
     address = held.ptr
     faults.arm(1, 999, "once", ["managed_pool_free"])

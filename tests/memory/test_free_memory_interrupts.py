@@ -44,7 +44,6 @@ def test_it_is_raised_once_the_allocation_is_over(full, error, gives, monkeypatc
     last.remove()
     delete(full.pop())
     full.append(alloc(2 * MIB, 0))
-    accelrt.memory.audit()
 
 
 def test_a_buffer_that_is_not_made_leaves_nothing(full):
@@ -71,7 +70,6 @@ def test_beside_a_capture_the_capture_can_be_left_as_after_any_error(full):
         alloc(2 * MIB, 0)
     handle.remove()
     graph.reset()
-    accelrt.memory.audit()
 
 
 def test_a_caller_without_python_raises_it_at_the_threads_next_step(full):

@@ -74,7 +74,6 @@ def test_no_memory_is_out_of_memory_and_a_retry_comes_when_some_went_back(books)
     first.free()  # its segment goes back first, for there is no room for both
     inside(pool, 4 * MIB).free()
     assert books.freed[-1] == 2 * MIB
-    memory.audit()
 
 
 def test_what_a_function_raises_the_allocation_raises(books):
@@ -96,7 +95,6 @@ def test_what_a_function_raises_the_allocation_raises(books):
     books.fails = None
     assert pool.stats()["reserved_bytes.current"] == 0
     inside(pool, MIB).free()
-    memory.audit()
 
 
 def test_exceptions_of_the_functions_leave_no_cycle(books):
@@ -180,7 +178,6 @@ def test_memory_of_accelrts_own_is_refused(books):
         inside(pool, MIB)
     assert held == []
     assert pool.stats()["reserved_bytes.current"] == 0
-    memory.audit()
 
 
 def test_a_function_that_asks_its_own_pool_is_refused(books):
@@ -190,7 +187,6 @@ def test_a_function_that_asks_its_own_pool_is_refused(books):
     pool = accelrt.MemPool(memory.CallbackAllocator(allocate, books.free, "snake"))
     with pytest.raises(RuntimeError, match="'snake' failed"):
         inside(pool, MIB)
-    memory.audit()
 
 
 def test_other_threads_allocate_while_a_function_waits_for_them(books):
@@ -239,7 +235,6 @@ def test_threads_that_grow_one_pool_at_once_stay_within_its_limit(books):
         thread.join()
     assert max(stats) <= 8 * MIB
     assert books.live == pool.stats()["reserved_bytes.current"]
-    memory.audit()
 
 
 def test_a_pool_that_sleeps_or_dies_meanwhile_keeps_nothing(books):
@@ -256,7 +251,6 @@ def test_a_pool_that_sleeps_or_dies_meanwhile_keeps_nothing(books):
     context = accelrt.use_mem_pool(pools[0])
     with context:
         accelrt.Buffer(MIB).free()
-    memory.audit()
 
 
 def test_a_graph_is_captured_into_such_a_pool(books):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from backend_use import capture_into_pool
 from child import in_child
-from compiled import compile_library, typed
+from compiled import typed
 
 import accelrt
 from accelrt import memory
@@ -30,14 +30,9 @@ class Books:
         typed(self.library, "books_limit", None, [ctypes.c_size_t])(size)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
-
-
 @pytest.fixture
-def books(path):
-    made = Books(path)
+def books(pluggable):
+    made = Books(pluggable)
     made.limit(1 << 40)
     before = made.live
     yield made
@@ -102,7 +97,6 @@ def test_what_the_library_refuses_is_out_of_memory_and_nothing_is_lost(books):
         assert pool.stats()["reserved_bytes.current"] == 2 * MIB
         books.limit(64 * MIB)
         accelrt.Buffer(4 * MIB).free()
-    memory.audit()
 
 
 def test_a_graph_is_captured_into_such_a_pool(books):
@@ -156,7 +150,6 @@ def test_segments_of_a_pool_that_does_not_split_serve_one_request_each():
         assert kept[-1].ptr == places[0]
         kept.append(accelrt.Buffer(512))
         assert pool.stats()["segment.current"] == 4
-    memory.audit()
 
 
 def fill_a_device(lends):

@@ -299,17 +299,22 @@ def test_a_live_pools_idle_memory_goes_back_by_hand(no_split):
     pool.empty_cache()
     assert pool.stats()["reserved_bytes.current"] == 0
     assert accelrt.memory_reserved() == reserved - (80 << 20)
-    accelrt.memory.audit()
 
 
-def test_memory_of_a_pool_that_a_graph_uses_is_not_given_back():
+def empty_inside(pool):
+    with accelrt.use_mem_pool(pool):
+        accelrt.empty_cache()
+
+
+@pytest.mark.parametrize("empty", [accelrt.MemPool.empty_cache, empty_inside])
+def test_memory_of_a_pool_that_a_graph_uses_is_not_given_back(empty):
     pool, graph = accelrt.MemPool(), accelrt.CUDAGraph()
     with accelrt.graph(graph, pool=pool):
         accelrt.Buffer(1000).fill(1)
     reserved = pool.stats()["reserved_bytes.current"]
-    pool.empty_cache()
+    empty(pool)
     assert pool.stats()["reserved_bytes.current"] == reserved > 0
     del graph
     gc.collect()
-    pool.empty_cache()
+    empty(pool)
     assert pool.stats()["reserved_bytes.current"] == 0

@@ -2,13 +2,11 @@
 
 import gc
 import multiprocessing
-import os
 
 import numpy as np
 import pytest
 from beside import park
 from child import in_own_process, wrap_host
-from other_process import Other
 
 import accelrt
 from accelrt import memory
@@ -33,13 +31,6 @@ def pool(request):
     accelrt.synchronize()
     assert pool.used_mem_current == 0
     pool.close()
-
-
-@pytest.fixture
-def other():
-    process = Other(ACCELRT_DRIVER=os.environ.get("ACCELRT_DRIVER", "host"))
-    yield process
-    process.stop()
 
 
 def allocated(pool, nbytes=NBYTES):

@@ -27,30 +27,22 @@ def test_a_pool_that_is_dropped_asleep_wakes_by_its_id_while_memory_of_it_is_liv
     assert_contents(buffers, contents)
 
 
-def test_a_pool_that_is_dropped_asleep_leaves_nothing():
+@pytest.mark.parametrize("order", [("buffers", "pool"), ("pool", "buffers")], ids=" then ".join)
+def test_a_pool_that_is_dropped_asleep_leaves_nothing(order):
     pool = accelrt.MemPool()
-    buffers, _ = fill_buffers(pool, [3 * MIB])
+    held = {"pool": pool, "buffers": fill_buffers(pool, [3 * MIB, 4096])[0]}
     active = accelrt.host_memory_stats()["active_bytes.current"]
     pool.sleep()
     assert accelrt.host_memory_stats()["active_bytes.current"] >= active + 3 * MIB
-    del buffers
-    gc.collect()
     del pool
+    for each in order:
+        del held[each]
+        gc.collect()
+    if order[1] == "pool":  # with which what it keeps goes at once
+        assert accelrt.host_memory_stats()["active_bytes.current"] == active
+    accelrt.empty_cache()
     assert accelrt.host_memory_stats()["active_bytes.current"] == active
-    accelrt.empty_cache()
     assert memory.sleeping() == 0
-    assert accelrt.memory_snapshot() == []
-
-
-def test_memory_that_dies_after_its_pool_leaves_nothing():
-    pool = accelrt.MemPool()
-    buffers, _ = fill_buffers(pool, [3 * MIB, 4096])
-    pool.sleep()
-    del pool
-    gc.collect()
-    del buffers
-    accelrt.empty_cache()
-    assert accelrt.host_memory_stats()["active_bytes.current"] == memory.sleeping() == 0
     assert accelrt.memory_snapshot() == []
 
 

@@ -1,13 +1,12 @@
 """What the benchmarks of random allocation, of settings and of training do, as far as no GPU is needed."""
 
-import json
 import os
 import subprocess
 import sys
 
 import numpy
 import pytest
-from test_benchmarks import FOLDER, modules, start
+from test_benchmarks import FOLDER, modules, said_by, start
 
 __all__ = ["modules"]  # the fixture
 
@@ -84,9 +83,7 @@ def test_a_walk_whose_time_runs_out_leaves_nothing_allocated(modules, monkeypatc
 
 
 def test_settings_are_tabulated_for_every_trace(modules):
-    done = start("stitching", "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    suite = json.loads(done.stdout)
+    suite = said_by("stitching", "--quick")
     assert suite["errors"] == []
     stitching = modules("stitching")
     assert suite["columns"] == list(stitching.STRINGS[:2])
@@ -111,9 +108,7 @@ def test_a_replay_that_counts_no_calls_leaves_their_cells_empty(modules):
 @pytest.mark.parametrize("command", ["torch_training", "torch_training --compiled", "torch_handover"])
 def test_what_needs_torch_says_why_it_does_not_run_without_a_gpu(modules, command):
     script, *arguments = command.split()
-    done = start(script, *arguments, "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    suite = json.loads(done.stdout)
+    suite = said_by(script, *arguments, "--quick")
     assert suite["errors"] == []
     assert set(suite["absent"]) == set(suite["columns"]) == set(modules(script).COLUMNS)
 
@@ -244,20 +239,14 @@ def test_losses_without_torchs_own_are_no_result(modules):
 def test_bandwidth_of_collectives_is_measured_by_nccl_tests_formula(modules):
     factor = modules("bench_nccl").factor
     assert [factor(call, 4) for call in ("all_reduce", "all_gather", "broadcast")] == [1.5, 0.75, 1]
-    done = start(
-        "bench_nccl", "--most-mib", "1", "--rounds", "1", "--calls", "all_reduce", "exchange", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = said_by("bench_nccl", "--most-mib", "1", "--rounds", "1", "--calls", "all_reduce", "exchange")
     assert [row["call"] for row in said["rows"]] == ["all_reduce", "exchange"]
     assert all(row["GB/s"]["accelrt"] > 0 for row in said["rows"])
     assert said["ranks"] == 2
 
 
 def test_a_sleep_and_a_wake_are_measured_and_checked():
-    done = start("bench_sleep", "--gib", "0.1", "--json")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = said_by("bench_sleep", "--gib", "0.1")
     names = [f"{name} {step}" for name in ("first", "second", "discard") for step in ("sleep", "wake")]
     assert [row["what"] for row in said["rows"]] == names
     for row in said["rows"]:
@@ -267,9 +256,7 @@ def test_a_sleep_and_a_wake_are_measured_and_checked():
 
 
 def test_an_engines_sleep_is_measured_by_part_and_checked():
-    done = start("sleep_engine", "--gib", "0.1", "--graphs", "6", "--shapes", "3", "--json")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = said_by("sleep_engine", "--gib", "0.1", "--graphs", "6", "--shapes", "3")
     assert [row["round"] for row in said["rows"]] == ["first", "second"]
     for row in said["rows"]:
         assert row["sleep bytes"] == row["wake bytes"] >= 2 * int(0.1 * 2**30), "of both devices"
@@ -282,9 +269,7 @@ def test_an_engines_sleep_is_measured_by_part_and_checked():
 
 
 def test_managed_memory_is_measured_and_checked():
-    done = start("bench_managed", "--gib", "0.01", "--rounds", "1", "--json")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = said_by("bench_managed", "--gib", "0.01", "--rounds", "1")
     assert list(said["GB/s"]) == ["accelrt"]  # on the host device, which has no driver beside it
     assert len(said["GB/s"]["accelrt"]) == 6
     assert all(rate > 0 for rate in said["GB/s"]["accelrt"].values())
@@ -295,16 +280,12 @@ def test_managed_memory_is_measured_and_checked():
 
 @pytest.mark.parametrize(("mode", "count"), [("updates", 3000), ("commits", 1500), ("graphs", 25)])
 def test_a_long_run_does_all_that_it_was_asked_for(mode, count):
-    done = start("long_runs", mode, "--count", str(count), "--json")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = said_by("long_runs", mode, "--count", str(count))
     assert (said["mode"], said["done"], said["of"]) == (mode, count, count)
 
 
 def test_a_long_run_ends_when_its_seconds_are_over():
-    done = start("long_runs", "commits", "--seconds", "0", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["done"] == 0
+    assert said_by("long_runs", "commits", "--seconds", "0")["done"] == 0
 
 
 LOSSY_PAGES = """
@@ -367,9 +348,7 @@ def test_a_kv_cache_needs_little_more_than_its_sequences(modules, monkeypatch):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_copies_are_measured_from_every_node(nodes):
-    done = start("bench_numa", "--mib", "1", "--rounds", "1", "--json", ACCELRT_HOST_NODES=str(nodes))
-    assert done.returncode == 0, done.stderr
-    devices = json.loads(done.stdout)["devices"]
+    devices = said_by("bench_numa", "--mib", "1", "--rounds", "1", ACCELRT_HOST_NODES=str(nodes))["devices"]
     assert len(devices) == 2
     for each in devices:
         assert [int(node) for node in each["rates"]] == list(range(nodes))

@@ -42,6 +42,13 @@ def start(script, *arguments, **settings):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
 
 
+def said_by(script, *arguments, **settings):
+    """What a benchmark says as JSON."""
+    done = start(script, *arguments, "--json", **settings)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.fixture(scope="module")
 def all_run(tmp_path_factory):
     """All benchmarks, run by one command: the finished process, and the folder of what it wrote."""
@@ -67,9 +74,7 @@ def test_a_benchmark_fills_every_cell_of_accelrt(suite):
 
 
 def test_a_benchmark_prints_nothing_but_its_json():
-    done = start("bench_stream", "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"]
+    assert said_by("bench_stream", "--quick")["rows"]
 
 
 def test_a_benchmark_gives_a_reason_for_every_empty_column(suite):

@@ -16,7 +16,8 @@ from pathlib import Path
 import page_blocks
 import pytest
 from cli_command import ROOT
-from compiled import compile_extension, compile_library
+from compiled import compile_extension
+from public_texts import sitegen as generator
 
 import accelrt
 from accelrt import env, errors
@@ -208,9 +209,8 @@ def test_programs_of_a_page_are_built_and_run_in_an_empty_folder(page, tmp_path)
     assert ran == (2 if page.endswith("/c.md") else 1)
 
 
-def test_a_backend_is_chosen_as_the_tour_says(tmp_path):
-    library = compile_library("pluggable", tmp_path)
-    code = block(TOUR, "/path/to/lib.so").replace("/path/to/lib.so", library)
+def test_a_backend_is_chosen_as_the_tour_says(pluggable):
+    code = block(TOUR, "/path/to/lib.so").replace("/path/to/lib.so", pluggable)
     code = code.replace("my_alloc", "books_alloc").replace("my_free", "books_free")
     start = "import accelrt\naccelrt.is_available() or accelrt.init(driver='host')\n"
     use = "\nprint(accelrt.memory.get_allocator_backend())\naccelrt.Buffer(64)\n"
@@ -316,13 +316,6 @@ def made_pages(name):
     return {Path(page).stem for page in sitegen.COPIES}
 
 
-def generator(module):
-    """A module of docs/sitegen."""
-    if str(DOCS) not in sys.path:
-        sys.path.append(str(DOCS))
-    return importlib.import_module(f"sitegen.{module}")
-
-
 def test_links_and_anchors_are_read_as_they_are_written():
     text = '# A `b` (c)\n[x](y.md#z) ![p](q.png) <img src="r.png"> `[no](no.md)`\n```\n[no](no)\n# no\n```\n'
     found = [next(filter(None, match.groups())) for match in LINK.finditer(CODE.sub("", text))]
@@ -337,7 +330,7 @@ def test_files_that_the_readme_names_are_there():
 
 def test_the_table_of_variables_has_every_one_that_is_read():
     package = Path(inspect.getfile(accelrt)).parent
-    sources = [path for path in package.rglob("*") if path.suffix in (".py", ".pyx")]
+    sources = [path for path in package.rglob("*") if path.suffix in (".py", ".pyx", ".pxd")]
     sources.remove(package / "include" / "headergen.py")  # which writes constants of C
     names = {name for path in sources for name in re.findall(r"\bACCELRT_[A-Z_]+\b", path.read_text())}
     # Of the build, a C macro, and the beginning of the names that are left to tests.

@@ -133,11 +133,3 @@ def test_nothing_else_reads_them_from_the_environment():
     sources = [path for ending in ("py", "pyx", "pxd") for path in package.rglob(f"*.{ending}")]
     assert sources
     assert [str(path) for path in sources if reads.search(path.read_text())] == []
-
-
-def test_every_variable_that_the_sources_name_is_in_the_table():
-    package = Path(accelrt.__file__).parent
-    sources = [path for ending in ("py", "pyx", "pxd") for path in package.rglob(f"*.{ending}")]
-    sources.remove(package / "include" / "headergen.py")  # which writes constants of C
-    named = {name for path in sources for name in re.findall(r"\bACCELRT_[A-Z_]*[A-Z]\b", path.read_text())}
-    assert named - {"ACCELRT_EXPORT"} <= set(env.VARIABLES) | set(env.BUILD_VARIABLES)

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import child
 import pytest
 from child import AT_START, child_environment, in_child, in_own_process
 from fork_server import ForkServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.own_process
 SECONDS = 60
@@ -44,19 +44,12 @@ def is_alive(pid):
 
 def await_line(path):
     """The first line of a file that another process writes."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        if path.exists() and path.read_text().endswith("\n"):
-            return path.read_text().strip()
-        time.sleep(0.005)
-    raise TimeoutError(path)
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"), path)
+    return path.read_text().strip()
 
 
 def await_end(pid):
-    end = time.monotonic() + SECONDS
-    while is_alive(pid):
-        assert time.monotonic() < end, f"process {pid} lives on"
-        time.sleep(0.005)
+    wait_until(lambda: not is_alive(pid), f"process {pid} lives on")
 
 
 STATE = """

@@ -375,6 +375,8 @@ def test_memory_of_the_drivers_pool_that_dies_beside_its_streams_capture_goes_ba
     with accelrt.graph(graph, stream=stream):
         kept.fill(1)
         resource.deallocate(address, 4096, stream)
+        with pytest.raises(accelrt.CaptureError):
+            resource.allocate(4096, stream)
     assert pool.used_mem_current > used
     pool.trim_to(0)
     assert pool.used_mem_current == used

@@ -432,20 +432,13 @@ def test_a_process_that_takes_anothers_name_is_not_believed(pid):
         assert not checkpoint_listener.tell(pid, "prepare", 5)
 
 
-def test_one_that_does_not_answer_is_waited_for_no_longer_than_the_limit(monkeypatch):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
-        silent.bind(checkpoint_listener.address_of(os.getpid()))
-        silent.listen()
-        with pytest.raises(TimeoutError, match="was told to prepare, and did not answer within"):
-            checkpoint_listener.tell(os.getpid(), "prepare", 0.05)
-
-
-def test_one_where_too_many_clients_wait_is_told_to_answer_within_the_limit():
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_one_that_does_not_answer_is_waited_for_no_longer_than_the_limit(others_wait):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent, contextlib.ExitStack() as clients:
         silent.bind(checkpoint_listener.address_of(os.getpid()))
         silent.listen(0)
-        with pytest.raises(BlockingIOError):
-            while True:
+        with contextlib.suppress(BlockingIOError):  # as many as there is room for
+            while others_wait:
                 client = clients.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 client.setblocking(False)
                 client.connect(checkpoint_listener.address_of(os.getpid()))

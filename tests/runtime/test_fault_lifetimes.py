@@ -4,7 +4,7 @@ import gc
 import weakref
 
 import pytest
-from beside import Gate, on_a_thread
+from beside import Gate
 from child import in_own_process, wrap_host
 
 import accelrt
@@ -59,18 +59,6 @@ def test_a_host_function_dies_with_its_graph_and_not_before():
     del graph
     gc.collect()
     assert seen() is None
-
-
-def test_a_capture_ended_on_the_wrong_thread_is_over():
-    stream, graph = accelrt.Stream(), accelrt.CUDAGraph()
-    with accelrt.stream(stream):
-        graph.capture_begin()
-        with pytest.raises(accelrt.CaptureError) as caught:
-            on_a_thread(graph.capture_end)
-        assert caught.value.name == "STREAM_CAPTURE_WRONG_THREAD"
-        assert not accelrt.is_current_stream_capturing()
-        accelrt.synchronize()
-    assert captured(Counter(), stream).node_count == 1
 
 
 def test_memory_used_on_a_stream_that_another_library_captures_waits_for_the_capture_to_end():

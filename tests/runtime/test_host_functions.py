@@ -5,6 +5,7 @@ import threading
 import pytest
 from beside import Crowd, Gate
 from child import in_child, in_own_process
+from waiting import wait_until
 
 import accelrt
 from accelrt.driver.registry import Rows
@@ -21,9 +22,8 @@ WAYS = {
 }
 
 
-def wait(stream):
-    while not stream.query():
-        pass
+def wait(work):
+    wait_until(work.query)
 
 
 def wait_quietly(stream):

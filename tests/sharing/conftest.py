@@ -3,7 +3,8 @@
 import gc
 
 import pytest
-from other_process import Other, wait_until
+from other_process import Other
+from waiting import wait_until
 
 import accelrt.sharing
 

@@ -23,8 +23,8 @@ from other_process import (
     read,
     read_and_fill,
     statistics,
-    wait_until,
 )  # fmt: skip
+from waiting import wait_until
 
 import accelrt.sharing
 from accelrt.sharing import consumer

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 from child import in_own_process, wrap_host
-from other_process import Other, opened, statistics, wait_until
+from other_process import Other, opened, statistics
+from waiting import wait_until
 
 import accelrt
 import accelrt.sharing

@@ -8,7 +8,8 @@ import pytest
 import refusals_while_busy
 from beside import Gate
 from child import in_child, in_own_process, wrap_host
-from other_process import Other, make, opened, statistics, wait_until
+from other_process import Other, make, opened, share_made, statistics
+from waiting import wait_until
 
 import accelrt
 import accelrt.sharing
@@ -100,11 +101,6 @@ def sweep_ends(setting, rows, codes=CODES):
                 assert left == before, (row, code, arming)
     print(sorted(hit))
     owner.stop()
-
-
-def share_made(kept):
-    kept["handle"] = kept["made"].share()
-    return kept["handle"]
 
 
 def test_work_under_way_keeps_its_memory_whatever_the_driver_answers():

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from beside import on_a_thread, on_threads
 from child import in_fork, in_own_process
-from other_process import Other, drop, keep, make, opened, read, wait_until
+from other_process import Other, drop, keep, make, opened, read
+from waiting import wait_until
 
 import accelrt.sharing
 from accelrt.sharing import mapping, wire

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 from child import in_child
-from other_process import Other, drop, keep, make, opened, statistics, wait_until
+from other_process import Other, drop, keep, make, opened, statistics
+from waiting import wait_until
 
 import accelrt.sharing
 from accelrt.sharing import consumer, mapping, producer, threads, wire

@@ -34,6 +34,7 @@ def test_the_default_stream_waits_for_a_blocking_stream_and_it_for_that():
     legacy = accelrt.default_stream().record_event()
     behind = other.record_event()
     assert not legacy.query()
+    assert not accelrt.ExternalStream(1).query()  # its other handle
     assert not behind.query()
     gate.open.set()
     behind.synchronize()

@@ -53,17 +53,6 @@ def test_the_legacy_stream_follows_the_threads_and_they_follow_it():
     assert event.query()
 
 
-def test_the_legacy_stream_follows_blocking_streams_and_not_ours(blocking):
-    ours = accelrt.Stream()
-    gate = Gate(blocking)
-    ours.record_event().synchronize()
-    event = accelrt.default_stream().record_event()
-    assert not event.query()
-    assert not accelrt.ExternalStream(1).query()  # its other handle
-    gate.open.set()
-    event.synchronize()
-
-
 def test_the_per_thread_stream_can_be_current_and_captured():
     data, out = np.arange(4096, dtype=np.uint8), np.zeros(4096, np.uint8)
     stream, graph = accelrt.per_thread_stream(), accelrt.CUDAGraph()

@@ -142,17 +142,6 @@ def test_a_stream_that_is_not_entered_here_cannot_be_left():
         assert accelrt.current_stream() == stream
 
 
-def test_streams_that_are_left_in_the_wrong_order_say_so_and_end_where_they_began():
-    first, second, before = accelrt.Stream(0), accelrt.Stream(0), accelrt.current_stream(0)
-    first.__enter__()
-    second.__enter__()
-    with pytest.raises(RuntimeError, match="is left before one that was entered inside of it"):
-        first.__exit__(None, None, None)
-    assert accelrt.current_stream() == second
-    second.__exit__(None, None, None)
-    assert accelrt.current_stream(0) == before
-
-
 @pytest.mark.own_process
 def test_a_forked_child_is_told_so():
     code = (

@@ -9,8 +9,9 @@ import time
 
 import numpy as np
 import pytest
-from beside import SECONDS, Caller, Crowd, park
+from beside import Caller, Crowd, park
 from child import in_own_process, wrap_host
+from waiting import wait_until
 
 import accelrt
 from accelrt.arrays.copy import MemoryUse
@@ -71,19 +72,12 @@ def refill(scene):
     accelrt.synchronize()
 
 
-def until(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def sleeps_beside(faults, scene, name, row, use):
     refill(scene)
     caller = park(row, use)
     unmapped = faults.call_counts()["memory_unmap"]
     sleeper = Caller(scene.pool.sleep).begin()
-    until(scene.pool.is_asleep)
+    wait_until(scene.pool.is_asleep)
     with pytest.raises(accelrt.SleepingMemoryError):
         scene.array.numpy()
     assert not sleeper.is_done(0.05), f"sleep() did not wait for {name}"
@@ -248,7 +242,7 @@ def test_an_interruption_ends_the_wait_of_a_sleep():
     main = threading.main_thread().ident
 
     def interrupt():
-        until(scene.pool.is_asleep)
+        wait_until(scene.pool.is_asleep)
         signal.pthread_kill(main, signal.SIGINT)
 
     Caller(interrupt).begin()
@@ -268,7 +262,7 @@ def test_calls_that_python_makes_are_uses_too():
         with pytest.raises(RuntimeError, match="in the midst of a use"):
             scene.pool.sleep()
         sleeper = Caller(scene.pool.sleep).begin()
-        until(scene.pool.is_asleep)
+        wait_until(scene.pool.is_asleep)
         assert not sleeper.is_done(0.05)
         with pytest.raises(accelrt.SleepingMemoryError), MemoryUse("another", [scene.array]):
             pass

@@ -1,3 +1,6 @@
+# What a pool takes from the device and gives back: plain segments, managed memory, pages and expandable segments; and who
+# may use pages beside the pool's device.
+
 # Plain segments: one allocation of the device each.  Under the growth lock and in the exclusive section, which is
 # released during driver calls.
 from libc.stdint cimport int64_t, uintptr_t

@@ -1,6 +1,6 @@
 """A pool's memory of the device: plain segments, pages, and the expandable segments that they are mapped in."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memmove
 from posix.unistd cimport close
 
@@ -17,6 +17,7 @@ from accelrt.allocator.stats cimport ALLOCATED_BYTES, ALLOCATION, RESERVED_BYTES
 from accelrt.allocator.types cimport (
     ANY_REST, BY_KIND, EXPANDABLE, FREE, HOLE, NO_REST, PLAIN, STITCHED, Block, Page, Reservation, Segment, Slot,
 )
+from accelrt.core.growing cimport ensure_room
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock,
     store_count,
@@ -106,17 +107,12 @@ cdef size_t spans_below(uintptr_t address) noexcept nogil:
 
 cdef bint note_managed(uintptr_t address, size_t size) noexcept nogil:
     # False where the host has no memory.
-    global spans, span_count, span_room
-    cdef Span* larger
+    global span_count
     cdef size_t index
     spin_lock(&spans_lock)
-    if span_count == span_room:
-        larger = <Span*>realloc(spans, (2 * span_room + 16) * sizeof(Span))
-        if larger == NULL:
-            spin_unlock(&spans_lock)
-            return False
-        spans = larger
-        span_room = 2 * span_room + 16
+    if ensure_room(&spans, span_count, &span_room, sizeof(Span)):
+        spin_unlock(&spans_lock)
+        return False
     index = spans_below(address)
     memmove(&spans[index + 1], &spans[index], (span_count - index) * sizeof(Span))
     spans[index].start, spans[index].end = address, address + size
@@ -510,16 +506,7 @@ cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil
 
 
 cdef int ensure_slots(Segment* segment) noexcept nogil:
-    # Grows the array, if it is full, for one slot more.
-    cdef Slot** larger
-    if segment.slot_count < segment.slot_capacity:
-        return 0
-    larger = <Slot**>realloc(segment.slots, (2 * segment.slot_capacity + 8) * sizeof(Slot*))
-    if larger == NULL:
-        return NO_HOST_MEMORY
-    segment.slots = larger
-    segment.slot_capacity = 2 * segment.slot_capacity + 8
-    return 0
+    return ensure_room(&segment.slots, segment.slot_count, &segment.slot_capacity, sizeof(Slot*))
 
 
 cdef int append_slot(Segment* segment, size_t size) noexcept nogil:

@@ -1,3 +1,5 @@
+# Free pages that may serve again: stream epochs, stitched segments and their budget.
+
 # How far each stream has finished with the memory that it freed, so that its free pages may serve other streams.  All in
 # the exclusive section.
 from accelrt.allocator.private.private_types cimport Replay

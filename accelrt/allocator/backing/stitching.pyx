@@ -1,6 +1,6 @@
 """Free memory that no work uses any more, and stitched segments: its pages, mapped a second time in a row."""
 from libc.stdint cimport SIZE_MAX, int64_t, uint32_t
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, malloc, qsort
 
 from accelrt.allocator.backing.guarded cimport guard_page, unguard_page
 from accelrt.allocator.backing.pages cimport (
@@ -21,6 +21,7 @@ from accelrt.allocator.private.private_types cimport PrivatePool, Replay
 from accelrt.allocator.sizes cimport LARGE, SMALL
 from accelrt.allocator.stats cimport ALLOCATION, RESERVED_BYTES, current_of
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, PLAIN, STITCHED, Fit, Page, Slot
+from accelrt.core.growing cimport ensure_room
 from accelrt.driver.guard cimport (
     enter_wait, go_relaxed, is_captured_event, is_capturing, leave_wait, mark_behind, restore_mode, unmark,
 )
@@ -354,13 +355,8 @@ cdef struct Part:
 
 cdef int keep(Found* found, Block* block, size_t pages) noexcept nogil:
     # Appends a block with whole free pages to what was found.
-    cdef Run* larger
-    if found.count == found.capacity:
-        larger = <Run*>realloc(found.runs, (2 * found.capacity + 64) * sizeof(Run))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        found.runs = larger
-        found.capacity = 2 * found.capacity + 64
+    if ensure_room(&found.runs, found.count, &found.capacity, sizeof(Run)):
+        return NO_HOST_MEMORY
     found.runs[found.count].block = block
     found.runs[found.count].pages = pages
     found.count += 1
@@ -643,22 +639,18 @@ cdef void evict(Pool* pool, Page* page) noexcept nogil:
 cdef int add_fit(const Part* part) noexcept nogil:
     # Records the sizes that the part serves: those for which it would be made, and those it exceeds by at most a sixth.
     cdef Heap* heap = part.stitched.heap
-    cdef Fit* larger
-    if heap.fit_count == heap.fit_capacity:
-        larger = <Fit*>realloc(heap.fits, (2 * heap.fit_capacity + 32) * sizeof(Fit))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        heap.fits = larger
-        heap.fit_capacity = 2 * heap.fit_capacity + 32
-    larger = &heap.fits[heap.fit_count]
-    larger.most = part.size
-    larger.least = min(
+    cdef Fit* fit
+    if ensure_room(&heap.fits, heap.fit_count, &heap.fit_capacity, sizeof(Fit)):
+        return NO_HOST_MEMORY
+    fit = &heap.fits[heap.fit_count]
+    fit.most = part.size
+    fit.least = min(
         part.size - part.stitched.slots[part.first + part.count - 1].size + 1, part.size - part.size // (WASTE + 1),
     )
-    larger.stitched = part.stitched
-    larger.first = part.first
-    larger.count = part.count
-    larger.missing = NULL
+    fit.stitched = part.stitched
+    fit.first = part.first
+    fit.count = part.count
+    fit.missing = NULL
     heap.fit_count += 1
     return 0
 

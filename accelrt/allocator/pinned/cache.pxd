@@ -1,3 +1,5 @@
+# The caches of page-locked memory: their blocks, inline; then the public nogil face.
+
 # Blocks of page-locked memory: free lists, splitting and merging, all under the pool's lock and without the driver.
 from libc.stdint cimport uint64_t, uintptr_t
 

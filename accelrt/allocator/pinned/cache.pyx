@@ -1,6 +1,6 @@
 """The caches of page-locked memory."""
 from libc.stdint cimport SIZE_MAX, uintptr_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
 from accelrt.allocator.heaps cimport heap_stream
@@ -9,6 +9,7 @@ from accelrt.allocator.pinned.block cimport (
     class_size, count_held, kind_of, log2_floor, PinnedBlock, PinnedSegment, PinnedSettings, Reserve, SEGMENTS,
     round_up, time_call,
 )
+from accelrt.core.growing cimport ensure_room
 from accelrt.core.handle_map cimport map_find
 from accelrt.core.host_pages cimport (
     close_file, copy_file, has_room, host_room, make_file, map_pages, prefer_node, size_of_file, threads_for,
@@ -96,16 +97,7 @@ cdef size_t position(PinnedPool* pool, uintptr_t address) noexcept nogil:
 
 
 cdef int reserve_segment(PinnedPool* pool) noexcept nogil:
-    cdef size_t room = 2 * pool.segment_room + 16
-    cdef void* larger
-    if pool.segment_count < pool.segment_room:
-        return 0
-    larger = realloc(pool.segments, room * sizeof(PinnedSegment*))
-    if larger == NULL:
-        return NO_HOST_MEMORY
-    pool.segments = <PinnedSegment**>larger
-    pool.segment_room = room
-    return 0
+    return ensure_room(&pool.segments, pool.segment_count, &pool.segment_room, sizeof(PinnedSegment*))
 
 
 cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:

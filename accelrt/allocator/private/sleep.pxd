@@ -1,4 +1,4 @@
-# The records of suspended pools (sleep.pxd): which there are, whether memory is theirs, and the contents that are kept.
+# Pools that sleep: which there are, whether memory is theirs, and how they are suspended and resumed.
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 from accelrt.allocator.private.private_types cimport Moved, PrivatePool, Suspension

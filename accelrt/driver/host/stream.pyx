@@ -9,9 +9,10 @@ next depends on.  Events carry frontiers from stream to stream, which is how str
 they are joined back.
 """
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+from accelrt.core.growing cimport ensure_room
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process cimport FORK_HOST_DRIVER, at_fork
@@ -1191,14 +1192,9 @@ cdef int add_node(HostStream* stream, const Work* work) noexcept nogil:
 
 
 cdef int append_node(Graph* graph, const Work* work, const Frontier* after) noexcept nogil:
-    cdef Node* larger
     cdef Node* added
-    if graph.count == graph.capacity:
-        larger = <Node*>realloc(graph.nodes, (2 * graph.capacity + 16) * sizeof(Node))
-        if larger == NULL:
-            return NO_HOST_MEMORY
-        graph.nodes = larger
-        graph.capacity = 2 * graph.capacity + 16
+    if ensure_room(&graph.nodes, graph.count, &graph.capacity, sizeof(Node)):
+        return NO_HOST_MEMORY
     added = &graph.nodes[graph.count]
     memset(added, 0, sizeof(Node))
     if copy_frontier(&added.after, after):

@@ -176,7 +176,7 @@ cdef struct Plan:      # an instantiated graph, fixed
 cdef struct Graph:
     Node* nodes
     int count
-    int capacity
+    size_t capacity
     Graph* within      # whose body or child it is; NULL for a graph of its own
     bint governed      # it is a body of a BRANCH, or within one
     Graph* sibling     # the next body of the same BRANCH

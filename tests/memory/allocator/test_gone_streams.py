@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from child import in_child, in_own_process, wrap_host
-from compiled import compile_library, typed
+from compiled import typed
 from device_arrays import bytes_of
 
 import accelrt
@@ -19,11 +19,6 @@ from accelrt.interop.cupy_memory import stream_goes
 
 pytestmark = pytest.mark.own_process
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return compile_library("pluggable", tmp_path_factory.mktemp("pluggable"))
 
 
 def raw_stream():
@@ -127,8 +122,8 @@ def kept_for_replays(path):
     [device, after_the_record, beside_a_capture, handed_over, pinned, plugged, kept_for_replays],
     ids=lambda scenario: scenario.__name__,
 )
-def test_a_stream_that_is_gone_uses_nothing_more(scenario, library):
-    in_child(scenario, library)
+def test_a_stream_that_is_gone_uses_nothing_more(scenario, pluggable):
+    in_child(scenario, pluggable)
 
 
 # --- a driver may not even be asked about a stream that is gone ---------------------------------------------
@@ -288,10 +283,10 @@ def test_page_locked_memory_waits_for_a_stream_that_was_destroyed_at_work():
 
 @pytest.mark.host
 @in_own_process
-def test_a_librarys_memory_waits_for_a_stream_that_was_destroyed_at_work(library):
+def test_a_librarys_memory_waits_for_a_stream_that_was_destroyed_at_work(pluggable):
     wrap_host()
-    memory.change_current_allocator(memory.CUDAPluggableAllocator(library, "books_alloc", "books_free"))
-    live = typed(ctypes.CDLL(library), "books_live")
+    memory.change_current_allocator(memory.CUDAPluggableAllocator(pluggable, "books_alloc", "books_free"))
+    live = typed(ctypes.CDLL(pluggable), "books_live")
     shared, other = accelrt.caching_allocator_alloc(MIB), accelrt.Stream()
     working = Working(lambda stream: accelrt.record_stream(shared, stream))
     accelrt.record_stream(shared, other)

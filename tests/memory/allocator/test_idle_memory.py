@@ -213,19 +213,6 @@ def test_empty_cache_inside_a_pool_gives_its_idle_memory_back():
     live.free()
 
 
-def test_empty_cache_inside_a_pool_leaves_what_graphs_use():
-    pool, graph = accelrt.MemPool(), accelrt.CUDAGraph()
-    capture_with_scratch(graph, 4 * MIB, pool=pool)
-    held = pool.stats()["reserved_bytes.current"]
-    with accelrt.use_mem_pool(pool):
-        accelrt.empty_cache()
-    assert pool.stats()["reserved_bytes.current"] == held
-    graph.reset()
-    with accelrt.use_mem_pool(pool):
-        accelrt.empty_cache()
-    assert pool.stats()["reserved_bytes.current"] == 0
-
-
 @pytest.mark.parametrize("settings", ["", "expandable_segments:False"])
 @pytest.mark.parametrize("graph_uses_it", [True, False])
 @in_own_process(ACCELRT_ALLOC_CONF="{settings}", **ROOM)

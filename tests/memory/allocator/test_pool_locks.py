@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from beside import Caller, Gate, on_a_thread
 from compiled import compile_extension
+from waiting import wait_until
 
 import accelrt
 from accelrt import memory
@@ -34,8 +35,7 @@ def locked(held, heaps=True):
     """Another thread has the lock of device 0's pool while this one comes to the end of the block."""
     holder = Caller(lambda: held.hold(0, GIVE_UP, heaps)).begin()
     try:
-        while not held.is_held():
-            time.sleep(0.001)
+        wait_until(held.is_held)
         yield
     finally:
         held.let_go()
