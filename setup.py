@@ -390,7 +390,7 @@ def write_shared_module(source, force):
 
 def digest_signatures():
     """Has Cython write digests of the signatures that modules know each other's functions by: the texts are a
-    fortieth of a wheel, which has no declarations to cimport but those of CIMPORTED."""
+    seventieth of what a wheel installs, which has no declarations to cimport but those of CIMPORTED."""
     from Cython.Compiler.ModuleNode import ModuleNode
     from Cython.Compiler.PyrexTypes import CFuncType
 
