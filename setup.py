@@ -8,9 +8,11 @@ C compiler with Python's headers, is looked for before anything is compiled.
 """
 
 import ast
+import hashlib
 import importlib.util
 import itertools
 import logging
+import multiprocessing
 import os
 import re
 import runpy
@@ -32,6 +34,8 @@ LIBRARY = "accelrt.lib.libaccelrt"
 # What Cython would write into every module, once: functions that Python calls, arguments, imports, errors.
 SHARED = "accelrt.core.cython_utilities"
 NOT_SHARED = ("MemoryView",)  # which no module uses
+# Modules whose functions users' projects cimport, and so compare by the texts of their signatures.
+CIMPORTED = ("accelrt.api", "accelrt.status")
 # What Cython before 3.3.1 writes for "x.attribute = value": the old value goes before the new one is there,
 # so whatever runs at its end, and every thread that it lets on, would find an object that is gone.
 OLD_VALUE_FIRST = re.compile(
@@ -116,9 +120,53 @@ FOR_SIZE = [
     *("-Os", "-fomit-frame-pointer"),
     # From 3.12 on Python.h forces each count of references to be inline, a tenth of the code.
     "-Dalways_inline=unused",
-    # Without Cython's short cuts to modules' globals, bound methods' functions and small integers' digits.
+    # Without Cython's short cuts to modules' globals, bound methods' functions, small integers' digits, the
+    # thread's exception and the arguments of a class that is called.
     *("-DCYTHON_USE_DICT_VERSIONS=0", "-DCYTHON_UNPACK_METHODS=0", "-DCYTHON_USE_PYLONG_INTERNALS=0"),
+    *("-DCYTHON_FAST_THREAD_STATE=0", "-DCYTHON_VECTORCALL_TPNEW=0"),
 ]
+# Functions of the other modules through which no hot path runs either: they set up, refuse, describe.  They
+# and Cython's own that raise or import are cold to the compiler: small, and calls of them out of the way.
+RARE = """
+allocator.external.torch_table answer_cache_info begin_share choose_home limit_fraction open_shared
+allocator.external.torch_table prepare restore_state set_sharing share_block
+allocator.pinned.cache add_pool change_pinned checked_limit checked_switch pinned_settings wait_all
+allocator.pool make_pool want_settings
+api write_refusal
+arrays.array __array__ __reduce__ __repr__ astype feeds_queue provide_later provide_methods raise_dead
+arrays.array raise_freed record_host_stream share unanswered wrap_numpy
+arrays.copy raise_refused raise_scattered raise_shapes refuse_sides
+arrays.exchange describe_object raise_device
+devices.device __repr__ can_device_access_peer check_host get_device_capability get_device_name
+devices.device get_device_properties
+driver.cuda.driver describe_node exported open_driver resolve
+driver.guard guard_table note_main_thread
+graphs.graph __repr__ abandon all_things begin_body begin_on capture_begin capture_body capture_end
+graphs.graph debug_dump drop_bound edges enter_body if_ kernel_node_params make_exec make_instance
+graphs.graph node_graph node_id nodes note_made refuse_asleep refuse_sleeping register_capture_hook
+graphs.graph register_capture_pre_hook register_destruction_hook register_generator_state
+graphs.graph register_replay_hook register_replay_pre_hook reset take_over update_from upload while_
+interop.cupy_memory __init__ __repr__ allocate_pinned connect
+kernels.elementwise __init__ __reduce_ex__ __repr__ elementwise make_call refuse_count
+kernels.kernel __init__ __repr__ check_image explain find_global from_handle function function_of
+kernels.kernel global_address host_kernel latest_kernels load make_kernel max_active_clusters
+kernels.kernel max_potential_block_size name_suspects occupancy raise_refused refuse refuse_asleep
+kernels.kernel refuse_elsewhere sleep
+memory.caching __init__ ask audit backend_in_effect change_current_allocator checked_size_slow find_memory
+memory.caching free_after get_per_process_memory_fraction memory_snapshot out_of_memory
+memory.caching out_of_memory_to_wake raise_for_address raise_refusal register_free_memory_callback
+memory.caching require_native select_backend set_per_process_memory_fraction tell_log unexplained
+runtime.access await_uses before_wait_slow capture_of destroy_pool fingerprint free_in_pool is_blocking
+runtime.access set_sync_debug_mode
+streams.stream __repr__ clamped_priority default_of from_ipc_handle get_access_policy_window
+streams.stream get_stream_from_external ipc_handle open_by_id priority_range reset_access_policy_window
+streams.stream set_access_policy_window set_attributes
+"""
+RARE_OF_CYTHON = (  # the names of C functions
+    r"__Pyx_(?:AddTraceback|CreateCodeObjectForTraceback|GetVtable|"
+    r"ImportFromPxd_\w+|ImportFunction_\w+|ImportType_\w+|ImportVoidPtr_\w+|PyCode_New|WriteUnraisable|"
+    r"copy_spec_to_module)"
+)
 DIRECTIVES = {
     "language_level": "3",
     "boundscheck": False,
@@ -282,6 +330,7 @@ def options(kind, name=""):
     flags = [*KINDS[kind][0], "-fvisibility=hidden", "-pthread", "-std=c11"]
     # Cython would compress a module's texts, which costs time at import; a wheel compresses them better.
     flags += ["-DCYTHON_COMPRESS_STRINGS=0"]
+    flags += ["-DCYTHON_SMALL_CODE=__attribute__((cold))"]  # which Cython defines too late for make_rare_cold
     # Else there is up to a page of padding between a library's parts, and a second table of its names.
     links = ["-pthread", "-Wl,-z,noseparate-code", "-Wl,--hash-style=gnu"]
     if sanitizer := os.environ.get("ACCELRT_SANITIZE_BUILD"):
@@ -339,13 +388,47 @@ def write_shared_module(source, force):
         )
 
 
+def digest_signatures():
+    """Has Cython write digests of the signatures that modules know each other's functions by: the texts are a
+    seventieth of what a wheel installs, which has no declarations to cimport but those of CIMPORTED."""
+    from Cython.Compiler.ModuleNode import ModuleNode
+    from Cython.Compiler.PyrexTypes import CFuncType
+
+    text = CFuncType.signature_string
+
+    def digest(signature):
+        return hashlib.sha256(text(signature).encode()).hexdigest()[:6]
+
+    def digesting(generate):
+        def generate_digesting(node, scope, *arguments):
+            CFuncType.signature_string = text if scope.qualified_name in CIMPORTED else digest
+            generate(node, scope, *arguments)
+            CFuncType.signature_string = text
+
+        return generate_digesting
+
+    for name in ("generate_c_function_export_code", "generate_c_function_import_code_for_module"):
+        setattr(ModuleNode, name, digesting(getattr(ModuleNode, name)))
+    multiprocessing.set_start_method("fork", force=True)  # those who translate beside this process do it too
+
+
 def put_new_values_first(source):
     """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does."""
     path = ROOT / source
     text = path.read_text()
-    corrected = OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, text)
-    if corrected != text:
-        path.write_text(corrected)
+    write(path, OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, text))
+
+
+def make_rare_cold(name, source):
+    """Has the C of a module below accelrt call cold what no hot path runs through."""
+    mangled = "".join(f"_{len(part)}{part}" for part in ("accelrt", *name.split(".")))
+    rows = [line.split() for line in RARE.splitlines()]
+    names = "|".join(function for module, *functions in rows[1:] for function in functions if module == name)
+    own = rf"__pyx_(?:pw|pf|f){mangled}_(?:\d+[A-Za-z]\w*?_)?\d*(?:{names or 'none'})"
+    declaration = rf"^static (?!CYTHON_SMALL_CODE)(?=[^;(=]*\b(?:{RARE_OF_CYTHON}|{own})\()"
+    path = ROOT / source
+    text = re.sub(declaration, "static CYTHON_SMALL_CODE ", path.read_text(), flags=re.MULTILINE)
+    write(path, text)
 
 
 class Stamp:
@@ -383,7 +466,10 @@ class ParallelBuild(build_ext):
         ]
         variables = {name: os.environ.get(name) for name in ("CFLAGS", "CPPFLAGS", "LDFLAGS")}
         facts = (flags, variables, headers_version(Path(cuda_include())))
-        sources = Stamp(f"{base}/sources.stamp", (directives(), NOT_SHARED))
+        ships = not (self.inplace or self.editable_mode)
+        if ships:
+            digest_signatures()
+        sources = Stamp(f"{base}/sources.stamp", (directives(), NOT_SHARED, *["digests"] * ships))
         stamps = [sources, Stamp(f"{self.build_temp}/modules.stamp", facts)]
         stamps += [Stamp(f"{base}/inplace-{kept}.stamp", facts)] * bool(self.inplace)
         self.translate(sources.differs())
@@ -420,6 +506,7 @@ class ParallelBuild(build_ext):
         ):
             module.sources, module.include_dirs = translated.sources, translated.include_dirs
             put_new_values_first(module.sources[0])
+            make_rare_cold(module.name.removeprefix("accelrt."), module.sources[0])
             # Not CUDA's headers, which are as new as their installation too: their version counts.
             module.depends = [path for path in translated.depends if PACKAGE in Path(path).resolve().parents]
 

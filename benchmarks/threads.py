@@ -113,7 +113,11 @@ def compiled(source: Path, folder: str) -> ModuleType:
 
     include = [str(Path(sys.modules["accelrt"].__file__).parents[1])]
     extension = Extension(source.stem, [str(source)], extra_compile_args=["-O3"])
-    made = cythonize([extension], build_dir=folder, include_path=include, quiet=True)
+    # A module that says nothing of it turns the GIL on.
+    directives = {"freethreading_compatible": True}
+    made = cythonize(
+        [extension], build_dir=folder, include_path=include, quiet=True, compiler_directives=directives
+    )
     command = Distribution({"ext_modules": made}).get_command_obj("build_ext")
     command.build_lib, command.build_temp = folder, folder
     command.ensure_finalized()

@@ -110,7 +110,9 @@ def described_dict(holder: dict[Any, Any], target: object, seen: set[int]) -> tu
     name = name_in(holder, target)
     if name is None:
         return "a dict", holder
-    for other in gc.get_referrers(holder):
+    # CPython 3.13 without a GIL lists no class among referrers once there was a second thread.
+    named = getattr(holder.get("__dict__"), "__objclass__", None)
+    for other in (named, *gc.get_referrers(holder)):
         if isinstance(other, type) and other.__dict__.get(name) is target:
             return attribute_text(other, name)
         if not isinstance(other, type) and getattr(other, "__dict__", None) is holder:

@@ -154,7 +154,7 @@ def value_of(part: str, params: str) -> Any:
             buffer.fill(0)
             return buffer
         return 1.0 if part == "float" else ast.literal_eval(part)
-    except (ValueError, SyntaxError, TypeError) as error:
+    except (ValueError, SyntaxError, TypeError, ImportError) as error:  # ml_dtypes may not be installed
         raise ValueError(
             f"no arguments can be made of {params!r}, since {part!r} is not known ({error}); "
             + ADVICE.format("arguments")

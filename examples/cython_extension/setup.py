@@ -12,6 +12,9 @@ DECLARATIONS = Path(accelrt.__file__).parents[1]  # where accelrt/api.pxd is, of
 setup(
     name="upload",
     ext_modules=cythonize(
-        [Extension("upload", ["upload.pyx"])], language_level=3, include_path=[str(DECLARATIONS)]
+        [Extension("upload", ["upload.pyx"])],
+        language_level=3,
+        include_path=[str(DECLARATIONS)],
+        compiler_directives={"freethreading_compatible": True},  # an interpreter without a GIL stays without
     ),
 )

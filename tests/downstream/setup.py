@@ -13,5 +13,6 @@ setup(
             for name in ("graphs", "kernels", "loops")
         ],
         language_level=3,
+        compiler_directives={"freethreading_compatible": True},
     ),
 )

@@ -116,6 +116,7 @@ class Opener:
         self.pipe = pipe
         self.chosen = random.Random(seed)
         self.handles = []
+        self.wanted = 0  # opens that are left of a turn
         self.found = dict.fromkeys(OUTCOMES, 0)
         self.longest = 0.0
         self.since = 0.0
@@ -143,17 +144,21 @@ class Opener:
     def run(self, opens):
         """Opens some; an interruption counts as one."""
         global armed
-        done = 0
-        while done < opens:
+        self.wanted = opens
+        while self.wanted:
             try:
                 armed = True
-                while done < opens:
-                    done += 1
-                    self.open_one()
+                self.open_rest()
                 armed = False
             except Interrupted:
                 self.found["interrupted"] += 1
                 self.note_time()
+
+    def open_rest(self):
+        # A function of its own: CPython's jump to a loop's begin is outside of the try block around the loop.
+        while self.wanted:
+            self.wanted -= 1
+            self.open_one()
 
 
 def opens(pipe, seed):

@@ -111,9 +111,11 @@ def test_a_handle_that_the_driver_does_not_know_is_refused(number):
     stream = accelrt.Stream()
     with pytest.raises(ValueError, match="no function of device 0"):
         accelrt.Kernel.from_handle(stream.handle)
-    CUkernel = type("CUkernel", (), {"__int__": lambda self: number.handle})
+    # Not from its closure: a class of 3.13t's lives on with what it holds, once there was a second thread.
+    kernel = type("CUkernel", (), {"__int__": lambda self: self.handle})()
+    kernel.handle = number.handle
     with pytest.raises(accelrt.NotSupportedError, match="a CUkernel is a GPU's"):
-        accelrt.Kernel.from_handle(CUkernel())
+        accelrt.Kernel.from_handle(kernel)
 
 
 @pytest.mark.host

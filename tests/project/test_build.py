@@ -1,5 +1,6 @@
 """What the build says of CUDA's headers, that it needs nothing more of it, and of editable installs."""
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -79,6 +80,56 @@ def test_an_attribute_has_its_new_value_before_the_old_one_goes(build, tmp_path)
     assert re.search(
         r"__Pyx_DECREF_SET\(\(?__pyx_v_self->other, .*Py_None\)", module.with_suffix(".c").read_text()
     )
+
+
+def test_every_function_that_is_compiled_as_rare_is_there(build):
+    for line in build.RARE.split("\n")[1:-1]:
+        module, *functions = line.split()
+        source = (ROOT / "accelrt" / f"{module.replace('.', '/')}.pyx").read_text()
+        assert not [
+            name for name in functions if not re.search(rf"^ *c?p?def [^(=]*\b{name}\(", source, re.MULTILINE)
+        ]
+
+
+def test_what_is_rare_is_cold_and_what_is_not_stays(build, tmp_path):
+    source = tmp_path / "pool.c"
+    source.write_text(
+        "static int __pyx_f_7accelrt_9allocator_4pool_make_pool(int); /*proto*/\n"
+        "static PyObject *__pyx_pw_7accelrt_9allocator_4pool_5want_settings(PyObject *self) {\n"
+        "static int __pyx_f_7accelrt_9allocator_4pool_serve(int); /*proto*/\n"
+        "static void __Pyx_AddTraceback(const char *funcname, int c_line,\n"
+    )
+    for _ in range(2):  # the second time there is nothing to do
+        build.make_rare_cold("allocator.pool", source)
+        lines = source.read_text().splitlines()
+        assert [line.count("CYTHON_SMALL_CODE ") for line in lines] == [1, 1, 0, 1]
+
+
+TRANSLATE = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("accelrt_setup", sys.argv[1])
+build = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(build)
+from Cython.Build import cythonize
+build.digest_signatures()
+cythonize("accelrt/*.pyx", nthreads=2, quiet=True, language_level=3)
+"""
+
+
+def test_modules_of_a_wheel_know_signatures_by_digests_but_those_that_users_cimport(tmp_path):
+    package = tmp_path / "accelrt"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("api", "other"):
+        (package / f"{name}.pxd").write_text(f"cdef int {name}_of(double number)\n")
+        (package / f"{name}.pyx").write_text(f"cdef int {name}_of(double number):\n    return 0\n")
+    cimports = "from accelrt.api cimport api_of\nfrom accelrt.other cimport other_of\n"
+    (package / "user.pyx").write_text(cimports + "api_of(1)\nother_of(1)\n")
+    subprocess.run([sys.executable, "-c", TRANSLATE, ROOT / "setup.py"], cwd=tmp_path, check=True)
+    digest = hashlib.sha256(b"int (double)").hexdigest()[:6]
+    written = {path.stem: path.read_text() for path in package.glob("*.c")}
+    assert {name for name, text in written.items() if "int (double)" in text} == {"api", "user"}
+    assert {name for name, text in written.items() if digest in text} == {"other", "user"}
 
 
 @pytest.mark.parametrize("version", [12030, 12090, 13000, 13050, 14020])
@@ -210,7 +261,8 @@ spec.loader.exec_module(build)
 from setuptools import Distribution
 build.ROOT = pathlib.Path(".")
 build.PACKAGE = pathlib.Path("accelrt").resolve()
-module = build.Extension("accelrt.one", ["accelrt/one.pyx"])
+flags = build.options(build.kind_of_build())
+module = build.Extension("accelrt.one", ["accelrt/one.pyx"], **flags)
 parts = {{"packages": ["accelrt"], "package_dir": {{"": "."}}, "ext_modules": [module]}}
 made = Distribution({{"script_name": "setup.py", "cmdclass": {{"build_ext": build.ParallelBuild}}, **parts}})
 command = made.get_command_obj("build_ext")

@@ -1,6 +1,7 @@
 """Tuning later what a program recorded: the files, and accelrt tune offline."""
 
 import os
+import sys
 
 import pytest
 from child import run_code
@@ -77,6 +78,13 @@ def test_every_kind_of_argument_is_made_again():
     for wrong in ("int16[4x3]s", "x", "(1 2)", "float99[3]"):
         with pytest.raises(ValueError, match=r"no arguments can be made of .* Operation\(\.\.\., arguments="):
             operation.arguments_for(wrong)
+
+
+def test_a_type_whose_package_is_not_installed_is_refused_with_its_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    operation = tunable.Operation("op", lambda *args, **kwargs: None)
+    with pytest.raises(ValueError, match=r"'float99\[3\]' is not known \(.*ml_dtypes"):
+        operation.arguments_for("float99[3]")
 
 
 def test_an_operation_makes_its_own_arguments(tunable):
