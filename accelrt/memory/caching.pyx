@@ -41,11 +41,12 @@ from accelrt.devices.device cimport (
     await_device, count_devices, current_ordinal, device_total, known_devices, ordinal_of, parse,
 )
 from accelrt.driver.guard cimport INTERRUPTED, captures_open, drop_with_gil, make_thread_state, raise_interruption
+from accelrt.driver.memory cimport KIND_DEVICE, KIND_MANAGED
 from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_name, opened_name
 cimport accelrt.driver.registry as registry
 from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.history.recording import name_all, tag_stats
-from accelrt.runtime.access cimport POOL_DEVICE, POOL_MANAGED, pool_bytes
+from accelrt.runtime.access cimport pool_bytes
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, array_bytes, dispose, drain
 from accelrt.status cimport (
@@ -1216,7 +1217,7 @@ cdef dict figures_beside(Pool* pool, object device):
     if pool != NULL or not is_unused():
         ordinal = pool.device if pool != NULL else ordinal_of(device)
         arrays = load_count(&array_bytes[ordinal])
-        pooled = load_count(&pool_bytes[POOL_DEVICE][ordinal]) + load_count(&pool_bytes[POOL_MANAGED][ordinal])
+        pooled = load_count(&pool_bytes[KIND_DEVICE][ordinal]) + load_count(&pool_bytes[KIND_MANAGED][ordinal])
     return {"cuda_array_bytes": arrays, "driver_pool_bytes": pooled}
 
 

@@ -34,6 +34,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
+from accelrt.allocator.private.sleep cimport count_suspension
 from accelrt.arrays.array cimport Array, Buffer, check_live
 from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
@@ -47,7 +48,7 @@ from accelrt.errors import CudaError, NcclError
 from accelrt.nccl import codes
 from accelrt.nccl.codes import BackendError
 from accelrt.runtime.lifetimes cimport OTHERS, Record, Sleeper, any_capture, enqueue_callback, keep_where_captured
-from accelrt.runtime.access cimport await_uses, count_suspension
+from accelrt.runtime.access cimport await_uses
 cimport accelrt.runtime.access as watch
 from accelrt.status cimport refuse_copy
 from accelrt.streams.stream cimport exchange_current, put_back, Stream, stream_for

@@ -1,18 +1,16 @@
 # Who watches, and what it is told: sync debug mode and the race detector; and the door for uses of memory.
-#
 # A function that waits for the device calls before_wait first.  The note_ functions tell the race detector what happens,
 # with the GIL; on hot paths one branch is all that they cost while it is off.
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF, Py_XINCREF
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
-from accelrt.allocator.private.sleep cimport (
-    count_suspension, has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended,
-)
+from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspended, is_suspended, refuse_suspended
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns, likely_true, unlikely_true
 from accelrt.core.slots cimport leave_slot, Slot
 from accelrt.driver.guard cimport MAX_DEVICES
+from accelrt.driver.memory cimport KIND_MANAGED
 
 cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
 cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
@@ -21,7 +19,6 @@ cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
 cdef inline int before_wait(str call) except -1:
     # Where it raises, nothing was waited for and nothing was put into a stream.
     return before_wait_slow(call) if sync_mode else 0
-
 cdef int before_wait_slow(str call) except -1
 
 
@@ -103,12 +100,10 @@ cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) ex
 
 
 # The door for uses of memory.  A use goes from the looks that permit it (live? awake?) to the driver's answer:
-#
 #     ...                                  # all of the caller's code: conversions, __index__, __cuda_stream__, ...
 #     begin_use_of(&access, owner, other)  # from here on free() and sleep() know of it
 #     ...                                  # the looks: the owners live, their memory is awake; then the driver's calls
 #     end_use_of(&access)
-#
 # Between the last line of the caller's code and begin_use the GIL is not given up, or the looks come after it; without a GIL
 # they all do.  Nobody waits in the door.  Who takes memory away closes it first, so that later looks refuse, and then
 # - free() has the last of the uses that name the owner give the memory back (deferral_for),
@@ -161,27 +156,19 @@ cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
 cdef void give_deferred() noexcept
 
-cdef enum:  # kinds of memory of a driver's pool
-    POOL_DEVICE = 0
-    POOL_MANAGED = 1
-    POOL_PINNED = 2
-    POOL_KINDS = 3
-
-cdef long[POOL_KINDS][MAX_DEVICES] pool_bytes  # that this process allocated and did not give back yet
+cdef long[KIND_MANAGED + 1][MAX_DEVICES] pool_bytes  # by kind (driver/memory.pxd), of those that follow and have memory
 
 # Memory of a driver's pool, which uses name as its owner.
 cdef class PoolBlock:
     cdef readonly int device_index
     cdef readonly object stream  # Stream, in whose order it goes back
     cdef readonly size_t nbytes
-    cdef readonly bint pinned    # page-locked, which the host reads and writes too
-    cdef readonly bint managed
+    cdef readonly bint pinned, managed  # the host reads and writes page-locked memory too
     cdef readonly bint is_mapped  # another process's, which no history and no count of this one has
     cdef int noted               # the number of the process whose history was told of its allocation, and not of its free
     cdef uint32_t tag            # the allocating thread's
     cdef readonly object _pool   # what destroys the memory's pool, or None
-    cdef uintptr_t handle        # the stream's
-    cdef uintptr_t address       # 0: it has none, or gave it back
+    cdef uintptr_t handle, address  # the stream's; the memory's, 0: it has none, or gave it back
     cdef Py_ssize_t exports      # buffers on it
     cdef int tries               # how often the driver refused to take it back, as its owner died
     cdef object __weakref__

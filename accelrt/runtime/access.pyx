@@ -22,7 +22,7 @@ from accelrt.core.slots cimport (
 )
 from accelrt.core.threads cimport pause, sched_yield
 cimport accelrt.driver.registry as registry
-from accelrt.driver.memory cimport KIND_HOST, KIND_NONE
+from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED, KIND_NONE
 from accelrt.driver.table cimport CAPTURE_NONE, STREAM_BLOCKING
 from accelrt.errors import ArgumentError, ArgumentTypeError, SyncDebugError, SyncDebugWarning
 from accelrt.status cimport CAPTURE_IMPLICIT, CAPTURE_UNSUPPORTED, raise_status, refuse_copy
@@ -489,9 +489,9 @@ def driver_pool_bytes(int device) -> dict[str, int]:
     """Counts the bytes that PoolBlocks hold which this process allocated in streams of a device: "device" memory, "managed"
     memory and "pinned" memory."""
     return {
-        "device": load_count(&pool_bytes[POOL_DEVICE][device]),
-        "managed": load_count(&pool_bytes[POOL_MANAGED][device]),
-        "pinned": load_count(&pool_bytes[POOL_PINNED][device]),
+        "device": load_count(&pool_bytes[KIND_DEVICE][device]),
+        "managed": load_count(&pool_bytes[KIND_MANAGED][device]),
+        "pinned": load_count(&pool_bytes[KIND_HOST][device]),
     }
 
 
@@ -543,7 +543,7 @@ cdef class PoolBlock:
         return later
 
     cdef int kind(self) noexcept:
-        return POOL_PINNED if self.pinned else POOL_MANAGED if self.managed else POOL_DEVICE
+        return KIND_HOST if self.pinned else KIND_MANAGED if self.managed else KIND_DEVICE
 
     cdef void note(self, bint came) noexcept:
         # In the history of its kind of memory.

@@ -1,5 +1,4 @@
 # The functions of libcuda that the rows call: the types of the pointers to them.
-#
 # The names are those of cudaTypedefs.h, which end in the version of the ABI.  The comment names the rows that cannot
 # work without the function, or says "needed" where opening fails without it, or "not needed" where the driver itself
 # looks whether it is there.  A row with arguments behind it is this one call: in the context of its device, or in any;
