@@ -4,8 +4,8 @@ from libc.stdint cimport int64_t
 
 cdef extern from *:
     """
-    #ifndef ACCELRT_DESCRIPTORS
-    #define ACCELRT_DESCRIPTORS
+    #ifndef accelrt_keep_file
+    #define accelrt_keep_file
     #ifndef _GNU_SOURCE
     #define _GNU_SOURCE
     #endif

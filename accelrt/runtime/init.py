@@ -91,7 +91,7 @@ def later(name: str) -> "Any":
             importing = _importers.setdefault(get_ident(), RLock())
         with importing:
             module = names.module_named(name)
-            if module.__spec__._initializing:
+            if getattr(module.__spec__, "_initializing", False):  # some have no spec
                 raise ImportError(
                     f"this thread is importing {name} just now, and a signal's handler or a destructor that "
                     "came in the midst asked for it; ask for it once before, or after the import",
