@@ -43,6 +43,12 @@ class GeneratorSteps(Steps, Generator[Any, Any, Any]):
 class CoroutineSteps(Steps, Coroutine[Any, Any, Any]):
     """A coroutine, or a step of an async generator."""
 
+    @property
+    def __name__(self) -> str:
+        """The name of the coroutine, by which asyncio shows its task."""
+        name: str = self.steps.__name__
+        return name
+
     def __await__(self) -> Generator[Any, Any, Any]:
         return GeneratorSteps(self.new_context, self.steps)
 

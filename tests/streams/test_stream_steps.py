@@ -40,6 +40,15 @@ def test_tasks_that_take_turns_inside_of_stream_contexts_hear_of_it():
         assert "accelrt.stream(s).follow(...)" in str(error)
 
 
+def test_asyncio_shows_the_name_of_the_coroutine():
+    async def work():
+        return repr(asyncio.current_task())
+
+    (shown,) = run(accelrt.stream(accelrt.Stream()).follow(work()))
+    assert "work" in shown
+    assert "without __name__" not in shown
+
+
 def test_tasks_whose_contexts_end_before_they_wait_need_nothing():
     async def work(stream):
         for _ in range(5):
