@@ -562,17 +562,15 @@ def keep_until_past(device: int, stream: int, owner: object) -> None:
 
 cdef void drain() noexcept:
     global waiting
-    cdef Waiting* left
-    cdef Waiting* entry
+    cdef Waiting *left, *entry
+    cdef draining more
     if any_capture() or in_host_function:
         return
     begin_turn(&waiting_lock)
-    left = waiting
-    waiting = NULL
+    left, waiting, more = waiting, NULL, drain_more
     end_turn(&waiting_lock)
     while left != NULL:
-        entry = left
-        left = entry.next
+        entry, left = left, left.next
         if entry.kind == REPLAYS:
             retry_replays(entry)
             continue
@@ -582,8 +580,8 @@ cdef void drain() noexcept:
             dispose(entry.kind, entry.device, entry.handle)
         free(entry)
     with nogil:
-        if drain_more != NULL:
-            drain_more()
+        if more != NULL:
+            more()
         tidy_pinned()  # what it is refused stays pending, and the next miss is told
 
 
@@ -600,7 +598,9 @@ cdef void retry_replays(Waiting* entry) noexcept:
 
 cdef void drain_too(draining more) noexcept:
     global drain_more
+    begin_turn(&waiting_lock)
     drain_more = more
+    end_turn(&waiting_lock)
 
 
 # --- objects by handle ---------------------------------------------------------------------------------------
