@@ -38,8 +38,9 @@ cdef class NodePast:
 # Weak references to those that instances of a graph have, and the one for an instance that is made now.
 cdef tuple begin_past(list pasts)
 cdef int note_past(list pasts, object node, object former) except -1  # before a node of the graph is changed
-# What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
+# Refuses a node that was made by hand since what is instantiated was.
 cdef int require_made(dict made_by_hand, dict instantiated, uintptr_t node) except -1
+# What an instance's node does where it may not be what the graph's does now; else None.  change: the instance's, or None.
 cdef object params_of_instance(NodeChange change, NodePast past, object node)
 cdef object params_of(const NodeParams* params)  # of a copy or a fill; None of the rest
 cdef object work_of(uintptr_t graph, uintptr_t node)  # the same of a node of a driver's graph

@@ -399,11 +399,9 @@ class DriverPool:
         if numa_node is not None and not pinned:
             raise ArgumentError("numa_node is of a pool of page-locked memory; pass pinned=True too")
         self.device_index = device_ordinal(device)
-        self.managed, self.pinned = bool(managed), bool(pinned)
-        self.max_size: int = int(max_size)
+        self.managed, self.pinned, self.max_size = bool(managed), bool(pinned), int(max_size)
         self.numa_node = None if numa_node is None else check_node(numa_node)
-        self.is_ipc_enabled: bool = bool(ipc_enabled)
-        self.is_mapped: bool = False
+        self.is_ipc_enabled = bool(ipc_enabled)
         self._owned: Owned[tuple[int, int]] | None = None
         if pinned:
             self._make_pinned()

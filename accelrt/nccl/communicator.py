@@ -196,7 +196,7 @@ class Communicator:
 
     @property
     def suspended(self) -> bool:
-        """Tells whether the device may have its memory back; whoever asks cannot use it before resume()."""
+        """Tells whether it is suspended, so that the device may have its memory back."""
         return self._hold.suspended
 
     def memory_stats(self) -> dict[str, int]:

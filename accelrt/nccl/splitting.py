@@ -39,6 +39,11 @@ class Side(NamedTuple):
     key: int
 
 
+def refuse_in_group(call: str) -> None:
+    if groups.depth:
+        raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
+
+
 def checked_side(comm: Any, color: int | None, key: int | None) -> Side:
     return Side(
         NO_COLOR if color is None else checked_number(color, "color", 0, MOST, "an int or None"),
@@ -48,8 +53,7 @@ def checked_side(comm: Any, color: int | None, key: int | None) -> Side:
 
 def split(comms: Sequence[Any], sides: Sequence[Side], config: Config | None, call: str) -> list[Any | None]:
     """Splits the ranks that this process has of a communicator; answers the new rank of each, or None."""
-    if groups.depth:
-        raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
+    refuse_in_group(call)
     numbers = [comm._splits for comm in comms]
     for comm in comms:
         comm._check_open()
@@ -107,8 +111,7 @@ def shrink(
     comms: Sequence[Any], exclude: Iterable[int], aborts: bool, config: Config | None, call: str
 ) -> list[Any]:
     """Makes a communicator of the ranks that are not left out, for those of them that this process has."""
-    if groups.depth:
-        raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
+    refuse_in_group(call)
     listed = exclude if isinstance(exclude, (int, str)) else tuple(exclude)
     for comm in comms:
         left_out = checked_ranks(comm, cast("Iterable[int]", listed))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from accelrt.nccl.groups import Suspending, perform
-from accelrt.nccl.ranks import groups, refuse_beside_captures
-from accelrt.nccl.splitting import Side, exchange
+from accelrt.nccl.ranks import refuse_beside_captures
+from accelrt.nccl.splitting import Side, exchange, refuse_in_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(comms: Sequence[Any], call: str, suspended: bool) -> None:
-    if groups.depth:
-        raise RuntimeError(f"{call} in a group; call it outside, for all ranks of the process at once")
+    refuse_in_group(call)
     refuse_beside_captures(call)
     for comm in comms:
         comm._check_open()
