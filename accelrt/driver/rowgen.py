@@ -72,7 +72,7 @@ AT_ANY_TIME = ("stream_is_capturing", "stream_synchronize", "event_synchronize")
 # Rows that may wait within the driver, for room in a queue or for work of the stream.
 MAY_WAIT = re.compile(
     "copy|fill|array_copy|kernel_launch|graph_launch|graph_upload|stream_host_func|async_|conditional_"
-    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|pointer_import)"
+    "|managed_prefetch|managed_discard|managed_pool_(?:alloc|free)|pool_(?:alloc|trim|pointer_import)"
 )
 # Rows that take memory past the allocator: where the device has none, again once idle memory went back.
 TAKES_MEMORY = (
@@ -81,7 +81,7 @@ TAKES_MEMORY = (
 )
 # Rows of the host driver that name a device and, as on a GPU, make no context of it.
 IN_NO_CONTEXT = re.compile(
-    "device_(?!synchronize)|can_access_peer|granularity|async_(?!alloc|free)|pool_create"
+    "device_(?!synchronize)|can_access_peer|granularity|default_pool|pool_(?:create|trim)"
     "|stream_is_capturing|context_"
 )
 # Of these what says the same of a device whose context is lost.

@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 14
+    TABLE_VERSION = 15
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -70,13 +70,9 @@ cdef struct Table:
     int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where physical_create made it
     int (*physical_import)(int device, int file, uintptr_t* out_handle) noexcept nogil
 
-    # memory: the driver's own stream-ordered pool
+    # memory: the driver's own stream-ordered pool of a device; the pool_ rows tell of it, and set it
     int (*async_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
     int (*async_free)(int device, uintptr_t stream, uintptr_t address) noexcept nogil
-    # Gives idle memory back but for so many bytes; event: 0, or one that is over, whose stream's frees are then seen.
-    int (*async_trim)(int device, uintptr_t event, size_t keep) noexcept nogil
-    int (*async_get)(int device, int attribute, uint64_t* out_value) noexcept nogil  # CUmemPool_attribute numbers
-    int (*async_set)(int device, int attribute, uint64_t value) noexcept nogil
 
     # memory: host
     int (*host_alloc)(int device, size_t size, uintptr_t* out_address) noexcept nogil  # page-locked, portable
@@ -97,9 +93,6 @@ cdef struct Table:
     # as the async_ rows, of managed memory that prefers a device (CUDA 13.0); a capture goes on after CAPTURE_UNSUPPORTED
     int (*managed_pool_alloc)(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil
     int (*managed_pool_free)(int device, uintptr_t stream, uintptr_t address) noexcept nogil
-    int (*managed_pool_trim)(int device, size_t keep) noexcept nogil  # idle memory goes back but for so many bytes
-    int (*managed_pool_get)(int device, int attribute, uint64_t* out_value) noexcept nogil
-    int (*managed_pool_set)(int device, int attribute, uint64_t value) noexcept nogil
 
     # streams; stream_create may wait for the device's work, host functions included
     int (*stream_priority_range)(int device, int* out_least, int* out_greatest) noexcept nogil
@@ -151,10 +144,8 @@ cdef struct Table:
     int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
     int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
     # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
-    # is MEMORY_WRITTEN), and of the driver's own pool of a device for another one
+    # is MEMORY_WRITTEN), and of a pool for another device
     int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings
-    int (*async_access_set)(int device, int peer, int access) noexcept nogil
-    int (*async_access_get)(int device, int peer, int* out_access) noexcept nogil
     # KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
     int (*pointer_range)(uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size) noexcept nogil  # no-cython-lint
     # CUDA arrays, and how kernels read and write them; textures.pxd has what the pointers are to, and when an array or a
@@ -274,14 +265,17 @@ cdef struct Table:
     int (*pool_alloc)(int device, uintptr_t stream, uintptr_t pool, size_t size, uintptr_t* out_address) noexcept nogil
     int (*pool_pointer_export)(int device, uintptr_t address, char* out_ipc) noexcept nogil
     int (*pool_pointer_import)(int device, uintptr_t pool, const char* handle, uintptr_t* out_address) noexcept nogil
-    int (*pool_trim)(uintptr_t pool, size_t keep) noexcept nogil
+    # Gives idle memory back but for so many bytes; event: 0, or one that is over, whose stream's frees are then seen.
+    int (*pool_trim)(uintptr_t pool, int device, uintptr_t event, size_t keep) noexcept nogil
     int (*pool_get)(uintptr_t pool, int attribute, uint64_t* out_value) noexcept nogil  # CUmemPool_attribute numbers
     int (*pool_set)(uintptr_t pool, int attribute, uint64_t value) noexcept nogil
-    int (*pool_access_set)(uintptr_t pool, int peer, int access) noexcept nogil  # as async_access_set
+    int (*pool_access_set)(uintptr_t pool, int peer, int access) noexcept nogil
     int (*pool_access_get)(uintptr_t pool, int peer, int* out_access) noexcept nogil
-    # pools of page-locked memory, which serve streams of every device, and which no device uses before pool_access_set: the
-    # process's own (CUDA 13.0), never destroyed, and new ones, on a LOCATION_NODE, or shared with none at LOCATION_HOST
-    int (*pinned_pool)(uintptr_t* out_pool) noexcept nogil
+    # The driver's own pools, never destroyed: by KIND_ number a device's, that of managed memory which prefers it, and the
+    # process's of page-locked memory, whatever the device (both CUDA 13.0).
+    int (*default_pool)(int device, int kind, uintptr_t* out_pool) noexcept nogil
+    # pools of page-locked memory, which serve streams of every device, and which no device uses before pool_access_set: new
+    # ones are on a LOCATION_NODE, or shared with none at LOCATION_HOST
     int (*pinned_pool_create)(int kind, int node, size_t limit, bint shared, uintptr_t* out_pool) noexcept nogil
 
     # the end of the process: nothing may be called after it

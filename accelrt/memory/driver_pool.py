@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_SUPPORTED, CAPTURE_UNSUPPORTED = 1, 2, 801, 900
 HOST, NODE = 2, 3  # CUmemLocationType of a pool of page-locked memory: wherever, and a NUMA node
+PINNED_KIND, DEVICE_KIND, MANAGED_KIND = 1, 2, 3  # KIND_ numbers of driver/memory.pxd
 HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 # CUmemPool_attribute (CUDA driver API): name -> number.
 ATTRIBUTES = {
@@ -45,7 +46,7 @@ NAMES = {number: name for name, number in ACCESS.items()}
 def read(pool: DriverPool, name: str) -> int:
     code, value = pool._call("get", ATTRIBUTES[name])
     if code:
-        raise pool.error(code, pool._row("get"), name)
+        raise pool.error(code, "pool_get", name)
     return bool(value) if name.startswith("reuse_") else int(value)
 
 
@@ -56,7 +57,7 @@ def write(pool: DriverPool, name: str, value: int) -> None:
         raise ValueError(f"{name} is {value}; it is set to 0, which begins it anew at what there is")
     code = pool._call("set", ATTRIBUTES[name], int(value))
     if code:
-        raise pool.error(code, pool._row("set"), name)
+        raise pool.error(code, "pool_set", name)
 
 
 class DriverMemory(PoolBlock):
@@ -230,7 +231,7 @@ def open_to_devices(pool: DriverPool) -> None:
     for device in range(Rows().device_count()[1]):
         code = pool._call("access_set", device, ACCESS["rw"])
         if code and device == pool.device_index:
-            raise pool.error(code, pool._row("access_set"), "access")
+            raise pool.error(code, "pool_access_set", "access")
     opened_own = opened_own or pool._owned is None
 
 
@@ -413,11 +414,11 @@ class DriverPool:
         if self.numa_node is None and self.is_ipc_enabled:
             self.numa_node = nearest_node(self.device_index)
         if self.numa_node is None and not self.max_size:
-            code, self.handle = Rows().pinned_pool()
+            code, self.handle = Rows().default_pool(self.device_index, PINNED_KIND)
             if code == NOT_SUPPORTED:
-                raise not_supported(NO_OWN_PINNED, "pinned_pool")
+                raise not_supported(NO_OWN_PINNED, "default_pool")
             if code:
-                raise status_error(code, "pinned_pool")
+                raise status_error(code, "default_pool")
         else:
             node, kind = (0, HOST) if self.numa_node is None else (self.numa_node, NODE)
             most, shared = self.max_size, self.is_ipc_enabled
@@ -492,15 +493,14 @@ class DriverPool:
             return call(self.handle)
         raise ArgumentError("the pool was closed; make another one")
 
-    def _row(self, name: str) -> str:
-        """The row of the driver table that does something to this pool."""
-        return f"pool_{name}" if self.handle else f"managed_pool_{name}" if self.managed else f"async_{name}"
-
     def _call(self, name: str, *arguments: int) -> Any:
-        row = getattr(Rows(), self._row(name))
+        row = getattr(Rows(), f"pool_{name}")
         if self.handle:
             return self.with_handle(lambda handle: row(handle, *arguments))
-        return row(self.device_index, *arguments)
+        code, handle = Rows().default_pool(self.device_index, MANAGED_KIND if self.managed else DEVICE_KIND)
+        if code:
+            raise self.error(code, "default_pool", name)
+        return row(handle, *arguments)
 
     def _stream(self, stream: Stream | None) -> Stream:
         from accelrt.streams.stream import Stream, current_stream
@@ -569,12 +569,9 @@ class DriverPool:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0 or nbytes >> 63:
             raise ValueError(f"nbytes is {nbytes!r}; pass bytes as int, 0 or more")
         free_put_off()
-        if self.managed or self.handle:
-            code = self._call("trim", nbytes)
-        else:
-            code = Rows().async_trim(self.device_index, 0, nbytes)
+        code = self._call("trim", self.device_index, 0, nbytes)
         if code:
-            raise self.error(code, self._row("trim"), "trim_to")
+            raise self.error(code, "pool_trim", "trim_to")
 
     def allocate(self, nbytes: int, stream: Stream | None = None) -> DriverMemory:
         """Allocates memory in a stream's order (cuMemAllocFromPoolAsync).
@@ -649,7 +646,7 @@ class DriverPool:
         self._refuse_managed("access")
         code, number = self._call("access_get", device_ordinal(peer))
         if code:
-            raise self.error(code, self._row("access_get"), "access")
+            raise self.error(code, "pool_access_get", "access")
         return NAMES.get(number, "none")
 
     def set_access(self, peer: DeviceArgument, access: Literal["none", "r", "rw"]) -> None:
@@ -667,7 +664,7 @@ class DriverPool:
             raise ValueError(f"access is {access!r}; it may be 'none', 'r' or 'rw'")
         code = self._call("access_set", device_ordinal(peer), ACCESS[access])
         if code:
-            raise self.error(code, self._row("access_set"), "access")
+            raise self.error(code, "pool_access_set", "access")
 
     def _refuse_managed(self, call: str) -> None:
         if self.managed:

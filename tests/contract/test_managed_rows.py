@@ -279,17 +279,24 @@ THRESHOLD, RESERVED, MOST_RESERVED, USED, MOST_USED = range(4, 9)
 
 
 @pytest.fixture
-def pool(rows, stream):
-    """Figures of the pool by attribute, with nothing idle; as it was when the test is over."""
-    code, threshold = rows.managed_pool_get(0, THRESHOLD)
+def own(rows, stream):
+    """The pool, with nothing idle; as it was when the test is over."""
+    code, own = rows.default_pool(0, 3)
     if code == NOT_SUPPORTED:
         pytest.skip("the driver has no pool of managed memory")
     assert code == 0
-    rows.ok("managed_pool_trim", 0, 0)
-    yield lambda attribute: rows.ok("managed_pool_get", 0, attribute)
-    rows.ok("managed_pool_set", 0, THRESHOLD, threshold)
+    threshold = rows.ok("pool_get", own, THRESHOLD)
+    rows.ok("pool_trim", own, 0, 0, 0)
+    yield own
+    rows.ok("pool_set", own, THRESHOLD, threshold)
     rows.ok("stream_synchronize", 0, stream)
-    rows.ok("managed_pool_trim", 0, 0)
+    rows.ok("pool_trim", own, 0, 0, 0)
+
+
+@pytest.fixture
+def pool(rows, own):
+    """Figures of the pool by attribute."""
+    return lambda attribute: rows.ok("pool_get", own, attribute)
 
 
 def test_a_pool_gives_managed_memory_in_a_streams_order(rows, stream, pool):
@@ -307,8 +314,8 @@ def test_a_pool_gives_managed_memory_in_a_streams_order(rows, stream, pool):
     assert pool(MOST_USED) >= before + SIZE
 
 
-def test_what_was_freed_serves_its_stream_at_once(rows, stream, pool):
-    rows.ok("managed_pool_set", 0, THRESHOLD, 1 << 40)
+def test_what_was_freed_serves_its_stream_at_once(rows, stream, own, pool):
+    rows.ok("pool_set", own, THRESHOLD, 1 << 40)
     gate = rows.gate(stream)
     first = rows.ok("managed_pool_alloc", 0, stream, SIZE)
     rows.ok("managed_pool_free", 0, stream, first)
@@ -319,23 +326,23 @@ def test_what_was_freed_serves_its_stream_at_once(rows, stream, pool):
     gate.set()
 
 
-def test_what_is_idle_goes_back_down_to_the_threshold(rows, stream, pool):
+def test_what_is_idle_goes_back_down_to_the_threshold(rows, stream, own, pool):
     start = pool(RESERVED)
-    rows.ok("managed_pool_set", 0, THRESHOLD, 1 << 40)
+    rows.ok("pool_set", own, THRESHOLD, 1 << 40)
     address = rows.ok("managed_pool_alloc", 0, stream, SIZE)
     rows.ok("managed_pool_free", 0, stream, address)
     rows.ok("stream_synchronize", 0, stream)
     assert pool(RESERVED) >= start + SIZE
     before = pool(RESERVED)
-    rows.ok("managed_pool_trim", 0, 0)
+    rows.ok("pool_trim", own, 0, 0, 0)
     if rows.driver == "host":
         assert pool(RESERVED) == start
     assert pool(RESERVED) <= before  # NVIDIA's driver may keep a chunk of 32 MiB (580.159.04)
-    rows.ok("managed_pool_set", 0, MOST_RESERVED, 0)
+    rows.ok("pool_set", own, MOST_RESERVED, 0)
     assert pool(MOST_RESERVED) == pool(RESERVED)
 
 
-def test_a_capture_takes_no_memory_of_the_pool_and_goes_on(rows, stream, other, pool):
+def test_a_capture_takes_no_memory_of_the_pool_and_goes_on(rows, stream, other, own):
     address = rows.ok("managed_pool_alloc", 0, other, SIZE)
     rows.ok("capture_begin", 0, stream, 2)
     assert rows.managed_pool_alloc(0, stream, SIZE)[0] == UNSUPPORTED
@@ -348,7 +355,7 @@ def test_a_capture_takes_no_memory_of_the_pool_and_goes_on(rows, stream, other, 
 
 
 @pytest.mark.host
-def test_what_the_pool_does_not_have_is_refused(rows, on_host, stream, pool):
+def test_what_the_pool_does_not_have_is_refused(rows, on_host, stream, own):
     assert rows.managed_pool_alloc(0, stream, 0)[0] == INVALID_VALUE
     assert rows.managed_pool_alloc(0, stream, 1 << 61)[0] == OUT_OF_MEMORY
     assert rows.managed_pool_alloc(0, 12345, SIZE)[0] == 400
@@ -358,8 +365,8 @@ def test_what_the_pool_does_not_have_is_refused(rows, on_host, stream, pool):
     rows.ok("managed_pool_free", 0, stream, address)
     assert rows.managed_pool_free(0, stream, address) == INVALID_VALUE
     for attribute, value in ((0, 0), (9, 0), (RESERVED, 0), (USED, 0), (MOST_USED, 1)):
-        assert rows.managed_pool_set(0, attribute, value) == INVALID_VALUE
-    assert rows.managed_pool_get(0, 9)[0] == INVALID_VALUE
+        assert rows.pool_set(own, attribute, value) == INVALID_VALUE
+    assert rows.pool_get(own, 9)[0] == INVALID_VALUE
 
 
 @pytest.mark.host

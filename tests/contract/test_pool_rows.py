@@ -17,7 +17,7 @@ INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, NOT_SUPPORTED, UNSUPPORTED = 1, 2,
 CLOSED, READ, WRITTEN = 0, 1, 3
 HOST, NODE, CURRENT_NODE = 2, 3, 4  # CUmemLocationType
 HOST_NUMA_ID = 134
-PINNED_KIND = 1  # pointer_range
+PINNED_KIND, DEVICE_KIND = 1, 2  # pointer_range
 
 OTHER_PROCESS = """
 pool = must(rows.pool_import(0, int(sys.argv[2])))
@@ -65,6 +65,16 @@ def pool(rows):
     rows.ok("pool_destroy", made)
 
 
+@pytest.fixture
+def own(rows):
+    """The device's own pool."""
+    code, pool = rows.default_pool(0, DEVICE_KIND)
+    if code == NOT_SUPPORTED:
+        pytest.skip("the device has no such pool")
+    assert code == 0
+    return pool
+
+
 def allocated(rows, pool, size=MIB):
     return rows.ok("pool_alloc", 0, 0, pool, size)
 
@@ -75,26 +85,24 @@ def freed(rows, *addresses):
     rows.ok("device_synchronize", 0)
 
 
-def test_a_device_has_a_pool_of_its_memory(rows, stream):
-    code, address = rows.async_alloc(0, stream, MIB)
-    if code == NOT_SUPPORTED:
-        pytest.skip("the device has no such pool")
-    assert rows.ok("async_get", 0, USED) >= MIB
+def test_a_device_has_a_pool_of_its_memory(rows, own, stream):
+    address = rows.ok("async_alloc", 0, stream, MIB)
+    assert rows.ok("pool_get", own, USED) >= MIB
     assert rows.ok("pointer_range", address)[:2] == (2, 0)
     rows.ok("fill", 0, stream, address, 5, 1, MIB)
     rows.ok("stream_synchronize", 0, stream)
     assert (rows.read(address, MIB) == 5).all()
     rows.ok("async_free", 0, stream, address)
     rows.ok("stream_synchronize", 0, stream)
-    rows.ok("async_set", 0, THRESHOLD, rows.ok("async_get", 0, THRESHOLD))
-    rows.ok("async_trim", 0, 0, 0)
-    assert rows.ok("async_get", 0, RESERVED) >= rows.ok("async_get", 0, USED)
+    rows.ok("pool_set", own, THRESHOLD, rows.ok("pool_get", own, THRESHOLD))
+    rows.ok("pool_trim", own, 0, 0, 0)
+    assert rows.ok("pool_get", own, RESERVED) >= rows.ok("pool_get", own, USED)
 
 
 def test_memory_that_was_freed_serves_its_stream_at_once_and_another_one_when_it_is_past(
-    rows, on_host, stream, other
+    rows, on_host, own, stream, other
 ):
-    rows.ok("async_set", 0, THRESHOLD, 1 << 40)
+    rows.ok("pool_set", own, THRESHOLD, 1 << 40)
     address = rows.ok("async_alloc", 0, stream, MIB)
     gate = rows.gate(stream)
     rows.ok("async_free", 0, stream, address)
@@ -110,16 +118,16 @@ def test_memory_that_was_freed_serves_its_stream_at_once_and_another_one_when_it
     rows.ok("memory_free", 0, third)
     rows.alive["memory_alloc"] += 1
     rows.alive["async_alloc"] -= 1
-    rows.ok("async_set", 0, THRESHOLD, 0)
+    rows.ok("pool_set", own, THRESHOLD, 0)
     rows.ok("device_synchronize", 0)
-    rows.ok("async_trim", 0, 0, 0)
-    assert rows.ok("async_get", 0, RESERVED) == rows.ok("async_get", 0, USED) == 0
+    rows.ok("pool_trim", own, 0, 0, 0)
+    assert rows.ok("pool_get", own, RESERVED) == rows.ok("pool_get", own, USED) == 0
 
 
-def test_idle_memory_makes_room_for_what_does_not_fit_it(rows, on_host, stream, other):
+def test_idle_memory_makes_room_for_what_does_not_fit_it(rows, on_host, own, stream, other):
     room = rows.ok("memory_info", 0)[0]
     large, small = room // 4 * 3 // (2 * MIB) * 2 * MIB, room // 10 * 3 // (2 * MIB) * 2 * MIB
-    rows.ok("async_set", 0, THRESHOLD, 1 << 40)
+    rows.ok("pool_set", own, THRESHOLD, 1 << 40)
     address = rows.ok("async_alloc", 0, stream, large)
     gate = rows.gate(stream)
     rows.ok("async_free", 0, stream, address)
@@ -129,11 +137,11 @@ def test_idle_memory_makes_room_for_what_does_not_fit_it(rows, on_host, stream, 
     gate.set()
     rows.ok("stream_synchronize", 0, stream)
     again = rows.ok("async_alloc", 0, other, small)
-    assert rows.ok("async_get", 0, RESERVED) == small
+    assert rows.ok("pool_get", own, RESERVED) == small
     rows.ok("async_free", 0, other, again)
-    rows.ok("async_set", 0, THRESHOLD, 0)
+    rows.ok("pool_set", own, THRESHOLD, 0)
     rows.ok("device_synchronize", 0)
-    rows.ok("async_trim", 0, 0, 0)
+    rows.ok("pool_trim", own, 0, 0, 0)
 
 
 def test_no_capture_takes_memory_of_a_pool(rows, pool, stream, on_host):
@@ -156,7 +164,7 @@ def test_a_pool_gives_memory_counts_it_and_keeps_what_is_idle(rows, pool):
     assert rows.ok("pool_get", pool, USED) == 0
     assert rows.ok("pool_get", pool, RESERVED) >= MIB
     assert rows.ok("pool_get", pool, MOST_USED) >= MIB + 5000
-    rows.ok("pool_trim", pool, 0)
+    rows.ok("pool_trim", pool, 0, 0, 0)
     assert rows.ok("pool_get", pool, RESERVED) <= 1 << 25  # a GPU's driver keeps one piece
     again = allocated(rows, pool)
     freed(rows, again)
@@ -173,7 +181,7 @@ def check_limit(rows, pool):
     assert rows.ok("pool_get", pool, USED) >= len(held) * 16 * MIB > 0
     freed(rows, *held)
     assert rows.ok("pool_get", pool, USED) == 0
-    rows.ok("pool_trim", pool, 0)
+    rows.ok("pool_trim", pool, 0, 0, 0)
     freed(rows, *[rows.ok("pool_alloc", 0, 0, pool, 16 * MIB) for _ in held])
 
 
@@ -213,7 +221,7 @@ def test_a_pool_that_is_destroyed_lives_until_its_memory_is_freed(rows):
 
 def test_what_is_no_pool_is_refused(rows, on_host, pool):
     for row, arguments in (
-        ("pool_destroy", ()), ("pool_export", ()), ("pool_trim", (0,)), ("pool_get", (USED,)),
+        ("pool_destroy", ()), ("pool_export", ()), ("pool_trim", (0, 0, 0)), ("pool_get", (USED,)),
         ("pool_set", (THRESHOLD, 0)), ("pool_access_set", (0, WRITTEN)), ("pool_access_get", (0,)),
     ):  # fmt: skip
         answer = getattr(rows, row)(12345, *arguments)
@@ -392,11 +400,11 @@ def test_streams_of_every_device_order_a_page_locked_pool(rows, pinned_pool):
 
 
 def test_the_process_has_one_page_locked_pool_of_its_own(rows):
-    code, pool = rows.pinned_pool()
+    code, pool = rows.default_pool(0, PINNED_KIND)
     if code == NOT_SUPPORTED:
         pytest.skip("the driver has no page-locked pool of its own")
     assert code == 0
-    assert rows.ok("pinned_pool") == pool
+    assert rows.ok("default_pool", 0, PINNED_KIND) == pool
     rows.ok("pool_access_set", pool, 0, WRITTEN)
     address = rows.ok("pool_alloc", 0, 0, pool, MIB)
     rows.ok("device_synchronize", 0)

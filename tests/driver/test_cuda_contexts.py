@@ -21,12 +21,10 @@ RANGE = (ctypes.c_size_t * 3)(ADDRESS, 4096, 2)  # of managed memory: the host's
 FREE = {
     "open", "close", "driver_version", "device_count", "device_name", "device_uuid", "device_pci_bus_id",
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
-    "address_reserve", "address_free", "async_access_get", "async_access_set", "async_get", "async_set",
-    "context_active", "event_query",
+    "address_reserve", "address_free", "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
-    "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "managed_pool_get", "managed_pool_set",
-    "managed_pool_trim", "pinned_pool", "pinned_pool_create", "pool_access_get", "pool_access_set",
-    "pool_create", "pool_destroy", "pool_get", "pool_set", "pool_trim",
+    "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "default_pool", "pinned_pool_create", "pool_access_get", "pool_access_set",
+    "pool_create", "pool_destroy", "pool_get", "pool_set",
 }  # fmt: skip
 
 OF_THE_HOST = {"module_register"}  # which no GPU has
@@ -68,6 +66,8 @@ def arguments(row):
     }
     if row.name == "pinned_pool_create":
         values.update(kind=3, node=0, shared=0)
+    elif row.name == "default_pool":
+        values["kind"] = 2
     if row.name.startswith("stream_attribute"):
         values["attribute"] = 9  # memory synchronisation domains
     for name in ("dst_on", "peer", "fn", "data", "arguments", "nodes", "origins", "targets", "room", "keep"):

@@ -162,7 +162,9 @@ def test_pools_that_leave_the_process_are_asked_for_as_cuda_has_them(library):
     assert rows.pinned_pool_create(3, 4, 0, True) == (0, 0xE3104)
     assert rows.pinned_pool_create(3, 4, 0, False) == (0, 0xE3004)
     assert rows.pinned_pool_create(1, 0, 0, False)[0] == rows.pinned_pool_create(4, 0, 0, False)[0] == 1
-    assert rows.pinned_pool() == (0, 0xE000)
+    assert [rows.default_pool(1, kind) for kind in (1, 2, 3)] == [(0, 0xE000), (0, 0xA001), (0, 0xB001)]
+    assert rows.default_pool(1, 0)[0] == INVALID_VALUE
+    assert rows.default_pool(2, 1)[0] == rows.pool_trim(0xC0001, 2, 0, 0) == INVALID_DEVICE
     assert rows.pool_import(1, 7) == (0, 0xD0007)
     assert rows.pool_access_get(0xD0007, 1) == (0, 3)  # the device that the caller names is let in
     assert rows.pool_pointer_export(0, 0x1234) == (0, b"\x34" * 64)
@@ -171,7 +173,7 @@ def test_pools_that_leave_the_process_are_asked_for_as_cuda_has_them(library):
     assert rows.pool_access_get(0xC0001, 0) == (0, 1)
     assert rows.pool_access_set(0xC0001, 2, 1) == rows.pool_access_get(0xC0001, 2)[0] == INVALID_DEVICE
     assert rows.pool_get(0xC0001, 4) == (0, 0xC0001)
-    assert rows.pool_set(0xC0001, 4, 9) == rows.pool_trim(0xC0001, 0) == rows.pool_destroy(0xC0001) == 0
+    assert rows.pool_set(0xC0001, 4, 9) == rows.pool_trim(0xC0001, 0, 0, 0) == rows.pool_destroy(0xC0001) == 0
     assert rows.function_name(0x10) == (0, "kernel of the stand-in")
 
 
@@ -334,11 +336,12 @@ def test_a_driver_without_batches_is_called_for_each_copy(library):
 
 def pool_access():
     rows, _ = opened()
-    assert rows.async_access_get(0, 0) == (0, 3)
-    assert rows.async_access_get(0, 1) == (0, 0)
-    assert rows.async_access_set(0, 1, 1) == 0
-    assert rows.async_access_get(0, 1) == (0, 1)
-    assert rows.async_access_set(0, 2, 1) == rows.async_access_get(0, 2)[0] == INVALID_DEVICE
+    pool = rows.default_pool(0, 2)[1]
+    assert rows.pool_access_get(pool, 0) == (0, 3)
+    assert rows.pool_access_get(pool, 1) == (0, 0)
+    assert rows.pool_access_set(pool, 1, 1) == 0
+    assert rows.pool_access_get(pool, 1) == (0, 1)
+    assert rows.pool_access_set(pool, 2, 1) == rows.pool_access_get(pool, 2)[0] == INVALID_DEVICE
 
 
 def test_who_may_use_the_drivers_pool_is_asked_and_set(library):

@@ -83,7 +83,7 @@ def test_every_row_that_makes_something_says_what_takes_it_back():
     others = {
         "conditional_create": "its graph owns it",
         "graph_find_in_clone": "a node that is there",
-        "pinned_pool": "the process's own",
+        "default_pool": "the driver's own",
         "mipmap_level": "its mipmap owns it",
     }
     assert makers - set(UNDONE_BY) - set(others) == set()

@@ -233,7 +233,7 @@ def test_a_node_that_is_none_is_refused_with_why():
 @in_own_process
 def test_drivers_without_a_pool_of_their_own_or_a_node_say_what_to_pass():
     faults = wrap_host()
-    faults.arm(1, 801, "once", ["pinned_pool"])
+    faults.arm(1, 801, "once", ["default_pool"])
     with pytest.raises(accelrt.NotSupportedError, match="make one, with numa_node= or max_size="):
         memory.DriverPool(pinned=True)
     faults.arm(1, 1, "once", ["pinned_pool_create"])

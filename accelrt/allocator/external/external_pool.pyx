@@ -27,6 +27,7 @@ from accelrt.driver.guard cimport (
     is_capturing, is_device_lost, leave_wait, make_thread_state, mark_behind, mark_use, meaning_of, PooledEvent,
     release_event, restore_mode, step_outside, Use,
 )
+from accelrt.driver.memory cimport KIND_DEVICE
 from accelrt.driver.table cimport STREAM_NON_BLOCKING, Table
 from accelrt.errors import ArgumentTypeError
 from accelrt.allocator.heaps cimport heap_stream, is_trusted
@@ -598,7 +599,9 @@ cdef const char* compare(ExternalPool* pool, int64_t live_bytes, int64_t parting
 
 cdef int ordered_open(ExternalPool* pool) noexcept nogil:
     # Without a threshold the pool gives everything back at each synchronize.
-    cdef int code = pool.table.async_set(pool.device, RELEASE_THRESHOLD, UINT64_MAX)
+    cdef int code = pool.table.default_pool(pool.device, KIND_DEVICE, &pool.ordered)
+    if code == 0:
+        code = pool.table.pool_set(pool.ordered, RELEASE_THRESHOLD, UINT64_MAX)
     return NO_STREAM_POOL if code == NOT_SUPPORTED else code
 
 
@@ -672,9 +675,9 @@ cdef int trim_behind(ExternalPool* pool, uintptr_t stream) noexcept nogil:
         code = pool.table.event_synchronize(pool.device, event.handle)
         event.captured = is_captured_event(code)
     if code == 0:
-        code = pool.table.async_trim(pool.device, event.handle, 0)
+        code = pool.table.pool_trim(pool.ordered, pool.device, event.handle, 0)
     elif meaning_of(code) != FAILED or is_captured_event(code):
-        code = pool.table.async_trim(pool.device, 0, 0)
+        code = pool.table.pool_trim(pool.ordered, pool.device, 0, 0)
     if event != NULL:
         release_event(pool.table, event)
     restore_mode(pool.table, mode)
@@ -706,9 +709,9 @@ cdef int ordered_trim(ExternalPool* pool, uintptr_t stream) noexcept nogil:
 cdef int read_reserved(ExternalPool* pool, Stats* stats) noexcept nogil:
     # The driver has one figure, no kinds: it stands with the large ones.
     cdef uint64_t current = 0, high = 0
-    cdef int code = pool.table.async_get(pool.device, RESERVED_CURRENT, &current)
+    cdef int code = pool.table.pool_get(pool.ordered, RESERVED_CURRENT, &current)
     if code == 0:
-        code = pool.table.async_get(pool.device, RESERVED_HIGH, &high)
+        code = pool.table.pool_get(pool.ordered, RESERVED_HIGH, &high)
     stats.counters[RESERVED_BYTES][LARGE].current = current
     stats.counters[RESERVED_BYTES][LARGE].peak = high
     stats.peak_all[RESERVED_BYTES] = high
@@ -716,7 +719,7 @@ cdef int read_reserved(ExternalPool* pool, Stats* stats) noexcept nogil:
 
 
 cdef int reset_reserved_peak(ExternalPool* pool) noexcept nogil:
-    return pool.table.async_set(pool.device, RESERVED_HIGH, 0)
+    return pool.table.pool_set(pool.ordered, RESERVED_HIGH, 0)
 
 
 ordered.name = b"cudaMallocAsync"

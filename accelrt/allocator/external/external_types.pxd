@@ -49,6 +49,7 @@ cdef struct ExternalPool:
     size_t leaving           # how many
     size_t departing         # records that a thread is sending off
     size_t departing_bytes
+    uintptr_t ordered        # the driver's pool, where the backend is cudaMallocAsync
     uintptr_t outlet         # the backend's own stream, made when it needs one
     UseStore uses            # of records
     AddressMap givers        # streams, alive as long as the process, on which memory went back since it was last trimmed

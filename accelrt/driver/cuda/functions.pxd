@@ -74,12 +74,12 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemFreeAsync_v11020)(
         CUdeviceptr, CUstream) noexcept nogil  # async_free(address, stream), managed_pool_free
     ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(
-        CUmemoryPool, size_t) noexcept nogil  # no context: async_trim, managed_pool_trim, pool_trim(pool, keep)
+        CUmemoryPool, size_t) noexcept nogil  # no context: pool_trim
     ctypedef int (*PFN_cuMemPoolGetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_get, managed_pool_get, pool_get
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # pool_get
     ctypedef int (*PFN_cuMemPoolSetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # async_set, managed_pool_set, pool_set
-    ctypedef int (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool*, CUdevice) noexcept nogil  # async_alloc
+        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # pool_set
+    ctypedef int (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool*, CUdevice) noexcept nogil  # async_alloc, default_pool
     ctypedef int (*PFN_cuMemHostAlloc_v2020)(
         void**, size_t, unsigned int) noexcept nogil  # host_alloc(out_address, size, CU_MEMHOSTALLOC_PORTABLE)
     ctypedef int (*PFN_cuMemFreeHost_v2000)(void*) noexcept nogil  # host_free(address)
@@ -282,9 +282,9 @@ ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
     CUdeviceptr, CUdeviceptr, size_t, void*, CUstream) noexcept nogil  # not needed
 # The driver's pools: who may use a device's, and those of managed memory; and how tools of profiling name graphs.
 ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(
-    CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # async_access_set, pool_access_set
+    CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # pool_access_set
 ctypedef int (*PFN_cuMemPoolGetAccess_v11020)(
-    CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # async_access_get, pool_access_get
+    CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # pool_access_get
 ctypedef int (*PFN_cuMemPoolCreate_v11020)(CUmemoryPool*, const CUmemPoolProps*) noexcept nogil  # pool_create, pinned_pool_create  # no-cython-lint
 ctypedef int (*PFN_cuMemPoolDestroy_v11020)(CUmemoryPool) noexcept nogil  # no context: pool_destroy(pool)
 ctypedef int (*PFN_cuMemPoolExportToShareableHandle_v11020)(

@@ -334,17 +334,13 @@ cdef int memory_protect_entered(uintptr_t address, size_t size, int device, int 
 
 # memory: stream-ordered, always the device's default pool, so that it is shared with other users of that
 
-cdef int default_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    if cuDeviceGetDefaultMemPool == NULL:
-        return NOT_SUPPORTED
-    return cuDeviceGetDefaultMemPool(out_pool, devices[device].handle)
+cdef int pool_of_device(int device, CUmemoryPool* out_pool) noexcept nogil:
+    return NOT_SUPPORTED if cuDeviceGetDefaultMemPool == NULL else cuDeviceGetDefaultMemPool(out_pool, devices[device].handle)
 
 
 cdef int async_alloc_entered(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:
     cdef CUmemoryPool pool = NULL
-    cdef int code = default_pool(device, &pool)
+    cdef int code = pool_of_device(device, &pool)
     return code if code else alloc_from(pool, stream, size, out_address)
 
 
@@ -353,45 +349,6 @@ cdef int alloc_from(CUmemoryPool pool, uintptr_t stream, size_t size, uintptr_t*
     cdef int code = cuMemAllocFromPoolAsync(&address, size, pool, <CUstream>stream)
     out_address[0] = address if code == SUCCESS else 0
     return code
-
-
-cdef int async_trim(int device, uintptr_t event, size_t keep) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = default_pool(device, &pool)
-    if code == SUCCESS and event:
-        code = rows.event_synchronize(device, event)  # the driver's own
-    if code == SUCCESS:
-        code = cuMemPoolTrimTo(pool, keep)
-    return code
-
-
-cdef int async_get(int device, int attribute, uint64_t* out_value) noexcept nogil:
-    # Some attributes are an int: written to the low half of a zero, they read right (little endian).
-    cdef CUmemoryPool pool = NULL
-    cdef int code = default_pool(device, &pool)
-    out_value[0] = 0
-    return code if code else cuMemPoolGetAttribute(pool, <CUmemPool_attribute>attribute, out_value)
-
-
-cdef int async_set(int device, int attribute, uint64_t value) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = default_pool(device, &pool)
-    if code == SUCCESS:
-        code = cuMemPoolSetAttribute(pool, <CUmemPool_attribute>attribute, &value)
-    return code
-
-
-cdef int async_access_set(int device, int peer, int access) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = default_pool(device, &pool)
-    return code if code else pool_access_set(<uintptr_t>pool, peer, access)
-
-
-cdef int async_access_get(int device, int peer, int* out_access) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = default_pool(device, &pool)
-    out_access[0] = 0
-    return code if code else pool_access_get(<uintptr_t>pool, peer, out_access)
 
 
 # memory: stream-ordered, of pools that the caller makes
@@ -438,14 +395,28 @@ cdef int pinned_pool_create(int kind, int node, size_t limit, bint shared, uintp
     return create_pool(host_location(kind, node), limit, shared, out_pool)
 
 
-cdef int pinned_pool(uintptr_t* out_pool) noexcept nogil:
-    cdef CUmemLocation location = host_location(LOCATION_HOST, 0)
+cdef int default_pool(int device, int kind, uintptr_t* out_pool) noexcept nogil:
     cdef CUmemoryPool pool = NULL
-    cdef int code = NOT_SUPPORTED
-    if cuMemGetDefaultMemPool != NULL and library_version >= FROM_13_0:
-        code = cuMemGetDefaultMemPool(&pool, &location, CU_MEM_ALLOCATION_TYPE_PINNED)
+    cdef CUmemLocation location
+    cdef int code
+    out_pool[0] = 0
+    if not 0 <= device < device_total:
+        return INVALID_DEVICE
+    if kind == KIND_MANAGED:
+        code = managed_pool(device, &pool)
+    elif kind == KIND_HOST:
+        location = host_location(LOCATION_HOST, 0)
+        code = pool_since_13(&location, CU_MEM_ALLOCATION_TYPE_PINNED, &pool)
+    else:
+        code = pool_of_device(device, &pool) if kind == KIND_DEVICE else INVALID_VALUE
     out_pool[0] = <uintptr_t>pool if code == SUCCESS else 0
     return code
+
+
+cdef int pool_since_13(CUmemLocation* location, int kind, CUmemoryPool* out_pool) noexcept nogil:
+    if cuMemGetDefaultMemPool == NULL or library_version < FROM_13_0:
+        return NOT_SUPPORTED
+    return cuMemGetDefaultMemPool(out_pool, location, kind)
 
 
 cdef int pool_export(uintptr_t pool, int* out_file) noexcept nogil:
@@ -508,7 +479,15 @@ cdef int pool_pointer_import_entered(uintptr_t pool, const char* handle, uintptr
     return code
 
 
+cdef int pool_trim(uintptr_t pool, int device, uintptr_t event, size_t keep) noexcept nogil:
+    cdef int code = SUCCESS if 0 <= device < device_total else INVALID_DEVICE
+    if code == SUCCESS and event:
+        code = rows.event_synchronize(device, event)  # the driver's own
+    return code if code else cuMemPoolTrimTo(<CUmemoryPool>pool, keep)
+
+
 cdef int pool_get(uintptr_t pool, int attribute, uint64_t* out_value) noexcept nogil:
+    # Some attributes are an int: written to the low half of a zero, they read right (little endian).
     out_value[0] = 0
     return cuMemPoolGetAttribute(<CUmemoryPool>pool, <CUmemPool_attribute>attribute, out_value)
 
@@ -543,13 +522,8 @@ cdef enum:
     MANAGED_TYPE = 2  # CU_MEM_ALLOCATION_TYPE_MANAGED, which headers have since 13.0
 
 cdef int managed_pool(int device, CUmemoryPool* out_pool) noexcept nogil:
-    cdef CUmemLocation location
-    if not 0 <= device < device_total:
-        return INVALID_DEVICE
-    if cuMemGetDefaultMemPool == NULL or library_version < FROM_13_0:
-        return NOT_SUPPORTED
-    location = access_of(device, 0).location
-    return cuMemGetDefaultMemPool(out_pool, &location, MANAGED_TYPE)
+    cdef CUmemLocation location = access_of(device, 0).location
+    return pool_since_13(&location, MANAGED_TYPE, out_pool)
 
 
 cdef int refuse_capturing(uintptr_t stream) noexcept nogil:
@@ -569,25 +543,6 @@ cdef int managed_pool_alloc_entered(int device, uintptr_t stream, size_t size, u
 cdef int managed_pool_free_entered(uintptr_t stream, uintptr_t address) noexcept nogil:
     cdef int code = refuse_capturing(stream)
     return code if code else cuMemFreeAsync(address, <CUstream>stream)
-
-
-cdef int managed_pool_trim(int device, size_t keep) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = managed_pool(device, &pool)
-    return code if code else cuMemPoolTrimTo(pool, keep)
-
-
-cdef int managed_pool_get(int device, int attribute, uint64_t* out_value) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = managed_pool(device, &pool)
-    out_value[0] = 0
-    return code if code else cuMemPoolGetAttribute(pool, <CUmemPool_attribute>attribute, out_value)
-
-
-cdef int managed_pool_set(int device, int attribute, uint64_t value) noexcept nogil:
-    cdef CUmemoryPool pool = NULL
-    cdef int code = managed_pool(device, &pool)
-    return code if code else cuMemPoolSetAttribute(pool, <CUmemPool_attribute>attribute, &value)
 
 
 # memory: managed.  Of the versions of two functions the later one is called where the driver is as new as it: an older

@@ -54,7 +54,9 @@ from accelrt.driver.host.stream cimport (
 from accelrt.driver.host.textures cimport texture_limit
 from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, HostStream, Work, begin_work, kernel_fn
 from accelrt.driver.managed cimport LOCATION_HOST, LOCATION_NODE
-from accelrt.driver.memory cimport MAX_PITCH, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN
+from accelrt.driver.memory cimport (
+    KIND_DEVICE, KIND_HOST, KIND_MANAGED, MAX_PITCH, MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN,
+)
 from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.registry import explain_refusals
 from accelrt.driver.node_params cimport LAUNCH_COOPERATIVE, LAUNCH_PROGRAMMATIC
@@ -464,18 +466,26 @@ cdef uint64_t POINTER_MARK = 0x7265746E696F7074
 
 cdef HostPool[MAX_HOST_DEVICES] plain_pools
 cdef HostPool[MAX_HOST_DEVICES] managed_pools
-cdef HostPool* made_pools   # the newest first
-cdef HostPool* own_pinned   # of these the process's own of page-locked memory; NULL before it is first asked for
+cdef HostPool* own_pinned   # the process's own of page-locked memory; NULL before it is first asked for
+cdef HostPool* all_pools    # those that were asked for, the newest first
 
 
-cdef HostPool* pool_of(int device, int kind) noexcept nogil:
-    cdef HostPool* pool = &managed_pools[device] if kind == MANAGED else &plain_pools[device]
-    pool.kind, pool.device, pool.alive = kind, device, True
+cdef HostPool* list_pool(HostPool* pool) noexcept nogil:
+    global all_pools
+    pool.handle, pool.alive, pool.after = new_handle(), True, all_pools
+    all_pools = pool
     return pool
 
 
+cdef HostPool* pool_of(int device, int kind) noexcept nogil:
+    # Under the lock.
+    cdef HostPool* pool = &managed_pools[device] if kind == MANAGED else &plain_pools[device]
+    pool.kind, pool.device = kind, device
+    return pool if pool.handle else list_pool(pool)
+
+
 cdef HostPool* find_pool(uintptr_t handle) noexcept nogil:
-    cdef HostPool* pool = made_pools
+    cdef HostPool* pool = all_pools
     while pool != NULL and (pool.handle != handle or not pool.alive):
         pool = pool.after
     return pool
@@ -536,7 +546,7 @@ cdef void give_up_idle(HostPool* pool, size_t keep) noexcept nogil:
 
 cdef void drop_destroyed() noexcept nogil:
     # Pools that were destroyed, and of which nothing is allocated any more.
-    cdef HostPool** slot = &made_pools
+    cdef HostPool** slot = &all_pools
     cdef HostPool* pool
     while slot[0] != NULL:
         pool = slot[0]
@@ -552,11 +562,7 @@ cdef void drop_destroyed() noexcept nogil:
 
 cdef void settle_pools() noexcept nogil:
     # Gives up what is idle above the thresholds, as a wait does on a GPU.
-    cdef HostPool* pool = made_pools
-    cdef int device
-    for device in range(MAX_HOST_DEVICES):
-        give_up_idle(&plain_pools[device], plain_pools[device].values[THRESHOLD])
-        give_up_idle(&managed_pools[device], managed_pools[device].values[THRESHOLD])
+    cdef HostPool* pool = all_pools
     while pool != NULL:
         give_up_idle(pool, pool.values[THRESHOLD])
         pool = pool.after
@@ -685,20 +691,16 @@ cdef Pooled** place_in(HostPool* pool, uintptr_t address) noexcept nogil:
 
 cdef Pooled** find_pooled(int device, uintptr_t address, HostPool** out_pool) noexcept nogil:
     # NULL: it is no address of any pool of the device's, nor of page-locked memory.
-    cdef HostPool* pool = pool_of(device, PLAIN)
-    cdef Pooled** slot = place_in(pool, address)
-    if slot[0] == NULL:
-        pool = pool_of(device, MANAGED)
-        slot = place_in(pool, address)
-        if slot[0] == NULL:
-            pool = made_pools
-    while pool != NULL and slot[0] == NULL:
+    cdef HostPool* pool = all_pools
+    cdef Pooled** slot
+    while pool != NULL:
         if pool.device == device or pool.device == HOST_MEMORY:
             slot = place_in(pool, address)
-        if slot[0] == NULL:
-            pool = pool.after
-    out_pool[0] = pool
-    return NULL if pool == NULL else slot
+            if slot[0] != NULL:
+                out_pool[0] = pool
+                return slot
+        pool = pool.after
+    return NULL
 
 
 cdef int give_pooled(int device, uintptr_t stream, uintptr_t address) noexcept nogil:
@@ -735,7 +737,7 @@ cdef int memory_free(int device, uintptr_t address) noexcept nogil:
     return code
 
 
-cdef int read_pool(HostPool* pool, int attribute, uint64_t* out_value) noexcept nogil:
+cdef int pool_get_locked(HostPool* pool, int attribute, uint64_t* out_value) noexcept nogil:
     if not FOLLOWS_EVENTS <= attribute <= MOST_USED_BYTES:
         return INVALID_VALUE
     give_up_idle(pool, pool.values[THRESHOLD])
@@ -745,7 +747,7 @@ cdef int read_pool(HostPool* pool, int attribute, uint64_t* out_value) noexcept 
     return 0
 
 
-cdef int write_pool(HostPool* pool, int attribute, uint64_t value) noexcept nogil:
+cdef int pool_set_locked(HostPool* pool, int attribute, uint64_t value) noexcept nogil:
     if not FOLLOWS_EVENTS <= attribute <= MOST_USED_BYTES or attribute == RESERVED_BYTES or attribute == USED_BYTES:
         return INVALID_VALUE
     if value and (attribute == MOST_RESERVED or attribute == MOST_USED_BYTES):
@@ -759,7 +761,7 @@ cdef int write_pool(HostPool* pool, int attribute, uint64_t value) noexcept nogi
     return 0
 
 
-cdef int write_access(HostPool* pool, int peer, int access) noexcept nogil:
+cdef int pool_access_set_locked(HostPool* pool, int peer, int access) noexcept nogil:
     if not known_device(peer):
         return INVALID_DEVICE
     if access not in (MEMORY_CLOSED, MEMORY_READ, MEMORY_WRITTEN) or peer == pool.device and access != MEMORY_WRITTEN:
@@ -768,15 +770,10 @@ cdef int write_access(HostPool* pool, int peer, int access) noexcept nogil:
     return 0
 
 
-cdef int read_access(const HostPool* pool, int peer, int* out_access) noexcept nogil:
+cdef int pool_access_get_locked(HostPool* pool, int peer, int* out_access) noexcept nogil:
     if not known_device(peer):
         return INVALID_DEVICE
     out_access[0] = MEMORY_WRITTEN if peer == pool.device else pool.access[peer]
-    return 0
-
-
-cdef int trim_pool(HostPool* pool, size_t keep) noexcept nogil:
-    give_up_idle(pool, keep)
     return 0
 
 
@@ -798,53 +795,30 @@ cdef int managed_pool_free_locked(int device, uintptr_t stream, uintptr_t addres
     return give_pooled(device, stream, address)
 
 
-cdef int async_trim_locked(int device, size_t keep) noexcept nogil:
-    return trim_pool(pool_of(device, PLAIN), keep)
-
-
-cdef int managed_pool_trim_locked(int device, size_t keep) noexcept nogil:
-    return trim_pool(pool_of(device, MANAGED), keep)
-
-
-cdef int async_get_locked(int device, int attribute, uint64_t* out_value) noexcept nogil:
-    return read_pool(pool_of(device, PLAIN), attribute, out_value)
-
-
-cdef int managed_pool_get_locked(int device, int attribute, uint64_t* out_value) noexcept nogil:
-    return read_pool(pool_of(device, MANAGED), attribute, out_value)
-
-
-cdef int async_set_locked(int device, int attribute, uint64_t value) noexcept nogil:
-    return write_pool(pool_of(device, PLAIN), attribute, value)
-
-
-cdef int managed_pool_set_locked(int device, int attribute, uint64_t value) noexcept nogil:
-    return write_pool(pool_of(device, MANAGED), attribute, value)
-
-
-cdef int async_access_set_locked(int device, int peer, int access) noexcept nogil:
-    return write_access(pool_of(device, PLAIN), peer, access)
-
-
-cdef int async_access_get_locked(int device, int peer, int* out_access) noexcept nogil:
-    return read_access(pool_of(device, PLAIN), peer, out_access)
+cdef int default_pool_locked(int device, int kind, uintptr_t* out_pool) noexcept nogil:
+    global own_pinned
+    cdef int code = 0
+    if kind == KIND_HOST:
+        code = make_pool(HOST_MEMORY, 0, &own_pinned) if own_pinned == NULL else 0
+        out_pool[0] = own_pinned.handle if code == 0 else 0
+    elif kind == KIND_DEVICE or kind == KIND_MANAGED:
+        out_pool[0] = pool_of(device, PLAIN if kind == KIND_DEVICE else MANAGED).handle
+    else:
+        code = INVALID_VALUE
+    return code
 
 
 # Of those that the caller makes.
 
 cdef HostPool* add_pool(int device, int file, size_t limit) noexcept nogil:
     # Under the lock; takes the file.  NULL: no memory.
-    global made_pools
     cdef HostPool* pool = <HostPool*>calloc(1, sizeof(HostPool))
     if pool == NULL:
         close_file(file)
         return NULL
-    pool.kind, pool.device, pool.file, pool.limit, pool.alive, pool.node = POOLED, device, keep_number(file), limit, True, -1
-    pool.handle = new_handle()
+    pool.kind, pool.device, pool.file, pool.limit, pool.node = POOLED, device, keep_number(file), limit, -1
     drop_destroyed()
-    pool.after = made_pools
-    made_pools = pool
-    return pool
+    return list_pool(pool)
 
 
 cdef int make_pool(int device, size_t limit, HostPool** out_pool) noexcept nogil:
@@ -871,14 +845,6 @@ cdef int pool_create_locked(int device, size_t limit, uintptr_t* out_pool) noexc
     cdef int code = make_pool(device, limit, &pool)
     if code == 0:
         pool.shared, out_pool[0] = True, pool.handle
-    return code
-
-
-cdef int pinned_pool_locked(uintptr_t* out_pool) noexcept nogil:
-    global own_pinned
-    cdef int code = make_pool(HOST_MEMORY, 0, &own_pinned) if own_pinned == NULL else 0
-    if code == 0:
-        out_pool[0] = own_pinned.handle
     return code
 
 
@@ -916,7 +882,7 @@ cdef int pool_import_locked(int device, int file, uintptr_t* out_pool) noexcept 
 
 
 cdef int pool_destroy_locked(HostPool* pool) noexcept nogil:
-    if pool == own_pinned:
+    if pool == own_pinned or pool.kind != POOLED:
         return INVALID_VALUE
     pool.alive = False
     drop_destroyed()
@@ -986,23 +952,8 @@ cdef int pool_pointer_import_locked(
 
 
 cdef int pool_trim_locked(HostPool* pool, size_t keep) noexcept nogil:
-    return trim_pool(pool, keep)
-
-
-cdef int pool_get_locked(HostPool* pool, int attribute, uint64_t* out_value) noexcept nogil:
-    return read_pool(pool, attribute, out_value)
-
-
-cdef int pool_set_locked(HostPool* pool, int attribute, uint64_t value) noexcept nogil:
-    return write_pool(pool, attribute, value)
-
-
-cdef int pool_access_set_locked(HostPool* pool, int peer, int access) noexcept nogil:
-    return write_access(pool, peer, access)
-
-
-cdef int pool_access_get_locked(HostPool* pool, int peer, int* out_access) noexcept nogil:
-    return read_access(pool, peer, out_access)
+    give_up_idle(pool, keep)
+    return 0
 
 
 # --- modules -----------------------------------------------------------------------------------------------
