@@ -22,7 +22,7 @@ cdef enum:  # copy_batch: when sources are read, numbers of CUmemcpySrcAccessOrd
 cdef enum:  # copy_3d
     MAX_PITCH = 0x7FFFFFFF  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every device
 
-cdef enum:  # memory_protect, pool_access_set
+cdef enum:  # memory_access, pool_access_set
     MEMORY_CLOSED = 0
     MEMORY_READ = 1
     MEMORY_WRITTEN = 3  # and read

@@ -50,9 +50,7 @@ UNDONE_BY = {
     "pool_pointer_import": "async_free(device, 0, out_address)",
     "host_alloc": "host_free(device, out_address)",
     "address_reserve": "address_free(out_address, size)",
-    **dict.fromkeys(
-        ("physical_create", "physical_create_shared", "physical_import"), "physical_release(out_handle)"
-    ),
+    **dict.fromkeys(("physical_create", "physical_import"), "physical_release(out_handle)"),
     **dict.fromkeys(("physical_export", "pool_export"), "close(out_file)"),
     **dict.fromkeys(("pool_create", "pool_import", "pinned_pool_create"), "pool_destroy(out_pool)"),
     "stream_create": "stream_destroy(device, out_stream)",

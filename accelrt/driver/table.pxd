@@ -59,15 +59,14 @@ cdef struct Table:
     int (*granularity)(int device, size_t* out_size) noexcept nogil
     int (*address_reserve)(size_t size, size_t alignment, uintptr_t* out_address) noexcept nogil
     int (*address_free)(uintptr_t address, size_t size) noexcept nogil
-    int (*physical_create)(int device, size_t size, uintptr_t* out_handle) noexcept nogil
+    int (*physical_create)(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil
     int (*physical_release)(uintptr_t handle) noexcept nogil  # its bytes go when the last mapping does
     int (*memory_map)(uintptr_t address, size_t size, uintptr_t handle) noexcept nogil  # a handle whole, never a part
-    int (*memory_access)(uintptr_t address, size_t size, int device) noexcept nogil  # read and write, for that device
+    int (*memory_access)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # MEMORY_; whole mappings
     int (*memory_unmap)(uintptr_t address, size_t size) noexcept nogil  # waits for nothing: the caller does
     # memory that another process may have: a handle leaves as a file descriptor, which the caller closes, and comes from
     # one, which the caller may close at once; the bytes go with the last handle and mapping in any process
-    int (*physical_create_shared)(int device, size_t size, uintptr_t* out_handle) noexcept nogil
-    int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where physical_create made it
+    int (*physical_export)(uintptr_t handle, int* out_file) noexcept nogil  # INVALID_VALUE where it is not shared
     int (*physical_import)(int device, int file, uintptr_t* out_handle) noexcept nogil
 
     # memory: the driver's own stream-ordered pool of a device; the pool_ rows tell of it, and set it
@@ -143,10 +142,7 @@ cdef struct Table:
     # row refuses, out_done of them were put in; a capture has a node for each
     int (*copy_batch)(int device, uintptr_t stream, void* dsts, void* srcs, void* sizes, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
     int (*copy_batch_3d)(int device, uintptr_t stream, void* copies, size_t count, uint64_t dst_location, uint64_t src_location, unsigned int flags, int order, size_t* out_done) noexcept nogil  # no-cython-lint
-    # who may use memory, and what it is.  Access is a MEMORY_ number, of mapped ranges for the device named (memory_access
-    # is MEMORY_WRITTEN), and of a pool for another device
-    int (*memory_protect)(uintptr_t address, size_t size, int device, int access) noexcept nogil  # whole mappings
-    # KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
+    # what memory is: KIND_ numbers; the range is what one call of the driver made or was told of, 0 where it does not say
     int (*pointer_range)(uintptr_t address, int* out_kind, int* out_device, uintptr_t* out_start, size_t* out_size) noexcept nogil  # no-cython-lint
     # CUDA arrays, and how kernels read and write them; textures.pxd has what the pointers are to, and when an array or a
     # texture may go.  array_spec writes what an array was made with; no sampling makes a surface, of an array alone
@@ -177,7 +173,7 @@ cdef struct Table:
     int (*graph_exec_destroy)(uintptr_t exec_) noexcept nogil
     # lists: with no room they count; else they write at most so many handles, and how many they wrote
     int (*graph_nodes)(uintptr_t graph, size_t room, void* nodes, size_t* out_count) noexcept nogil
-    int (*graph_edges)(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil
+    int (*graph_edges)(uintptr_t graph, size_t room, void* origins, void* targets, void* data, size_t* out_count) noexcept nogil  # no-cython-lint
     int (*graph_node_type)(uintptr_t graph, uintptr_t node, int* out_type) noexcept nogil  # CUgraphNodeType numbers
     # conditions, of the graph that the stream captures into; each is 0 when a launch begins.  _set is a node that
     # reads a 4-byte integer of the device's memory; _add is a node whose body, an empty graph that it owns, runs if
@@ -192,9 +188,9 @@ cdef struct Table:
     # the status of capture_status alone; may be asked of a stream at any time
     int (*stream_is_capturing)(int device, uintptr_t stream, int* out_status) noexcept nogil
     # graphs made by hand.  after, origins and targets are arrays of nodes of the graph.  _add reads what the new node does,
-    # and writes an allocation's address or a condition's bodies; _params tells it of a node that is no kernel (kernel_node)
-    # and no condition, with the address that an allocation has, and of a child the graph that the node owns; _set changes
-    # an instance's node, or for 0 the graph's, that is no kernel (kernel_node_set), allocation, free or condition
+    # and writes an allocation's address or a condition's bodies; _params tells it of a node that is no condition, with the
+    # address that an allocation has, the graph that a child owns, and a kernel's arguments, valid until the node is changed
+    # or gone; _set changes an instance's node, or for 0 the graph's, that is no allocation, free or condition
     int (*graph_create)(int device, uintptr_t* out_graph) noexcept nogil
     int (*graph_clone)(uintptr_t graph, uintptr_t* out_graph) noexcept nogil
     int (*graph_find_in_clone)(uintptr_t graph, uintptr_t node, uintptr_t* out_node) noexcept nogil  # of the one cloned
@@ -202,8 +198,9 @@ cdef struct Table:
     int (*graph_node_params)(uintptr_t graph, uintptr_t node, NodeParams* params) noexcept nogil
     int (*graph_node_set)(int device, uintptr_t graph, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil
     int (*graph_node_destroy)(uintptr_t graph, uintptr_t node) noexcept nogil  # and its edges
-    int (*graph_edges_add)(uintptr_t graph, size_t count, void* origins, void* targets) noexcept nogil
-    int (*graph_edges_remove)(uintptr_t graph, size_t count, void* origins, void* targets) noexcept nogil
+    # edges carry an EdgeData each; data is NULL where what is added carries nothing, and what is removed may carry anything
+    int (*graph_edges_add)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
+    int (*graph_edges_remove)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
     # whether an instance does a kernel, a copy or a fill, or leaves it out; the node is one of the graph
     int (*graph_node_enable)(uintptr_t graph, uintptr_t exec_, uintptr_t node, int enabled) noexcept nogil
     int (*graph_node_enabled)(uintptr_t graph, uintptr_t exec_, uintptr_t node, unsigned int* out_enabled) noexcept nogil
@@ -213,10 +210,6 @@ cdef struct Table:
     int (*graph_memory_get)(int device, int attribute, uint64_t* out_value) noexcept nogil
     int (*graph_memory_reset)(int device, int attribute) noexcept nogil
     int (*graph_memory_trim)(int device) noexcept nogil  # what no launch has goes back to the device
-    # edges with what they carry, an EdgeData each; the rows without it add and remove those that carry nothing, and list all
-    int (*graph_edges_with)(uintptr_t graph, size_t room, void* origins, void* targets, void* data, size_t* out_count) noexcept nogil  # no-cython-lint
-    int (*graph_edges_add_with)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
-    int (*graph_edges_remove_with)(uintptr_t graph, size_t count, void* origins, void* targets, void* data) noexcept nogil
     # by which tools of profiling name nodes (CUDA 13.1); the high half is their graph's, or that of an instance
     int (*graph_node_tools_id)(uintptr_t graph, uintptr_t node, uint64_t* out_id) noexcept nogil
     int (*graph_exec_id)(uintptr_t exec_, unsigned int* out_id) noexcept nogil
@@ -242,9 +235,6 @@ cdef struct Table:
     int (*occupancy_clusters)(int device, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z, int* out_clusters) noexcept nogil  # no-cython-lint
     # kernel_launch with LAUNCH_ flags; a cluster_x of 0 is no clusters
     int (*kernel_launch_with)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments, unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z) noexcept nogil  # no-cython-lint
-    # the arguments are the node's own, valid until it is changed or gone; _set changes an instance, or for 0 the graph
-    int (*kernel_node)(uintptr_t graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes, uintptr_t* out_arguments) noexcept nogil  # no-cython-lint
-    int (*kernel_node_set)(uintptr_t graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments) noexcept nogil  # no-cython-lint
     # loads an image that module_load refused once more, to write what the compiler or the loader says; "" for nothing
     int (*module_log)(int device, const char* image, char* out_log) noexcept nogil
     int (*module_loading)(int* out_mode) noexcept nogil  # CUmoduleLoadingMode numbers
@@ -269,7 +259,7 @@ cdef struct Table:
     int (*pool_trim)(uintptr_t pool, int device, uintptr_t event, size_t keep) noexcept nogil
     int (*pool_get)(uintptr_t pool, int attribute, uint64_t* out_value) noexcept nogil  # CUmemPool_attribute numbers
     int (*pool_set)(uintptr_t pool, int attribute, uint64_t value) noexcept nogil
-    int (*pool_access_set)(uintptr_t pool, int peer, int access) noexcept nogil
+    int (*pool_access_set)(uintptr_t pool, int peer, int access) noexcept nogil  # MEMORY_ numbers
     int (*pool_access_get)(uintptr_t pool, int peer, int* out_access) noexcept nogil
     # The driver's own pools, never destroyed: by KIND_ number a device's, that of managed memory which prefers it, and the
     # process's of page-locked memory, whatever the device (both CUDA 13.0).

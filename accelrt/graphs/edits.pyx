@@ -656,6 +656,11 @@ EDGE_KINDS = ("default", "programmatic")
 PORTS = ("default", "programmatic", "launch_order")
 
 
+cdef EdgeData* told(EdgeData* data) noexcept nogil:
+    # Drivers before CUDA 12.3 take edges that carry nothing alone.
+    return NULL if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT else data
+
+
 def add_edge(
     uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, before: object, after: object, kind: str, port: str,
 ) -> None:
@@ -666,10 +671,7 @@ def add_edge(
     memset(&data, 0, sizeof(EdgeData))
     data.type, data.from_port = EDGE_KINDS.index(kind), PORTS.index(port)
     with nogil:
-        if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT:
-            code = registry.active().graph_edges_add(graph, 1, first.array, second.array)
-        else:
-            code = registry.active().graph_edges_add_with(graph, 1, first.array, second.array, &data)
+        code = registry.active().graph_edges_add(graph, 1, first.array, second.array, told(&data))
     if code:
         raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
                      "there is an edge between the two already, or a node is none of this graph, or is no kernel, which "
@@ -688,10 +690,7 @@ def remove_edge(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, b
         if origin == first.array[0] and target == second.array[0]:
             data.type, data.from_port = kind, port
     with nogil:
-        if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT:
-            code = registry.active().graph_edges_remove(graph, 1, first.array, second.array)
-        else:
-            code = registry.active().graph_edges_remove_with(graph, 1, first.array, second.array, &data)
+        code = registry.active().graph_edges_remove(graph, 1, first.array, second.array, told(&data))
     if code:
         raise_status(code, "graph_edges_remove", ("graph", graph, "edges", 1),
                      "there is no edge between the two, or a node is none of this graph" if code == INVALID_VALUE
@@ -1255,23 +1254,14 @@ cdef class Bindings:
         return NULL
 
     cdef int read(self, BoundNode* bound, uintptr_t node) except -1:
-        cdef uintptr_t arguments = 0
         cdef NodeParams* params = &bound.params
-        cdef int type_ = 0
-        cdef int code = registry.active().graph_node_type(self.handle, node, &type_)
+        cdef int code = registry.active().graph_node_params(self.handle, node, params)
         bound.node = node
-        if code == 0 and type_ != NODE_KERNEL:
-            code = registry.active().graph_node_params(self.handle, node, params)
-        elif code == 0:
-            code = registry.active().kernel_node(
-                self.handle, node, &params.function, &params.grid[0], &params.grid[1], &params.grid[2], &params.block[0],
-                &params.block[1], &params.block[2], &params.shared_bytes, &arguments)
-        params.type = type_
         if code:
             raise_status(code, "graph_node_params", ("graph", self.handle, "node", node),
                          UNTOLD if code == NOT_SUPPORTED else "")
-        if type_ == NODE_KERNEL:
-            params.arguments = copy_arguments(params.function, <void**>arguments)
+        if params.type == NODE_KERNEL:
+            params.arguments = copy_arguments(params.function, params.arguments)
         return 0
 
     def rebind(self, CUDAGraph graph not None, memory: dict[str, object], bint replays=False) -> None:
@@ -1418,19 +1408,11 @@ cdef class Bindings:
 
     cdef int put(self, CUDAGraph graph, int count, int* out_done) noexcept nogil:
         # The nodes that are touched, among the first ones; out_done is the one that was refused.
-        cdef NodeParams* params
         cdef int index, code = 0
         for index in range(count):
-            if not self.nodes[index].touched:
-                continue
-            params = &self.nodes[index].params
-            if params.type == NODE_KERNEL:
-                code = registry.active().kernel_node_set(
-                    self.handle, graph.exec_, self.nodes[index].node, params.function, params.grid[0], params.grid[1],
-                    params.grid[2], params.block[0], params.block[1], params.block[2], params.shared_bytes, params.arguments)
-            else:
+            if self.nodes[index].touched:
                 code = registry.active().graph_node_set(
-                    graph.ordinal, self.handle, graph.exec_, self.nodes[index].node, params)
+                    graph.ordinal, self.handle, graph.exec_, self.nodes[index].node, &self.nodes[index].params)
             if code:
                 out_done[0] = index
                 break

@@ -17,7 +17,8 @@ from accelrt.core.slots cimport Slot
 from accelrt.devices.device cimport ordinal_of
 from accelrt.driver.guard cimport count_out_capture, expect_capture, go_relaxed, restore_mode
 from accelrt.driver.node_params cimport (
-    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_COPY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_RECORD, NODE_WAIT, NodeParams,
+    EdgeData, NODE_ALLOCATE, NODE_CHILD, NODE_COPY, NODE_FILL, NODE_FREE, NODE_HOST, NODE_KERNEL, NODE_RECORD, NODE_WAIT,
+    NodeParams,
 )
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
@@ -184,27 +185,19 @@ cdef list node_handles(uintptr_t graph):
 
 def list_edges(uintptr_t graph) -> list[tuple[int, int]]:
     """Pairs (id, id of the node after it) of a driver's graph, in the driver's order."""
-    cdef size_t room = 0, count = 0, index
-    cdef Handles origins, targets
-    cdef int code = registry.active().graph_edges(graph, 0, NULL, NULL, &room)
-    if code == 0 and room:
-        origins, targets = Handles(room), Handles(room)
-        code = registry.active().graph_edges(graph, room, origins.array, targets.array, &count)
-    if code:
-        raise_status(code, "graph_edges", ("graph", graph))
-    return [(origins.array[index], targets.array[index]) for index in range(count)] if room else []
+    return [edge[:2] for edge in list_edge_data(graph)]
 
 
 cdef list list_edge_data(uintptr_t graph):
     cdef size_t room = 0, count = 0, index
     cdef Handles origins, targets, carried
     cdef const EdgeData* data
-    cdef int code = registry.active().graph_edges_with(graph, 0, NULL, NULL, NULL, &room)
+    cdef int code = registry.active().graph_edges(graph, 0, NULL, NULL, NULL, &room)
     if code == 0 and room:
         origins, targets, carried = Handles(room), Handles(room), Handles(room)
-        code = registry.active().graph_edges_with(graph, room, origins.array, targets.array, carried.array, &count)
+        code = registry.active().graph_edges(graph, room, origins.array, targets.array, carried.array, &count)
     if code:
-        raise_status(code, "graph_edges_with", ("graph", graph))
+        raise_status(code, "graph_edges", ("graph", graph))
     if room == 0:
         return []
     data = <const EdgeData*>carried.array
@@ -412,20 +405,21 @@ cdef tuple read_arguments(uintptr_t function, const void** values):
 
 
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
-    cdef unsigned int[7] size
-    cdef uintptr_t function = 0, arguments = 0
+    cdef NodeParams params
     cdef Kernel kernel
     cdef int code
     with nogil:
-        code = registry.active().kernel_node(
-            graph, node, &function, &size[0], &size[1], &size[2], &size[3], &size[4], &size[5], &size[6], &arguments)
+        code = registry.active().graph_node_params(graph, node, &params)
+    if params.type != NODE_KERNEL and code in (0, NOT_SUPPORTED):
+        code = INVALID_VALUE
     if code:
-        raise_status(code, "kernel_node", ("graph", graph, "node", node),
+        raise_status(code, "graph_node_params", ("graph", graph, "node", node),
                      "it is no kernel node of this graph" if code == INVALID_VALUE else "")
-    kernel = kernel_of(function, kernels, change)
+    kernel = kernel_of(params.function, kernels, change)
     return KernelParams(
-        kernel, "" if kernel is None else kernel.name, function, (size[0], size[1], size[2]), (size[3], size[4], size[5]),
-        size[6], read_arguments(function, <const void**>arguments))
+        kernel, "" if kernel is None else kernel.name, params.function, (params.grid[0], params.grid[1], params.grid[2]),
+        (params.block[0], params.block[1], params.block[2]), params.shared_bytes,
+        read_arguments(params.function, <const void**>params.arguments))
 
 
 cdef tuple as_bytes(Kernel kernel, tuple arguments):

@@ -929,13 +929,11 @@ cdef class Kernel:
         cdef object _room = self.describe_node(size, arguments, &packed, &params)
         cdef int code
         with nogil:
-            code = registry.active().kernel_node_set(
-                graph, exec_, node, self.handle, size.grid[0], size.grid[1], size.grid[2], size.block[0], size.block[1],
-                size.block[2], size.shared, packed.pointers)
+            code = registry.active().graph_node_set(self.device_index, graph, exec_, node, &params)
         if code:
             grid, block = triple(size.grid), triple(size.block)
-            raise_status(code, "kernel_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid", grid,
-                                                   "block", block, "shared", size.shared),
+            raise_status(code, "graph_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid", grid,
+                                                  "block", block, "shared", size.shared),
                          explain(self, code, grid, block, size.shared))
         return 0
 

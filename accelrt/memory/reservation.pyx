@@ -572,7 +572,7 @@ cdef int protect_pages(int device, uint64_t number, uintptr_t address, size_t fi
         size += segment.slots[index].size
     unlock_all(pool, NULL)
     if code == 0:
-        code = pool.table.memory_protect(start, size, device, access)
+        code = pool.table.memory_access(start, size, device, access)
     unlock_growth(pool)
     return code
 

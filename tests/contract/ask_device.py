@@ -114,7 +114,7 @@ def calls(asked):
         "fill on the legacy stream": lambda: rows.fill(0, 0, asked.memory, 1, 1, 64),
         "memory_info": lambda: rows.memory_info(0),
         "pointer_device": lambda: rows.pointer_device(asked.memory),
-        "physical_create": lambda: rows.physical_create(0, 2 << 20),
+        "physical_create": lambda: rows.physical_create(0, 2 << 20, False),
         "memory_map and unmap": lambda: map_and_unmap(rows, room),
         "capture_status of the legacy stream": lambda: rows.capture_status(0, 0),
         "wait for an event recorded outside": lambda: rows.stream_wait_event(0, asked.stream, asked.event),
@@ -139,10 +139,10 @@ def moves(asked):
 
 
 def map_and_unmap(rows, room):
-    code, handle = rows.physical_create(0, 2 << 20)
+    code, handle = rows.physical_create(0, 2 << 20, False)
     for step in (
         lambda: rows.memory_map(room, 2 << 20, handle),
-        lambda: rows.memory_access(room, 2 << 20, 0),
+        lambda: rows.memory_access(room, 2 << 20, 0, 3),
         lambda: rows.memory_unmap(room, 2 << 20),
         lambda: rows.physical_release(handle),
     ):
@@ -197,7 +197,7 @@ def arguments(asked):
     for name, size in (("1", 1), ("2 MiB + 1", (2 << 20) + 1)):
         print(f"reserve {name}:", rows.address_reserve(size, 0)[0])
     for size in (0, 1):
-        print(f"create {size}:", rows.physical_create(0, size)[0])
+        print(f"create {size}:", rows.physical_create(0, size, False)[0])
     print("alloc 1:", rows.memory_alloc(0, 1)[0])
     print("fill width 3:", rows.fill(0, stream, asked.memory, 0, 3, 4))
     print("fill misaligned:", rows.fill(0, stream, asked.memory + 1, 0, 4, 4))

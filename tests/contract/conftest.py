@@ -38,7 +38,6 @@ MADE_BY = {
 }
 ALSO_MADE_BY = {
     "managed_alloc": "memory_alloc",
-    "physical_create_shared": "physical_create",
     "physical_import": "physical_create",
     "ipc_event_open": "event_create",
     "graph_create": "capture_end",

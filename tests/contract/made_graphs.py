@@ -57,6 +57,26 @@ def filled(dst, value, width, element=1, height=1, pitch=0):
     )
 
 
+def kernel(function, at, value, blocks=4):
+    """What a kernel node does, and what its arguments lie in."""
+    params = NodeParams(type=KERNEL, function=function, grid=(blocks, 1, 1), block=(64, 1, 1))
+    address, number = ctypes.c_uint64(at), ctypes.c_uint32(value)
+    pointers = (ctypes.c_void_p * 2)(ctypes.addressof(address), ctypes.addressof(number))
+    params.arguments = ctypes.addressof(pointers)
+    params.kept = address, number, pointers
+    return params
+
+
+def told(rows, graph, node):
+    params = NodeParams()
+    rows.ok("graph_node_params", graph, node, ctypes.addressof(params))
+    return params
+
+
+def change(rows, graph, exec_, node, params):
+    return rows.graph_node_set(0, graph, exec_, node, ctypes.addressof(params))
+
+
 def array(handles):
     return (ctypes.c_size_t * max(len(handles), 1))(*handles)
 
@@ -64,16 +84,15 @@ def array(handles):
 def edges(rows, name, graph, *pairs, data=None):
     origins, targets = array([pair[0] for pair in pairs]), array([pair[1] for pair in pairs])
     given = ctypes.addressof(origins), ctypes.addressof(targets)
-    carried = () if data is None else (ctypes.addressof(data),)
-    return getattr(rows, name)(graph, len(pairs), *given, *carried)
+    return getattr(rows, name)(graph, len(pairs), *given, 0 if data is None else ctypes.addressof(data))
 
 
 def edges_told(rows, graph):
     """{(node, node after it): (type, from_port)} of a graph."""
-    room = rows.ok("graph_edges_with", graph, 0, 0, 0, 0)
+    room = rows.ok("graph_edges", graph, 0, 0, 0, 0)
     origins, targets, data = array([0] * room), array([0] * room), carrying(*[(0, 0)] * max(room, 1))
     given = [ctypes.addressof(each) for each in (origins, targets, data)]
-    assert not room or rows.ok("graph_edges_with", graph, room, *given) == room
+    assert not room or rows.ok("graph_edges", graph, room, *given) == room
     assert all(not each.to_port and not any(each.reserved) for each in data)
     found = zip(origins, targets, data, strict=False)
     return {(first, second): (each.type, each.from_port) for first, second, each in list(found)[:room]}

@@ -208,10 +208,10 @@ def mapped(rows):
     """A page, mapped and open; its address and size."""
     size = rows.ok("granularity", 0)
     address = rows.kept("address_reserve", size, 0)
-    handle = rows.ok("physical_create", 0, size)
+    handle = rows.ok("physical_create", 0, size, False)
     rows.ok("memory_map", address, size, handle)
     rows.ok("physical_release", handle)
-    rows.ok("memory_access", address, size, 0)
+    rows.ok("memory_access", address, size, 0, WRITTEN)
     yield address, size
     rows.ok("memory_unmap", address, size)
 
@@ -220,32 +220,32 @@ def test_memory_is_protected_and_opened_again(rows, mapped, stream):
     address, size = mapped
     rows.ok("fill", 0, stream, address, 5, 1, 4096)
     rows.ok("stream_synchronize", 0, stream)
-    assert rows.memory_protect(address, size, 0, READ) in (0, NOT_SUPPORTED)  # as the device has it
+    assert rows.memory_access(address, size, 0, READ) in (0, NOT_SUPPORTED)  # as the device has it
     assert (rows.read(address, 4096) == 5).all()
-    rows.ok("memory_protect", address, size, 0, WRITTEN)
+    rows.ok("memory_access", address, size, 0, WRITTEN)
     rows.ok("fill", 0, stream, address, 6, 1, 4096)
     rows.ok("stream_synchronize", 0, stream)
-    rows.ok("memory_protect", address, size, 0, CLOSED)
-    rows.ok("memory_protect", address, size, 0, WRITTEN)
+    rows.ok("memory_access", address, size, 0, CLOSED)
+    rows.ok("memory_access", address, size, 0, WRITTEN)
     assert (rows.read(address, 4096) == 6).all()
 
 
 def test_what_is_read_only_is_not_written(rows, on_host, mapped, device, stream):
     address, size = mapped
-    rows.ok("memory_protect", address, size, 0, READ)
+    rows.ok("memory_access", address, size, 0, READ)
     assert rows.fill(0, stream, address, 1, 1, 64) == INVALID_VALUE
     assert rows.copy_async(0, stream, address, device, 64) == INVALID_VALUE
     rows.ok("copy_async", 0, stream, device, address, 64)
     rows.ok("stream_synchronize", 0, stream)
-    rows.ok("memory_protect", address, size, 0, CLOSED)
+    rows.ok("memory_access", address, size, 0, CLOSED)
     assert rows.copy_async(0, stream, device, address, 64) == INVALID_VALUE
 
 
 def test_a_part_of_a_page_an_access_and_a_device_that_are_none_are_refused(rows, on_host, mapped):
     address, size = mapped
-    assert rows.memory_protect(address, size, 0, 2) == INVALID_VALUE
-    assert rows.memory_protect(address, size // 2, 0, READ) == INVALID_VALUE
-    assert rows.memory_protect(address, size, 64, READ) == INVALID_DEVICE
+    assert rows.memory_access(address, size, 0, 2) == INVALID_VALUE
+    assert rows.memory_access(address, size // 2, 0, READ) == INVALID_VALUE
+    assert rows.memory_access(address, size, 64, READ) == INVALID_DEVICE
 
 
 # --- what an address is ---------------------------------------------

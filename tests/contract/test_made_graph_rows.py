@@ -22,10 +22,13 @@ from made_graphs import (
     NodeParams,
     array,
     carrying,
+    change,
     copied,
     edges,
     edges_told,
     filled,
+    kernel,
+    told,
 )
 
 from accelrt.driver.host import driver as host
@@ -57,16 +60,6 @@ def condition(rows, graph, value, kind, count, *after, handle=None):
     return node, list(bodies)
 
 
-def told(rows, graph, node):
-    params = NodeParams()
-    rows.ok("graph_node_params", graph, node, ctypes.addressof(params))
-    return params
-
-
-def change(rows, graph, exec_, node, params):
-    return rows.graph_node_set(0, graph, exec_, node, ctypes.addressof(params))
-
-
 @pytest.fixture
 def graph(rows):
     code, made = rows.graph_create(0)
@@ -80,21 +73,11 @@ def instance(rows, graph, flags=0):
     return rows.kept("graph_instantiate", 0, graph, flags)
 
 
-def kernel(rows, function, at, value):
-    """What a kernel node does, and what its arguments lie in."""
-    params = NodeParams(type=KERNEL, function=function, grid=(4, 1, 1), block=(64, 1, 1))
-    address, number = ctypes.c_uint64(at), ctypes.c_uint32(value)
-    pointers = (ctypes.c_void_p * 2)(ctypes.addressof(address), ctypes.addressof(number))
-    params.arguments = ctypes.addressof(pointers)
-    params.kept = address, number, pointers
-    return params
-
-
 def test_nodes_run_behind_those_that_they_come_after(rows, graph, device, stream, function):
     first = add(rows, graph, filled(device, 3, BYTES))
     second = add(rows, graph, copied(device + BYTES, device, BYTES), first)
     third = add(rows, graph, NodeParams(type=EMPTY), second)
-    fourth = add(rows, graph, kernel(rows, function, device, 7), third)
+    fourth = add(rows, graph, kernel(function, device, 7), third)
     assert rows.ok("graph_node_count", graph) == 4
     kinds = [rows.ok("graph_node_type", graph, node) for node in (first, second, third, fourth)]
     assert kinds == [2, 1, EMPTY, KERNEL]
@@ -130,22 +113,22 @@ PROGRAMMATIC_PORT, LAUNCH_ORDER = 1, 2
 
 def launches(rows, graph, function, device, count):
     """Kernel nodes that no edge connects."""
-    return [add(rows, graph, kernel(rows, function, device + 4096 * place, place)) for place in range(count)]
+    return [add(rows, graph, kernel(function, device + 4096 * place, place)) for place in range(count)]
 
 
 def test_edges_carry_what_they_were_added_with(rows, graph, device, stream, function):
     one, two, three, four = launches(rows, graph, function, device, 4)
     pairs = (one, two), (two, three), (one, three), (three, four)
     kinds = (PROGRAMMATIC, PROGRAMMATIC_PORT), (PROGRAMMATIC, LAUNCH_ORDER)
-    assert edges(rows, "graph_edges_add_with", graph, *pairs[:2], data=carrying(*kinds)) == 0
-    assert edges(rows, "graph_edges_add_with", graph, pairs[2], data=carrying((DEFAULT, 0))) == 0
+    assert edges(rows, "graph_edges_add", graph, *pairs[:2], data=carrying(*kinds)) == 0
+    assert edges(rows, "graph_edges_add", graph, pairs[2], data=carrying((DEFAULT, 0))) == 0
     assert edges(rows, "graph_edges_add", graph, pairs[3]) == 0
     told = dict(zip(pairs, (*kinds, (0, 0), (0, 0)), strict=True))
     listed = edges_told(rows, graph)
     # NVIDIA's driver tells the port of a programmatic edge as the programmatic one.
     assert listed in (told, {**told, pairs[1]: (PROGRAMMATIC, PROGRAMMATIC_PORT)})
     told = listed
-    assert rows.ok("graph_edges", graph, 0, 0, 0) == 4
+    assert rows.ok("graph_edges", graph, 0, 0, 0, 0) == 4
     clone = rows.kept("graph_clone", graph)
     names = {node: rows.ok("graph_find_in_clone", clone, node) for node in (one, two, three, four)}
     cloned = {(names[first], names[second]): kind for (first, second), kind in told.items()}
@@ -159,18 +142,18 @@ def test_edges_carry_what_they_were_added_with(rows, graph, device, stream, func
 def test_an_edge_is_removed_by_what_it_carries(rows, graph, device, function):
     pair = tuple(launches(rows, graph, function, device, 2))
     kind = carrying((PROGRAMMATIC, PROGRAMMATIC_PORT))
-    assert edges(rows, "graph_edges_add_with", graph, pair, data=kind) == 0
+    assert edges(rows, "graph_edges_add", graph, pair, data=kind) == 0
     assert edges(rows, "graph_edges_add", graph, pair) == INVALID_VALUE
     assert edges(rows, "graph_edges_remove", graph, pair) == 0  # whatever it carries
     assert edges_told(rows, graph) == {}
-    assert edges(rows, "graph_edges_add_with", graph, pair, data=kind) == 0
-    code = edges(rows, "graph_edges_remove_with", graph, pair, data=carrying((0, 0)))
+    assert edges(rows, "graph_edges_add", graph, pair, data=kind) == 0
+    code = edges(rows, "graph_edges_remove", graph, pair, data=carrying((0, 0)))
     if code == 0 and rows.driver == "cuda":  # to which these may be no data
-        code = edges(rows, "graph_edges_remove_with", graph, pair, data=carrying((0, 0)))
-        assert edges(rows, "graph_edges_add_with", graph, pair, data=kind) == 0
+        code = edges(rows, "graph_edges_remove", graph, pair, data=carrying((0, 0)))
+        assert edges(rows, "graph_edges_add", graph, pair, data=kind) == 0
     assert code == INVALID_VALUE
     assert edges_told(rows, graph) == {pair: (PROGRAMMATIC, PROGRAMMATIC_PORT)}
-    assert edges(rows, "graph_edges_remove_with", graph, pair, data=kind) == 0
+    assert edges(rows, "graph_edges_remove", graph, pair, data=kind) == 0
     assert edges_told(rows, graph) == {}
 
 
@@ -179,7 +162,7 @@ def test_programmatic_edges_are_between_kernels(rows, graph, device, function):
     other = add(rows, graph, filled(device, 1, 8))
     for kind, port in ((PROGRAMMATIC, PROGRAMMATIC_PORT), (PROGRAMMATIC, LAUNCH_ORDER)):
         for pair in ((launch, other), (other, launch)):
-            code = edges(rows, "graph_edges_add_with", graph, pair, data=carrying((kind, port)))
+            code = edges(rows, "graph_edges_add", graph, pair, data=carrying((kind, port)))
             assert code == INVALID_VALUE
     assert edges_told(rows, graph) == {}
 
@@ -190,9 +173,9 @@ def test_edges_of_no_kind_are_refused_all_together(rows, on_host, graph, device,
     for kind, port in ((PROGRAMMATIC, 0), (DEFAULT, PROGRAMMATIC_PORT), (2, 1), (PROGRAMMATIC, 3)):
         data = carrying((PROGRAMMATIC, LAUNCH_ORDER), (kind, port))
         pairs = (one, two), (two, three)
-        assert edges(rows, "graph_edges_add_with", graph, *pairs, data=data) == INVALID_VALUE
+        assert edges(rows, "graph_edges_add", graph, *pairs, data=data) == INVALID_VALUE
         assert edges_told(rows, graph) == {}
-    assert rows.graph_edges_with(12345, 0, 0, 0, 0)[0] == INVALID_VALUE
+    assert rows.graph_edges(12345, 0, 0, 0, 0)[0] == INVALID_VALUE
 
 
 def test_an_instance_is_not_updated_to_edges_of_another_kind(rows, graph, device, function):
@@ -202,7 +185,7 @@ def test_an_instance_is_not_updated_to_edges_of_another_kind(rows, graph, device
     assert rows.graph_update(exec_, graph)[0] == 0
     assert edges(rows, "graph_edges_remove", graph, pair) == 0
     kind = carrying((PROGRAMMATIC, PROGRAMMATIC_PORT))
-    assert edges(rows, "graph_edges_add_with", graph, pair, data=kind) == 0
+    assert edges(rows, "graph_edges_add", graph, pair, data=kind) == 0
     assert rows.graph_update(exec_, graph)[0] == UPDATE_FAILURE
 
 
@@ -233,7 +216,7 @@ def test_edges_and_nodes_that_are_none_are_refused(rows, on_host, graph, device)
     assert add_code(rows, graph, NodeParams(type=99)) == NOT_SUPPORTED
     assert add_code(rows, graph, NodeParams(type=RECORD, event=12345)) == 400
     assert rows.graph_node_destroy(graph, 12345) == INVALID_VALUE
-    assert rows.ok("graph_edges", graph, 0, 0, 0) == 0
+    assert rows.ok("graph_edges", graph, 0, 0, 0, 0) == 0
 
 
 def test_a_node_is_taken_out_with_its_edges(rows, graph, device, stream):
@@ -241,7 +224,7 @@ def test_a_node_is_taken_out_with_its_edges(rows, graph, device, stream):
     middle = add(rows, graph, filled(device, 2, BYTES), first)
     last = add(rows, graph, copied(device + BYTES, device, BYTES), middle)
     rows.ok("graph_node_destroy", graph, middle)
-    assert rows.ok("graph_edges", graph, 0, 0, 0) == 0
+    assert rows.ok("graph_edges", graph, 0, 0, 0, 0) == 0
     assert edges(rows, "graph_edges_add", graph, (first, last)) == 0
     run(rows, instance(rows, graph), stream)
     assert (rows.read(device, 2 * BYTES) == 1).all()
@@ -372,7 +355,7 @@ def test_an_update_of_all_leaves_the_nodes_their_handles(rows, graph, device, st
 
 def test_a_clone_has_nodes_of_its_own(rows, graph, device, stream, function):
     fill = add(rows, graph, filled(device, 1, BYTES))
-    run_ = add(rows, graph, kernel(rows, function, device + BYTES, 3), fill)
+    run_ = add(rows, graph, kernel(function, device + BYTES, 3), fill)
     clone = rows.ok("graph_clone", graph)
     found = rows.ok("graph_find_in_clone", clone, fill)
     assert rows.ok("graph_find_in_clone", clone, run_) != run_
@@ -495,7 +478,7 @@ def test_a_graph_is_no_child_of_itself_on_the_host(rows, on_host, graph, device)
 def test_edges_are_removed_all_or_none_on_the_host(rows, on_host, graph, device, function):
     one, two, three = launches(rows, graph, function, device, 3)
     kind = (PROGRAMMATIC, PROGRAMMATIC_PORT)
-    assert edges(rows, "graph_edges_add_with", graph, (one, two), data=carrying(kind)) == 0
+    assert edges(rows, "graph_edges_add", graph, (one, two), data=carrying(kind)) == 0
     assert edges(rows, "graph_edges_remove", graph, (one, two), (two, three)) == INVALID_VALUE
     assert edges_told(rows, graph) == {(one, two): kind}
 

@@ -70,12 +70,12 @@ def page(rows):
 
 def mapped(rows, address, size, handle):
     rows.ok("memory_map", address, size, handle)
-    rows.ok("memory_access", address, size, 0)
+    rows.ok("memory_access", address, size, 0, 3)
 
 
 def test_one_handle_at_two_addresses_shows_the_same_bytes(rows, page):
     room = rows.kept("address_reserve", 4 * page, 0)
-    handle = rows.kept("physical_create", 0, 2 * page)
+    handle = rows.kept("physical_create", 0, 2 * page, False)
     mapped(rows, room, 2 * page, handle)
     mapped(rows, room + 2 * page, 2 * page, handle)
     assert rows.ok("pointer_device", room) == 0
@@ -91,7 +91,7 @@ def test_one_handle_at_two_addresses_shows_the_same_bytes(rows, page):
 def test_bytes_outlive_their_handle_until_the_last_mapping_goes(rows, page):
     free, _ = rows.ok("memory_info", 0)
     room = rows.ok("address_reserve", page, 0)
-    handle = rows.ok("physical_create", 0, page)
+    handle = rows.ok("physical_create", 0, page, False)
     mapped(rows, room, page, handle)
     rows.ok("fill", 0, 0, room, 9, 1, page)
     rows.ok("physical_release", handle)
@@ -104,7 +104,7 @@ def test_bytes_outlive_their_handle_until_the_last_mapping_goes(rows, page):
 
 def test_a_copy_may_cross_two_handles_that_lie_side_by_side(rows, page):
     room = rows.kept("address_reserve", 2 * page, 0)
-    handles = [rows.ok("physical_create", 0, page) for _ in range(2)]
+    handles = [rows.ok("physical_create", 0, page, False) for _ in range(2)]
     for index, handle in enumerate(handles):
         mapped(rows, room + index * page, page, handle)
     data = np.arange(8192, dtype=np.uint8)
@@ -117,7 +117,7 @@ def test_a_copy_may_cross_two_handles_that_lie_side_by_side(rows, page):
 
 def test_a_thread_without_a_device_works_on_ranges_of_several_handles(rows, page, stream):
     room, seen = rows.ok("address_reserve", 4 * page, 0), []
-    handles = [rows.ok("physical_create", 0, page) for _ in range(4)]
+    handles = [rows.ok("physical_create", 0, page, False) for _ in range(4)]
 
     def work():
         for index, handle in enumerate(handles):
@@ -140,7 +140,7 @@ def test_a_thread_without_a_device_works_on_ranges_of_several_handles(rows, page
 
 def test_mapping_is_whole_or_refused(rows, page):
     room = rows.kept("address_reserve", 2 * page, 0)
-    handle = rows.kept("physical_create", 0, 2 * page)
+    handle = rows.kept("physical_create", 0, 2 * page, False)
     assert rows.memory_map(room, page, handle) == NOT_SUPPORTED
     assert rows.memory_map(room, 3 * page, handle) == NOT_SUPPORTED
     mapped(rows, room, 2 * page, handle)
@@ -154,7 +154,7 @@ def test_mapping_is_whole_or_refused(rows, page):
 def test_what_is_mapped_is_known_in_whatever_order_pages_come_and_go(rows, page):
     rng, pages = random.Random(5), 48
     room = rows.kept("address_reserve", pages * page, 0)
-    handle = rows.kept("physical_create", 0, page)
+    handle = rows.kept("physical_create", 0, page, False)
     shown = set()
     for _ in range(400):
         place = rng.randrange(pages)
@@ -173,7 +173,7 @@ def test_what_is_mapped_is_known_in_whatever_order_pages_come_and_go(rows, page)
 
 def test_memory_without_access_is_refused_and_still_known(rows, page):
     room = rows.kept("address_reserve", page, 0)
-    handle = rows.kept("physical_create", 0, page)
+    handle = rows.kept("physical_create", 0, page, False)
     rows.ok("memory_map", room, page, handle)
     assert rows.ok("pointer_device", room) == 0
     assert rows.fill(0, 0, room, 1, 1, 16) == INVALID_VALUE
@@ -181,8 +181,8 @@ def test_memory_without_access_is_refused_and_still_known(rows, page):
 
 
 def test_odd_sizes_are_refused(rows, page):
-    assert rows.physical_create(0, page + 1)[0] == INVALID_VALUE
-    assert rows.physical_create(0, 1 << 50)[0] == OUT_OF_MEMORY
+    assert rows.physical_create(0, page + 1, False)[0] == INVALID_VALUE
+    assert rows.physical_create(0, 1 << 50, False)[0] == OUT_OF_MEMORY
     assert rows.address_reserve(0, 0)[0] == INVALID_VALUE
 
 
@@ -200,7 +200,7 @@ def test_mapping_goes_on_while_work_runs(rows, page):
     stream = rows.stream()
     gate = rows.gate(stream)
     room = rows.ok("address_reserve", page, 0)
-    handle = rows.ok("physical_create", 0, page)
+    handle = rows.ok("physical_create", 0, page, False)
     mapped(rows, room, page, handle)
     rows.ok("memory_unmap", room, page)
     rows.ok("physical_release", handle)

@@ -235,7 +235,7 @@ def test_what_is_no_pool_is_refused(rows, on_host, pool):
     with open("/dev/null") as file:
         assert rows.pool_import(0, file.fileno())[0] == INVALID_VALUE
     assert rows.pool_import(0, 12345)[0] == INVALID_VALUE
-    handle = rows.ok("physical_create_shared", 0, 2 * MIB)
+    handle = rows.ok("physical_create", 0, 2 * MIB, True)
     file = rows.ok("physical_export", handle)
     assert rows.pool_import(0, file)[0] == INVALID_VALUE
     os.close(file)

@@ -91,7 +91,7 @@ handle = must(rows.physical_import(0, int(sys.argv[2])))
 address = must(rows.address_reserve(size, size))
 must(rows.memory_map(address, size, handle))
 must(rows.physical_release(handle))
-must(rows.memory_access(address, size, 0))
+must(rows.memory_access(address, size, 0, 3))
 seen = np.zeros(4096, np.uint8)
 must(rows.copy(0, 0, seen.ctypes.data, address, seen.nbytes))
 must(rows.fill(0, 0, address, 8, 1, seen.nbytes))
@@ -104,10 +104,10 @@ print(set(seen.tolist()))
 
 def test_pages_are_opened_by_another_process_that_got_a_descriptor(rows):
     size = rows.ok("granularity", 0)
-    handle = rows.kept("physical_create_shared", 0, size)
+    handle = rows.kept("physical_create", 0, size, True)
     address = rows.kept("address_reserve", size, size)
     rows.ok("memory_map", address, size, handle)
-    rows.ok("memory_access", address, size, 0)
+    rows.ok("memory_access", address, size, 0, 3)
     rows.ok("fill", 0, 0, address, 7, 1, 4096)
     rows.ok("device_synchronize", 0)
     file = rows.ok("physical_export", handle)
@@ -121,7 +121,7 @@ def test_pages_are_opened_by_another_process_that_got_a_descriptor(rows):
 
 def test_pages_stay_while_another_handle_of_them_is_alive(rows):
     size = rows.ok("granularity", 0)
-    handle = rows.ok("physical_create_shared", 0, size)
+    handle = rows.ok("physical_create", 0, size, True)
     file = rows.ok("physical_export", handle)
     rows.ok("physical_release", handle)
     again = rows.ok("physical_import", 0, file)
@@ -129,7 +129,7 @@ def test_pages_stay_while_another_handle_of_them_is_alive(rows):
     address = rows.kept("address_reserve", size, size)
     rows.ok("memory_map", address, size, again)
     rows.ok("physical_release", again)
-    rows.ok("memory_access", address, size, 0)
+    rows.ok("memory_access", address, size, 0, 3)
     rows.ok("fill", 0, 0, address, 3, 1, 4096)
     assert (rows.read(address, 4096) == 3).all()
     rows.ok("memory_unmap", address, size)
@@ -137,7 +137,7 @@ def test_pages_stay_while_another_handle_of_them_is_alive(rows):
 
 def test_pages_made_for_one_process_are_not_exported(rows):
     size = rows.ok("granularity", 0)
-    handle = rows.kept("physical_create", 0, size)
+    handle = rows.kept("physical_create", 0, size, False)
     code, file = rows.physical_export(handle)
     assert code != 0
     assert file == -1
@@ -148,7 +148,7 @@ def test_a_file_of_something_else_is_not_imported(rows, on_host, tmp_path):
     with (tmp_path / "short").open("wb") as short:
         assert rows.physical_import(0, short.fileno()) == (INVALID_VALUE, 0)
     assert rows.physical_import(0, 999_999)[0] == INVALID_VALUE
-    assert rows.physical_create_shared(0, size + 1)[0] == INVALID_VALUE
+    assert rows.physical_create(0, size + 1, True)[0] == INVALID_VALUE
 
 
 def test_handles_of_this_process_or_of_nothing_are_refused(rows, on_host):
@@ -242,7 +242,7 @@ def test_rows_work_on_a_thread_that_chose_no_device(rows):
 
 def test_every_row_is_called_by_a_contract_test():
     folder = Path(__file__).parent
-    tests = "".join(path.read_text() for path in folder.glob("test_*.py"))
+    tests = "".join(path.read_text() for path in (*folder.glob("test_*.py"), folder / "made_graphs.py"))
     shared = (folder / "conftest.py").read_text()
     untested = [
         row
@@ -254,7 +254,7 @@ def test_every_row_is_called_by_a_contract_test():
 
 def test_memory_that_was_imported_is_not_exported(rows):
     size = rows.ok("granularity", 0)
-    code, handle = rows.physical_create_shared(0, size)
+    code, handle = rows.physical_create(0, size, True)
     if code == 801:
         pytest.skip("the device makes no memory for other processes")
     file = rows.ok("physical_export", handle)

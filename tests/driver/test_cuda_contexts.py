@@ -23,7 +23,8 @@ FREE = {
     "device_attribute", "device_memory", "current_device", "set_device", "can_access_peer", "granularity",
     "address_reserve", "address_free", "context_active", "event_query",
     "capture_status", "capture_mode_exchange", "event_synchronize", "module_loading", "stream_is_capturing",
-    "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "default_pool", "pinned_pool_create", "pool_access_get", "pool_access_set",
+    "graph_memory_get", "graph_memory_reset", "graph_memory_trim", "default_pool",
+    "pinned_pool_create", "pool_access_get", "pool_access_set",
     "pool_create", "pool_destroy", "pool_get", "pool_set",
 }  # fmt: skip
 

@@ -66,10 +66,10 @@ class Rig:
         return address
 
     def map_page(self, at):
-        handle = self.ok("physical_create", 0, PAGE)
+        handle = self.ok("physical_create", 0, PAGE, False)
         self.ok("memory_map", at, PAGE, handle)
         self.ok("physical_release", handle)
-        self.ok("memory_access", at, PAGE, 0)
+        self.ok("memory_access", at, PAGE, 0, 3)
 
     def drop_pages(self, address, count=1):
         self.finish()

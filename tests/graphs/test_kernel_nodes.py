@@ -182,8 +182,8 @@ def test_a_change_that_only_the_instance_took_keeps_both_sides():
     node, other, third = kernel_node(graph), accelrt.Buffer(4 * COUNT), accelrt.Buffer(4 * COUNT)
     graph.set_kernel_node_params(node, args=(other, 8))
     before, after = weakref.ref(other), weakref.ref(third)
-    testing.arm(2, 999, "once", ["kernel_node_set"])
-    with pytest.raises(accelrt.CudaError, match="kernel_node_set"):
+    testing.arm(2, 999, "once", ["graph_node_set"])
+    with pytest.raises(accelrt.CudaError, match="graph_node_set"):
         graph.set_kernel_node_params(node, args=(third, 9))
     del other, third
     gc.collect()
@@ -299,4 +299,4 @@ def test_a_change_costs_as_many_calls_in_a_large_graph():
             graph.set_kernel_node_params(node, args=(buffer, value))
         found.append({row: count for row, count in faults.call_counts().items() if count})
     assert found[0] == found[1], found
-    assert found[0]["kernel_node_set"] == 100  # the node of the graph, and that of what is replayed
+    assert found[0]["graph_node_set"] == 100  # the node of the graph, and that of what is replayed

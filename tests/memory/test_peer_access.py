@@ -27,7 +27,7 @@ def opened(faults, action):
     """How many ranges the driver opened meanwhile, and what the action gave."""
 
     def count():
-        return sum(faults.call_counts()[row] for row in ("memory_access", "memory_protect"))
+        return faults.call_counts()["memory_access"]
 
     before = count()
     answer = action()

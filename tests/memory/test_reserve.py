@@ -865,7 +865,7 @@ def test_a_call_that_waited_for_close_says_that_it_is_closed():
     for call in ("decommit", "sleep", "wake"):
         cache, outcomes = accelrt.reserve(4 * page_bytes()), []
         cache.commit(0, cache.page_bytes)
-        protect = testing.park("memory_protect", functools.partial(cache.protect, 0, cache.page_bytes, "r"))
+        protect = testing.park("memory_access", functools.partial(cache.protect, 0, cache.page_bytes, "r"))
         calls = [cache.close, lambda each=(cache, call), to=outcomes: to.append(outcome(*each))]
         threads = [threading.Thread(target=function) for function in calls]
         for thread in threads:

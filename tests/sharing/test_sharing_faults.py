@@ -130,7 +130,7 @@ def test_a_refusal_in_either_process_is_told_and_done_with():
 def test_a_device_without_shared_memory_serves_its_own_process():
     faults = wrap_host()
 
-    faults.arm(call=1, code=NOT_SUPPORTED, rows=["physical_create_shared"], mode="once")
+    faults.arm(call=1, code=NOT_SUPPORTED, rows=["physical_create"], mode="once")
     array = accelrt.full((10,), 3, "int8")
     faults.disarm()
     assert (array.numpy() == 3).all()

@@ -505,14 +505,10 @@ cdef size_t slot_index(const Segment* segment, uintptr_t address) noexcept nogil
     return low
 
 
-cdef int ensure_slots(Segment* segment) noexcept nogil:
-    return ensure_room(&segment.slots, segment.slot_count, &segment.slot_capacity, sizeof(Slot*))
-
-
 cdef int append_slot(Segment* segment, size_t size) noexcept nogil:
     # Without a page, and the hole over it.
     cdef Slot* slot
-    cdef int code = ensure_slots(segment)
+    cdef int code = ensure_room(&segment.slots, segment.slot_count, &segment.slot_capacity, sizeof(Slot*))
     if code == 0:
         code = ensure_blocks(segment.heap, 1)
     if code == 0:
@@ -775,16 +771,14 @@ cdef int create(Pool* pool, void* about) noexcept nogil:
 
 
 cdef int create_memory(Pool* pool, Page* page) noexcept nogil:
-    # Physical pages and the slots in which they are mapped.  Under the growth lock and in the exclusive section, which
-    # is released during driver calls. its handle, of its size; outside the exclusive section.
-    # A device that cannot make memory for other processes too makes it for this one.
+    # Outside the exclusive section.  A device that cannot make memory for other processes too makes it for this one.
     cdef int code
     if page.shareable:
-        code = pool.table.physical_create_shared(pool.device, page.size, &page.handle)
+        code = pool.table.physical_create(pool.device, page.size, True, &page.handle)
         if code == 0 or code == OUT_OF_MEMORY:
             return code
         page.shareable = False
-    return pool.table.physical_create(pool.device, page.size, &page.handle)
+    return pool.table.physical_create(pool.device, page.size, False, &page.handle)
 
 
 cdef int make_page(Pool* pool, size_t size, Page** out_page) noexcept nogil:
@@ -890,11 +884,11 @@ cdef int open_range(Pool* pool, const Heap* heap, uintptr_t address, size_t size
     # calls is raised by the driver's calls.
     cdef uint64_t others = pool.peers | (heap.owner.readers if heap.owner != NULL else 0)
     cdef int device
-    cdef int code = pool.table.memory_access(address, size, pool.device)
+    cdef int code = pool.table.memory_access(address, size, pool.device, MEMORY_WRITTEN)
     calls[0] += 1
     for device in range(DEVICES if others else 0):
         if code == 0 and others >> device & 1:
-            code = pool.table.memory_protect(address, size, device, access_of(pool, heap.owner, device))
+            code = pool.table.memory_access(address, size, device, access_of(pool, heap.owner, device))
             calls[0] += 1
     return code
 
@@ -913,7 +907,7 @@ cdef int open_private(Pool* pool, PrivatePool* owner, int device, int access) no
         slot = page.slots if page.primary.segment.heap.owner == owner else NULL
         while slot != NULL and code == 0:
             if slot.mapped:
-                code = pool.table.memory_protect(slot.address, slot.size, device, access)
+                code = pool.table.memory_access(slot.address, slot.size, device, access)
             slot = slot.after
         page = page.after
     return code
@@ -928,7 +922,7 @@ cdef int open_pages(Pool* pool, int device) noexcept nogil:
         slot = page.slots
         while slot != NULL and code == 0:
             if slot.mapped:
-                code = pool.table.memory_access(slot.address, slot.size, device)
+                code = pool.table.memory_access(slot.address, slot.size, device, MEMORY_WRITTEN)
             slot = slot.after
         page = page.after
     if code == 0:
@@ -1032,12 +1026,12 @@ cdef int connect_peers() noexcept nogil:
 cdef int open_if_connected(Table* table, int device, uintptr_t address, size_t size, int other) noexcept nogil:
     cdef int can = 0
     cdef int code = table.can_access_peer(other, device, &can) if connected and other != device else 0
-    return table.memory_access(address, size, other) if code == 0 and can else code
+    return table.memory_access(address, size, other, MEMORY_WRITTEN) if code == 0 and can else code
 
 
 cdef int open_foreign(Table* table, int device, uintptr_t address, size_t size) noexcept nogil:
     cdef int other
-    cdef int code = table.memory_access(address, size, device)
+    cdef int code = table.memory_access(address, size, device, MEMORY_WRITTEN)
     pthread_mutex_lock(&joining)
     for other in range(DEVICES):
         if code == 0 and users >> other & 1:

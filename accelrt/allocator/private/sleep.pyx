@@ -660,20 +660,15 @@ cdef int release_all(Pool* pool, Work* work) noexcept nogil:
     return code
 
 
-cdef int create_like(Pool* pool, const Page* page, uintptr_t* out_handle) noexcept nogil:
-    # The page's record changes once all of it is done.
-    if page.shareable:
-        return pool.table.physical_create_shared(pool.device, page.size, out_handle)
-    return pool.table.physical_create(pool.device, page.size, out_handle)
-
-
 cdef int create_all(Pool* pool, Work* work) noexcept nogil:
     # Creates pages of the sizes that they had; stops at the first refusal.
+    cdef const Page* page
     cdef size_t index
     cdef int code = 0
     for index in range(work.page_count):
         if work.handles[index] == 0 and code == 0:
-            code = create_like(pool, work.pages[index], &work.handles[index])
+            page = work.pages[index]
+            code = pool.table.physical_create(pool.device, page.size, page.shareable, &work.handles[index])
             work.calls += 1
             if code:
                 work.handles[index] = 0

@@ -55,7 +55,7 @@ from accelrt.driver.registry cimport begin_table, finish_table, offer
 from accelrt.driver.table cimport EVENT_DISABLE_TIMING, LOG_BYTES, TEXT_BYTES, Table
 from accelrt.status cimport (
     ILLEGAL_STATE, INIT_FAILED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, keep_init_error,
-    NO_DEVICE, NO_HOST_MEMORY, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
+    NO_DEVICE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
 )
 
 cdef extern from *:
@@ -391,22 +391,10 @@ cdef int graph_nodes_entered(uintptr_t graph, size_t room, void* nodes, size_t* 
     return cuGraphGetNodes(<CUgraph>graph, <CUgraphNode*>nodes if room else NULL, out_count)
 
 
-cdef int graph_edges_entered(uintptr_t graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
-    # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
-    cdef void* data = NULL
-    cdef int code
-    if room:
-        data = calloc(room, sizeof(CUgraphEdgeData))
-        if data == NULL:
-            return NO_HOST_MEMORY
-    code = graph_edges_with_entered(graph, room, origins, targets, data, out_count)
-    free(data)
-    return code
-
-
-cdef int graph_edges_with_entered(
+cdef int graph_edges_entered(
     uintptr_t graph, size_t room, void* origins, void* targets, void* data, size_t* out_count
 ) noexcept nogil:
+    # Without room for the edges' data the driver refuses to list edges that carry any (LOSSY_QUERY).
     out_count[0] = room
     return cuGraphGetEdges(<CUgraph>graph, <CUgraphNode*>origins if room else NULL,
                            <CUgraphNode*>targets if room else NULL, <CUgraphEdgeData*>data if room else NULL, out_count)
@@ -665,7 +653,10 @@ cdef int graph_node_add_entered(
 cdef int graph_node_set_entered(int device, uintptr_t exec_, uintptr_t node, NodeParams* params) noexcept nogil:
     cdef CUgraphNodeParams described
     cdef NodeRoom room
-    cdef int code = describe_node(device, params, &room, &described)
+    cdef int code
+    if params.type == NODE_KERNEL:
+        return set_kernel_node(exec_, node, params)
+    code = describe_node(device, params, &room, &described) if cuGraphNodeSetParams != NULL else NOT_SUPPORTED
     if code != SUCCESS:
         return code
     if exec_:
@@ -680,11 +671,38 @@ cdef int graph_node_params_entered(uintptr_t node, NodeParams* params) noexcept 
     params.type = type_
     if code != SUCCESS or type_ == NODE_EMPTY:
         return code
+    if type_ == NODE_KERNEL:
+        return read_kernel_node(node, params)
     if type_ == NODE_COPY:
         return read_copy_node(node, params)
     if type_ == NODE_FILL:
         return read_fill_node(node, params)
     return read_plain_node(node, params)
+
+
+cdef int read_kernel_node(uintptr_t node, NodeParams* params) noexcept nogil:
+    cdef CUDA_KERNEL_NODE_PARAMS launched
+    cdef int code
+    memset(&launched, 0, sizeof(launched))
+    code = cuGraphKernelNodeGetParams(<CUgraphNode>node, &launched)
+    params.function, params.shared_bytes = <uintptr_t>launched.func, launched.sharedMemBytes
+    params.grid[0], params.grid[1], params.grid[2] = launched.gridDimX, launched.gridDimY, launched.gridDimZ
+    params.block[0], params.block[1], params.block[2] = launched.blockDimX, launched.blockDimY, launched.blockDimZ
+    params.arguments = launched.kernelParams
+    return code
+
+
+cdef int set_kernel_node(uintptr_t exec_, uintptr_t node, const NodeParams* params) noexcept nogil:
+    # By the functions for kernels, which older drivers have.
+    cdef CUDA_KERNEL_NODE_PARAMS launched
+    memset(&launched, 0, sizeof(launched))
+    launched.func, launched.sharedMemBytes = <CUfunction>params.function, params.shared_bytes
+    launched.gridDimX, launched.gridDimY, launched.gridDimZ = params.grid[0], params.grid[1], params.grid[2]
+    launched.blockDimX, launched.blockDimY, launched.blockDimZ = params.block[0], params.block[1], params.block[2]
+    launched.kernelParams = params.arguments
+    if exec_:
+        return cuGraphExecKernelNodeSetParams(<CUgraphExec>exec_, <CUgraphNode>node, &launched)
+    return cuGraphKernelNodeSetParams(<CUgraphNode>node, &launched)
 
 
 cdef int read_copy_node(uintptr_t node, NodeParams* params) noexcept nogil:
@@ -795,41 +813,6 @@ cdef int graph_memory_reset(int device, int attribute) noexcept nogil:
     if not 0 <= device < device_total:
         return INVALID_DEVICE
     return cuDeviceSetGraphMemAttribute(devices[device].handle, <CUgraphMem_attribute>attribute, &value)
-
-
-# kernel nodes
-
-cdef int kernel_node_entered(
-    uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y, unsigned int* out_grid_z,
-    unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z, unsigned int* out_shared_bytes,
-    uintptr_t* out_arguments
-) noexcept nogil:
-    cdef CUDA_KERNEL_NODE_PARAMS params
-    cdef int code
-    memset(&params, 0, sizeof(params))
-    code = cuGraphKernelNodeGetParams(<CUgraphNode>node, &params)
-    out_function[0] = <uintptr_t>params.func
-    out_grid_x[0], out_grid_y[0], out_grid_z[0] = params.gridDimX, params.gridDimY, params.gridDimZ
-    out_block_x[0], out_block_y[0], out_block_z[0] = params.blockDimX, params.blockDimY, params.blockDimZ
-    out_shared_bytes[0] = params.sharedMemBytes
-    out_arguments[0] = <uintptr_t>params.kernelParams
-    return code
-
-
-cdef int kernel_node_set_entered(
-    uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments
-) noexcept nogil:
-    cdef CUDA_KERNEL_NODE_PARAMS params
-    memset(&params, 0, sizeof(params))
-    params.func = <CUfunction>function
-    params.gridDimX, params.gridDimY, params.gridDimZ = grid_x, grid_y, grid_z
-    params.blockDimX, params.blockDimY, params.blockDimZ = block_x, block_y, block_z
-    params.sharedMemBytes = shared_bytes
-    params.kernelParams = arguments
-    if exec_:
-        return cuGraphExecKernelNodeSetParams(<CUgraphExec>exec_, <CUgraphNode>node, &params)
-    return cuGraphKernelNodeSetParams(<CUgraphNode>node, &params)
 
 
 # waits

@@ -58,7 +58,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemAddressFree_v10020)(
         CUdeviceptr, size_t) noexcept nogil  # no context: address_free(address, size)
     ctypedef int (*PFN_cuMemCreate_v10020)(
-        CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long) noexcept nogil  # physical_create, physical_create_shared  # no-cython-lint
+        CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long) noexcept nogil  # physical_create  # no-cython-lint
     ctypedef int (*PFN_cuMemExportToShareableHandle_v10020)(
         void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long) noexcept nogil  # physical_export
     ctypedef int (*PFN_cuMemImportFromShareableHandle_v10020)(
@@ -67,7 +67,7 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuMemMap_v10020)(
         CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long) noexcept nogil  # memory_map(address, size, 0, handle, 0)  # no-cython-lint
     ctypedef int (*PFN_cuMemSetAccess_v10020)(
-        CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access, memory_protect
+        CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) noexcept nogil  # memory_access
     ctypedef int (*PFN_cuMemUnmap_v10020)(CUdeviceptr, size_t) noexcept nogil  # memory_unmap(address, size)
     ctypedef int (*PFN_cuMemAllocFromPoolAsync_v11020)(
         CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc, pool_alloc
@@ -176,7 +176,7 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUdeviceptr*, CUipcMemHandle, unsigned int) noexcept nogil  # ipc_memory_open
     ctypedef int (*PFN_cuIpcCloseMemHandle_v4010)(CUdeviceptr) noexcept nogil  # ipc_memory_close(address)
     ctypedef int (*PFN_cuGraphGetEdges_v12030)(
-        CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil  # graph_edges, graph_edges_with
+        CUgraph, CUgraphNode*, CUgraphNode*, CUgraphEdgeData*, size_t*) noexcept nogil  # graph_edges
     ctypedef int (*PFN_cuGraphNodeGetType_v10000)(
         CUgraphNode, CUgraphNodeType*) noexcept nogil  # graph_node_type(node, out_type), graph_node_params
     ctypedef int (*PFN_cuStreamBeginCaptureToGraph_v12030)(
@@ -219,25 +219,25 @@ cdef extern from "cudaTypedefs.h" nogil:
     ctypedef int (*PFN_cuOccupancyMaxActiveClusters_v11070)(
         int*, CUfunction, const CUlaunchConfig*) noexcept nogil  # occupancy_clusters
     ctypedef int (*PFN_cuGraphKernelNodeGetParams_v12000)(
-        CUgraphNode, CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node
+        CUgraphNode, CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_params
     ctypedef int (*PFN_cuGraphKernelNodeSetParams_v12000)(
-        CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
+        CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
     ctypedef int (*PFN_cuGraphExecKernelNodeSetParams_v12000)(
-        CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node_set
+        CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # graph_node_set
 
     # graphs made by hand
     ctypedef int (*PFN_cuGraphCreate_v10000)(CUgraph*, unsigned int) noexcept nogil  # graph_create(out_graph, 0)
     ctypedef int (*PFN_cuGraphClone_v10000)(CUgraph*, CUgraph) noexcept nogil  # graph_clone(out_graph, graph)
     ctypedef int (*PFN_cuGraphNodeFindInClone_v10000)(
         CUgraphNode*, CUgraphNode, CUgraph) noexcept nogil  # graph_find_in_clone(out_node, node, graph)
-    ctypedef int (*PFN_cuGraphNodeSetParams_v12020)(CUgraphNode, CUgraphNodeParams*) noexcept nogil  # graph_node_set
+    ctypedef int (*PFN_cuGraphNodeSetParams_v12020)(CUgraphNode, CUgraphNodeParams*) noexcept nogil  # not needed
     ctypedef int (*PFN_cuGraphExecNodeSetParams_v12020)(
-        CUgraphExec, CUgraphNode, CUgraphNodeParams*) noexcept nogil  # graph_node_set
+        CUgraphExec, CUgraphNode, CUgraphNodeParams*) noexcept nogil  # not needed
     ctypedef int (*PFN_cuGraphDestroyNode_v10000)(CUgraphNode) noexcept nogil  # graph_node_destroy(node)
     ctypedef int (*PFN_cuGraphAddDependencies_v12030)(
-        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t) noexcept nogil  # graph_edges_add(graph, origins, targets, NULL, count), graph_edges_add_with(graph, origins, targets, data, count)  # no-cython-lint
+        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t) noexcept nogil  # graph_edges_add(graph, origins, targets, data, count)  # no-cython-lint
     ctypedef int (*PFN_cuGraphRemoveDependencies_v12030)(
-        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t) noexcept nogil  # graph_edges_remove(graph, origins, targets, NULL, count), graph_edges_remove_with(graph, origins, targets, data, count)  # no-cython-lint
+        CUgraph, const CUgraphNode*, const CUgraphNode*, const CUgraphEdgeData*, size_t) noexcept nogil  # graph_edges_remove(graph, origins, targets, data, count)  # no-cython-lint
     ctypedef int (*PFN_cuGraphNodeSetEnabled_v11060)(
         CUgraphExec, CUgraphNode, unsigned int) noexcept nogil  # graph_node_enable(exec_, node, enabled)
     ctypedef int (*PFN_cuGraphNodeGetEnabled_v11060)(

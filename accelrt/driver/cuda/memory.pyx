@@ -282,7 +282,7 @@ cdef int granularity(int device, size_t* out_size) noexcept nogil:
     return cuMemGetAllocationGranularity(out_size, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
 
 
-cdef int create_physical(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
+cdef int physical_create_entered(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef CUmemGenericAllocationHandle handle = 0
     cdef CUmemAllocationProp properties = pinned_on(device)
     cdef int code
@@ -291,14 +291,6 @@ cdef int create_physical(int device, size_t size, bint shared, uintptr_t* out_ha
     code = cuMemCreate(&handle, size, &properties, 0)
     out_handle[0] = handle if code == SUCCESS else 0
     return code
-
-
-cdef int physical_create_entered(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    return create_physical(device, size, False, out_handle)
-
-
-cdef int physical_create_shared_entered(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    return create_physical(device, size, True, out_handle)
 
 
 cdef int physical_export(uintptr_t handle, int* out_file) noexcept nogil:
@@ -323,11 +315,7 @@ cdef CUmemAccessDesc access_of(int device, int access) noexcept nogil:
     return descriptor
 
 
-cdef int memory_access_entered(uintptr_t address, size_t size, int device) noexcept nogil:
-    return memory_protect_entered(address, size, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-
-
-cdef int memory_protect_entered(uintptr_t address, size_t size, int device, int access) noexcept nogil:
+cdef int memory_access_entered(uintptr_t address, size_t size, int device, int access) noexcept nogil:
     cdef CUmemAccessDesc descriptor = access_of(device, access)
     return cuMemSetAccess(address, size, &descriptor, 1)
 
@@ -335,7 +323,9 @@ cdef int memory_protect_entered(uintptr_t address, size_t size, int device, int 
 # memory: stream-ordered, always the device's default pool, so that it is shared with other users of that
 
 cdef int pool_of_device(int device, CUmemoryPool* out_pool) noexcept nogil:
-    return NOT_SUPPORTED if cuDeviceGetDefaultMemPool == NULL else cuDeviceGetDefaultMemPool(out_pool, devices[device].handle)
+    if cuDeviceGetDefaultMemPool == NULL:
+        return NOT_SUPPORTED
+    return cuDeviceGetDefaultMemPool(out_pool, devices[device].handle)
 
 
 cdef int async_alloc_entered(int device, uintptr_t stream, size_t size, uintptr_t* out_address) noexcept nogil:

@@ -263,35 +263,23 @@ cdef int graph_nodes_locked(Graph* graph, size_t room, void* nodes, size_t* out_
     return 0
 
 
-cdef size_t list_edges(
-    const Graph* graph, size_t room, uintptr_t* origins, uintptr_t* targets, EdgeData* data
+cdef int graph_edges_locked(
+    Graph* graph, size_t room, void* origins, void* targets, void* data, size_t* out_count
 ) noexcept nogil:
-    # Answers how many there are; writes those that have room.
-    cdef size_t count = 0
+    cdef EdgeData* into = <EdgeData*>data
     cdef const EdgeData* carried
+    cdef size_t count = 0
     cdef int index, step
     for index in range(graph.count):
         for step in range(graph.nodes[index].after.count):
             if count < room:
-                origins[count] = graph.nodes[graph.nodes[index].after.nodes[step]].handle
-                targets[count] = graph.nodes[index].handle
-            if count < room and data != NULL:
+                (<uintptr_t*>origins)[count] = graph.nodes[graph.nodes[index].after.nodes[step]].handle
+                (<uintptr_t*>targets)[count] = graph.nodes[index].handle
                 carried = edge_data(&graph.nodes[index].after, step)
-                memset(&data[count], 0, sizeof(EdgeData))
+                memset(&into[count], 0, sizeof(EdgeData))
                 if carried != NULL:
-                    data[count] = carried[0]
+                    into[count] = carried[0]
             count += 1
-    return count
-
-
-cdef int graph_edges_locked(Graph* graph, size_t room, void* origins, void* targets, size_t* out_count) noexcept nogil:
-    return graph_edges_with_locked(graph, room, origins, targets, NULL, out_count)
-
-
-cdef int graph_edges_with_locked(
-    Graph* graph, size_t room, void* origins, void* targets, void* data, size_t* out_count
-) noexcept nogil:
-    cdef size_t count = list_edges(graph, room, <uintptr_t*>origins, <uintptr_t*>targets, <EdgeData*>data)
     out_count[0] = min(count, room) if room else count
     return 0
 
@@ -456,19 +444,11 @@ cdef bint is_allowed(const Node* origin, const Node* target, const EdgeData* dat
     return data.from_port == PORT_DEFAULT or data.from_port == PORT_LAUNCH_ORDER and origin.work.kind == KERNEL
 
 
-cdef int graph_edges_add_locked(Graph* graph, size_t count, void* origins, void* targets) noexcept nogil:
-    return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, NULL, True)
-
-
-cdef int graph_edges_add_with_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
+cdef int graph_edges_add_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, True)
 
 
-cdef int graph_edges_remove_locked(Graph* graph, size_t count, void* origins, void* targets) noexcept nogil:
-    return graph_edges_remove_with_locked(graph, count, origins, targets, NULL)
-
-
-cdef int graph_edges_remove_with_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
+cdef int graph_edges_remove_locked(Graph* graph, size_t count, void* origins, void* targets, void* data) noexcept nogil:
     if has_memory(graph):
         return NOT_SUPPORTED
     return change_edges(graph, count, <const uintptr_t*>origins, <const uintptr_t*>targets, <const EdgeData*>data, False)
@@ -651,12 +631,17 @@ cdef int graph_node_params_locked(Graph* graph, uintptr_t node, NodeParams* para
     cdef const Node* entry = find_node(graph.nodes, graph.count, node)
     cdef const Work* work
     memset(params, 0, sizeof(NodeParams))
-    if entry == NULL or entry.work.kind in (KERNEL, SET, BRANCH):
+    if entry == NULL or entry.work.kind in (SET, BRANCH):
         return INVALID_VALUE
     work = &entry.work
+    params.type = type_of(work.kind)
+    if work.kind == KERNEL:
+        params.function, params.shared_bytes = work.launch.function.handle, work.launch.shared_bytes
+        params.grid, params.block = work.launch.grid, work.launch.block
+        params.arguments = work.launch.arguments
+        return 0
     if work.kind == COPY_3D and (is_of_array(work.dst) or is_of_array(work.src)):
         return NOT_SUPPORTED
-    params.type = type_of(work.kind)
     params.dst, params.src = work.dst, work.src
     params.event, params.fn, params.data = work.event, work.fn, work.data
     params.value, params.element = work.value, work.width
@@ -678,10 +663,12 @@ cdef int graph_node_set_locked(int device, Graph* graph, uintptr_t exec_, uintpt
     cdef Node* entry = find_node(graph.nodes, graph.count, node)
     cdef Work work
     cdef int code
-    if entry == NULL or entry.work.kind in (KERNEL, SET, BRANCH, ALLOCATE, RELEASE):
+    if entry == NULL or entry.work.kind in (SET, BRANCH, ALLOCATE, RELEASE):
         return INVALID_VALUE
     if params.type != type_of(entry.work.kind):
         return INVALID_VALUE
+    if params.type == NODE_KERNEL:
+        return set_launch(device, graph, exec_, entry, params)
     begin_work(&work, NOTHING)
     code = prepare_node(device, graph, params, &work)
     if code == 0 and exec_:
@@ -1228,52 +1215,20 @@ cdef int conditional_add_locked(
 
 # --- kernel nodes ------------------------------------------------------------------------------------------
 
-cdef Node* find_kernel_node(Graph* graph, uintptr_t node) noexcept nogil:
-    cdef Node* kernel_node = find_node(graph.nodes, graph.count, node)
-    return kernel_node if kernel_node != NULL and kernel_node.work.kind == KERNEL else NULL
-
-
-cdef int kernel_node_locked(
-    Graph* graph, uintptr_t node, uintptr_t* out_function, unsigned int* out_grid_x, unsigned int* out_grid_y,
-    unsigned int* out_grid_z, unsigned int* out_block_x, unsigned int* out_block_y, unsigned int* out_block_z,
-    unsigned int* out_shared_bytes, uintptr_t* out_arguments
-) noexcept nogil:
-    cdef const Node* entry = find_kernel_node(graph, node)
-    cdef const Launch* launch
-    if entry == NULL:
-        return INVALID_VALUE
-    launch = entry.work.launch
-    out_function[0] = launch.function.handle
-    out_grid_x[0], out_grid_y[0], out_grid_z[0] = launch.grid[0], launch.grid[1], launch.grid[2]
-    out_block_x[0], out_block_y[0], out_block_z[0] = launch.block[0], launch.block[1], launch.block[2]
-    out_shared_bytes[0] = launch.shared_bytes
-    out_arguments[0] = <uintptr_t>launch.arguments
-    return 0
-
-
-cdef int kernel_node_set_locked(
-    Graph* graph, uintptr_t exec_, uintptr_t node, uintptr_t function, unsigned int grid_x, unsigned int grid_y,
-    unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
-    void** arguments
-) noexcept nogil:
-    cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
-    cdef unsigned int[3] block = [block_x, block_y, block_z]
-    cdef Node* changed = find_kernel_node(graph, node)
-    cdef HostFunction* launched = find_function(function)
-    cdef Launch* launch = NULL
-    cdef int code
-    if changed == NULL or launched == NULL:
-        return INVALID_VALUE if changed == NULL else INVALID_HANDLE
-    if launched.module.device != changed.work.launch.function.module.device:
-        return INVALID_VALUE
-    code = make_launch(launched, grid, block, shared_bytes, arguments, &launch)
+cdef int set_launch(int device, const Graph* graph, uintptr_t exec_, Node* changed, const NodeParams* params) noexcept nogil:
+    cdef Work work
+    cdef int code = INVALID_HANDLE
+    begin_work(&work, NOTHING)
+    if params.function:
+        code = prepare_kernel(device, graph, params, &work)
     if code == 0 and exec_:
-        code = change_launch(find_exec(exec_), node, launch)
+        code = change_launch(find_exec(exec_), changed.handle, work.launch)
     elif code == 0:
         drop_launch(changed.work.launch)
-        changed.work.launch = launch
-        launch.holders += 1
-    drop_launch(launch)
+        changed.work.launch = work.launch
+        work.launch.holders += 1
+    if work.launch != NULL:
+        drop_launch(work.launch)
     return code
 
 

@@ -911,15 +911,7 @@ cdef int add_physical(int device, size_t size, KeptFile own, bint charged, uintp
     return code
 
 
-cdef int physical_create_gated(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    return create(device, size, False, out_handle)
-
-
-cdef int physical_create_shared_gated(int device, size_t size, uintptr_t* out_handle) noexcept nogil:
-    return create(device, size, True, out_handle)
-
-
-cdef int create(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
+cdef int physical_create_gated(int device, size_t size, bint shared, uintptr_t* out_handle) noexcept nogil:
     cdef KeptFile own = -1
     cdef int code
     if size == 0 or size % PAGE:
@@ -1026,11 +1018,7 @@ cdef bint is_mapped(uintptr_t address, size_t size) noexcept nogil:
     return size > 0
 
 
-cdef int memory_access(uintptr_t address, size_t size, int device) noexcept nogil:
-    return memory_protect(address, size, device, MEMORY_WRITTEN)
-
-
-cdef int memory_protect(uintptr_t address, size_t size, int device, int access) noexcept nogil:
+cdef int memory_access(uintptr_t address, size_t size, int device, int access) noexcept nogil:
     # Another device than the memory's own is noted; what this process may do with the bytes is as for its own.
     cdef uintptr_t at = address
     cdef Range* mapping
