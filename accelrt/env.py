@@ -69,11 +69,10 @@ def unknown() -> list[tuple[str, str]]:
     others = [name for name in others if not name.startswith("ACCELRT_TEST_")]
     if not others:
         return []
-    from difflib import get_close_matches  # long to import
+    from accelrt.core.instead import meant
 
     bare = {name.removeprefix(PREFIX): name for name in names}
-    nearby = [(name, get_close_matches(name.removeprefix(PREFIX), bare, 1)) for name in sorted(others)]
-    return [(name, bare[nearest[0]] if nearest else "") for name, nearest in nearby]
+    return [(name, bare.get(meant(name.removeprefix(PREFIX), bare), "")) for name in sorted(others)]
 
 
 def warn_of_unknown() -> None:

@@ -72,12 +72,17 @@ def explain(text: str, substitute: str | None) -> str:
     return f"{text}; {substitute}" if substitute else text
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Asks whether one of the names that there are was meant, where one is near; else ""."""
+def meant(name: str, known: Iterable[str]) -> str:
+    """The one of the names that there are that was meant, or "" where none is near."""
     from difflib import get_close_matches  # long to import
 
-    near = get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return next(iter(get_close_matches(name, known, 1)), "")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Asks whether one of the names that there are was meant, where one is near; else ""."""
+    near = meant(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def among(name: str, known: Iterable[str]) -> str:

@@ -78,6 +78,7 @@ PLUG_IN = "accelrt.pytest_plugin"
 # What tools use beside public names, and why.  A module, or a name of a public module.
 INSIDE = {
     "accelrt.core.files": "files are whole or are not there, whoever writes them",
+    "accelrt.core.instead": "the word that was meant, as errors about names ask",
     "accelrt.core.process": "descriptors with owners; publishing ends with the process",
     "accelrt.core.printable": "texts of others on a terminal, and sizes",
     "accelrt.core.procfs": "which process it is that publishes",

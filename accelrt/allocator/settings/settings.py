@@ -205,8 +205,8 @@ def unknown(name: str, value: str) -> str:
     known = f"the keys are {', '.join(KEYS)}"
     if not name:
         return f"a key is missing before {shown(value)}; {known}" if value else f"a key is missing; {known}"
-    from difflib import get_close_matches
+    from accelrt.core.instead import meant
 
-    near = get_close_matches(name[:SHOWN], KEYS, 1, 0.5)
-    guess = f"; did you mean {near[0]}" if near else ""
+    near = meant(name[:SHOWN], KEYS)
+    guess = f"; did you mean {near}" if near else ""
     return f"{shown(name)}, given {shown(value)}, is not a key{guess}; {known}"

@@ -16,10 +16,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from accelrt import __version__
+from accelrt.core.instead import nearest
 from accelrt.core.process import open_descriptor
 from accelrt.tools.cli import commands
 from accelrt.tools.cli.text import put
@@ -48,8 +48,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '([^']+)'|unrecognized arguments: (\S+)", message)
         known = self.choices() if wrong and wrong[1] else self.words()
-        near = get_close_matches(wrong[1] or wrong[2], known, 1) if wrong else []
-        super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
+        super().error(message + nearest(wrong[1] or wrong[2], known) if wrong else message)
 
     def choices(self) -> set[str]:
         """Returns what its own arguments may be."""
