@@ -176,8 +176,7 @@ cdef void index_heap(Pool* pool, Heap* heap) noexcept nogil:
 
 
 cdef void retire_heap(Pool* pool, Heap* heap) noexcept nogil:
-    # Its private pool is gone: a later heap reuses it.
-    # Removes a heap from the index and keeps its record for the next one.
+    # Its private pool is gone: takes it out of the index, and keeps its record for the next one.
     cdef uintptr_t key = heap_key(heap.owner, heap.stream, heap.kind)
     cdef Heap* first = <Heap*>map_remove(&pool.heap_index, key)
     cdef Heap** link = &first
@@ -858,10 +857,6 @@ cdef void link_awake(Pool* pool, Heap* heap) noexcept nogil:
     pool.awake_count += 1
 
 
-cdef inline bint may_sleep(const Heap* heap) noexcept nogil:
-    return heap.rounds_idle > PATIENCE and heap.cached == NULL
-
-
 cdef void put_to_sleep(Pool* pool, Heap* heap) noexcept nogil:
     # The heap is out of the list Pool.awake already, and still locked.  In the exclusive section.
     heap.awake = heap.fast = False
@@ -1101,7 +1096,7 @@ cdef void unlock_all(Pool* pool, Heap* requester) noexcept nogil:
     renew_headroom(pool, requester)
     while link[0] != NULL:
         heap = link[0]
-        if many and may_sleep(heap):
+        if many and heap.rounds_idle > PATIENCE and heap.cached == NULL:
             store_heap(link, heap.next_awake)
             lower_limits(heap)
             update_headroom(heap)

@@ -149,13 +149,6 @@ cdef inline Record record_for(Stream stream):
     return None
 
 
-# Copies, for the modules that copy what they have read themselves.
-# size bytes from one side to the other, of which one is on a device; stream and blocking as of copy().  dst to view_origin
-# are what has to live as long as a wait that was interrupted.
-cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uintptr_t src_address, size_t size,
-                       object stream, bint blocking, object dst, object src, View view_to, View view_origin) except -1
-
-
 # Copies and fills of Arrays of any strides.
 # As Array.copy_, from an Array of the same type whose shape can be broadcast.
 cdef int copy_array(Array dst, Array src, bint blocking, object stream) except -1

@@ -771,6 +771,8 @@ def copy(
 
 cdef int copy_operands(Operand* to, uintptr_t dst_address, Operand* origin, uintptr_t src_address, size_t size,
                        object stream, bint blocking, object dst, object src, View view_to, View view_origin) except -1:
+    # size bytes from one side to the other, of which one is on a device.  dst to view_origin are what has to live as long
+    # as a wait that was interrupted.
     cdef Stream worker
     cdef Record record
     cdef Access access

@@ -64,17 +64,6 @@ NO_HOLDINGS: dict[str, Any] = {
 LISTS = ("streams", "pools", "events", "stacks")  # of holdings
 
 
-def read_device(ordinal: int) -> dict[str, Any]:
-    """The device's memory in bytes; a refusal of the driver leaves zeros, which say so."""
-    _, unused, capacity = Rows().memory_info(ordinal)
-    return {"free": unused, "capacity": capacity, "devices": device_count()}
-
-
-def has_virtual_memory(ordinal: int) -> bool:
-    code, granule = Rows().granularity(ordinal)
-    return code == 0 and granule > 0
-
-
 def ask_processes(source: Callable[[int], Any], ordinal: int) -> list[dict[str, Any]] | None:
     """The device's processes; None where nobody can tell: a figure less, not a reason to fail."""
     try:
@@ -101,9 +90,10 @@ def read_facts(ordinal: int, size: int, stream: int, code: int, cause: str, sour
     facts: dict[str, Any] = {"device": ordinal, "requested": size, "stream": stream}
     facts |= {"driver_cause": cause, "waking": ""}
     facts.update(holdings(ordinal) or NO_HOLDINGS | {name: [] for name in LISTS})
-    facts.update(read_device(ordinal))
+    _, unused, capacity = Rows().memory_info(ordinal)  # a refusal of the driver leaves zeros, which say so
+    facts.update({"free": unused, "capacity": capacity, "devices": device_count()})
     plain = facts["reserved"] and not facts["virtual_memory"]
-    facts["pageable"] = has_virtual_memory(ordinal) if plain and size <= facts["capacity"] else True
+    facts["pageable"] = not (plain and size <= capacity) or Rows().granularity(ordinal)[1] > 0
     facts["by_pool"], facts["by_stream"] = facts.pop("pools"), facts.pop("streams")
     facts["pending_events"] = facts.pop("events")
     facts["rounded"] = rounded_request(ordinal, size) if size < 1 << 60 else size

@@ -1,7 +1,6 @@
 # Memory pools, managed memory and page-locked memory, for the modules beside it.
 from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.pinned.block cimport PinnedStats
 from accelrt.allocator.private.private_types cimport Source
 from accelrt.allocator.private.routes cimport PrivateStats
 
@@ -9,9 +8,7 @@ from accelrt.allocator.private.routes cimport PrivateStats
 # The page-locked cache's Python border.
 cdef size_t checked_host_size(object size, str name) except? 0  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef uintptr_t allocate_host_bytes(object device, size_t size) except? 0  # raises OutOfMemoryError; device None: current
-cdef uintptr_t share_host_bytes(object device, size_t size) except? 0  # the same, of a file (share_pinned)
 cdef void release_host_bytes(uintptr_t address) noexcept  # for destructors
-cdef dict pinned_figures(PinnedStats stats)  # as host_memory_stats has them
 
 # Memory pools of the user's own.
 cdef uint64_t next_pool() noexcept  # a number that no pool of this process had; under the GIL
@@ -30,7 +27,7 @@ cdef object wake_up(str call, int ordinal, uint64_t first, uint64_t second, uint
 # As allocate_bytes (caching.pxd), of managed memory: from the pool that the thread is in, where that has such, else from one
 # of the process.
 cdef uintptr_t allocate_managed(int ordinal, size_t size, uintptr_t stream) except? <size_t>-1
-# As allocate_host_bytes and share_host_bytes, from a PinnedMemPool or None.
+# As allocate_host_bytes, of a file where shared, from a PinnedMemPool or None.
 cdef uintptr_t allocate_pinned_for(object pool, object device, size_t size, bint shared) except? 0
 
 cdef class MemPool:

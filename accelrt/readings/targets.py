@@ -54,7 +54,10 @@ def target_for(device: DeviceArgument | Target | None = None) -> Any:
         ValueError, TypeError: it names no device.
     """
     table = _table
-    if table is None or not (table.is_of_driver or is_current(table)):
+    is_current = table is not None and (
+        table.is_of_driver or (not init.is_initialized() and table.variables == visible_variables())
+    )
+    if table is None or not is_current:
         table = make_table()
     if device is None:
         device = current_device() if table.is_of_driver and len(table.targets) > 1 else 0
@@ -65,10 +68,6 @@ def target_for(device: DeviceArgument | Target | None = None) -> Any:
     count = len(table.targets)
     allowed = f"ordinals 0 to {count - 1}" if count else "is one visible?"
     raise ValueError(f"device {device} does not exist; there are {count} devices, {allowed}")
-
-
-def is_current(table: Table) -> bool:
-    return not init.is_initialized() and table.variables == visible_variables()
 
 
 def visible_variables() -> tuple[str | None, ...]:

@@ -176,12 +176,10 @@ cdef void return_stream(PooledStream* stream, bint used) noexcept nogil
 # For a Stream made by an id, which returns it as others do.  NULL where it is not of this pool, with INVALID_HANDLE in
 # out_code where it is but has no holder.
 cdef PooledStream* share_stream(int device, uintptr_t stream, int* out_code) noexcept nogil
-cdef size_t streams_in_use() noexcept nogil  # taken and not returned, on all devices
 
 # For Event, with the GIL; raises what the driver answers.  fresh: none that was used before.
 cdef PooledEvent* take_for_event(int device, unsigned int flags, bint fresh) except NULL
 cdef void return_from_event(PooledEvent* event) noexcept
-cdef long events_in_use() noexcept nogil  # by Events and by nogil code, on all devices
 
 # For nogil code, by handles.  A priority is clamped to what the device has.
 cdef int take_handle(int device, int priority, uintptr_t* out_stream) noexcept nogil

@@ -425,7 +425,8 @@ def open_memory(place: Place, stream: Stream, timeout: float | None = None) -> B
         with mapping.Relaxed():
             event = exchange(owner, place, ending, deadline)
             if event:
-                wait_for_owner(stream, event)
+                with _event_turns:
+                    stream.wait_event(Event.from_ipc_handle(stream.device_index, event))
         assert ending.memory is not None
         if place.claim is not None:
             owner.counters.add(place.claim[0])
@@ -487,11 +488,6 @@ def raise_plainly(error: BaseException, owner: Owner, place: Place | PinnedPlace
         raise missing(
             place, f"that process is gone, or broke off ({error or type(error).__name__})"
         ) from error
-
-
-def wait_for_owner(stream: Stream, handle: bytes) -> None:
-    with _event_turns:
-        stream.wait_event(Event.from_ipc_handle(stream.device_index, handle))
 
 
 def attach(ending: Ending, place: Place, deadline: float) -> bool:

@@ -237,7 +237,7 @@ def refuse_growth(before: State, after: State) -> None:
     holders = owners() if blocks else {}
     for block in blocks:
         owner = holders.get(block["address"])
-        block["holder"] = "" if owner is None else owner_text(owner, holders)
+        block["holder"] = "" if owner is None else f"{type(owner).__name__}{holder_text(owner, holders)}"
     lines = [
         *map(block_line, blocks),
         *handle_lines(handles, before.objects),
@@ -259,10 +259,6 @@ def new_blocks(before: Mark, after: Mark) -> list[dict[str, Any]]:
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {kind: count - before.get(kind, 0) for kind, count in after.items() if count > before.get(kind, 0)}
-
-
-def owner_text(owner: object, known: dict[int, Any]) -> str:
-    return f"{type(owner).__name__}{holder_text(owner, known)}"
 
 
 def holder_text(target: object, container: object) -> str:

@@ -168,7 +168,8 @@ def timed(name: str, function: Function, turns: Turns, best: float) -> float:
         if about > most * best:
             say(3, f"{name} is left out: about {about:.4g} ms")
             return float("inf")
-    turns.run(function, warmups(about))
+    most = switches.get_max_warmup_iterations()
+    turns.run(function, within(switches.get_max_warmup_duration(), most, about, 0))
     time = turns.time(function, iterations(about))
     say(2, f"{name}: {time:.4g} ms")
     return time
@@ -180,10 +181,6 @@ def within(duration: int, most: int, about: float, otherwise: int) -> int:
         return most or otherwise
     fit = int(duration / max(about, 1e-6))
     return min(fit, most) if most else fit
-
-
-def warmups(about: float) -> int:
-    return within(switches.get_max_warmup_duration(), switches.get_max_warmup_iterations(), about, 0)
 
 
 def iterations(about: float) -> int:

@@ -12,7 +12,6 @@ from accelrt.allocator.settings.settings import Settings, merge, parse
 from accelrt.errors import SettingsError
 
 DESIGN = (Path(accelrt.__file__).parent / "allocator" / "settings" / "DESIGN.md").read_text()
-WITHOUT_GROWTH = ["max_split_size_mb:64", "backend:cudaMallocAsync", "expandable_segments:False"]
 FIXED = ("backend", "expandable_segments", "piece_size_mb")
 
 

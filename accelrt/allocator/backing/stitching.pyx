@@ -35,12 +35,6 @@ from accelrt.status cimport NO_HOST_MEMORY, NOT_READY, OUT_OF_MEMORY
 # when a progress event is recorded behind its work: once the event is complete, everything that was freed up to that
 # epoch is quiescent, without an event for each block.  Everything here runs in the exclusive section.
 
-cdef void mark_quiescent(Heap* heap) noexcept nogil:
-    # A progress event that is still recorded adds nothing then: its epoch is quiescent already.
-    heap.quiescent_epoch = heap.progress_epoch = heap.epoch
-    heap.epoch += 1
-
-
 cdef void mark(Pool* pool, Heap* heap) noexcept nogil:
     # Records a progress event behind the work of a busy stream.  A failure is harmless: other streams get the heap's
     # pages later.
@@ -73,7 +67,9 @@ cdef void query_stream(Pool* pool, Heap* heap) noexcept nogil:
     if is_heap_quiescent(heap) or is_capturing(pool.table, pool.device, heap.stream, &code) or code:
         return
     if pool.table.stream_query(pool.device, heap.stream) == 0:
-        mark_quiescent(heap)
+        # A progress event that is still recorded adds nothing then: its epoch is quiescent already.
+        heap.quiescent_epoch = heap.progress_epoch = heap.epoch
+        heap.epoch += 1
     elif heap.progress_event == NULL:
         mark(pool, heap)
 
@@ -722,7 +718,8 @@ cdef bint reuse_stitched(Pool* pool, Heap* heap, size_t size) noexcept nogil:
     cdef const Fit* end = fit + heap.fit_count
     while fit != end:
         if fit.least <= size <= fit.most and is_ready(pool, fit):
-            refund_budget(pool, fit.count)
+            earn_budget(pool)
+            pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + price(fit.count))
             return move_pages_in(pool, fit.stitched, fit.first, fit.count)
         fit += 1
     return reuse_part(pool, heap, size)
@@ -1128,7 +1125,8 @@ cdef int make_stitched(Pool* pool, Heap* heap, Page** pages, size_t count) noexc
         if stitched.slots[index].mapped:
             pool.stats.stitched_bytes += stitched.slots[index].size
     if code == 0:
-        charge_budget(pool, count)
+        earn_budget(pool)
+        pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - price(count))
         stitched.stack = stack_of_block(pool)
         record_event(pool, STITCHED_TOGETHER, stitched.address, size, heap.stream, heap.owner)
         open_part(pool, stitched, 0, count)
@@ -1218,15 +1216,3 @@ cdef void restart_budget_count(Pool* pool) noexcept nogil:
 
 cdef inline int64_t price(size_t pages) noexcept nogil:
     return STITCH_PRICE + CALL_PRICE * <int64_t>pages
-
-
-cdef void charge_budget(Pool* pool, size_t pages) noexcept nogil:
-    # For a new stitched segment of so many pages.
-    earn_budget(pool)
-    pool.stitch_budget = max(-<int64_t>MAX_BUDGET, pool.stitch_budget - price(pages))
-
-
-cdef void refund_budget(Pool* pool, size_t pages) noexcept nogil:
-    # For so many pages of a stitched segment that are reused as before.
-    earn_budget(pool)
-    pool.stitch_budget = min(<int64_t>MAX_BUDGET, pool.stitch_budget + price(pages))

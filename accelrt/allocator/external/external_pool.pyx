@@ -168,11 +168,6 @@ cdef void begin_departure(ExternalPool* pool, const Record* record) noexcept nog
     pool.departing_bytes += record.size
 
 
-cdef void end_departure(ExternalPool* pool, const Record* record) noexcept nogil:
-    pool.departing -= 1
-    pool.departing_bytes -= record.size
-
-
 cdef void append_leaving(ExternalPool* pool, Record* record) noexcept nogil:
     record.next = NULL
     if pool.oldest == NULL:
@@ -234,7 +229,8 @@ cdef int depart(ExternalPool* pool, Record* record, bint wait) noexcept nogil:
     if code == 0:
         code = give(pool, record)
     lock_external(pool)
-    end_departure(pool, record)
+    pool.departing -= 1
+    pool.departing_bytes -= record.size
     if code == 0:
         count_gone(pool, record)
     else:

@@ -96,17 +96,13 @@ cdef size_t position(PinnedPool* pool, uintptr_t address) noexcept nogil:
     return low
 
 
-cdef int reserve_segment(PinnedPool* pool) noexcept nogil:
-    return ensure_room(&pool.segments, pool.segment_count, &pool.segment_room, sizeof(PinnedSegment*))
-
-
 cdef int attach(PinnedPool* pool, PinnedSegment* segment) noexcept nogil:
     # Its one block becomes free.
     cdef PinnedBlock* block = pool.spare_blocks
     cdef size_t index
     if block == NULL:
         block = new_block_slow(pool)
-    if block == NULL or reserve_segment(pool):
+    if block == NULL or ensure_room(&pool.segments, pool.segment_count, &pool.segment_room, sizeof(PinnedSegment*)):
         return NO_HOST_MEMORY
     pool.spare_blocks = block.right
     index = position(pool, segment.address)
@@ -459,11 +455,6 @@ cdef int give_memory(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
     # Gives a list of detached segments back, after the work of their devices; those that the driver keeps are attached
     # again.
     return give_segments(pool, segments, True)
-
-
-cdef int give_unused(PinnedPool* pool, PinnedSegment* segments) noexcept nogil:
-    # The same for what no work ever used: waits for nothing, so that it may be called beside a capture.
-    return give_segments(pool, segments, False)
 
 
 cdef int give_segments(PinnedPool* pool, PinnedSegment* segments, bint used) noexcept nogil:
@@ -1081,7 +1072,7 @@ cdef int grow(PinnedPool* at, int device, size_t requested, uintptr_t* out_addre
         spin_unlock(&at.lock)
         return code
     spin_unlock(&at.lock)
-    give_unused(at, segment)
+    give_segments(at, segment, False)  # which waits for nothing, and so may be called beside a capture
     return code
 
 

@@ -104,8 +104,6 @@ cdef void* find_room(size_t size, size_t alignment) noexcept nogil  # addresses 
 cdef size_t rounded(size_t size, size_t unit) noexcept nogil
 cdef void* take_pages(size_t size) noexcept nogil    # of the host's, not of a device's file
 cdef void place_page(ManagedPage* page, int holder) noexcept nogil  # it makes room on the device, from what came first
-# What a MANAGE does; the memory may have gone.  Takes the lock.
-cdef void manage(const Work* work) noexcept nogil
 cdef void drop_room(void* address, size_t size) noexcept nogil
 cdef bint show(void* address, size_t size, int file, long offset, int protection) noexcept nogil
 cdef void hide(void* address, size_t size) noexcept nogil

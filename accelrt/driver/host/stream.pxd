@@ -83,7 +83,6 @@ cdef int break_capture(HostStream* stream, int code) noexcept nogil  # answers t
 cdef int add_node(HostStream* stream, const Work* work) noexcept nogil
 cdef int append_node(Graph* graph, const Work* work, const Frontier* after) noexcept nogil  # of no capture's
 cdef Capture* capture_of(uint64_t id) noexcept nogil  # NULL where it ended
-cdef int join_capture(HostStream* stream, uint64_t id, const Frontier* after) noexcept nogil
 
 cdef bint is_captured_into(const Graph* graph) noexcept nogil
 cdef Graph* find_captured(uintptr_t handle) noexcept nogil  # by the handle that capture_site gave it; or NULL

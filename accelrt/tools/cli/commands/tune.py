@@ -179,15 +179,12 @@ def best_of(tried: Iterable[Trial]) -> Trial:
         return min(trials, key=place_of)
     least = min(trial.peak_reserved for trial in served)
     near = [trial for trial in served if trial.peak_reserved <= NEAR * least]
-    return min(near, key=lambda trial: (trial.driver_calls, keys_of(trial), trial.ns_per_event))
+    keys = {trial.settings: len(list(settings.items(trial.settings))) for trial in near}
+    return min(near, key=lambda trial: (trial.driver_calls, keys[trial.settings], trial.ns_per_event))
 
 
 def place_of(trial: Trial) -> tuple[int, int, int]:
     return trial.ooms, trial.peak_reserved, trial.driver_calls
-
-
-def keys_of(trial: Trial) -> int:
-    return len(list(settings.items(trial.settings)))
 
 
 def describe(tuner: Tuner, best: Trial) -> str:
