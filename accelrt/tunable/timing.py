@@ -168,8 +168,8 @@ def timed(name: str, function: Function, turns: Turns, best: float) -> float:
         if about > most * best:
             say(3, f"{name} is left out: about {about:.4g} ms")
             return float("inf")
-    most = switches.get_max_warmup_iterations()
-    turns.run(function, within(switches.get_max_warmup_duration(), most, about, 0))
+    warmups = within(switches.get_max_warmup_duration(), switches.get_max_warmup_iterations(), about, 0)
+    turns.run(function, warmups)
     time = turns.time(function, iterations(about))
     say(2, f"{name}: {time:.4g} ms")
     return time

@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from race_model import HOST, STREAMS, Model, spans, steps
 
@@ -72,21 +72,25 @@ def test_exactly_the_accesses_race_that_no_path_orders(program):
         max_size=30,
     )
 )
+@example([(0, 6, 0), (2, 2, 1), (0, 6, 3)])  # two parts of one value beside one that is gone
 def test_the_map_of_ranges_is_a_map_of_bytes(calls):
+    def counted(old):
+        return None if old == 1 else (old or 0) + 1
+
     ranges, plain = IntervalMap(), {}
     for begin, length, value in calls:
         if value is None:
             ranges.remove(begin, begin + length)
         elif value == 3:
-            ranges.change(begin, begin + length, lambda old: (old or 0) + 1)
+            ranges.change(begin, begin + length, counted)
         else:
             ranges.set(begin, begin + length, value)
         for place in range(begin, begin + length):
-            plain[place] = plain.get(place) or 0
+            now = counted(plain.pop(place, None)) if value == 3 else value
             if value is None:
-                del plain[place]
-            else:
-                plain[place] = plain[place] + 1 if value == 3 else value
+                plain.pop(place, None)
+            elif now is not None:
+                plain[place] = now
     found = {place: value for low, high, value in ranges.parts(0, 100) for place in range(low, high)}
     assert found == plain
     assert all(high <= low for high, low in zip(ranges.ends, ranges.begins[1:], strict=False))

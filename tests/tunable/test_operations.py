@@ -257,6 +257,24 @@ def test_what_cannot_be_registered_is_refused(operation):
     assert repr(operation) == "<accelrt.tunable.Operation 'copying' of Default, one>"
 
 
+@pytest.mark.parametrize(("switch", "number"), [("warmup", 5), ("tuning", 8)])
+def test_the_switches_say_how_often_a_candidate_is_called(arrays, switch, number):
+    def calls_of(times):
+        calls.clear()
+        tunable.set_max_tuning_duration(0)
+        tunable.set_max_warmup_duration(0)
+        tunable.set_max_tuning_iterations(3)
+        getattr(tunable, f"set_max_{switch}_iterations")(times)
+        counted = tunable.Operation(f"counted {times}", lambda out, x: calls.append(one_copy(out, x)))
+        counted.candidate("again", one_copy)
+        counted(*arrays)
+        return len(calls)
+
+    calls = []
+    tunable.enable()
+    assert calls_of(3 + number) - calls_of(3) == number
+
+
 def test_the_switches_take_what_they_may():
     tunable.set_max_tuning_duration(7)
     tunable.set_max_warmup_iterations(2)
