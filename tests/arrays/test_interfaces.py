@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from device_arrays import StreamProtocol
 
 import accelrt
 
@@ -103,18 +104,10 @@ class Torchs:
         self.cuda_stream, self.device_index = handle, device_index
 
 
-class Protocols:
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
-
-
 def test_streams_of_others_are_streams():
     stream = accelrt.Stream(LAST)
     assert accelrt.Stream.from_any(stream) is stream
-    for other in (Torchs(stream.cuda_stream, LAST), Protocols(stream.cuda_stream), stream.cuda_stream):
+    for other in (Torchs(stream.cuda_stream, LAST), StreamProtocol(stream.cuda_stream), stream.cuda_stream):
         assert accelrt.Stream.from_any(other) == stream
     assert accelrt.Stream.from_any(Torchs(0, LAST)) == accelrt.default_stream(LAST)
     assert accelrt.Stream.from_any(0, LAST) == accelrt.default_stream(LAST)

@@ -1,6 +1,5 @@
 """Rows of the driver's stream-ordered pools: a device's own, and those that leave the process."""
 
-import ctypes
 import os
 import signal
 import socket
@@ -9,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from test_managed_rows import bytes_at
 from test_process_rows import OPENED, child
 
 MIB = 1 << 20
@@ -339,21 +339,17 @@ def pinned_pool(rows, request):
     rows.ok("pool_destroy", pool)
 
 
-def seen_by_host(address, size):
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
-
-
 def test_the_host_and_the_device_use_memory_of_a_page_locked_pool(rows, pinned_pool, device, stream):
     address = rows.ok("pool_alloc", 0, stream, pinned_pool, MIB)
     rows.ok("stream_synchronize", 0, stream)
     assert rows.ok("pointer_range", address + 100)[:2] == (PINNED_KIND, -1)
     assert rows.ok("pointer_device", address) == -1
-    seen_by_host(address, MIB)[:] = 5
+    bytes_at(address, MIB)[:] = 5
     rows.ok("copy_async", 0, stream, device, address, MIB)
     rows.ok("fill", 0, stream, address, 6, 1, MIB)
     rows.ok("stream_synchronize", 0, stream)
     assert (rows.read(device, MIB) == 5).all()
-    assert (seen_by_host(address, MIB) == 6).all()
+    assert (bytes_at(address, MIB) == 6).all()
     rows.ok("async_free", 0, stream, address)
     rows.ok("stream_synchronize", 0, stream)
 
@@ -392,7 +388,7 @@ def test_streams_of_every_device_order_a_page_locked_pool(rows, pinned_pool):
     assert second != first  # the other device's default stream has the same number
     rows.ok("fill", 1, 0, second, 3, 1, MIB)
     rows.ok("device_synchronize", 1)
-    assert (seen_by_host(second, MIB) == 3).all()
+    assert (bytes_at(second, MIB) == 3).all()
     rows.ok("async_free", 1, 0, second)
     rows.ok("device_synchronize", 1)
     gate.set()
@@ -408,7 +404,7 @@ def test_the_process_has_one_page_locked_pool_of_its_own(rows):
     rows.ok("pool_access_set", pool, 0, WRITTEN)
     address = rows.ok("pool_alloc", 0, 0, pool, MIB)
     rows.ok("device_synchronize", 0)
-    seen_by_host(address, MIB)[:] = 1
+    bytes_at(address, MIB)[:] = 1
     if rows.driver == "host":
         assert rows.pool_destroy(pool) == INVALID_VALUE
     freed(rows, address)
@@ -418,10 +414,10 @@ def test_another_process_uses_page_locked_memory_of_a_pool(rows):
     pool = made_pinned(rows, 0, shared=True)
     address = rows.ok("pool_alloc", 0, 0, pool, MIB)
     rows.ok("device_synchronize", 0)
-    seen_by_host(address, 4096)[:] = 7
+    bytes_at(address, 4096)[:] = 7
     file, pointer = rows.ok("pool_export", pool), rows.ok("pool_pointer_export", 0, address)
     assert child(OPENED + PINNED_PROCESS, rows.driver, file, pointer.hex(), keep=(file,)) == "{7}"
-    assert (seen_by_host(address, 4096) == 8).all()
+    assert (bytes_at(address, 4096) == 8).all()
     os.close(file)
     freed(rows, address)
     rows.ok("pool_destroy", pool)

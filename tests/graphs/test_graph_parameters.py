@@ -24,10 +24,6 @@ def number_of(image):
     return accelrt.Module(image).function("number", NUMBER)
 
 
-def saxpy_of(image):
-    return accelrt.Module(image).function("saxpy", "float a, const float* x, float* y, uint32_t n")
-
-
 def buffer(value=0, nbytes=BYTES):
     return filled(nbytes, value)
 
@@ -46,7 +42,7 @@ def array(values):
 
 
 def test_a_replay_reads_and_writes_the_memory_that_it_is_given(image):
-    saxpy = saxpy_of(image)
+    saxpy = accelrt.Module(image).function("saxpy", "float a, const float* x, float* y, uint32_t n")
     x, y = array(np.arange(COUNT, dtype=np.float32)), array(np.ones(COUNT, np.float32))
     graph = captured(lambda: saxpy[4, 64](2.0, x, y, COUNT))
     arguments = accelrt.GraphParameters(graph, x=x, y=y)

@@ -43,3 +43,13 @@ def read(array):
 def pattern(count, seed=0):
     """Random bytes."""
     return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
+
+
+class StreamProtocol:
+    """Another library's stream, by __cuda_stream__."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __cuda_stream__(self):
+        return 0, self.handle

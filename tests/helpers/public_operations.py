@@ -654,7 +654,7 @@ def operations():
         if isinstance(thing, type):
             found += of_class(name, thing)
         elif callable(thing) and not isinstance(thing, type(inspect)) and name not in LEFT_OUT:
-            found += of_function(name, thing)
+            found += with_arguments(name, inspect.signature(thing), None, thing)
     return sorted(found, key=lambda each: each.name)
 
 
@@ -679,10 +679,6 @@ def of_class(name, kind):
 
 def read_attribute(role, attribute, scene):
     return getattr(getattr(scene, role), attribute)
-
-
-def of_function(name, function):
-    return with_arguments(name, inspect.signature(function), None, function)
 
 
 def with_arguments(name, signature, role, target):

@@ -237,13 +237,8 @@ class DropGraph(Case):
         accelrt.empty_cache()
 
 
-class EmptyPool(Case):
+class EmptyPool(FreePool):
     """Idle memory of a pool is given back, which stays."""
-
-    def prepare(self):
-        self.pool = accelrt.MemPool()
-        with accelrt.use_mem_pool(self.pool):
-            self.memory = accelrt.Buffer(NBYTES)
 
     def act(self):
         self.memory.free()

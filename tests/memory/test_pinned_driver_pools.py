@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from beside import park
 from child import in_own_process, wrap_host
+from test_driver_pools import closed_there
 
 import accelrt
 from accelrt import memory
@@ -263,12 +264,6 @@ def written(kept, value):
     np.frombuffer(kept["memory"], np.uint8)[:] = value
 
 
-def closed(kept):
-    kept.pop("memory").free()
-    kept.pop("pool").close()
-    accelrt.synchronize()
-
-
 def test_another_process_has_the_bytes(other):
     pool = made(ipc_enabled=True)
     held = allocated(pool)
@@ -277,7 +272,7 @@ def test_another_process_has_the_bytes(other):
     assert other.call(opened, pool.allocation_handle, held.ipc_descriptor) == (True, [7])
     other.call(written, 8)
     assert (view == 8).all()
-    other.call(closed)
+    other.call(closed_there)
 
 
 def test_a_pool_that_is_not_shared_has_no_handle_and_no_descriptors():

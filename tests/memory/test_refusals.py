@@ -15,10 +15,6 @@ pytestmark = [pytest.mark.host, pytest.mark.own_process]
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
 
-def advised_settings(text):
-    return re.search(r"ACCELRT_ALLOC_CONF=(\S*)", text)[1]
-
-
 def cut_up(whole, piece, wanted, advised):
     """The device is allocated in pieces out of whole segments, or pages, and every second piece is free."""
     for address in blocks(whole, DEVICE // whole):
@@ -45,7 +41,7 @@ def cut_up(whole, piece, wanted, advised):
 def test_memory_that_is_cut_up_is_advised_another_kind_of_segments(conf, whole, advice):
     out = run(cut_up, conf, whole * MIB, 32 * MIB, 100 * MIB, False)
     assert "are idle in p" in out
-    assert advised_settings(out) == advice
+    assert re.search("ACCELRT_ALLOC_CONF=(\\S*)", out)[1] == advice
     run(cut_up, advice, whole * MIB, 32 * MIB, 100 * MIB, True)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from beside import on_a_thread
-from device_arrays import bytes_of
+from device_arrays import StreamProtocol, bytes_of
 
 import accelrt
 from accelrt import memory
@@ -13,14 +13,6 @@ SIZE = 4096
 LAST = accelrt.device_count() - 1
 ON_HOST = accelrt.device(0).type == "host"
 NON_BLOCKING = 1
-
-
-class Protocol:
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __cuda_stream__(self):
-        return 0, self.handle
 
 
 class Streams:
@@ -52,7 +44,7 @@ KINDS = {
     "own": lambda others: accelrt.Stream(0),
     "handle": lambda others: others.make(0),
     "numpy's handle": lambda others: np.uint64(others.make(0)),
-    "protocol": lambda others: Protocol(others.make(0)),
+    "protocol": lambda others: StreamProtocol(others.make(0)),
     "external": lambda others: accelrt.ExternalStream(others.make(0)),
     "none": lambda others: None,
     "default": lambda others: accelrt.default_stream(0),
@@ -65,7 +57,7 @@ if LAST:
     KINDS |= {
         "of another device": lambda others: accelrt.Stream(LAST),
         "handle of another device": lambda others: others.make(LAST),
-        "protocol of another device": lambda others: Protocol(others.make(LAST)),
+        "protocol of another device": lambda others: StreamProtocol(others.make(LAST)),
         "external of another device": lambda others: accelrt.ExternalStream(others.make(LAST), LAST),
         "default of another device": lambda others: accelrt.default_stream(LAST),
         "per thread of another device": lambda others: accelrt.per_thread_stream(LAST),
@@ -75,7 +67,7 @@ if ON_HOST:  # a GPU's driver may crash on these
         "gone": lambda others: others.gone(0),
         "handle that is gone": lambda others: others.gone(0).cuda_stream,
         "garbage": lambda others: 12345,
-        "protocol with garbage": lambda others: Protocol(12345),
+        "protocol with garbage": lambda others: StreamProtocol(12345),
     }
 
 
