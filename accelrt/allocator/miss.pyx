@@ -810,7 +810,9 @@ cdef void leave_locks(Pool* pool) noexcept nogil:
 
 
 cdef int leave_audited(Pool* pool, int code) noexcept nogil:
-    # The same at the end of a call that may have changed any heap.
+    # The same at the end of a call that may have changed any heap.  Nothing where there is no pool.
+    if pool == NULL:
+        return code
     if pool.heaps != NULL:
         count_splits(pool, pool.heaps)
     code = inspected(pool, code)

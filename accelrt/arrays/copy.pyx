@@ -17,7 +17,7 @@ from accelrt.arrays.array cimport (
     address_in, allocate_array, Array, base_of, Buffer, check_live, DEVICE_BUFFER, Extents, find_bounds, finish_array,
     MAX_NDIM, new_array, numpy_module, OTHERS, PINNED_BUFFER, PinnedBuffer, raise_lost, set_contiguous, still_has,
 )
-from accelrt.core.growing cimport ensure_room
+from accelrt.core.growing cimport count_to, ensure_room
 from accelrt.core.integers cimport checked_address_int, checked_int, exact_int, is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.devices.device cimport ordinal_of
@@ -406,14 +406,7 @@ cdef int finish(Stream stream, Operand* host, object dst, object src, View view_
 
 cdef size_t span_at(const Spans* spans, uintptr_t address) noexcept nogil:
     # The first that ends behind the address.
-    cdef size_t low = 0, high = spans.count, middle
-    while low < high:
-        middle = (low + high) // 2
-        if spans.at[middle].high <= address:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return count_to(&spans.at[0].high, spans.count, sizeof(Span), address)
 
 
 cdef int insert_span(Spans* spans, uintptr_t low, uintptr_t high) noexcept nogil:

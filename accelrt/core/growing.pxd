@@ -1,4 +1,5 @@
-# Arrays that grow by doubling.
+# Arrays that grow by doubling, and places in those whose items are in order.
+from libc.stdint cimport uintptr_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
@@ -19,3 +20,15 @@ cdef inline int ensure_room(void* array, size_t count, size_t* capacity, size_t 
     memcpy(array, &items, sizeof(void*))
     capacity[0] = room
     return 0
+
+
+cdef inline size_t count_to(const uintptr_t* first, size_t count, size_t item_size, uintptr_t most) noexcept nogil:
+    # How many of so many addresses in ascending order, one in each item, are at most that.
+    cdef size_t low = 0, high = count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if (<const uintptr_t*>(<const char*>first + middle * item_size))[0] <= most:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1216,7 +1216,8 @@ cdef class PoolResource(Adaptor):
             chunk, second, stream, thread, event = self.arrivals.pop(0)
             arena = self.arena_of(<Stream>stream, thread)
             if chunk is not None:
-                self.add_chunk(<Chunk>chunk, second, arena)
+                self.chunks[(<Chunk>chunk).address] = chunk
+                self.hand_out_of((<Chunk>chunk).first, second, arena)  # the first bytes of it are allocated
                 continue
             block = self.live.pop(second, None)
             if block is not None:  # else it was given back twice
@@ -1233,12 +1234,6 @@ cdef class PoolResource(Adaptor):
         if key not in self.arenas:
             self.arenas[key] = Arena(stream)
         return self.arenas[key]
-
-    cdef int add_chunk(self, Chunk chunk, object size, Arena arena) except -1:
-        # The first size bytes of it are allocated.
-        self.chunks[chunk.address] = chunk
-        self.hand_out_of(chunk.first, size, arena)
-        return 0
 
     cdef Block find(self, object size, Stream stream):
         cdef Block block = self.arena_of(stream, thread_number()).fit(size)

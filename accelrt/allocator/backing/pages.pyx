@@ -17,7 +17,7 @@ from accelrt.allocator.types cimport (
     ANY_REST, BY_KIND, EXPANDABLE, FREE, HOLE, NO_REST, PLAIN, STITCHED, Block, Page, Reservation, Segment, Slot,
 )
 from accelrt.core.descriptors cimport close_kept, keep_number, KeptFile, number_of
-from accelrt.core.growing cimport ensure_room
+from accelrt.core.growing cimport count_to, ensure_room
 from accelrt.core.locks cimport (
     load_count, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, spin_lock, spin_unlock,
     store_count,
@@ -95,14 +95,7 @@ cdef long managed_total = 0   # their bytes; written under spans_lock
 
 cdef size_t spans_below(uintptr_t address) noexcept nogil:
     # How many begin at most there.  Under spans_lock.
-    cdef size_t low = 0, high = span_count, middle
-    while low < high:
-        middle = (low + high) // 2
-        if spans[middle].start <= address:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return count_to(&spans[0].start, span_count, sizeof(Span), address)
 
 
 cdef bint note_managed(uintptr_t address, size_t size) noexcept nogil:

@@ -3,7 +3,6 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport calloc, malloc
 from libc.string cimport memset
 
-from accelrt.allocator.audit cimport inspected
 from accelrt.allocator.backing.pages cimport open_private, unlock_growth
 from accelrt.allocator.backing.stitching cimport poll_all
 from accelrt.allocator.event_ring cimport record_allocation, record_event, record_free_completed, record_free_requested
@@ -16,7 +15,7 @@ from accelrt.allocator.heaps cimport (
 from accelrt.allocator.inline.block_map cimport ensure_places, list_block, unlist_block
 from accelrt.allocator.history_types cimport SEGMENT_MAPPED, SEGMENT_UNMAPPED
 from accelrt.allocator.inline.block_ops cimport recycle
-from accelrt.allocator.miss cimport poll, release_ended
+from accelrt.allocator.miss cimport leave_audited, poll, release_ended
 from accelrt.allocator.pool cimport pool_if_made, pool_of
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.stats cimport ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, REQUESTED_BYTES
@@ -388,7 +387,7 @@ cdef int end_thread_route(int device, uint64_t first, uint64_t second, uint64_t 
 # A saved state names segments and pages by their serials.  While a private pool is in use, its segments, its stitched
 # segments and their mappings stay, so a restore is bookkeeping: in which slot each page is resident, and where the blocks
 # begin.  Every condition is checked before anything is changed.  What the pool took from the device since then stays in
-# it and is free.  All functions between begin() and end() run in the exclusive section, under the growth lock.
+# it and is free.  All functions between begin() and leave_audited() run in the exclusive section, under the growth lock.
 
 # --- the pool's segments: plain and expandable ones by serial, then the stitched ones, heap by heap ----------------
 
@@ -446,7 +445,7 @@ cdef int look_at(Pool* pool, const PrivatePool* owner) noexcept nogil:
 
 cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, PrivatePool** out_owner) noexcept nogil:
     # Takes the locks, polls pending blocks, and checks.  Under the growth lock no other thread maps or unmaps pages.
-    # The caller calls end() whatever the answer.
+    # The caller calls leave_audited() whatever the answer.
     cdef Pool* pool = pool_if_made(device)
     cdef int code = 0
     out_pool[0] = pool
@@ -459,16 +458,6 @@ cdef int begin(int device, uint64_t first, uint64_t second, Pool** out_pool, Pri
         code = poll(pool)
     out_owner[0] = find_private(pool, first, second)
     return code if code else look_at(pool, out_owner[0])
-
-
-cdef int end(Pool* pool, int code) noexcept nogil:
-    # Audits, then releases the locks that begin() took.
-    if pool == NULL:
-        return code
-    code = inspected(pool, code)
-    unlock_all(pool, NULL)
-    pthread_mutex_unlock(&pool.growth)
-    return code
 
 
 # --- saving ----------------------------------------------------------------------------------------------------
@@ -542,7 +531,7 @@ cdef int save_pool(int device, uint64_t first, uint64_t second, Saved* saved) no
     saved.id[0], saved.id[1] = first, second
     if code == 0:
         code = save_all(pool, owner, saved)
-    return end(pool, code)
+    return leave_audited(pool, code)
 
 
 # --- restoring: conditions -------------------------------------------------------------------------------------------
@@ -820,4 +809,4 @@ cdef int restore_pool(Saved* saved, Turned* turned) noexcept nogil:
         if first_of(pool, owner) != NULL:
             count_splits(pool, first_of(pool, owner).heap)
         note_peaks(pool, owner)
-    return end(pool, code)
+    return leave_audited(pool, code)

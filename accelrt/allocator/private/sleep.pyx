@@ -17,6 +17,7 @@ from accelrt.allocator.private.private_types cimport Kept, PrivatePool, Range, S
 from accelrt.allocator.sizes cimport LARGE
 from accelrt.allocator.stats cimport ACTIVE, RESERVED_BYTES
 from accelrt.allocator.types cimport LIVE, STITCHED, Block, Heap, Page, Pool, Segment, Slot
+from accelrt.core.growing cimport count_to
 from accelrt.core.locks cimport add_count, pthread_mutex_lock, pthread_mutex_unlock, spin_lock, spin_unlock, store_count
 from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.core.threads cimport now
@@ -59,15 +60,8 @@ cdef bint is_pool_suspended(int device, uint64_t first, uint64_t second) noexcep
 
 
 cdef bint has_address(const Suspension* suspension, uintptr_t address) noexcept nogil:
-    # Searches the segments by bisection.
-    cdef size_t low = 0, high = suspension.range_count, middle
-    while low < high:
-        middle = (low + high) // 2
-        if suspension.ranges[middle].high <= address:
-            low = middle + 1
-        else:
-            high = middle
-    return low < suspension.range_count and suspension.ranges[low].low <= address
+    cdef size_t index = count_to(&suspension.ranges[0].high, suspension.range_count, sizeof(Range), address)
+    return index < suspension.range_count and suspension.ranges[index].low <= address
 
 
 cdef int device_of(uintptr_t address) noexcept nogil:
@@ -893,7 +887,7 @@ cdef int begin_suspension(int device, uint64_t first, uint64_t second) noexcept 
     if code == 0 and close_pool(pool, owner) == NULL:
         code = NO_HOST_MEMORY
         release_hold(pool, first, second, True)
-    return end(pool, code)
+    return leave_audited(pool, code)
 
 
 cdef void cancel_suspension(int device, uint64_t first, uint64_t second) noexcept nogil:
@@ -902,7 +896,7 @@ cdef void cancel_suspension(int device, uint64_t first, uint64_t second) noexcep
     cdef Suspension* gone = owner.suspension
     open_pool(owner)
     release_hold(pool, first, second, True)
-    end(pool, 0)
+    leave_audited(pool, 0)
     discard(gone)
 
 
@@ -928,7 +922,7 @@ cdef int finish_suspension(int device, uint64_t first, uint64_t second, bint kee
         gone = owner.suspension
         open_pool(owner)
     release_hold(pool, first, second, True)
-    code = end(pool, code)
+    code = leave_audited(pool, code)
     if gone != NULL:
         discard(gone)
     moved.ns = now() - start
@@ -942,11 +936,6 @@ cdef PrivatePool* begin(Pool* pool, uint64_t first, uint64_t second) noexcept no
     pthread_mutex_lock(&pool.growth)
     lock_all(pool)
     return find_private(pool, first, second) if pool.external == NULL else NULL
-
-
-cdef int end(Pool* pool, int code) noexcept nogil:
-    # Audits, then releases the locks that begin() took.
-    return code if pool == NULL else leave_audited(pool, code)
 
 
 # --- resume ----------------------------------------------------------------------------------------------------
@@ -1005,7 +994,7 @@ cdef int resume_pool(int device, uint64_t first, uint64_t second, Moved* moved) 
         if code == 0:
             code = resume_locked(pool, owner, &work, &gone)
             release_hold(pool, first, second, True)
-    code = end(pool, code)
+    code = leave_audited(pool, code)
     if gone != NULL:
         discard(gone)
     moved.ns = now() - start

@@ -337,7 +337,8 @@ cdef int graph_node_add_locked(
         code = append_node(graph, &work, &frontier)
         if code:
             free_graph(work.body)
-    drop_prepared(&work)
+    work.condition = NULL  # its graph's; what else prepare_node made holds itself
+    drop_work(&work)
     clear_frontier(&frontier)
     if code:
         return code
@@ -355,12 +356,6 @@ cdef void tell_bodies(const Graph* body, NodeParams* params) noexcept nogil:
         params.bodies[index] = body.handle
         body = body.sibling
         index += 1
-
-
-cdef void drop_prepared(Work* work) noexcept nogil:
-    # What prepare_node made holds itself; a condition is its graph's.
-    work.condition = NULL
-    drop_work(work)
 
 
 cdef int graph_node_destroy_locked(Graph* graph, uintptr_t node) noexcept nogil:
