@@ -541,6 +541,12 @@ class DriverPool:
         if self._owned is not None:
             self._owned.close()
 
+    def __enter__(self) -> DriverPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     @property
     def reserved_mem_current(self) -> int:
         """The bytes that the pool has of the device."""
