@@ -795,6 +795,15 @@ cdef int one_number(const ManagedPage* page, int attribute) noexcept nogil:
     return page.prefetched_kind if attribute == PREFETCHED_KIND else page.prefetched
 
 
+cdef bint differ(const ManagedPage* one, const ManagedPage* other, int attribute) noexcept nogil:
+    # A location is its kind and its place: neither is told where one of them differs.
+    if attribute in (PREFERRED_KIND, PREFERRED_PLACE):
+        return one.preferred_kind != other.preferred_kind or one.preferred != other.preferred
+    if attribute in (PREFETCHED_KIND, PREFETCHED_PLACE):
+        return one.prefetched_kind != other.prefetched_kind or one.prefetched != other.prefetched
+    return one_number(one, attribute) != one_number(other, attribute)
+
+
 cdef int number_of_none(int attribute) noexcept nogil:
     # What is answered where the pages differ.
     if attribute in (IS_READ_MOSTLY, PREFERRED_KIND, PREFETCHED_KIND):
@@ -836,7 +845,7 @@ cdef int managed_attribute_locked(uintptr_t address, size_t size, int attribute,
         return INVALID_VALUE
     numbers[0] = one_number(&range_.pages[first], attribute)
     for index in range(first + 1, last + 1):
-        if one_number(&range_.pages[index], attribute) != numbers[0]:
+        if differ(&range_.pages[first], &range_.pages[index], attribute):
             numbers[0] = number_of_none(attribute)
             break
     return 0
