@@ -198,6 +198,12 @@ def test_a_global_of_a_module_has_an_address(rows, module):
     assert (code, size) == (0, 4)
     assert rows.read(address, 4)[0] == 7
     assert rows.module_global(module, b"none")[0] == NOT_FOUND
+    assert rows.ok("pointer_device", address) == 0
+    assert rows.module_global(module, b"total") == (0, address, 4)
+    rows.ok("fill", 0, 0, address, 9, 4, 1)
+    rows.ok("stream_synchronize", 0, 0)
+    assert rows.read(address, 4)[0] == 9
+    assert rows.memory_free(0, address) != 0
 
 
 def test_a_function_of_the_host_is_a_module_of_its_own(rows):

@@ -39,8 +39,8 @@ from accelrt.driver.host.machine cimport (
     take_lack_of_addresses, take_unused_modules, uncharge, unlock, unlock_memory,
 )
 from accelrt.driver.host.memory cimport (
-    count_arrays, count_physicals, devices_with_access, file_size, fill_memory, free_plain, make_managed, make_plain, place,
-    prefer_device, range_of, take_away, takings,
+    count_arrays, count_physicals, devices_with_access, file_size, fill_memory, forget_variables, free_plain, know_variable,
+    make_managed, make_plain, place, prefer_device, range_of, take_away, takings,
 )
 from accelrt.driver.host.pools cimport (
     FOLLOWS_EVENTS, FOLLOWS_INTERNALLY, FileId, HEADER, Header, HostPool, MOST_RESERVED, MOST_USED_BYTES, PROT_READ,
@@ -444,6 +444,7 @@ cdef void close_unused() noexcept nogil:
             module.functions = function.next
             free(function)
         if module.library != NULL:
+            forget_variables(module)
             dlclose(module.library)
         free(module)
         module = following
@@ -1208,7 +1209,7 @@ cdef int module_global_locked(HostModule* module, const char* name, uintptr_t* o
         out_size[0] = 0
         return NOT_FOUND
     out_address[0] = <uintptr_t>address
-    return 0
+    return know_variable(module, module.device, out_address[0], out_size[0])
 
 
 cdef int function_attribute_locked(uintptr_t function, int attribute, int* out_value) noexcept nogil:

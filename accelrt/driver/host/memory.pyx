@@ -20,7 +20,7 @@ from accelrt.driver.host.machine cimport (
     drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
     lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
     take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
-    drop_allocation, link_allocation, OF_ARRAYS, owner_of,
+    drop_allocation, link_allocation, OF_ARRAYS, OF_MODULES, alive, owner_of,
 )
 from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, prepare_copy_3d, put_in
 from accelrt.driver.host.textures cimport (
@@ -280,6 +280,41 @@ cdef int pointer_range_gated(
         out_start[0], out_size[0] = range_.start, range_.size
     unlock_memory()
     return 0
+
+
+# --- variables of modules ----------------------------------------------------------------------------------
+
+cdef int know_variable(const void* module, int device, uintptr_t address, size_t size) noexcept nogil:
+    # A device's memory from when it is first asked for.  It is in the module's library, and goes with that.
+    cdef Range variable = range_of(OF_MODULES, device, address, size)
+    cdef int code = 0
+    variable.module = module
+    lock_memory()
+    if size and containing(memory, address) == NULL:
+        code = add_range(&memory, &variable)
+    unlock_memory()
+    return code
+
+
+cdef Range* variable_of(Range* ranges, const void* module) noexcept nogil:
+    cdef Range* variable
+    while ranges != NULL and ranges.module != module:
+        variable = variable_of(ranges.left, module)
+        if variable != NULL:
+            return variable
+        ranges = ranges.right
+    return ranges
+
+
+cdef void forget_variables(const void* module) noexcept nogil:
+    cdef Range* variable
+    lock_memory()
+    while alive[OF_MODULES]:
+        variable = variable_of(memory, module)
+        if variable == NULL:
+            break
+        drop_range(&memory, variable)
+    unlock_memory()
 
 
 # --- plain memory ------------------------------------------------------------------------------------------
