@@ -370,6 +370,17 @@ cdef class Buffer:
             "buffer.copy_to(array)"
         )
 
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> object:
+        """The bytes as a DLPack capsule; arguments, and what is raised, are those of Array.__dlpack__."""
+        return export_dlpack(Array(self), stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, id) of the device, as of Array.__dlpack_device__."""
+        return Array(self).__dlpack_device__()
+
     def __len__(self) -> int:
         return self.nbytes
 
@@ -496,6 +507,17 @@ cdef class PinnedBuffer:
     def __releasebuffer__(self, Py_buffer* view):
         with cython.critical_section(self):
             self.exports -= 1
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> object:
+        """The bytes as a DLPack capsule; arguments, and what is raised, are those of Array.__dlpack__."""
+        return export_dlpack(Array(self), stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, id) of the device, as of Array.__dlpack_device__."""
+        return Array(self).__dlpack_device__()
 
     def __len__(self) -> int:
         return self.nbytes
