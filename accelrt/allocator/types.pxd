@@ -143,7 +143,6 @@ cdef struct Heap:
     bint fast                     # the fast path may use it: an operation needs nothing but this heap
     bint sole                     # the only heap of its pool
     bint trusted                  # its stream lives as long as the process, so it may be queried at any time
-    uintptr_t stream
     const PoolSettings* settings  # its pool's; no other pool has the same address
     Block* cached                 # the last-freed cache: a LIVE or CACHED block, or NULL; NULL in the exclusive section
     int64_t cached_rounds         # how often it was allocated from the cache
@@ -197,6 +196,7 @@ cdef struct Heap:
     Heap* next                    # in Pool.heaps
     Heap* sibling                 # next of the same private pool, or of Pool.spare_heaps
     Heap* same_key                # next with the same key in Pool.heap_index
+    uintptr_t stream              # apart from what hits write: threads read it where another stream has the same hash value
 
 cdef enum:
     HEAP_SLOTS = 256  # hash values of the heap table
