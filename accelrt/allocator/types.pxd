@@ -13,7 +13,7 @@ from accelrt.driver.table cimport Table
 from accelrt.allocator.history_types cimport History
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.private.private_types cimport PrivatePool, Route, Source
-from accelrt.allocator.stats cimport PER_HEAP, HeapStats, Stats
+from accelrt.allocator.stats cimport COUNTS, PER_HEAP, HeapStats, Stats
 from accelrt.allocator.external.external_types cimport ExternalPool
 from accelrt.driver.guard cimport PooledEvent, Queues, Use, UseStore
 
@@ -193,6 +193,7 @@ cdef struct Heap:
     size_t stuck                  # those of the rest of its free blocks, but for blocks smaller than a granule
     size_t top_size               # the largest block that holds one; among equals the first by order
     uint64_t top_order            # the order of that block
+    int64_t[2][COUNTS] excess     # by kind: how far the peaks rose for it beyond what was live (inline/fast_path.pxd)
     Heap* next                    # in Pool.heaps
     Heap* sibling                 # next of the same private pool, or of Pool.spare_heaps
     Heap* same_key                # next with the same key in Pool.heap_index
