@@ -65,7 +65,7 @@ def test_an_attribute_has_its_new_value_before_the_old_one_goes(build, tmp_path)
     )
     source = tmp_path / "earlier.c"
     source.write_text(earlier)
-    build.put_new_values_first(source)
+    build.mend_references(source)
     assert source.read_text() == (
         "  __Pyx_GOTREF((PyObject *)__pyx_v_x->a);\n"
         "  __Pyx_DECREF_SET(__pyx_v_x->a, ((struct A *)__pyx_t_1));\n  __pyx_t_1 = 0;\n"
@@ -76,10 +76,21 @@ def test_an_attribute_has_its_new_value_before_the_old_one_goes(build, tmp_path)
     module = tmp_path / "assigning.pyx"
     module.write_text("cdef class A:\n    cdef A other\n    def clear(self):\n        self.other = None\n")
     subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
-    build.put_new_values_first(module.with_suffix(".c"))
+    build.mend_references(module.with_suffix(".c"))
     assert re.search(
         r"__Pyx_DECREF_SET\(\(?__pyx_v_self->other, .*Py_None\)", module.with_suffix(".c").read_text()
     )
+
+
+def test_an_element_that_a_list_has_no_memory_for_is_let_go_once(build, tmp_path):
+    """Cython's own function lets go of it, and who called that does so again."""
+    module = tmp_path / "listing.pyx"
+    module.write_text("def pairs(int count):\n    return [(index, count) for index in range(count)]\n")
+    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
+    source = module.with_suffix(".c")
+    build.mend_references(source)
+    assert "PyList_Append(list, x);\n    Py_DECREF(x);" not in source.read_text()
+    assert "ListComp_AppendAndDecref" not in source.read_text() or build.DROPPED_ONCE in source.read_text()
 
 
 def test_every_function_that_is_compiled_as_rare_is_there(build):
