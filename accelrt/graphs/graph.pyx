@@ -318,11 +318,17 @@ cdef class CUDAGraph:
         with nogil:
             code = begin_capture_on(self.ordinal, handle, self.pool_id[0], self.pool_id[1], &capture)
         if code:
-            dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
+            dispose_capture(CAPTURE, self.ordinal, handle, capture)
             self.abandon()
             raise_unbegun(code, "capture_begin", stream, self.mode)
-        self.stream, self.capture, self.kept = stream, capture, []
-        self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None, self.pool_id)
+        self.stream, self.capture = stream, capture
+        try:
+            self.kept = []
+            self.record = open_capture(self.ordinal, handle, capture, self.kept, None, self.pool_id)
+        except BaseException:  # Python has no memory for it
+            end_unrecorded(CAPTURE, self.ordinal, handle, capture)
+            self.abandon()
+            raise
         self.record.random = self.registered
         return 0
 
@@ -1429,13 +1435,23 @@ cdef class Branch:
         if code:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
             raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)
-        self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record, graph.pool_id)
-        if graph.branches is None:
-            graph.branches = []
-        graph.branches.append(self)
-        self.context = StreamContext(self.stream)
-        self.thread = PyThread_get_thread_ident()
-        self.context.__enter__()
+        try:
+            self.record = open_capture(
+                self.ordinal, self.stream.handle, capture, graph.kept, graph.record, graph.pool_id
+            )
+        except BaseException:
+            end_unrecorded(BODY, self.ordinal, self.stream.handle, capture)
+            raise
+        try:
+            if graph.branches is None:
+                graph.branches = []
+            graph.branches.append(self)
+            self.context = StreamContext(self.stream)
+            self.thread = PyThread_get_thread_ident()
+            self.context.__enter__()
+        except BaseException:
+            self.leave()
+            raise
         return 0
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -1458,6 +1474,13 @@ def capture_body(CUDAGraph graph not None, uintptr_t body) -> AbstractContextMan
     cdef Branch branch = Branch(graph, None, CONDITION_IF)
     branch.body, branch.generation = body, graph.generation
     return branch
+
+
+cdef void end_unrecorded(int kind, int ordinal, uintptr_t stream, uint64_t capture) noexcept:
+    # Of a capture that began, and of which there is no Record.
+    with nogil:
+        end_capture(ordinal, capture)
+    dispose_capture(kind, ordinal, stream, capture)
 
 
 cdef int check_stream(CUDAGraph graph, Stream stream) except -1:
