@@ -46,6 +46,11 @@ NEW_VALUE_FIRST = r"\1__Pyx_\2GOTREF(\3);\n\1__Pyx_\2DECREF_SET(\4, \5);"
 # once more by the caller.
 DROPPED_TWICE = "int result = PyList_Append(list, x);\n    Py_DECREF(x);"
 DROPPED_ONCE = "int result = PyList_Append(list, x);\n    if (likely(result == 0)) Py_DECREF(x);"
+# What it writes for the end of a with statement: an exception has no traceback that there was no memory for.
+TRACEBACK = re.compile(
+    r"(__Pyx_XGOTREF\((__pyx_t_\d+)\);\s+\{\s+PyObject\* __pyx_temp\[3\] = \{__pyx_t_\d+, __pyx_t_\d+, )\2\}"
+)
+TRACEBACK_OR_NONE = r"\1(\2 ? \2 : Py_None)}"
 # What writes sources: no part of a wheel.
 NOT_INSTALLED = ("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen")
 CMAKE_VERSION = """\
@@ -417,11 +422,11 @@ def digest_signatures():
 
 
 def mend_references(source):
-    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does, and
-    let go of an element once."""
+    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does, let go
+    of an element once, and leave a with statement without a traceback."""
     path = ROOT / source
-    text = OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, path.read_text())
-    write(path, text.replace(DROPPED_TWICE, DROPPED_ONCE))
+    text = OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, path.read_text()).replace(DROPPED_TWICE, DROPPED_ONCE)
+    write(path, TRACEBACK.sub(TRACEBACK_OR_NONE, text))
 
 
 def make_rare_cold(name, source):

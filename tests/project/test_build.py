@@ -93,6 +93,16 @@ def test_an_element_that_a_list_has_no_memory_for_is_let_go_once(build, tmp_path
     assert "ListComp_AppendAndDecref" not in source.read_text() or build.DROPPED_ONCE in source.read_text()
 
 
+def test_a_with_statement_is_left_by_an_exception_without_a_traceback(build, tmp_path):
+    module = tmp_path / "entering.pyx"
+    module.write_text("def enter(context):\n    with context:\n        raise ValueError\n")
+    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
+    source = module.with_suffix(".c")
+    build.mend_references(source)
+    text = source.read_text()
+    assert "PyTuple_Pack(3" in text or re.search(r"__pyx_temp\[3\] = \{.*\? __pyx_t_\d+ : Py_None\)\}", text)
+
+
 def test_every_function_that_is_compiled_as_rare_is_there(build):
     for line in build.RARE.split("\n")[1:-1]:
         module, *functions = line.split()
