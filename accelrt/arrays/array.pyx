@@ -659,8 +659,9 @@ cdef object elements():
 
 cdef object unanswered(str symbol, object left, object right):
     # For numbers and for memory like ours nothing else will answer; others may.
+    kinds = Array, int, float, complex, numpy_module().ndarray, numpy_module().generic, type(None)
     for side in (left, right):
-        if not isinstance(side, (Array, int, float, complex, numpy_module().ndarray, numpy_module().generic, type(None))):
+        if not isinstance(side, kinds):
             return NotImplemented
     if right is None and symbol in ("==", "!="):
         return NotImplemented

@@ -823,7 +823,7 @@ def full_like(
 # --- memory of others, without a copy ---------------------------------------------------------------------------
 
 cdef bint is_foreign(object source) except -1:
-    return (isinstance(source, (Array, Buffer, PinnedBuffer, numpy_module().ndarray))
+    return (isinstance(source, (Array, Buffer, PinnedBuffer)) or isinstance(source, numpy_module().ndarray)
             or hasattr(source, "__cuda_array_interface__") or hasattr(source, "__dlpack__"))
 
 

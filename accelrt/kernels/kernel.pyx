@@ -400,7 +400,8 @@ cdef bint is_ctypes(object argument) except -1:
     cdef object ctypes = sys.modules.get("_ctypes")
     if ctypes is None or not PyObject_CheckBuffer(argument):
         return False
-    return isinstance(argument, (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Pointer))
+    kinds = ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Pointer
+    return isinstance(argument, kinds)
 
 
 cdef bint is_numpy_scalar(object argument) except -1:
@@ -1207,7 +1208,7 @@ cdef tuple read_image(object image):
     # (what the driver takes, what an error calls it) of a path, bytes, or what a compiler made: an object whose bytes()
     # are the image.
     cdef bytes data
-    if isinstance(image, (str, os.PathLike)):
+    if isinstance(image, str) or isinstance(image, os.PathLike):
         path = os.path.abspath(os.fspath(image))
         title = f"file {os.fsdecode(path)}"
         data = init.later("accelrt.core.files").read(path, init.later("accelrt.kernels.image").MOST_BYTES)

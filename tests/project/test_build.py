@@ -103,6 +103,13 @@ def test_a_with_statement_is_left_by_an_exception_without_a_traceback(build, tmp
     assert "PyTuple_Pack(3" in text or re.search(r"__pyx_temp\[3\] = \{.*\? __pyx_t_\d+ : Py_None\)\}", text)
 
 
+def test_what_isinstance_raises_is_looked_for():
+    """Cython does not, of a tuple written out whose classes it does not know: name the tuple first."""
+    unchecked = re.compile(r"= PyObject_IsInstance\([^;]*\); *$", re.MULTILINE)
+    sources = [path.with_suffix(".c") for path in (ROOT / "accelrt").rglob("*.pyx")]
+    assert not [str(path) for path in sources if path.exists() and unchecked.search(path.read_text())]
+
+
 def test_every_function_that_is_compiled_as_rare_is_there(build):
     for line in build.RARE.split("\n")[1:-1]:
         module, *functions = line.split()
