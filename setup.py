@@ -42,8 +42,8 @@ OLD_VALUE_FIRST = re.compile(
     r"^( *)__Pyx_(X?)GOTREF\((.+)\);\n *__Pyx_\2DECREF\(\3\);\n *(.+->.+?) = (.+);$", re.MULTILINE
 )
 NEW_VALUE_FIRST = r"\1__Pyx_\2GOTREF(\3);\n\1__Pyx_\2DECREF_SET(\4, \5);"
-# What Cython writes for a list comprehension: an element that the list has no memory for is let go of here, and
-# once more by the caller.
+# What Cython writes for a list comprehension: an element that the list has no memory for is let go of here,
+# and once more by the caller.
 DROPPED_TWICE = "int result = PyList_Append(list, x);\n    Py_DECREF(x);"
 DROPPED_ONCE = "int result = PyList_Append(list, x);\n    if (likely(result == 0)) Py_DECREF(x);"
 # What it writes for the end of a with statement: an exception has no traceback that there was no memory for.
@@ -422,8 +422,8 @@ def digest_signatures():
 
 
 def mend_references(source):
-    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does, let go
-    of an element once, and leave a with statement without a traceback."""
+    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does, let
+    go of an element once, and leave a with statement without a traceback."""
     path = ROOT / source
     text = OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, path.read_text()).replace(DROPPED_TWICE, DROPPED_ONCE)
     write(path, TRACEBACK.sub(TRACEBACK_OR_NONE, text))

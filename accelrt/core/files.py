@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 UNFINISHED = ".new"
 CHUNK = 1 << 24  # bytes of one read
-# Of a file system without locks: Lustre's and NFS's where they are not set up for it, NFS's of files that are read.
+# Of a file system without locks: Lustre and NFS that are not set up for it, NFS for files that are read.
 LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF}
 
 

@@ -168,7 +168,9 @@ def locked(path: str) -> Iterator[int]:
                     return
         finally:
             with suppress(OSError):  # of a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
+                fcntl.flock(
+                    descriptor, fcntl.LOCK_UN
+                )  # a child that was forked meanwhile has the descriptor too
             file.close()
 
 

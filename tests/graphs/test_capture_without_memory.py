@@ -24,6 +24,7 @@ def refuse_each(begin, check):
         finally:
             _testcapi.remove_mem_hooks()
         check()
+    return None
 
 
 @in_own_process

@@ -1,4 +1,4 @@
-"""What a signal's handler raises comes out of the wait that it interrupts, also where the work ends meanwhile."""
+"""What a signal's handler raises comes out of the wait that it interrupts, though the work ends meanwhile."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ class HandlerError(Exception):
 
 
 @pytest.fixture
-def interrupted(request):
+def interrupted():
     """Calls a wait behind work of a stream that a handler, which raises, has end first."""
     stream, gate = accelrt.Stream(), threading.Event()
 
@@ -23,9 +23,6 @@ def interrupted(request):
         gate.set()
         wait_until(stream.query)
         raise HandlerError
-
-    before = signal.signal(signal.SIGALRM, handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
 
     def call(wait):
         stream.launch_host_func(gate.wait)
@@ -38,7 +35,9 @@ def interrupted(request):
             gate.set()
             stream.synchronize()
 
-    return call
+    before = signal.signal(signal.SIGALRM, handler)
+    yield call
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize(
