@@ -15,6 +15,9 @@ With --compiled the models are compiled by torch.compile(mode="reduce-overhead")
 training on one shape, and 1,000 inferences of 8 shapes, each captured into a graph of its own; the number of
 an inference is the sum of what comes out.  The turns are of ten steps; the first process compiles, the others
 find it in the compiler's cache.  --steps, --inferences and --model make it shorter.
+
+With --history the memory of each process is recorded by torch.cuda.memory._record_memory_history meanwhile,
+with stacks of Python's frames, or of C++'s too ("all").
 """
 
 import argparse
@@ -45,6 +48,9 @@ ROWS = [
         Row(f"{model}.total", f"{title}: all steps", unit="s"),
         Row(f"{model}.losses", f"{title}: steps whose loss is torch's, bit for bit", unit="count"),
     )
+]
+HISTORY_ROWS = [
+    Row(f"{model}.events", f"{title}: events in the history", unit="count") for model, title in TITLES.items()
 ]
 COMPILED_ROWS = [
     row
@@ -126,9 +132,9 @@ def run_compiled(suite: Suite, chosen: argparse.Namespace) -> None:
 
 def run_eager(suite: Suite, chosen: argparse.Namespace) -> None:
     """Every model as it is."""
-    steps = str(QUICK_STEPS if chosen.quick else chosen.steps)
+    counts = [str(QUICK_STEPS if chosen.quick else chosen.steps), *filter(None, [chosen.history])]
     for model in chosen.model or MODELS:
-        run(suite, model, "training_process.py", [steps], {})
+        run(suite, model, "training_process.py", counts, {})
     compare(suite)
 
 
@@ -136,6 +142,7 @@ def main() -> None:
     """What was asked for."""
     parser = parser_of_all()
     parser.add_argument("--compiled", action="store_true", help="by torch.compile, with graphs")
+    parser.add_argument("--history", choices=("python", "all"), help="recorded meanwhile, with these stacks")
     parser.add_argument("--model", choices=MODELS, action="append", help="this one alone")
     parser.add_argument("--steps", type=int, default=STEPS, help="of training")
     parser.add_argument("--inferences", type=int, default=1000, help="if compiled")
@@ -143,6 +150,7 @@ def main() -> None:
     name, rows, work = (
         ("compiled", COMPILED_ROWS, run_compiled) if chosen.compiled else ("training", ROWS, run_eager)
     )
+    rows += HISTORY_ROWS if chosen.history else []
     suite = Suite(name, rows, list(COLUMNS), chosen.quick)
     if peers.on_host():
         suite.absent = dict.fromkeys(COLUMNS, peers.ON_HOST)

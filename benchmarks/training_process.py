@@ -1,9 +1,10 @@
 """The process of one allocator and one model: trains it with torch by turns (turns.py), and says what it took
 (words.py).
 
-    python training_process.py COLUMN resnet|gpt STEPS
+    python training_process.py COLUMN resnet|gpt STEPS [STACKS]
 
-torch_training.py starts it, with the environment that the allocator needs.
+STACKS has memory recorded, with stacks of that kind ("python", "all").  torch_training.py starts it, with the
+environment that the allocator needs.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ SLICE = 5  # steps in a turn
 PLUGGED = "torch on accelrt"
 MODELS = ("resnet", "gpt")
 VOCABULARY = 16384
+HISTORY = 100_000  # events that are kept
 
 
 def image_shapes(count: int) -> list[tuple[int, int]]:
@@ -167,7 +169,7 @@ def train(trainer, batches, device: str, workers: int, cells: dict[str, dict]) -
     cells["losses"] = {"value": float(len(losses)), "losses": losses, "weights": digest(trainer.model)}
 
 
-def turns_of(column: str, model: str, count: int) -> Iterator[str]:
+def turns_of(column: str, model: str, count: int, stacks: str = "") -> Iterator[str]:
     """The training of one model on one allocator, by turns.  Says all cells, each with the model in front."""
     import torch
 
@@ -175,11 +177,16 @@ def turns_of(column: str, model: str, count: int) -> Iterator[str]:
         raise RuntimeError("torch finds no GPU")
     if column == PLUGGED:
         importlib.import_module("accelrt").interop.torch.install()
+    if stacks:
+        torch.cuda.memory._record_memory_history(stacks=stacks, max_entries=HISTORY)
     repeatable()
     shapes = (token_shapes if model == "gpt" else image_shapes)(count)
     trainer = (Gpt if model == "gpt" else ResNet)("cuda")
     cells: dict[str, dict] = {}
     yield from train(trainer, Batches(model, shapes), "cuda", 2, cells)
+    if stacks == "python":  # torch takes minutes to name C++ frames
+        events = torch.cuda.memory._snapshot(0)["device_traces"][0]
+        cells["events"] = {"value": float(len(events))}
     peaks = {"reserved": torch.cuda.max_memory_reserved(0), "live": torch.cuda.max_memory_allocated(0)}
     for key, peak in peaks.items():
         cells[key] = {"value": peak / 2**30, "bytes": peak}
@@ -203,4 +210,4 @@ def main(row: str, work: Iterator[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(f"{sys.argv[2]}.losses", turns_of(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    main(f"{sys.argv[2]}.losses", turns_of(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]))

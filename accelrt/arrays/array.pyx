@@ -370,6 +370,17 @@ cdef class Buffer:
             "buffer.copy_to(array)"
         )
 
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> object:
+        """The bytes as a DLPack capsule; arguments, and what is raised, are those of Array.__dlpack__."""
+        return export_dlpack(Array(self), stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, id) of the device, as of Array.__dlpack_device__."""
+        return Array(self).__dlpack_device__()
+
     def __len__(self) -> int:
         return self.nbytes
 
@@ -496,6 +507,17 @@ cdef class PinnedBuffer:
     def __releasebuffer__(self, Py_buffer* view):
         with cython.critical_section(self):
             self.exports -= 1
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> object:
+        """The bytes as a DLPack capsule; arguments, and what is raised, are those of Array.__dlpack__."""
+        return export_dlpack(Array(self), stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, id) of the device, as of Array.__dlpack_device__."""
+        return Array(self).__dlpack_device__()
 
     def __len__(self) -> int:
         return self.nbytes
@@ -660,10 +682,7 @@ cdef object elements():
 cdef object unanswered(str symbol, object left, object right):
     # For numbers and for memory like ours nothing else will answer; others may.
     kinds = Array, int, float, complex, numpy_module().ndarray, numpy_module().generic, type(None)
-    for side in (left, right):
-        if not isinstance(side, kinds):
-            return NotImplemented
-    if right is None and symbol in ("==", "!="):
+    if not (isinstance(left, kinds) and isinstance(right, kinds)) or right is None and symbol in ("==", "!="):
         return NotImplemented
     elements().refuse_operator(symbol, left, right)
 

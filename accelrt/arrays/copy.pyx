@@ -8,6 +8,7 @@ from cpython.number cimport PyIndex_Check
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, strchr
 
 from accelrt.allocator.pinned.cache cimport is_cached_pinned, pinned_around, use_pinned_on
@@ -34,7 +35,7 @@ from accelrt.status cimport (
     INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy,
 )
 from accelrt.streams.stream cimport current_of, judge_handle, mark_used, Stream, stream_for, stream_of, wrap
-from accelrt.runtime.access cimport Access, begin_use, end_use, end_use_of, refuse_sleeping
+from accelrt.runtime.access cimport Access, await_others, begin_use, end_use, end_use_of, refuse_sleeping
 cimport accelrt.runtime.access as watch
 
 
@@ -264,6 +265,7 @@ cdef class MemoryUse:
     cdef str call
     cdef tuple memory
     cdef Access access
+    cdef uintptr_t* addresses
     cdef bint entered
 
     def __init__(self, str call not None, memory: Iterable[object]) -> None:
@@ -274,6 +276,7 @@ cdef class MemoryUse:
 
     def __dealloc__(self):
         self.leave()  # where an interrupt came between __enter__ and the block
+        free(self.addresses)
 
     def __enter__(self) -> Self:
         if self.entered or self.memory is None:
@@ -301,6 +304,19 @@ cdef class MemoryUse:
         if self.entered:
             self.entered = False
             end_use(&self.access)
+
+    def await_others(self) -> None:
+        """Has nobody's sleep() wait for the rest of the use but that of its own memory: it waits for what other threads of
+        this process have yet to do, and these may have memory of theirs to put to sleep before.
+        """
+        cdef size_t index, count = len(self.memory)
+        if self.addresses == NULL:
+            self.addresses = <uintptr_t*>calloc(count + 1, sizeof(uintptr_t))
+            if self.addresses == NULL:
+                raise MemoryError
+            for index in range(count):
+                self.addresses[index] = address_in(self.memory[index])
+        await_others(&self.access, self.addresses, count)
 
     def __reduce__(self):
         refuse_copy(self, "it is a use of memory by this process")

@@ -209,8 +209,8 @@ class CUDAArray(ElementArray):
 
         Arguments:
             src: Array, or another array in host or device memory, of the array's dtype and number of axes,
-                with several channels one more, of these.  Or a Buffer or PinnedBuffer with the bytes of all
-                elements, in the order of arrays.
+                with several channels one more, of these.  Or memory with the bytes of all elements, in the
+                order of arrays: a Buffer or PinnedBuffer, or uint8 of one axis.
             offset: ints, one for each axis of the array, where the elements begin in it; None is its start.
             stream: Stream, handle as int, or None for the current stream of the array's device.
             blocking: bool, wait until the copy is complete.  If False, page-locked memory has to stay as it
@@ -248,12 +248,14 @@ class CUDAArray(ElementArray):
         writes: bool,
     ) -> None:
         name = "src" if writes else "dst"
-        if isinstance(array, (Buffer, PinnedBuffer)) and offset is None:  # bytes, which have no type
-            if len(array) < self.nbytes:
-                raise ArgumentError(f"{name} has {len(array)} bytes, the elements of the array {self.nbytes}")
-            more = (self.channels,) if self.channels > 1 else ()
-            array = Array(array, (*self.shape, *more), self.dtype)
         memory = checked_memory(array, name, self.device_index)
+        if offset is None and (isinstance(array, (Buffer, PinnedBuffer)) or self._takes_bytes_of(memory)):
+            if memory.nbytes < self.nbytes:
+                raise ArgumentError(
+                    f"{name} has {memory.nbytes} bytes, the elements of the array {self.nbytes}"
+                )
+            more = (self.channels,) if self.channels > 1 else ()
+            memory = Array(memory, (*self.shape, *more), self.dtype, readonly=memory.readonly)
         if memory.dtype != self.dtype:
             raise ArgumentTypeError(
                 f"{name} is of {memory.dtype}, the array of {self.dtype}; convert it first"
@@ -287,6 +289,11 @@ class CUDAArray(ElementArray):
         )
         if not writes:
             memory.copy_(between, stream=None if on_host else worker)
+
+    def _takes_bytes_of(self, memory: Array) -> bool:
+        """Tells memory of bytes that are not the elements themselves."""
+        is_of_bytes = self.dtype.itemsize == len(self.shape) == self.channels == 1
+        return memory.ndim == 1 and memory.dtype.name == "uint8" and not is_of_bytes
 
     def _box(
         self, shape: tuple[int, ...], offset: Sequence[int] | None, name: str

@@ -21,7 +21,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from accelrt.driver.node_params cimport NodeParams, host_fn
 
 cdef enum:
-    TABLE_VERSION = 14
+    TABLE_VERSION = 15
     TEXT_BYTES = 256
     LOG_BYTES = 4096
 
@@ -239,16 +239,17 @@ cdef struct Table:
     # a module of one function, which is at an address of the host; its parameters are count size_t, in bytes
     int (*module_register)(int device, uintptr_t function, const char* name, size_t count, void* sizes, uintptr_t* out_module) noexcept nogil  # no-cython-lint
     int (*module_global)(uintptr_t module, const char* name, uintptr_t* out_address, size_t* out_size) noexcept nogil
-    # CUfunction_attribute numbers
-    int (*function_attribute)(uintptr_t function, int attribute, int* out_value) noexcept nogil
+    int (*function_attribute)(uintptr_t function, int attribute, int* out_value) noexcept nogil  # CUfunction_attribute
     int (*function_attribute_set)(uintptr_t function, int attribute, int value) noexcept nogil
-    # bytes; INVALID_VALUE past the last parameter
-    int (*function_parameter)(uintptr_t function, size_t index, size_t* out_offset, size_t* out_size) noexcept nogil
+    int (*function_parameter)(uintptr_t function, size_t index, size_t* out_offset, size_t* out_size) noexcept nogil  # bytes; INVALID_VALUE past the last one  # no-cython-lint
     # blocks of so many threads that a multiprocessor holds at a time
     int (*occupancy_blocks)(uintptr_t function, int threads, size_t shared_bytes, int* out_blocks) noexcept nogil
     # the block that fills the device best, of at most limit threads (0: as many as the kernel takes), and the grid for it
     int (*occupancy_block_size)(uintptr_t function, size_t shared_bytes, int limit, int* out_grid, int* out_threads) noexcept nogil  # no-cython-lint
     int (*occupancy_clusters)(int device, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z, int* out_clusters) noexcept nogil  # no-cython-lint
+    # blocks of the largest cluster that a launch may have, and bytes of dynamic shared memory with so many blocks at a time
+    int (*occupancy_cluster_size)(int device, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, int* out_blocks) noexcept nogil  # no-cython-lint
+    int (*occupancy_shared)(uintptr_t function, int blocks, int threads, size_t* out_bytes) noexcept nogil
     # kernel_launch with LAUNCH_ flags; a cluster_x of 0 is no clusters
     int (*kernel_launch_with)(int device, uintptr_t stream, uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, void** arguments, unsigned int flags, unsigned int cluster_x, unsigned int cluster_y, unsigned int cluster_z) noexcept nogil  # no-cython-lint
     # the arguments are the node's own, valid until it is changed or gone; _set changes an instance, or for 0 the graph

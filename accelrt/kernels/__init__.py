@@ -1,7 +1,8 @@
 """Kernels: compiled, loaded, launched and captured.
 
 kernel              Module; Kernel, its arguments and its launches; host kernels; sleep
-attributes          KernelAttributes, the figures of a kernel
+attributes          KernelAttributes, the figures of a kernel, and what is set of it
+occupancy           how much of a kernel a device runs at a time
 tensor_map          descriptors of arrays for the tensor memory accelerator, passed by value
 signature           what a signature says of the parameters
 limits              why a driver refuses a launch

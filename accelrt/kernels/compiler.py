@@ -300,7 +300,12 @@ def key_of(request: Request, compiler: Compiler) -> str:
     files: list[bytes] = []
     if includes.has_include(texts):
         folders = [*request.folders, *map(os.path.abspath, include_folders)]
-        read = includes.included(request.texts.values(), request.headers, folders, compiler.folders)
+        own = (
+            compiler.folders
+            if isinstance(compiler, host_compiler.Compiler)
+            else known_compiler.header_folders(compiler)
+        )
+        read = includes.included(request.texts.values(), request.headers, folders, own)
         if read is None:
             return ""
         files = read
@@ -321,7 +326,8 @@ def build(request: Request, compiler: Compiler) -> ModuleImage:
         return host_cuda.build(*parts)
     arch, kind = arch_made(request, compiler)
     texts = [*request.texts.values(), *request.headers.values()]
-    folders = [*request.folders, *(compiler.folders if includes.has_include(texts) else ())]
+    toolkit = known_compiler.header_folders(compiler) if includes.has_include(texts) else ()
+    folders = [*request.folders, *toolkit]
     several = len(request.texts) > 1
     images = [
         nvrtc.compile_program(

@@ -6,11 +6,13 @@ import os
 from hashlib import blake2b
 
 from accelrt.core import files
+from accelrt.driver.registry import driver_name
 from accelrt.kernels import elf_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 MOST_BYTES = 1 << 32  # of a file of code that is read
 KINDS = ("cubin", "ptx", "ltoir")
@@ -60,6 +62,37 @@ def check_elf(data: bytes, is_for_host: bool) -> None:
             text = "without section headers, which tell its length"
     title = f"the image is an ELF file of {len(data)} bytes, {text}"
     raise ValueError(f"{title}; it is damaged: compile it again")
+
+
+def check_image(data: bytes) -> None:
+    """Raises ValueError where an image is empty, or damaged."""
+    if not data:
+        raise ValueError("the image is empty")
+    if data[:4] == b"\x7fELF":
+        check_elf(data, driver_name() != "cuda")
+
+
+def read_image(image: Any) -> tuple[bytes, str]:
+    """Reads what Module takes: a path, bytes, or an object whose bytes() are the image.
+
+    Returns:
+        (what the driver takes, what an error calls it).
+    """
+    if isinstance(image, (str, os.PathLike)):
+        path = os.path.abspath(os.fspath(image))
+        title = f"file {os.fsdecode(path)}"
+        data = files.read(path, MOST_BYTES)
+        check_image(data)
+        if driver_name() != "cuda" and data[:4] == b"\x7fELF":
+            return os.fsencode(path), title  # so that libraries beside it, and debuggers, find it
+        return data, title
+    if not isinstance(image, (bytes, bytearray, memoryview)) and not hasattr(image, "__bytes__"):
+        raise TypeError(
+            f"image is of type {type(image).__name__}; pass a path, bytes, or what compile_image returns"
+        )
+    data = bytes(image)
+    check_image(data)
+    return data, f"{len(data)} bytes"
 
 
 class ModuleImage:

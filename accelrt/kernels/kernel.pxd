@@ -122,6 +122,7 @@ cdef class Kernel:
     cdef int change_node(self, uintptr_t graph, uintptr_t exec_, uintptr_t node, const Dimensions* size,
                          tuple arguments) except -1
     cdef int permit_shared(self, unsigned int shared) except -1
+    cdef object ask(self, str question, object sizes)  # of occupancy.py
     cdef Stream stream_from(self, object stream)  # a caller's, or the current one; ValueError where it is another device's
     cdef int launch_on(self, const Dimensions* size, const Extras* extras, Stream stream, tuple arguments) except -1
     cdef int raise_refused(self, int code, const Dimensions* size, Stream stream) except -1

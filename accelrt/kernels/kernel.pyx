@@ -1,7 +1,6 @@
 """Modules of code that are loaded onto a device, and kernels: their arguments and their launches; kernels of the host device
 by pointer; and sleep."""
 cimport cython
-import os
 import sys
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -431,8 +430,7 @@ cdef object put_scalar(Parameters parameters, const Parameter* parameter, Py_ssi
     cdef str letter = argument.dtype.kind
     cdef size_t size = argument.dtype.itemsize
     cdef tuple fitting = ("", "u", "i", "u", "f", "b", "c", "V")
-    cdef str kind_letter = fitting[<int>parameter.kind]
-    text = f"a numpy.{argument.dtype} of {size} bytes"
+    cdef str kind_letter = fitting[<int>parameter.kind], text = f"a numpy.{argument.dtype} of {size} bytes"
     if letter in "iub" and kind_letter in ("i", "u", "f") and parameter.kind != ANY or (
             letter == kind_letter and letter in "fc" and size < parameter.size):
         put_python_number(parameters, parameter, index, argument.item(), <char*>&packed.values[index])
@@ -452,7 +450,8 @@ cdef int put_python_number(Parameters parameters, const Parameter* parameter, Py
     if isinstance(number, bool) and (parameter.kind == BOOL or parameter.kind <= UNSIGNED and parameter.kind != POINTER):
         (<uint64_t*>out)[0] = bool(number)
         return 0
-    if isinstance(number, (int, float)) and parameter.kind == FLOAT and put_float(parameter, <double>number, out):
+    kinds = float if parameter.kind == ANY else (int, float)
+    if isinstance(number, kinds) and parameter.kind in (ANY, FLOAT) and put_float(parameter, <double>number, out):
         return 0
     if isinstance(number, (int, float, complex)) and parameter.kind == COMPLEX or (
             isinstance(number, complex) and parameter.kind == ANY and size in (8, 16)):
@@ -589,8 +588,8 @@ cdef int note_memory(Parameters parameters, tuple arguments, Stream stream, bint
 # _slow or is behind a flag.
 
 cdef enum:
-    DYNAMIC_SHARED = 8    # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     PERMITTED = 48 << 10  # bytes of shared memory that a block has without being permitted more
+    PORTABLE_CLUSTER = 8  # blocks that a cluster has without being permitted more
     RECENT = 4            # names of launches that an error tells
 
 cdef struct Recent:
@@ -680,6 +679,12 @@ cdef int read_dimensions_slow(object value, str name, unsigned int* out) except 
         number = checked_int(length, f"{name}[{index}]", 1, 0xFFFFFFFF, "an int, or one to three of them")
         out[index] = <unsigned int>number
     return 0
+
+
+cdef tuple triple_of(object value, str name):
+    cdef unsigned int[3] lengths
+    read_dimensions(value, name, lengths)
+    return triple(lengths)
 
 
 cdef unsigned int read_shared(object shared) except? 0:
@@ -821,7 +826,8 @@ cdef class Kernel:
             stream: Stream, handle as int, or None for the current stream of the kernel's device.
             shared: int, bytes of dynamic shared memory for a block; above 48 KiB the kernel is permitted more, once.
             cooperative: bool, all blocks run at once, so that they may wait for each other.
-            cluster: int, or one to three ints, blocks of a cluster, which divide the grid (compute capability 9.0).
+            cluster: int, or one to three ints, blocks of a cluster, which divide the grid (compute capability 9.0); for
+                more than 8 of them the kernel is permitted more, once.
             programmatic: bool, the kernel may begin before the one before it in the stream has ended, where that one
                 allows it, and waits for it by itself (cudaGridDependencySynchronize; compute capability 9.0).
         Raises:
@@ -845,6 +851,8 @@ cdef class Kernel:
         extras.flags = LAUNCH_COOPERATIVE * cooperative | LAUNCH_PROGRAMMATIC * programmatic
         if cluster is not None:
             read_dimensions(cluster, "cluster", extras.cluster)
+            if extras.cluster[0] * <unsigned long long>extras.cluster[1] * extras.cluster[2] > PORTABLE_CLUSTER:
+                init.later("accelrt.kernels.attributes").permit_wide_clusters(self)
         self.launch_on(&size, &extras if extras.flags or extras.cluster[0] else NULL, self.stream_from(stream), tuple(args))
 
     cdef Stream stream_from(self, object stream):
@@ -936,7 +944,7 @@ cdef class Kernel:
             grid, block = triple(size.grid), triple(size.block)
             raise_status(code, "kernel_node_set", ("graph_exec", exec_, "node", node, "kernel", self.name, "grid", grid,
                                                    "block", block, "shared", size.shared),
-                         explain(self, code, grid, block, size.shared))
+                         explain(self, code, size))
         return 0
 
     @cython.critical_section
@@ -949,13 +957,7 @@ cdef class Kernel:
         return 0
 
     cdef int permit_shared(self, unsigned int shared) except -1:
-        cdef int code
-        with nogil:
-            code = registry.active().function_attribute_set(
-                self.handle, DYNAMIC_SHARED, <int>min(shared, <unsigned int>0x7FFFFFFF))
-        if code:
-            raise_status(code, "function_attribute_set", ("kernel", self.name, "shared", shared),
-                         explain(self, code, (1, 1, 1), (1, 1, 1), shared))
+        init.later("accelrt.kernels.attributes").permit_shared(self, shared)
         self.most_shared = shared
         return 0
 
@@ -963,7 +965,7 @@ cdef class Kernel:
         grid, block = triple(size.grid), triple(size.block)
         raise_status(code, "kernel_launch", (
             "kernel", self.name, "grid", grid, "block", block, "shared", size.shared, "device", self.device_index,
-            "stream", stream.handle), explain(self, code, grid, block, size.shared))
+            "stream", stream.handle), explain(self, code, size))
         return 0
 
     @property
@@ -975,11 +977,44 @@ cdef class Kernel:
         return tuple([self.takes.each[index].size for index in range(self.takes.count)])
 
     @property
-    def attributes(self) -> KernelAttributes:
-        """The figures that the compiler gave the kernel, as KernelAttributes (cuFuncGetAttribute)."""
+    def parameter_offsets(self) -> tuple[int, ...] | None:
+        """Offsets of the parameters in bytes, as a tuple of ints; None as for `parameters`."""
         self.require_made()
-        figures = init.later("accelrt.kernels.attributes").KernelAttributes
-        return figures(*[ask_attribute(self, number) for number in range(len(figures._fields))])
+        if self.takes.count < 0:
+            return None
+        return tuple([self.takes.each[index].offset for index in range(self.takes.count)])
+
+    @property
+    def attributes(self) -> KernelAttributes:
+        """Its figures, and what was set of it, as KernelAttributes (cuFuncGetAttribute)."""
+        self.require_made()
+        return init.later("accelrt.kernels.attributes").read(self)
+
+    def set_attributes(
+        self, *, max_dynamic_shared_size_bytes: int | None = None, preferred_shared_memory_carveout: int | None = None,
+        non_portable_cluster_size_allowed: bool | None = None, cluster_scheduling_policy_preference: int | None = None,
+    ) -> None:
+        """Sets what the driver heeds when it launches the kernel (cuFuncSetAttribute); None leaves one as it is.
+
+        Arguments:
+            max_dynamic_shared_size_bytes: int, dynamic shared memory that a launch may ask for; launches that ask for
+                more than 48 KiB raise it by themselves.
+            preferred_shared_memory_carveout: int, percent of a multiprocessor's memory that is to be shared memory, of
+                what it divides between that and its L1 cache; -1 leaves it to the driver.
+            non_portable_cluster_size_allowed: bool, clusters of more than 8 blocks, which launches of such permit by
+                themselves.
+            cluster_scheduling_policy_preference: int, 0 for the driver's choice, 1 to spread the blocks of a cluster
+                over the multiprocessors, 2 to balance their load.
+        Raises:
+            ValueError, TypeError: one is no int, or out of range.
+            CudaError: the driver refused; those named before it are set.
+        """
+        self.require_made()
+        shared = init.later("accelrt.kernels.attributes").write(
+            self, max_dynamic_shared_size_bytes, preferred_shared_memory_carveout, non_portable_cluster_size_allowed,
+            cluster_scheduling_policy_preference)
+        if shared is not None:
+            self.most_shared = max(<unsigned int>shared, <unsigned int>PERMITTED)
 
     def occupancy(self, block: _Size, shared: int = 0) -> int:
         """Returns how many blocks a multiprocessor holds at a time (cuOccupancyMaxActiveBlocksPerMultiprocessor).
@@ -990,34 +1025,31 @@ cdef class Kernel:
         Raises:
             ValueError, TypeError: a size is no int, or out of range.
         """
-        cdef unsigned int[3] lengths
-        cdef size_t bytes_ = read_shared(shared)
-        cdef int blocks = 0, code
-        self.require_made()
-        read_dimensions(block, "block", lengths)
-        threads = lengths[0] * <object>lengths[1] * lengths[2]
-        code = registry.active().occupancy_blocks(self.handle, min(threads, 0x7FFFFFFF), bytes_, &blocks)
-        if code:
-            raise_status(code, "occupancy_blocks", ("kernel", self.name, "block", block, "shared", shared))
-        return blocks
+        return self.ask("blocks", (triple_of(block, "block"), read_shared(shared)))
 
-    def max_potential_block_size(self, shared: int = 0, limit: int = 0) -> tuple[int, int]:
+    def available_dynamic_shared_memory(self, blocks: int, block: _Size) -> int:
+        """Returns the bytes of dynamic shared memory that a block may have, if a multiprocessor is to hold so many at a
+        time (cuOccupancyAvailableDynamicSMemPerBlock).
+
+        Arguments:
+            blocks: int, of a multiprocessor.
+            block: int, or one to three ints, threads of a block.
+        Raises:
+            ValueError, TypeError: a size is no int, or out of range.
+            CudaError: it never holds so many.
+        """
+        return self.ask("available_shared", (blocks, triple_of(block, "block")))
+
+    def max_potential_block_size(self, shared: int | Callable[[int], int] = 0, limit: int = 0) -> tuple[int, int]:
         """Returns the block that fills the device best, and the blocks of it that do (cuOccupancyMaxPotentialBlockSize).
 
         Arguments:
-            shared: int, bytes of dynamic shared memory for a block.
+            shared: int, bytes of dynamic shared memory for a block; or a function that tells them for its threads.
             limit: int, threads that a block has at most; 0 is as many as the kernel takes.
         Returns:
             (blocks of the smallest grid that fills the device, threads of a block).
         """
-        cdef size_t bytes_ = read_shared(shared)
-        cdef int most = checked_int(limit, "limit", 0, 0x7FFFFFFF, "threads as int"), grid = 0, threads = 0
-        cdef int code
-        self.require_made()
-        code = registry.active().occupancy_block_size(self.handle, bytes_, most, &grid, &threads)
-        if code:
-            raise_status(code, "occupancy_block_size", ("kernel", self.name, "shared", shared, "limit", limit))
-        return grid, threads
+        return self.ask("best_block", (shared if callable(shared) else read_shared(shared), limit))
 
     def max_active_clusters(self, grid: _Size, block: _Size, cluster: _Size, shared: int = 0) -> int:
         """Returns how many clusters the device holds at a time (cuOccupancyMaxActiveClusters).
@@ -1027,20 +1059,23 @@ cdef class Kernel:
         Raises:
             ValueError, TypeError: a size is no int, or out of range.
         """
-        cdef Dimensions size
-        cdef unsigned int[3] lengths
-        cdef int clusters = 0, code
+        lengths = [*triple_of(grid, "grid"), *triple_of(block, "block"), read_shared(shared), *triple_of(cluster, "cluster")]
+        return self.ask("clusters", lengths)
+
+    def max_potential_cluster_size(self, grid: _Size, block: _Size, shared: int = 0) -> int:
+        """Returns how many blocks the largest cluster of a launch has (cuOccupancyMaxPotentialClusterSize): up to 8, or
+        where the attribute non_portable_cluster_size_allowed is set, as many as the device can.
+
+        Arguments:
+            grid, block, shared: as launch takes them.
+        Raises:
+            ValueError, TypeError: a size is no int, or out of range.
+        """
+        return self.ask("cluster_size", [*triple_of(grid, "grid"), *triple_of(block, "block"), read_shared(shared)])
+
+    cdef object ask(self, str question, object sizes):
         self.require_made()
-        read_dimensions(grid, "grid", size.grid)
-        read_dimensions(block, "block", size.block)
-        read_dimensions(cluster, "cluster", lengths)
-        size.shared = read_shared(shared)
-        code = registry.active().occupancy_clusters(
-            self.device_index, self.handle, size.grid[0], size.grid[1], size.grid[2], size.block[0], size.block[1],
-            size.block[2], size.shared, lengths[0], lengths[1], lengths[2], &clusters)
-        if code:
-            raise_status(code, "occupancy_clusters", ("kernel", self.name, "cluster", triple(lengths)))
-        return clusters
+        return getattr(init.later("accelrt.kernels.occupancy"), question)(self, *sizes)
 
     def __repr__(self):
         if not self.handle:
@@ -1048,21 +1083,12 @@ cdef class Kernel:
         return f"<accelrt.Kernel {self.name!r} on device {self.device_index}>"
 
 
-cdef str explain(Kernel kernel, int code, tuple grid, tuple block, unsigned int shared):
+cdef object explain(Kernel kernel, int code, const Dimensions* size):
     # What an INVALID_VALUE of a launch means, as far as the limits say.
     if code != INVALID_VALUE:
         return ""
-    attributes = kernel.attributes
     return init.later("accelrt.kernels.limits").explain_refusal(
-        kernel.device_index, attributes.max_threads_per_block, attributes.shared_size_bytes, grid, block, shared)
-
-
-cdef int ask_attribute(Kernel kernel, int number) except? -1:
-    cdef int value = 0
-    cdef int code = registry.active().function_attribute(kernel.handle, number, &value)
-    if code:
-        raise_status(code, "function_attribute", ("kernel", kernel.name, "attribute", number))
-    return value
+        kernel, triple(size.grid), triple(size.block), size.shared)
 
 
 cdef inline int put_in(
@@ -1195,33 +1221,6 @@ cdef tuple find_global(Loaded loaded, str name, str called):
     return address, size
 
 
-cdef int check_image(bytes data) except -1:
-    if not data:
-        raise ValueError("the image is empty")
-    if data[:4] == b"\x7fELF":
-        init.later("accelrt.kernels.image").check_elf(data, driver_name() != "cuda")
-    return 0
-
-
-cdef tuple read_image(object image):
-    # (what the driver takes, what an error calls it) of a path, bytes, or what a compiler made: an object whose bytes()
-    # are the image.
-    cdef bytes data
-    if isinstance(image, str) or isinstance(image, os.PathLike):
-        path = os.path.abspath(os.fspath(image))
-        title = f"file {os.fsdecode(path)}"
-        data = init.later("accelrt.core.files").read(path, init.later("accelrt.kernels.image").MOST_BYTES)
-        check_image(data)
-        if driver_name() != "cuda" and data[:4] == b"\x7fELF":
-            return os.fsencode(path), title  # so that libraries beside it, and debuggers, find it
-        return data, title
-    if not isinstance(image, (bytes, bytearray, memoryview)) and not hasattr(image, "__bytes__"):
-        raise TypeError(f"image is of type {type(image).__name__}; pass a path, bytes, or what compile_image returns")
-    data = bytes(image)
-    check_image(data)
-    return data, f"{len(data)} bytes"
-
-
 cdef class Module:
     """Module(image, device=None)\n--\n\n\
     Code that is loaded onto a device.
@@ -1253,7 +1252,7 @@ cdef class Module:
         if self.loaded is not None:
             raise RuntimeError("a Module is initialised once")
         ordinal = ordinal_of(device)
-        data, title = read_image(image)
+        data, title = init.later("accelrt.kernels.image").read_image(image)
         loaded = load(ordinal, data, title)
         self.names, self.image = dict(getattr(image, "names", None) or {}), image
         self.device_index = ordinal

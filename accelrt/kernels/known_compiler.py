@@ -1,8 +1,9 @@
-"""Tells which NVRTC this environment has, without loading it: the library takes longer to load than a cached
-kernel takes to read.
+"""Tells which NVRTC this environment has, without loading it, and where its headers are: to load the library
+and to look for headers takes longer than to read a cached kernel.
 
-A file of the cache's folder names the library that an earlier process loaded.  It counts while that library
-is the same file and nothing was installed since that could change which library is found.
+A file of the cache's folder names the library that an earlier process loaded, another one the folders that it
+found.  They count while that library is the same file and nothing was installed since that could change which
+library is found.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ PLACES = ("/etc/ld.so.cache", "/usr/local", "/usr/local/cuda")
 
 _known: nvrtc.Compiler | None = None
 _environment = ""
+_folders: dict[nvrtc.Compiler, list[str]] = {}
 
 
 def current_compiler() -> nvrtc.Compiler:
@@ -46,13 +48,28 @@ def load() -> nvrtc.Compiler:
         if compiler.stamp:
             numbers = [str(number) for number in (*compiler.version, *compiler.numbers)]
             fields = [compiler.path.encode(), compiler.stamp, " ".join(numbers).encode()]
-            cache.write_fields(_environment or environment(), [*fields, *map(os.fsencode, compiler.folders)])
+            cache.write_fields(_environment or environment(), fields)
     return _known
+
+
+def header_folders(compiler: nvrtc.Compiler) -> list[str]:
+    """The folders of a compiler's headers, looked for where no file tells.  A source without #include needs
+    none."""
+    if compiler not in _folders:
+        name = "headers-" + environment()
+        fields = cache.read_fields(name)
+        if fields and compiler.stamp and fields[0] == compiler.stamp:
+            _folders[compiler] = [os.fsdecode(field) for field in fields[1:]]
+        else:
+            _folders[compiler] = nvrtc.toolkit_folders(compiler)
+            if compiler.stamp:
+                cache.write_fields(name, [compiler.stamp, *map(os.fsencode, _folders[compiler])])
+    return _folders[compiler]
 
 
 def read(name: str) -> nvrtc.Compiler | None:
     fields = cache.read_fields(name)
-    if fields is None or len(fields) < 3:
+    if fields is None or len(fields) != 3:
         return None
     path, stamp = os.fsdecode(fields[0]), fields[1]
     if not stamp or files.stamp(path) != stamp:
@@ -61,7 +78,7 @@ def read(name: str) -> nvrtc.Compiler | None:
         major, minor, *numbers = map(int, fields[2].split())
     except ValueError:
         return None
-    return nvrtc.Compiler((major, minor), path, stamp, tuple(map(os.fsdecode, fields[3:])), tuple(numbers))
+    return nvrtc.Compiler((major, minor), path, stamp, tuple(numbers))
 
 
 def environment() -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from accelrt.devices.attributes import ATTRIBUTES
 from accelrt.driver.registry import Rows
 
+TYPE_CHECKING = False  # typing's, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
+
 Size = tuple[int, int, int]
+
+# CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK and _SHARED_SIZE_BYTES
+THREADS, STATIC = 0, 1
 
 
 def _limit(device: int, name: str) -> int:
@@ -13,16 +20,18 @@ def _limit(device: int, name: str) -> int:
     return int(value) if code == 0 else 0
 
 
-def explain_refusal(device: int, most_threads: int, static: int, grid: Size, block: Size, shared: int) -> str:
+def explain_refusal(kernel: Any, grid: Size, block: Size, shared: int) -> str:
     """Tells which limit a launch is beyond, and what to do; "" where it is within all of them.
 
     Arguments:
-        device: int, the ordinal.
-        most_threads: int, threads that a block of the kernel may have.
-        static: int, bytes of its static shared memory.
+        kernel: Any.
         grid, block: (x, y, z), what the launch asked for.
         shared: int, bytes of dynamic shared memory.
     """
+    device = kernel.device_index
+    most_threads, static = (
+        Rows().function_attribute(kernel.handle, number)[1] for number in (THREADS, STATIC)
+    )
     for name, lengths, prefix in (("grid", grid, "max_grid_dim"), ("block", block, "max_block_dim")):
         for axis, length in zip("xyz", lengths, strict=True):
             most = _limit(device, f"{prefix}_{axis}")

@@ -35,14 +35,12 @@ class Compiler(NamedTuple):
         version: pair of int, as nvrtcVersion gives it.
         path: str, the library's file; "" where it is not known.
         stamp: bytes, changes where another library is installed: the file's size and time.
-        folders: tuple of str, where the headers of its toolkit are, such as cuda_fp16.h.
         numbers: tuple of int, the architectures that it makes machine code for, such as 90.
     """
 
     version: tuple[int, int]
     path: str
     stamp: bytes
-    folders: tuple[str, ...]
     numbers: tuple[int, ...]
 
     @property
@@ -82,8 +80,7 @@ def load() -> Compiler:
         major, minor = map(int, call("nvrtcVersion"))
         (numbers,) = call("nvrtcGetSupportedArchs")
         path = path_of_loaded("libnvrtc.so")
-        folders = tuple(toolkit_folders(path, major))
-        _loaded = Compiler((major, minor), path, files.stamp(path), folders, tuple(map(int, numbers)))
+        _loaded = Compiler((major, minor), path, files.stamp(path), tuple(map(int, numbers)))
     return _loaded
 
 
@@ -97,9 +94,10 @@ def path_of_loaded(name: str) -> str:
     return ""
 
 
-def toolkit_folders(library: str, major: int) -> list[str]:
-    """The folders of an NVRTC's headers: those beside it, else those that cuda.pathfinder finds."""
-    above = os.path.dirname(os.path.dirname(os.path.realpath(library)))
+def toolkit_folders(compiler: Compiler) -> list[str]:
+    """The folders of an NVRTC's headers, such as cuda_fp16.h: those beside it, else those that
+    cuda.pathfinder finds, which may take longer than to compile a kernel."""
+    above = os.path.dirname(os.path.dirname(os.path.realpath(compiler.path)))
     beside = [
         os.path.join(above, "include"),  # of a toolkit, and of CUDA 13's packages
         os.path.join(os.path.dirname(above), "cuda_runtime", "include"),  # of CUDA 12's packages
@@ -107,7 +105,8 @@ def toolkit_folders(library: str, major: int) -> list[str]:
     ]
     folders = [folder for folder in beside if os.path.isfile(os.path.join(folder, "cuda_fp16.h"))][:1]
     if not folders:
-        folders = [folder for folder in [header_folder("cudart")] if folder and is_of(folder, major)]
+        elsewhere = header_folder("cudart")
+        folders = [elsewhere] if elsewhere and is_of(elsewhere, compiler.version[0]) else []
     if not folders:
         return []
     beside = [os.path.join(folders[0], "cccl"), os.path.join(os.path.dirname(above), "cuda_cccl", "include")]

@@ -885,6 +885,12 @@ cdef class FreeMemoryCallback:
             if not registered:
                 ladder.on_refusal = NULL
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.remove()
+
     def __repr__(self):
         state = "" if self in registered_now() else ", removed"
         return f"<accelrt.memory.FreeMemoryCallback {self.function!r}{state}>"

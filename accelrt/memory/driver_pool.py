@@ -91,14 +91,15 @@ class DriverMemory(PoolBlock):
 
     @classmethod
     def from_ipc_descriptor(
-        cls, pool: DriverPool, descriptor: IPCBufferDescriptor, stream: Stream | None = None
+        cls, pool: DriverPool, descriptor: IPCBufferDescriptor, stream: Stream | int | None = None
     ) -> DriverMemory:
         """Opens memory that another process allocated from its pool (cuMemPoolImportPointer).
 
         Arguments:
             pool: DriverPool, that process's, as from_allocation_handle made it here.
             descriptor: IPCBufferDescriptor, which that process took of the memory.
-            stream: Stream of the device, in whose order it is given back; None is its current one.
+            stream: Stream of the device, or a handle as int, in whose order it is given back; None is its
+                current one.
         Returns:
             DriverMemory, on the same bytes.  It is used once the allocation is over in the other process's
             stream, and freed here before it is freed there.
@@ -502,12 +503,11 @@ class DriverPool:
             return self.with_handle(lambda handle: row(handle, *arguments))
         return row(self.device_index, *arguments)
 
-    def _stream(self, stream: Stream | None) -> Stream:
+    def _stream(self, stream: Stream | int | None) -> Stream:
         from accelrt.streams.stream import Stream, current_stream
 
-        chosen = current_stream(self.device_index) if stream is None else stream
-        if not isinstance(chosen, Stream):
-            raise TypeError(f"stream is {stream!r} of type {type(stream).__name__}; pass a Stream, or None")
+        here = self.device_index
+        chosen = current_stream(here) if stream is None else Stream.from_any(stream, here)
         if chosen.device_index != self.device_index and not self.pinned:
             raise ValueError(f"stream is of device {chosen.device_index}, the pool of {self.device_index}")
         return chosen
@@ -540,6 +540,15 @@ class DriverPool:
         """
         if self._owned is not None:
             self._owned.close()
+
+    def __hash__(self) -> int:
+        return hash((self.device_index, self.managed, self.handle))  # pools are equal where all fields are
+
+    def __enter__(self) -> DriverPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def reserved_mem_current(self) -> int:
@@ -576,12 +585,12 @@ class DriverPool:
         if code:
             raise self.error(code, self._row("trim"), "trim_to")
 
-    def allocate(self, nbytes: int, stream: Stream | None = None) -> DriverMemory:
+    def allocate(self, nbytes: int, stream: Stream | int | None = None) -> DriverMemory:
         """Allocates memory in a stream's order (cuMemAllocFromPoolAsync).
 
         Arguments:
             nbytes: int, 1 or more.
-            stream: Stream of the device; None is its current one.
+            stream: Stream of the device, or a handle as int; None is its current one.
         Returns:
             DriverMemory, which copies, fills and, where it is managed, memory.prefetch take.  Other streams
             use it behind an event, and are done with it before it is freed.  The host uses page-locked memory

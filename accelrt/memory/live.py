@@ -227,6 +227,12 @@ class OutOfMemoryObserver:
         """Ends the registration; again, it does nothing.  A call that is under way goes on."""
         _observers.pop(self, None)
 
+    def __enter__(self) -> OutOfMemoryObserver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
     def __repr__(self) -> str:
         state = "" if self in _observers else ", removed"
         return f"<accelrt.memory.OutOfMemoryObserver {self._function!r}{state}>"

@@ -138,7 +138,7 @@ cdef int close_and_wait(
         raise_sleep_reason(code, call, (first, second), ordinal, reservation)
         raise_status(code, call, sleep_facts(ordinal, first, second, reservation))
     try:
-        await_uses(call)
+        await_uses(call, ordinal, first, second)
         if not ignores:
             refuse_exports(call, ordinal, first, second, subject_of(ordinal, first, second, reservation))
         await_device(ordinal)  # on the main thread, where the wait ends at a signal; no more work is put on the memory

@@ -171,7 +171,7 @@ def perform_in_turn(
     for each in operations:
         announce(each.stream, each.call, each.reads, each.writes)
     used = [array for each in operations for array in (*each.reads, *each.writes)]
-    with MemoryUse(pending[0].words.partition("(")[0], used):
+    with MemoryUse(pending[0].words.partition("(")[0], used) as use:
         for each in operations:
             each.begin()
         with calls_of([comm._hold for comm in handles]):
@@ -181,6 +181,7 @@ def perform_in_turn(
             else:
                 perform_group(pending, module, handles, call)
         if module.MAY_TAKE_LONG:
+            use.await_others()
             for comm, handle in handles.items():
                 settle(comm, handle, (operations or pending)[0].words, module)
 

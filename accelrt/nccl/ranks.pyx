@@ -296,7 +296,7 @@ cdef class Hold:
         if not self.slept_in:
             self.slept_in = getpid()
             count_suspension(1)
-        await_uses("suspend")
+        await_uses("suspend", -1, 0, 0)
 
     def resume(self) -> None:
         """Lets operations and replays in."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accelrt.arrays.array import Buffer
+from accelrt.arrays.array import Array, Buffer
 from accelrt.arrays.copy import copy
 from accelrt.arrays.managed import is_managed, prefetch
 from accelrt.core.arguments import checked_number
@@ -52,7 +52,7 @@ class DeviceBuffer:
         stream: Stream, whose order the memory follows: resize and reserve on another one change it.
 
     Work that uses it is told of `buffer`, a Buffer, or takes the DeviceBuffer itself where memory is taken by
-    __cuda_array_interface__.  Reserving or resizing moves it, so that addresses of before are void.
+    DLPack or __cuda_array_interface__.  Reserving or resizing moves it, so that addresses of before are void.
     Threads may call its methods at once; what else uses `buffer` is theirs to keep apart from what moves it.
     """
 
@@ -126,6 +126,23 @@ class DeviceBuffer:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         memory, size = self._held
         return {**memory.__cuda_array_interface__, "shape": (size,)}
+
+    def _array(self) -> Any:
+        memory, size = self._held
+        return Array(memory, (size,))
+
+    def __dlpack__(self, **arguments: Any) -> object:
+        """Returns the bytes as a DLPack capsule, as accelrt.Array.__dlpack__ does: as they are now.
+
+        Arguments:
+            arguments: stream, max_version, dl_device and copy, as there.
+        """
+        return self._array().__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns the type of its device and the ordinal, as DLPack numbers them."""
+        device: tuple[int, int] = self._array().__dlpack_device__()
+        return device
 
     def reserve(self, nbytes: int, stream: Stream | int | None = None) -> None:
         """Sees to it that there is room for so many bytes; the size stays.
@@ -305,6 +322,12 @@ class DeviceBuffer:
         while not self._exchange(before := self._held, Held(before.memory, 0)):
             pass
         before.memory.free()
+
+    def __enter__(self) -> DeviceBuffer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.free()
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self, "it owns its memory; clone() it, or send to_bytes()")

@@ -15,7 +15,6 @@ from accelrt.driver.memory cimport KIND_MANAGED
 cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
 cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
 
-
 cdef inline int before_wait(str call) except -1:
     # Where it raises, nothing was waited for and nothing was put into a stream.
     return before_wait_slow(call) if sync_mode else 0
@@ -53,7 +52,6 @@ cdef int note_event_reached_slow(uintptr_t event) except -1
 cdef void note_allocated_slow(int ordinal, uintptr_t stream, uintptr_t address, size_t size) noexcept
 cdef void note_freed_slow(uintptr_t address) noexcept
 cdef int note_use_on_slow(uintptr_t address, int ordinal, uintptr_t stream) except -1
-
 
 # For callers that asked detects_races.  Uses are (address, bytes, "r" or "w").
 cdef int note_work(int ordinal, uintptr_t stream, str call, list uses) except -1
@@ -107,7 +105,7 @@ cdef inline int note_use_on(uintptr_t address, int ordinal, uintptr_t stream) ex
 # Between the last line of the caller's code and begin_use the GIL is not given up, or the looks come after it; without a GIL
 # they all do.  Nobody waits in the door.  Who takes memory away closes it first, so that later looks refuse, and then
 # - free() has the last of the uses that name the owner give the memory back (deferral_for),
-# - sleep() waits until all uses begun before have ended (await_uses).
+# - sleep() waits until all uses begun before have ended (await_uses), but of those that wait for others, its memory's alone.
 #
 # Uses by Python code are records on their thread's stack, in a list that the GIL guards: two links, and no atomic
 # operation.  Without a GIL the door's lock guards it.  Uses by nogil code are sections of their thread's slot
@@ -125,6 +123,8 @@ cdef struct Access:
     naming names          # whether it uses an owner's memory; NULL: first and second say it
     PyObject* first       # owners of the memory: references of the use, unless `names` is set; or NULL
     PyObject* second
+    const uintptr_t* addresses  # of all its memory, where it waits for other threads, who may sleep() first; or NULL
+    size_t count
 
 cdef struct Door:       # under the GIL, or the lock
     int lock              # guards the Deferrals that wait too
@@ -178,9 +178,8 @@ cdef class PoolBlock:
     cdef int give(self) noexcept
     cdef int give_back(self) except? -1
 
-# Waits for all uses begun before the call, of Python and of nogil code; on the main thread a signal's handler may end it.
-# RuntimeError where the calling thread itself is in the midst of one.
-cdef int await_uses(str call) except -1
+cdef int await_uses(str call, int device, uint64_t first, uint64_t second) except -1
+cdef void await_others(Access* access, const uintptr_t* addresses, size_t count) noexcept
 
 # Exports: memory that another library has by DLPack, from the moment on at which the tensor is made until its deleter is
 # called.  A list of the Arrays that were exported; each is in it once, however many tensors it has.
@@ -207,6 +206,7 @@ cdef inline void begin_use(Access* access, naming names, PyObject* first) noexce
 
 cdef inline void link_use(Access* access) noexcept:
     access.enqueued = False
+    access.addresses = NULL
     begin_turn(&door.lock)
     door.serial += 1
     access.serial = door.serial

@@ -667,14 +667,25 @@ cdef class PoolBlock:
 
 # --- sleeps ----------------------------------------------------------------------------------------------------------
 
-cdef bint is_under_way(uint64_t last) noexcept:
-    # Whether a use that began no later than `last` has not reached the driver yet.
+cdef bint holds_up(const Access* access, int device, uint64_t first, uint64_t second) noexcept:
+    # Whether a pool that is suspended has to wait for a use: its work is yet to reach the driver.
+    cdef size_t index
+    if access.enqueued or access.addresses == NULL:
+        return not access.enqueued
+    for index in range(access.count):
+        if is_of_suspended(device, first, second, access.addresses[index]):
+            return True
+    return False
+
+
+cdef bint is_under_way(uint64_t last, int device, uint64_t first, uint64_t second) noexcept:
+    # Whether a use that began no later than `last` holds it up.
     cdef const Access* access
     cdef bint is_found = False
     begin_turn(&door.lock)
     access = door.oldest
     while access != NULL and access.serial <= last and not is_found:
-        is_found = not access.enqueued
+        is_found = holds_up(access, device, first, second)
         access = access.next
     end_turn(&door.lock)
     return is_found
@@ -715,17 +726,27 @@ cdef void await_sections() noexcept nogil:
         slot = slot.next
 
 
-cdef int await_uses(str call) except -1:
+cdef int await_uses(str call, int device, uint64_t first, uint64_t second) except -1:
+    # Waits for all uses begun before the call, of Python and of nogil code, but for those that wait for other threads and
+    # have no memory of the suspended pool (of none on device -1).  On the main thread a signal's handler may end it.
+    # RuntimeError where the calling thread itself is in the midst of a use.
     cdef uint64_t last
     refuse_inside(call)
     last = door.serial
     with nogil:
         await_sections()
-    while is_under_way(last):
+    while is_under_way(last, device, first, second):
         with nogil:
             pause(PAUSE_NS)
         PyErr_CheckSignals()
     return 0
+
+
+cdef void await_others(Access* access, const uintptr_t* addresses, size_t count) noexcept:
+    begin_turn(&door.lock)
+    access.addresses = addresses
+    access.count = count
+    end_turn(&door.lock)
 
 
 # --- exports --------------------------------------------------------------------------------------------------------

@@ -268,3 +268,38 @@ def test_exports_hold_one_reference_each():
     assert sys.getrefcount(array) == before + 10
     del capsules
     assert sys.getrefcount(array) == before
+
+
+def test_a_buffer_is_given_to_others_as_its_bytes():
+    buffer = accelrt.Buffer(64)
+    capsule = buffer.__dlpack__(**MODERN)
+    tensor = look(capsule).tensor
+    assert (tensor.data, tensor.ndim, tensor.shape[0]) == (buffer.ptr, 1, 64)
+    assert (tensor.code, tensor.bits, tensor.lanes) == (1, 8, 1)
+    assert buffer.__dlpack_device__() == DEVICE
+    shared = accelrt.from_dlpack(buffer)
+    assert shared.ptr == buffer.ptr
+    memory = weakref.ref(buffer)
+    del buffer, shared
+    assert memory() is not None
+    del capsule
+    assert memory() is None
+    freed = accelrt.Buffer(64)
+    freed.free()
+    for call in (freed.__dlpack__, freed.__dlpack_device__):
+        with pytest.raises(ValueError, match="was freed"):
+            call()
+
+
+def test_numpy_takes_page_locked_memory_by_dlpack():
+    pinned = accelrt.PinnedBuffer(64)
+    bytes_ = np.from_dlpack(pinned)
+    bytes_[:] = 7
+    assert bytes(memoryview(pinned)) == b"\7" * 64
+    assert pinned.__dlpack_device__() == accelrt.asarray(pinned).__dlpack_device__()
+    with pytest.raises(BufferError):
+        pinned.free()
+    del bytes_
+    pinned.free()
+    with pytest.raises(ValueError, match="was freed"):
+        pinned.__dlpack__()

@@ -186,6 +186,12 @@ def test_prefetches_and_advice_are_told():
     memory.prefetch(buffer[: 2 * MIB], "cpu")
     assert memory.managed_attributes(buffer).last_prefetch_location is None
     assert memory.managed_attributes(buffer[: 2 * MIB]).last_prefetch_location == "cpu"
+    if accelrt.device_count() > 1:
+        memory.prefetch([buffer[: 2 * MIB], buffer[2 * MIB :]], [0, 1])
+        memory.advise(buffer[: 2 * MIB], "preferred_location", 0)
+        memory.advise(buffer[2 * MIB :], "preferred_location", 1)
+        assert memory.managed_attributes(buffer) == (False, None, (), None)
+        memory.advise(buffer, "preferred_location", unset=True)
     memory.advise(buffer, "read_mostly")
     memory.advise(buffer, "preferred_location", "cpu")
     memory.advise(buffer, "accessed_by", 0)

@@ -151,6 +151,35 @@ def test_bytes_of_all_elements_go_in_and_out():
             array.copy_to(source, offset=(0,) * len(shape))
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "channels"), [((16,), "uint32", 1), ((4, 6), "uint8", 1), ((6,), "uint8", 4)]
+)
+def test_other_memory_of_bytes_is_taken_for_those_of_the_elements(shape, dtype, channels):
+    array = accelrt.CUDAArray(shape, dtype, channels)
+    values = numbers((*shape, channels), dtype)
+    array.copy_from(np.frombuffer(values.tobytes(), np.uint8))
+    on_device, on_host = accelrt.empty(array.nbytes, "uint8"), np.zeros(array.nbytes + 4, np.uint8)
+    array.copy_to(on_device)
+    array.copy_to(on_host)
+    assert on_device.numpy().tobytes() == on_host[: array.nbytes].tobytes() == values.tobytes()
+    with pytest.raises(ValueError, match=f"src has 8 bytes, the elements of the array {array.nbytes}"):
+        array.copy_from(np.zeros(8, np.uint8))
+    same = accelrt.CUDAArray(8, "uint8")  # whose elements are bytes: as many as there are
+    with pytest.raises(ValueError, match="does not lie in an array"):
+        same.copy_from(np.zeros(9, np.uint8))
+
+
+@pytest.mark.host
+def test_memory_of_a_driver_pool_is_bytes_of_elements():
+    array, values = accelrt.CUDAArray(16, "float32"), np.arange(16, dtype=np.float32)
+    with accelrt.memory.DriverPool(ipc_enabled=True) as pool, pool.allocate(64) as memory:
+        accelrt.copy(memory, values)
+        array.copy_from(memory)
+    back = np.zeros(16, np.float32)
+    array.copy_to(back)
+    assert (back == values).all()
+
+
 # --- mipmaps ----------------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,9 @@ def test_headers_come_from_a_mapping_before_files(tmp_path):
         accelrt.compile_image(source, arch=90, include_paths=[tmp_path])
 
 
-@pytest.mark.skipif(not (NVRTC_MISSING or nvrtc.load().folders), reason="the toolkit's headers are missing")
+@pytest.mark.skipif(
+    not (NVRTC_MISSING or nvrtc.toolkit_folders(nvrtc.load())), reason="the toolkit's headers are missing"
+)
 def test_headers_of_the_toolkit_are_found():
     source = (
         "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"

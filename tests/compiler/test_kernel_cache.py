@@ -77,11 +77,25 @@ def test_all_that_matters_is_in_the_key(arguments, compiled):
 def test_another_compiler_compiles_anew(compiled, monkeypatch):
     accelrt.compile_image(SOURCE, arch=90)
     known = known_compiler.current_compiler()
-    newer = nvrtc.Compiler(known.version, known.path, b"another file", known.folders, known.numbers)
+    newer = nvrtc.Compiler(known.version, known.path, b"another file", known.numbers)
     monkeypatch.setattr(known_compiler, "_known", newer)
     monkeypatch.setattr(nvrtc, "_loaded", newer)
     accelrt.compile_image(SOURCE, arch=90)
     assert len(compiled) == 2
+
+
+def test_headers_are_looked_for_once_and_where_there_is_an_include(compiled, monkeypatch):
+    searched = []
+    monkeypatch.setattr(nvrtc, "toolkit_folders", lambda compiler: searched.append(compiler) or [])
+    monkeypatch.setattr(known_compiler, "_folders", {})
+    accelrt.compile_image(SOURCE, arch=90)
+    assert searched == []
+    source = '#include "a.h"\n' + SOURCE
+    accelrt.compile_image(source, arch=90, headers={"a.h": ""})
+    monkeypatch.setattr(known_compiler, "_folders", {})  # as in another process
+    accelrt.compile_image(source, arch=90, headers={"a.h": "//"})
+    assert len(compiled) == 3
+    assert searched == [nvrtc.load()]
 
 
 def test_a_header_that_changes_compiles_anew(compiled, tmp_path):

@@ -10,7 +10,7 @@ from kernel_sources import PTX, SOURCE, launch, numbers, read, with_arguments
 
 INVALID_VALUE, INVALID_HANDLE, NOT_FOUND, NOT_SUPPORTED, TOO_LARGE = 1, 400, 500, 801, 720
 INVALID_DEVICE, CAPTURE_UNSUPPORTED = 101, 900
-THREADS_ATTRIBUTE, DYNAMIC_ATTRIBUTE = 0, 8
+THREADS_ATTRIBUTE, DYNAMIC_ATTRIBUTE, CARVEOUT_ATTRIBUTE, WIDE_ATTRIBUTE = 0, 8, 9, 14
 SHARED, OPT_IN = 8, 97  # device attributes: bytes of shared memory for a block, by default and at most
 
 
@@ -92,6 +92,9 @@ def test_attributes_are_told_and_the_shared_memory_is_set(rows, function):
     assert rows.function_attribute_set(function, DYNAMIC_ATTRIBUTE, most + 1) == INVALID_VALUE
     assert rows.function_attribute_set(function, THREADS_ATTRIBUTE, 1) == INVALID_VALUE
     assert rows.function_attribute(function, 999)[0] == INVALID_VALUE
+    rows.ok("function_attribute_set", function, CARVEOUT_ATTRIBUTE, 40)
+    assert rows.ok("function_attribute", function, CARVEOUT_ATTRIBUTE) == 40
+    assert rows.function_attribute_set(function, CARVEOUT_ATTRIBUTE, 101) == INVALID_VALUE
 
 
 @pytest.mark.parametrize(
@@ -169,6 +172,12 @@ def test_clusters_divide_the_grid(rows, function, stream, device):
     assert (read(rows, device) == numbers(4)).all()
     assert extended(rows, function, stream, device, (3, 1, 1), 0, (2, 1, 1)) != 0
     assert rows.ok("occupancy_clusters", 0, function, 4, 1, 1, 64, 1, 1, 0, 2, 1, 1) > 0
+    assert rows.ok("occupancy_cluster_size", 0, function, 4, 1, 1, 64, 1, 1, 0) == 8
+    if rows.driver == "host":
+        assert rows.occupancy_cluster_size(0, function, 4, 1, 1, 2048, 1, 1, 0)[0] == INVALID_VALUE
+    rows.ok("function_attribute_set", function, WIDE_ATTRIBUTE, 1)
+    assert rows.ok("function_attribute", function, WIDE_ATTRIBUTE) == 1
+    assert rows.ok("occupancy_cluster_size", 0, function, 16, 1, 1, 64, 1, 1, 0) >= 8
 
 
 def test_occupancy_is_told(rows, function):
@@ -179,6 +188,11 @@ def test_occupancy_is_told(rows, function):
     assert grid >= 1
     assert 32 <= block <= 1024
     assert rows.ok("occupancy_block_size", function, 0, 128)[1] <= 128
+    nbytes = rows.ok("occupancy_shared", function, 2, 64)
+    assert 0 < nbytes <= rows.ok("device_attribute", 0, SHARED)
+    assert rows.ok("occupancy_blocks", function, 64, nbytes) >= 2
+    if rows.driver == "host":
+        assert rows.occupancy_shared(function, 0, 64)[0] == INVALID_VALUE
 
 
 def test_a_global_of_a_module_has_an_address(rows, module):
@@ -186,6 +200,12 @@ def test_a_global_of_a_module_has_an_address(rows, module):
     assert (code, size) == (0, 4)
     assert rows.read(address, 4)[0] == 7
     assert rows.module_global(module, b"none")[0] == NOT_FOUND
+    assert rows.ok("pointer_device", address) == 0
+    assert rows.module_global(module, b"total") == (0, address, 4)
+    rows.ok("fill", 0, 0, address, 9, 4, 1)
+    rows.ok("stream_synchronize", 0, 0)
+    assert rows.read(address, 4)[0] == 9
+    assert rows.memory_free(0, address) != 0
 
 
 def test_a_function_of_the_host_is_a_module_of_its_own(rows):

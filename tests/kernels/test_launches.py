@@ -113,6 +113,22 @@ def test_arguments_that_do_not_fit_name_their_place(number, arguments, error, te
         number[1, 1](*arguments)
 
 
+@pytest.mark.host
+def test_numbers_of_derived_classes_are_taken_as_those_of_their_bases(buffer):
+    class Integer(int):
+        pass
+
+    class Number(float):
+        pass
+
+    source = 'extern "C" __global__ void both(int a, double b, float c, double* out) { out[0] = a + b + c; }'
+    kernel = accelrt.compile(source).function("both")
+    kernel[1, 1](Integer(-3), Number(0.5), Number(0.25), buffer)
+    assert read(buffer, np.float64, 1)[0] == -2.25
+    with pytest.raises(TypeError, match="is a float; the kernel takes a value of 2 bytes"):
+        accelrt.compile('extern "C" __global__ void short_(short a) {}').function("short_")[1, 1](Number(1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -190,14 +206,117 @@ def test_cooperative_launches_and_clusters_run(number, buffer):
             number.launch(3, 64, (buffer, 9), cluster=2)
 
 
+@pytest.mark.host
+def test_two_kernels_of_one_function_keep_what_the_larger_was_permitted(module, buffer):
+    first, second = (module.function("shared", "uint32_t*") for _ in range(2))
+    assert first.handle == second.handle
+    for kernel, shared in ((first, 200 << 10), (second, 100 << 10), (first, 200 << 10)):
+        kernel[1, 1, None, shared](buffer)
+        assert read(buffer, count=1)[0] == shared
+
+
+@pytest.mark.host
+def test_a_launch_in_clusters_of_more_than_8_blocks_is_permitted_once(number, buffer):
+    assert number.attributes.non_portable_cluster_size_allowed == 0
+    assert number.max_potential_cluster_size(16, 64) == 8
+    with pytest.raises(accelrt.CudaError, match="INVALID_CLUSTER_SIZE"):
+        number.max_active_clusters(16, 64, 16)
+    number.launch(4, 64, (buffer, 1), cluster=4)
+    assert number.attributes.non_portable_cluster_size_allowed == 0
+    number.launch(16, 16, (buffer, 3), cluster=16)
+    assert (read(buffer) == numbers(3)).all()
+    assert number.attributes.non_portable_cluster_size_allowed == 1
+    assert number.max_potential_cluster_size(16, 64) == 16
+    assert number.max_active_clusters(16, 64, 16) >= 1
+    with pytest.raises(accelrt.CudaError, match="INVALID_CLUSTER_SIZE"):
+        number.launch(32, 64, (buffer, 4), cluster=32)
+
+
+def test_attributes_are_set_by_their_names(number):
+    number.set_attributes(preferred_shared_memory_carveout=50, max_dynamic_shared_size_bytes=40 << 10)
+    number.set_attributes()
+    now = number.attributes
+    assert (now.preferred_shared_memory_carveout, now.max_dynamic_shared_size_bytes) == (50, 40 << 10)
+    number.set_attributes(preferred_shared_memory_carveout=-1)
+    assert number.attributes.preferred_shared_memory_carveout == -1
+    for wrong in ({"preferred_shared_memory_carveout": 101}, {"max_dynamic_shared_size_bytes": -1},
+                  {"cluster_scheduling_policy_preference": 3}):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
+            number.set_attributes(**wrong)
+    with pytest.raises(TypeError, match="max_dynamic_shared_size_bytes is True of type bool"):
+        number.set_attributes(max_dynamic_shared_size_bytes=True)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        number.set_attributes(num_regs=1)
+    with pytest.raises(
+        accelrt.CudaError, match=r"function_attribute_set.*max_dynamic_shared_size_bytes=1073741824"
+    ):
+        number.set_attributes(max_dynamic_shared_size_bytes=1 << 30)
+
+
+@pytest.mark.host
+def test_attributes_of_clusters_are_set(number):
+    number.set_attributes(non_portable_cluster_size_allowed=True, cluster_scheduling_policy_preference=2)
+    now = number.attributes
+    assert (now.non_portable_cluster_size_allowed, now.cluster_scheduling_policy_preference) == (1, 2)
+    assert (now.cluster_size_must_be_set, now.required_cluster_width) == (0, 0)
+    number.set_attributes(non_portable_cluster_size_allowed=False)
+    assert number.attributes.non_portable_cluster_size_allowed == 0
+
+
+@pytest.mark.host
+def test_launches_are_permitted_anew_what_was_taken_from_them(module, buffer):
+    kernel = module.function("shared", "uint32_t*")
+    kernel[1, 1, None, 100 << 10](buffer)
+    kernel.set_attributes(max_dynamic_shared_size_bytes=64 << 10)
+    kernel[1, 1, None, 100 << 10](buffer)
+    assert read(buffer, count=1)[0] == 100 << 10
+    kernel.set_attributes(max_dynamic_shared_size_bytes=1 << 10)
+    with pytest.raises(accelrt.CudaError, match="INVALID_VALUE"):
+        kernel[1, 1, None, 2 << 10](buffer)
+
+
 def test_attributes_and_occupancy_are_told(number):
     assert number.attributes.max_threads_per_block == 1024
     assert number.occupancy(64) >= number.occupancy((32, 32)) >= 1
     grid, block = number.max_potential_block_size(limit=128)
     assert grid >= 1
     assert block <= 128
+    for blocks, block in ((4, 32), (1, (16, 16))):
+        nbytes = number.available_dynamic_shared_memory(blocks, block)
+        assert 0 < nbytes <= number.attributes.max_dynamic_shared_size_bytes
+        assert number.occupancy(block, nbytes) >= blocks
+    with pytest.raises(ValueError, match="blocks is 0"):
+        number.available_dynamic_shared_memory(0, 32)
+    with pytest.raises(TypeError, match=r"blocks is 1\.5"):
+        number.available_dynamic_shared_memory(1.5, 32)
     assert "number" in repr(number)
     assert "number" in repr(number[1, 2])
+
+
+def test_a_block_is_found_whose_shared_memory_depends_on_its_threads(number):
+    asked = []
+
+    def shared(threads):
+        asked.append(threads)
+        return 1024 * (threads // 32)
+
+    grid, block = number.max_potential_block_size(shared, limit=277)
+    assert set(asked) == {277, *range(32, 257, 32)}
+    assert block in asked
+    processors = accelrt.get_device_properties().multi_processor_count
+    assert grid == processors * number.occupancy(block, shared(block))
+    assert block * grid >= 32 * processors * number.occupancy(32, 1024)
+    assert number.max_potential_block_size(lambda threads: 0)[1] <= 1024
+    with pytest.raises(TypeError, match=r"shared\(32\) is 'x'"):
+        number.max_potential_block_size(lambda threads: "x")
+    with pytest.raises(TypeError, match="shared is Ellipsis"):
+        number.max_potential_block_size(...)
+
+
+def test_parameters_are_told_by_size_and_offset(module):
+    kernel = module.function("saxpy", "float a, const float* x, float* y, int n")
+    assert kernel.parameters == (4, 8, 8, 4)
+    assert kernel.parameter_offsets == (0, 8, 16, 24)
 
 
 def test_threads_that_chose_no_device_launch(number, buffer):

@@ -14,6 +14,7 @@ from kernel_sources import PTX, SOURCE, numbers, written
 
 import accelrt
 from accelrt.kernels import host_compiler
+from accelrt.testing import settle
 
 COUNT = 256
 ON_HOST = os.environ.get("ACCELRT_DRIVER", "host") == "host"
@@ -313,3 +314,29 @@ def test_variables_of_a_module_on_the_host_are_found():
         for missing in ("k", "nothing"):
             with pytest.raises(accelrt.CudaError, match="module_global"):
                 module.global_address(missing)
+
+
+@pytest.mark.host
+def test_variables_of_a_module_are_memory_of_the_device():
+    source = """
+    __device__ int counts[4];
+    extern "C" __global__ void add() { counts[threadIdx.x] += threadIdx.x; }
+    """
+    module = accelrt.compile(source, device=1)
+    address, size = module.global_address("counts")
+    variable = accelrt.memory.buffer_at(address, size, owner=module)
+    assert variable.device_index == 1
+    info = accelrt.memory.address_info(address)
+    assert (info.kind, info.device) == ("device", 1)
+    variable.fill(5, width=4)
+    module.function("add")[1, 4]()
+    assert accelrt.Array(variable, (4,), "int32").numpy().tolist() == [5, 6, 7, 8]
+    accelrt.copy(variable, np.arange(4, dtype=np.int32), stream=accelrt.default_stream(1))
+    module.function("add")[1, 4]()
+    assert accelrt.Array(variable, (4,), "int32").numpy().tolist() == [0, 2, 4, 6]
+    module.unload()
+    del variable, module
+    settle()
+    accelrt.Module(bytes(accelrt.compile_image(source)), 1).unload()  # closes what no one uses any more
+    with pytest.raises(ValueError, match="the driver knows no memory there"):
+        accelrt.memory.buffer_at(address, size)

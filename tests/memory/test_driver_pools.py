@@ -147,6 +147,31 @@ USES = {
 }
 
 
+def test_streams_are_taken_by_handle_and_by_protocol(pool):
+    class Foreign:
+        def __cuda_stream__(self):
+            return 0, stream.handle
+
+    stream = accelrt.Stream()
+    for given in (stream, stream.handle, Foreign()):
+        with pool.allocate(NBYTES, given) as held:
+            assert held.stream == stream
+    with pytest.raises(TypeError, match="stream is 'x' of type str; pass a Stream, a handle as int"):
+        pool.allocate(NBYTES, "x")
+
+
+def test_pools_are_keys_and_a_block_ends_one():
+    own = {memory.DriverPool(0), memory.DriverPool(0), memory.DriverPool(0, managed=True)}
+    assert len(own) == 2
+    with memory.DriverPool(0, ipc_enabled=True) as first, memory.DriverPool(0, ipc_enabled=True) as second:
+        assert first != second
+        assert len({first, second, first}) == 2
+    for pool in (first, second):
+        with pytest.raises(ValueError, match="the pool was closed"):
+            pool.allocate(NBYTES)
+    assert {first: 1}[first] == 1
+
+
 @pytest.mark.host
 @in_own_process
 def test_a_pool_that_is_closed_beside_a_call_goes_at_its_end():

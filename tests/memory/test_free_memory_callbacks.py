@@ -32,11 +32,9 @@ def test_what_a_callback_gives_back_serves_the_request(full):
 
 
 def test_nobody_is_asked_while_there_is_room():
-    handle = register_free_memory_callback(lambda device, nbytes: pytest.fail("asked"))
-    try:
+    with register_free_memory_callback(lambda device, nbytes: pytest.fail("asked")) as handle:
         delete(alloc(2 * MIB))
-    finally:
-        handle.remove()
+    assert "removed" in repr(handle)
 
 
 def test_all_are_asked_in_order_and_a_refusal_stands(full):

@@ -30,13 +30,12 @@ def observe():
 
 def test_an_observer_is_told_the_request_and_the_device(observe, full):
     told = []
-    handle = observe(lambda *figures: told.append(figures))
-    free, capacity = accelrt.mem_get_info(0)
-    with pytest.raises(accelrt.OutOfMemoryError):
-        alloc(3 * MIB + 1, 0)
-    assert told == [(0, 3 * MIB + 1, capacity, free)]
-    assert "removed" not in repr(handle)
-    handle.remove()
+    with observe(lambda *figures: told.append(figures)) as handle:
+        free, capacity = accelrt.mem_get_info(0)
+        with pytest.raises(accelrt.OutOfMemoryError):
+            alloc(3 * MIB + 1, 0)
+        assert told == [(0, 3 * MIB + 1, capacity, free)]
+        assert "removed" not in repr(handle)
     handle.remove()
     assert "removed" in repr(handle)
     with pytest.raises(accelrt.OutOfMemoryError):

@@ -105,7 +105,9 @@ def test_a_replay_that_counts_no_calls_leaves_their_cells_empty(modules):
     assert full["gnn.ratio"]["value"] == 1.5
 
 
-@pytest.mark.parametrize("command", ["torch_training", "torch_training --compiled", "torch_handover"])
+@pytest.mark.parametrize(
+    "command", ["torch_training", "torch_training --compiled", "torch_handover", "torch_pairs"]
+)
 def test_what_needs_torch_says_why_it_does_not_run_without_a_gpu(modules, command):
     script, *arguments = command.split()
     suite = said_by(script, *arguments, "--quick")

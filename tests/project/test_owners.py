@@ -251,3 +251,24 @@ def test_a_weak_reference_ends_with_its_owner():
     del buffer, stream
     assert ended == ["buffer"]
     assert reference() is None
+
+
+# Public names of what is ended by close, free, remove or unregister, which a `with` does not end, and why.
+WITHOUT_BLOCKS = {
+    "CallbackAllocator": "its free is the caller's function",
+    "DefinitionNode": "it is removed from a graph that goes on",
+    "GraphDefinition": "its free adds a node",
+    "OutOfMemoryError": "its free is a number",
+}
+
+
+def test_a_block_ends_what_can_be_ended():
+    modules = (accelrt, accelrt.memory, accelrt.nccl, accelrt.resources, accelrt.sharing)
+    public = {name: getattr(module, name) for module in modules for name in module.__all__}
+    ended = {
+        name
+        for name, kind in public.items()
+        if isinstance(kind, type)
+        and any(hasattr(kind, end) for end in ("close", "free", "remove", "unregister"))
+    }
+    assert {name for name in ended if not hasattr(public[name], "__exit__")} == WITHOUT_BLOCKS.keys()

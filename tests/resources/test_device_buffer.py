@@ -191,3 +191,21 @@ def test_a_resource_that_changes_the_buffer_it_is_asked_for():
     between.work = made.free
     made.resize(100)
     assert (made.nbytes, made.capacity) == (100, 100)
+
+
+def test_other_libraries_take_the_bytes_by_dlpack():
+    growing = resources.DeviceBuffer.from_host(b"abcde")
+    growing.reserve(100)
+    shared = accelrt.from_dlpack(growing)
+    assert (shared.ptr, shared.shape) == (growing.ptr, (5,))
+    assert growing.__dlpack_device__() == shared.__dlpack_device__()
+    assert bytes(accelrt.asarray(growing).numpy()) == b"abcde"
+    growing.resize(1000)  # moves the bytes; those that were given away stay
+    assert shared.ptr != growing.ptr
+    assert bytes(shared.numpy()) == b"abcde"
+
+
+def test_a_block_frees_the_memory():
+    with resources.DeviceBuffer(100) as growing:
+        assert growing.capacity == 100
+    assert (growing.nbytes, growing.ptr) == (0, 0)

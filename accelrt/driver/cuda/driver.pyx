@@ -337,6 +337,15 @@ cdef int occupancy_clusters_entered(
     return cuOccupancyMaxActiveClusters(out_clusters, <CUfunction>function, &config)
 
 
+cdef int occupancy_cluster_size_entered(
+    uintptr_t function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, int* out_blocks
+) noexcept nogil:
+    cdef CUlaunchConfig config
+    describe_launch(&config, 0, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes)
+    return cuOccupancyMaxPotentialClusterSize(out_blocks, <CUfunction>function, &config)
+
+
 # capture
 
 cdef int capture_status(int device, uintptr_t stream, int* out_status, uint64_t* out_id) noexcept nogil:

@@ -218,6 +218,10 @@ cdef extern from "cudaTypedefs.h" nogil:
         int*, int*, CUfunction, CUoccupancyB2DSize, size_t, int) noexcept nogil  # occupancy_block_size(out_grid, out_threads, function, NULL, shared_bytes, limit)  # no-cython-lint
     ctypedef int (*PFN_cuOccupancyMaxActiveClusters_v11070)(
         int*, CUfunction, const CUlaunchConfig*) noexcept nogil  # occupancy_clusters
+    ctypedef int (*PFN_cuOccupancyMaxPotentialClusterSize_v11070)(
+        int*, CUfunction, const CUlaunchConfig*) noexcept nogil  # occupancy_cluster_size
+    ctypedef int (*PFN_cuOccupancyAvailableDynamicSMemPerBlock_v10020)(
+        size_t*, CUfunction, int, int) noexcept nogil  # occupancy_shared(out_bytes, function, blocks, threads)
     ctypedef int (*PFN_cuGraphKernelNodeGetParams_v12000)(
         CUgraphNode, CUDA_KERNEL_NODE_PARAMS*) noexcept nogil  # kernel_node
     ctypedef int (*PFN_cuGraphKernelNodeSetParams_v12000)(

@@ -39,17 +39,18 @@ from accelrt.driver.host.machine cimport (
     take_lack_of_addresses, take_unused_modules, uncharge, unlock, unlock_memory,
 )
 from accelrt.driver.host.memory cimport (
-    count_arrays, count_physicals, devices_with_access, file_size, fill_memory, free_plain, make_managed, make_plain, place,
-    prefer_device, range_of, take_away, takings,
+    count_arrays, count_physicals, devices_with_access, file_size, fill_memory, forget_variables, free_plain, know_variable,
+    make_managed, make_plain, place, prefer_device, range_of, take_away, takings,
 )
 from accelrt.driver.host.pools cimport (
     FOLLOWS_EVENTS, FOLLOWS_INTERNALLY, FileId, HEADER, Header, HostPool, MOST_RESERVED, MOST_USED_BYTES, PROT_READ,
     POOL_CHUNK, PROT_WRITE, Pointer, Pooled, RESERVED_BYTES, THRESHOLD, USED_BYTES, id_of, pread, pwrite,
 )
 from accelrt.driver.host.stream cimport (
-    check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new, gate_open,
-    put_in, BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID, SHARED,
-    SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
+    check_unsafe, enter, events, fill_stream, gate, gate_any, gate_close, gate_device, gate_devices, gate_is_new,
+    gate_open, put_in, ATTRIBUTES, ATTRIBUTE_CARVEOUT, ATTRIBUTE_DYNAMIC, ATTRIBUTE_SCHEDULING, ATTRIBUTE_THREADS,
+    ATTRIBUTE_WIDE, BLOCKS_AT_ONCE, MOST_CLUSTER, MOST_DEEP, MOST_DEEP_GRID, MOST_SHARED, MOST_THREADS, MOST_WIDE_GRID,
+    PORTABLE_CLUSTER, SHARED, SHARED_AT_ONCE, THREADS_AT_ONCE, aligned, find_function, fits, functions, make_launch,
 )
 from accelrt.driver.host.textures cimport texture_limit
 from accelrt.driver.host.work cimport KERNEL, HostFunction, HostModule, HostStream, Work, begin_work, kernel_fn
@@ -145,10 +146,6 @@ cdef extern from *:
 
 cdef enum:
     MOST_PARAMETERS = 4096   # bytes, of all of a kernel's
-    ATTRIBUTES = 16          # CUfunction_attribute of CUDA 13
-    ATTRIBUTE_THREADS = 0
-    ATTRIBUTE_DYNAMIC = 8    # MAX_DYNAMIC_SHARED_SIZE_BYTES
-    ATTRIBUTE_CARVEOUT = 9
 
 cdef Table table
 cdef int node_count = 1  # of the host's memory; written at open
@@ -447,6 +444,7 @@ cdef void close_unused() noexcept nogil:
             module.functions = function.next
             free(function)
         if module.library != NULL:
+            forget_variables(module)
             dlclose(module.library)
         free(module)
         module = following
@@ -1160,7 +1158,8 @@ cdef int add_function(
     function.count = count
     function.fn = fn
     function.module = module
-    function.most_shared = SHARED
+    function.attributes[ATTRIBUTE_THREADS], function.attributes[ATTRIBUTE_DYNAMIC] = MOST_THREADS, SHARED
+    function.attributes[ATTRIBUTE_CARVEOUT] = -1  # the driver's choice
     function.handle = new_handle()
     function.next = module.functions
     module.functions = function
@@ -1210,7 +1209,7 @@ cdef int module_global_locked(HostModule* module, const char* name, uintptr_t* o
         out_size[0] = 0
         return NOT_FOUND
     out_address[0] = <uintptr_t>address
-    return 0
+    return know_variable(module, module.device, out_address[0], out_size[0])
 
 
 cdef int function_attribute_locked(uintptr_t function, int attribute, int* out_value) noexcept nogil:
@@ -1220,20 +1219,24 @@ cdef int function_attribute_locked(uintptr_t function, int attribute, int* out_v
     host_function = find_function(function)
     if host_function == NULL:
         return INVALID_HANDLE
-    if attribute == ATTRIBUTE_THREADS:
-        out_value[0] = MOST_THREADS
-    elif attribute == ATTRIBUTE_DYNAMIC:
-        out_value[0] = host_function.most_shared
-    elif attribute == ATTRIBUTE_CARVEOUT:
-        out_value[0] = -1
+    out_value[0] = host_function.attributes[attribute]
     return 0
 
 
 cdef int function_attribute_set_locked(HostFunction* function, int attribute, int value) noexcept nogil:
-    if attribute == ATTRIBUTE_DYNAMIC and 0 <= value <= MOST_SHARED:
-        function.most_shared = value
-        return 0
-    return 0 if attribute == ATTRIBUTE_CARVEOUT and -1 <= value <= 100 else INVALID_VALUE
+    cdef int least = 0, most = -1
+    if attribute == ATTRIBUTE_DYNAMIC:
+        most = MOST_SHARED
+    elif attribute == ATTRIBUTE_CARVEOUT:
+        least, most = -1, 100  # percent
+    elif attribute == ATTRIBUTE_WIDE:
+        most = 1
+    elif attribute == ATTRIBUTE_SCHEDULING:
+        most = 2
+    if not least <= value <= most:
+        return INVALID_VALUE
+    function.attributes[attribute] = value
+    return 0
 
 
 cdef int function_parameter_locked(
@@ -1277,9 +1280,16 @@ cdef int occupancy_block_size_locked(
     return 0
 
 
-cdef bint are_clusters(const unsigned int* grid, const unsigned int* cluster) noexcept nogil:
+cdef unsigned int most_cluster(const HostFunction* function) noexcept nogil:
+    return MOST_CLUSTER if function.attributes[ATTRIBUTE_WIDE] else PORTABLE_CLUSTER
+
+
+cdef bint are_clusters(
+    const HostFunction* function, const unsigned int* grid, const unsigned int* cluster
+) noexcept nogil:
     cdef unsigned long long blocks = <unsigned long long>cluster[0] * cluster[1] * cluster[2]
-    if cluster[0] > MOST_CLUSTER or cluster[1] > MOST_CLUSTER or blocks == 0 or blocks > MOST_CLUSTER:
+    cdef unsigned int most = most_cluster(function)
+    if cluster[0] > most or cluster[1] > most or blocks == 0 or blocks > most:
         return False
     return grid[0] % cluster[0] == 0 and grid[1] % cluster[1] == 0 and grid[2] % cluster[2] == 0
 
@@ -1292,7 +1302,7 @@ cdef int occupancy_clusters_locked(
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] cluster = [cluster_x, cluster_y, cluster_z]
     cdef size_t threads = <size_t>block_x * block_y * block_z
-    if not are_clusters(grid, cluster):
+    if not are_clusters(function, grid, cluster):
         return INVALID_CLUSTER_SIZE
     if threads == 0:
         return INVALID_VALUE
@@ -1301,11 +1311,30 @@ cdef int occupancy_clusters_locked(
     return 0
 
 
+cdef int occupancy_cluster_size_locked(
+    HostFunction* function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, int* out_blocks
+) noexcept nogil:
+    cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
+    cdef unsigned int[3] block = [block_x, block_y, block_z]
+    if not fits(grid, block) or shared_bytes > <unsigned int>function.attributes[ATTRIBUTE_DYNAMIC]:
+        return INVALID_VALUE
+    out_blocks[0] = most_cluster(function)
+    return 0
+
+
+cdef int occupancy_shared_locked(HostFunction* function, int blocks, int threads, size_t* out_bytes) noexcept nogil:
+    if blocks <= 0 or threads <= 0 or blocks > blocks_at_once(threads, 0):
+        return INVALID_VALUE
+    out_bytes[0] = min(<size_t>function.attributes[ATTRIBUTE_DYNAMIC], SHARED_AT_ONCE // <size_t>blocks)
+    return 0
+
+
 # --- launches ----------------------------------------------------------------------------------------------
 
 cdef int put_launch_in(
     int device, uintptr_t stream, uintptr_t function, const unsigned int* grid, const unsigned int* block,
-    unsigned int shared_bytes, void** arguments
+    unsigned int shared_bytes, const unsigned int* cluster, void** arguments
 ) noexcept nogil:
     cdef HostFunction* launched
     cdef Work work
@@ -1315,6 +1344,8 @@ cdef int put_launch_in(
     launched = find_function(function)
     if launched == NULL or launched.module.device != device:
         code = INVALID_HANDLE
+    elif cluster[0] and not are_clusters(launched, grid, cluster):
+        code = INVALID_CLUSTER_SIZE
     else:
         code = make_launch(launched, grid, block, shared_bytes, arguments, &work.launch)
     if code == 0:
@@ -1330,7 +1361,8 @@ cdef int kernel_launch_gated(
 ) noexcept nogil:
     cdef unsigned int[3] grid = [grid_x, grid_y, grid_z]
     cdef unsigned int[3] block = [block_x, block_y, block_z]
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, arguments)
+    cdef unsigned int[3] cluster = [0, 0, 0]
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, arguments)
 
 
 cdef int kernel_launch_with_gated(
@@ -1345,13 +1377,11 @@ cdef int kernel_launch_with_gated(
     cdef unsigned long long room
     if flags & ~(LAUNCH_COOPERATIVE | LAUNCH_PROGRAMMATIC):
         return INVALID_VALUE
-    if cluster_x and not are_clusters(grid, cluster):
-        return INVALID_CLUSTER_SIZE
     if flags & LAUNCH_COOPERATIVE and fits(grid, block):
         room = blocks_at_once(block_x * block_y * block_z, shared_bytes)
         if <unsigned long long>grid_x * grid_y * grid_z > room * <unsigned long long>sysconf(_SC_NPROCESSORS_ONLN):
             return COOPERATIVE_LAUNCH_TOO_LARGE
-    return put_launch_in(device, stream, function, grid, block, shared_bytes, arguments)
+    return put_launch_in(device, stream, function, grid, block, shared_bytes, cluster, arguments)
 
 
 # --- what tests ask ----------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ cdef enum:  # Range.kind
     OF_GRAPHS = 7   # of an Allocation; without access until a launch has it
     POOLED = 8      # of a pool that other processes may have: a part of its file, mapped by itself
     OF_ARRAYS = 9   # reached by handles alone
-    KINDS = 10
+    OF_MODULES = 10  # a variable of a module's that was asked for
+    KINDS = 11
 
 # Bytes of a device's file, or of a file of their own that other processes may have too, held while the handle is alive or
 # mapped.
@@ -83,12 +84,14 @@ cdef struct Range:
     bint writable        # open, and not for reading alone
     uint64_t open_to     # devices that memory_access named, a bit each (MAPPED)
     ManagedPage* pages   # (MANAGED)
+    const void* module   # (OF_MODULES)
     uint32_t weight      # of the tree that it is in
     Range* left
     Range* right
 
 # Disjoint ranges by start: treaps, heaviest on top.  The second group of functions uses them, under the lock.
 cdef Range* memory        # everything but reservations
+cdef size_t[KINDS] alive  # ranges, by kind
 cdef Range* reservations
 
 cdef int known_device(int device) noexcept nogil

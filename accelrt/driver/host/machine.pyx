@@ -98,7 +98,6 @@ cdef int open_errno = 0
 cdef Range* memory = NULL
 cdef Range* reservations = NULL
 cdef uint32_t weight_seed = 0x2545F491
-cdef size_t[KINDS] alive  # ranges, by kind
 
 
 cdef int make_file(const char* name, long size) noexcept nogil:

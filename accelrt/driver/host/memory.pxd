@@ -34,6 +34,9 @@ cdef Range range_of(int kind, int device, uintptr_t start, size_t size) noexcept
 cdef int place(Range** ranges, const Range* added, uintptr_t* out_address) noexcept nogil
 cdef int take_away(uintptr_t start, int kind, int device) noexcept nogil
 cdef int free_plain(int device, uintptr_t address) noexcept nogil  # memory_free, but for what pools know of it
+# Variables of modules; the lock of memory is not held.
+cdef int know_variable(const void* module, int device, uintptr_t address, size_t size) noexcept nogil
+cdef void forget_variables(const void* module) noexcept nogil  # before the library is closed
 # CUDA arrays and textures.
 cdef bint is_of_array(uintptr_t address) noexcept nogil
 cdef void count_arrays(size_t* out_arrays, size_t* out_textures) noexcept nogil

@@ -20,7 +20,7 @@ from accelrt.driver.host.machine cimport (
     drop_range, drop_room, file_of, find_room, find_stream, give_bytes, hide, known_device, last_before, lock,
     lock_memory, lost_device, make_file, memory, name_file, open_named, place_page, reservations, rounded, show,
     take_bytes, take_pages, uncharge, unlock, unlock_memory, working, MAX_HOST_DEVICES, OF_GRAPHS, allocations,
-    drop_allocation, link_allocation, OF_ARRAYS, owner_of,
+    drop_allocation, link_allocation, OF_ARRAYS, OF_MODULES, alive, owner_of,
 )
 from accelrt.driver.host.stream cimport check_unsafe, enter, gate, gate_any, gate_devices, prepare_copy_3d, put_in
 from accelrt.driver.host.textures cimport (
@@ -280,6 +280,41 @@ cdef int pointer_range_gated(
         out_start[0], out_size[0] = range_.start, range_.size
     unlock_memory()
     return 0
+
+
+# --- variables of modules ----------------------------------------------------------------------------------
+
+cdef int know_variable(const void* module, int device, uintptr_t address, size_t size) noexcept nogil:
+    # A device's memory from when it is first asked for.  It is in the module's library, and goes with that.
+    cdef Range variable = range_of(OF_MODULES, device, address, size)
+    cdef int code = 0
+    variable.module = module
+    lock_memory()
+    if size and containing(memory, address) == NULL:
+        code = add_range(&memory, &variable)
+    unlock_memory()
+    return code
+
+
+cdef Range* variable_of(Range* ranges, const void* module) noexcept nogil:
+    cdef Range* variable
+    while ranges != NULL and ranges.module != module:
+        variable = variable_of(ranges.left, module)
+        if variable != NULL:
+            return variable
+        ranges = ranges.right
+    return ranges
+
+
+cdef void forget_variables(const void* module) noexcept nogil:
+    cdef Range* variable
+    lock_memory()
+    while alive[OF_MODULES]:
+        variable = variable_of(memory, module)
+        if variable == NULL:
+            break
+        drop_range(&memory, variable)
+    unlock_memory()
 
 
 # --- plain memory ------------------------------------------------------------------------------------------
@@ -795,6 +830,15 @@ cdef int one_number(const ManagedPage* page, int attribute) noexcept nogil:
     return page.prefetched_kind if attribute == PREFETCHED_KIND else page.prefetched
 
 
+cdef bint differ(const ManagedPage* one, const ManagedPage* other, int attribute) noexcept nogil:
+    # A location is its kind and its place: neither is told where one of them differs.
+    if attribute in (PREFERRED_KIND, PREFERRED_PLACE):
+        return one.preferred_kind != other.preferred_kind or one.preferred != other.preferred
+    if attribute in (PREFETCHED_KIND, PREFETCHED_PLACE):
+        return one.prefetched_kind != other.prefetched_kind or one.prefetched != other.prefetched
+    return one_number(one, attribute) != one_number(other, attribute)
+
+
 cdef int number_of_none(int attribute) noexcept nogil:
     # What is answered where the pages differ.
     if attribute in (IS_READ_MOSTLY, PREFERRED_KIND, PREFETCHED_KIND):
@@ -836,7 +880,7 @@ cdef int managed_attribute_locked(uintptr_t address, size_t size, int attribute,
         return INVALID_VALUE
     numbers[0] = one_number(&range_.pages[first], attribute)
     for index in range(first + 1, last + 1):
-        if one_number(&range_.pages[index], attribute) != numbers[0]:
+        if differ(&range_.pages[first], &range_.pages[index], attribute):
             numbers[0] = number_of_none(attribute)
             break
     return 0

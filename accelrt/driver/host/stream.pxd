@@ -34,7 +34,14 @@ cdef enum:  # what a device takes, by the numbers of CUdevice_attribute; those o
     SHARED = 48 << 10             # bytes of a block's memory, unless the function's attribute was set
     MOST_SHARED = 227 << 10       # up to which it may be
     SHARED_AT_ONCE = 228 << 10
-    MOST_CLUSTER = 8              # blocks
+    PORTABLE_CLUSTER = 8          # blocks of a cluster, unless the function's attribute was set
+    MOST_CLUSTER = 16
+    ATTRIBUTES = 16               # of a function, by the numbers of CUfunction_attribute
+    ATTRIBUTE_THREADS = 0
+    ATTRIBUTE_DYNAMIC = 8         # MAX_DYNAMIC_SHARED_SIZE_BYTES
+    ATTRIBUTE_CARVEOUT = 9
+    ATTRIBUTE_WIDE = 14           # NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    ATTRIBUTE_SCHEDULING = 15     # CLUSTER_SCHEDULING_POLICY_PREFERENCE
 
 cdef AddressMap functions  # handle -> HostFunction*
 cdef HostFunction* find_function(uintptr_t function) noexcept nogil

@@ -436,7 +436,9 @@ cdef int make_launch(
     cdef Launch* launch
     cdef size_t count = function.count, index, size = 0
     cdef char* values
-    if not fits(grid, block) or shared_bytes > <unsigned int>function.most_shared or (count and arguments == NULL):
+    if not fits(grid, block) or shared_bytes > <unsigned int>function.attributes[ATTRIBUTE_DYNAMIC]:
+        return INVALID_VALUE
+    if count and arguments == NULL:
         return INVALID_VALUE
     for index in range(count):
         if arguments[index] == NULL:

@@ -78,7 +78,7 @@ cdef struct HostFunction:
     size_t count       # parameters, each of
     size_t* sizes      # bytes, at
     size_t* offsets
-    int most_shared    # bytes of dynamic shared memory that a launch may have
+    int[16] attributes  # by the numbers of CUfunction_attribute of CUDA 13
     HostFunction* next  # of the module
 
 cdef struct HostModule:

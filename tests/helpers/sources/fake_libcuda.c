@@ -405,6 +405,7 @@ static const struct { const char *name; int since; void *function; } FUNCTIONS[]
     {"cuFuncSetAttribute", 9000, wants_context}, {"cuFuncGetParamInfo", 12040, parameter},
     {"cuLaunchKernelEx", 11060, wants_context}, {"cuOccupancyMaxActiveBlocksPerMultiprocessor", 6050, wants_context},
     {"cuOccupancyMaxPotentialBlockSize", 6050, wants_context}, {"cuOccupancyMaxActiveClusters", 11070, wants_context},
+    {"cuOccupancyMaxPotentialClusterSize", 11070, wants_context}, {"cuOccupancyAvailableDynamicSMemPerBlock", 10020, wants_context},
     {"cuGraphKernelNodeGetParams", 12000, wants_context}, {"cuGraphKernelNodeSetParams", 12000, wants_context},
     {"cuGraphExecKernelNodeSetParams", 12000, wants_context}, {"cuGraphCreate", 10000, wants_context},
     {"cuGraphClone", 10000, wants_context}, {"cuGraphNodeFindInClone", 10000, wants_context},
