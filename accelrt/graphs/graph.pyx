@@ -1433,15 +1433,15 @@ cdef class Branch:
         if code:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
             raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)
-        self.record = record_capture(
-            BODY, self.ordinal, self.stream.handle, capture, graph.kept, graph.record, graph.pool_id
-        )
-        if graph.branches is None:
-            graph.branches = []
-        graph.branches.append(self)
-        self.context = StreamContext(self.stream)
-        self.thread = PyThread_get_thread_ident()
-        self.context.__enter__()
+        self.record = record_capture(BODY, self.ordinal, self.stream.handle, capture, graph.kept, graph.record,
+                                     graph.pool_id)
+        try:
+            graph.branches = (graph.branches or []) + [self]
+            self.context, self.thread = StreamContext(self.stream), PyThread_get_thread_ident()
+            self.context.__enter__()
+        except BaseException:
+            self.leave()
+            raise
         return 0
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
