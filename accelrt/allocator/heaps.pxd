@@ -17,6 +17,7 @@ cdef extern from *:
     Heap* load_heap(Heap** place) noexcept nogil
     void store_heap(Heap** place, Heap* heap) noexcept nogil
 
+cdef void* take_lines(size_t size) noexcept nogil  # zeros that share no cache line with other memory; NULL: no host memory
 cdef int ensure_blocks(Heap* heap, size_t wanted) noexcept nogil  # so many spare records; 0 or NO_HOST_MEMORY
 cdef Block* append_hole(Segment* segment, size_t size) noexcept nogil  # after its last block; uses a spare record
 cdef int heap_of(Pool* pool, PrivatePool* owner, uintptr_t stream, int kind, Heap** out_heap) noexcept nogil  # or makes it

@@ -60,7 +60,6 @@ cdef enum:
 
 
 cdef void* take_lines(size_t size) noexcept nogil:
-    # Zeroed memory that shares no cache line with other memory; NULL: no host memory.
     cdef void* lines = NULL
     if posix_memalign(&lines, LINE, (size + LINE - 1) // LINE * LINE):
         return NULL

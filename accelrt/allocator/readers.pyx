@@ -199,10 +199,12 @@ cdef void reset_peaks(Pool* pool) noexcept nogil:
         external_reset_peaks(pool.external)
         return
     lock_all(pool)
-    heap = pool.awake
+    heap = pool.heaps
     while heap != NULL:
-        lower_limits(heap)
-        heap = heap.next_awake
+        memset(heap.excess, 0, sizeof(heap.excess))
+        if heap.awake:
+            lower_limits(heap)
+        heap = heap.next
     pool.peaked = True
     for stat in range(STATS):
         for kind in range(2):

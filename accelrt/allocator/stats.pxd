@@ -4,7 +4,8 @@
 # line.  Peak statistics are exact although the fast path reads only its own heap: each heap holds a budget, its limit,
 # up to which its statistics may rise, and the limits of all heaps add up to at most the peak.  A thread that would pass
 # a limit takes headroom from other heaps (inline/fast_path.pxd); where they have too little, it takes all locks and
-# distributes the limits anew (heaps.pyx).  The only heap of a pool raises its limits itself: they are the peaks.
+# distributes the limits anew (heaps.pyx).  The only heap of a pool raises its limits itself: they are the peaks.  Without a
+# GIL the peaks may be somewhat too high, for threads that allocate side by side (inline/fast_path.pxd).
 #
 # The fast path changes five counts.  For each it keeps the headroom below the limit rather than the value, so one test
 # of signs finds a limit that is passed.  Active differs from allocated by what is pending, which the fast path leaves.

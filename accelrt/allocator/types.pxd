@@ -13,7 +13,7 @@ from accelrt.driver.table cimport Table
 from accelrt.allocator.history_types cimport History
 from accelrt.allocator.pool_settings cimport PoolSettings
 from accelrt.allocator.private.private_types cimport PrivatePool, Route, Source
-from accelrt.allocator.stats cimport PER_HEAP, HeapStats, Stats
+from accelrt.allocator.stats cimport COUNTS, PER_HEAP, HeapStats, Stats
 from accelrt.allocator.external.external_types cimport ExternalPool
 from accelrt.driver.guard cimport PooledEvent, Queues, Use, UseStore
 
@@ -143,7 +143,6 @@ cdef struct Heap:
     bint fast                     # the fast path may use it: an operation needs nothing but this heap
     bint sole                     # the only heap of its pool
     bint trusted                  # its stream lives as long as the process, so it may be queried at any time
-    uintptr_t stream
     const PoolSettings* settings  # its pool's; no other pool has the same address
     Block* cached                 # the last-freed cache: a LIVE or CACHED block, or NULL; NULL in the exclusive section
     int64_t cached_rounds         # how often it was allocated from the cache
@@ -194,9 +193,11 @@ cdef struct Heap:
     size_t stuck                  # those of the rest of its free blocks, but for blocks smaller than a granule
     size_t top_size               # the largest block that holds one; among equals the first by order
     uint64_t top_order            # the order of that block
+    int64_t[2][COUNTS] excess     # by kind: how far the peaks rose for it beyond what was live (inline/fast_path.pxd)
     Heap* next                    # in Pool.heaps
     Heap* sibling                 # next of the same private pool, or of Pool.spare_heaps
     Heap* same_key                # next with the same key in Pool.heap_index
+    uintptr_t stream              # apart from what hits write: threads read it where another stream has the same hash value
 
 cdef enum:
     HEAP_SLOTS = 256  # hash values of the heap table

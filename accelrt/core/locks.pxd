@@ -1,6 +1,6 @@
 # Locks: the system's mutexes, and spin locks.  Atomic counters, pointers that one thread publishes to others, and hints to
 # the compiler.
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -66,6 +66,7 @@ cdef extern from *:
     void fence_turns "accelrt_fence_turns" () noexcept nogil
     long add_in_turn "accelrt_add_in_turn" (long* count, long amount) noexcept nogil  # the sum; no lock needed
     uint64_t number_in_turn "accelrt_add_in_turn" (uint64_t* count, uint64_t amount) noexcept nogil
+    int64_t raise_in_turn "accelrt_add_in_turn" (int64_t* count, int64_t amount) noexcept nogil
 
 
 # Counters are sequentially consistent: of two threads that each write one and then read the other's, at least one sees

@@ -20,6 +20,8 @@ cdef class Stream:
     cdef Attribute* changed         # attributes of a driver stream of the pool as they were before; NULL: none was set
     cdef bint initialised           # False: a class that derives from it may have forgotten to
     cdef object __weakref__
+    # Up to 128 bytes: streams that the main thread makes for others share no cache line, in which each counts references.
+    cdef uint64_t[3] unused
 
     cdef int open_by_id(self, object stream_id, int ordinal) except -1
     cdef int note_changed(self, int attribute, int first, int second) except -1

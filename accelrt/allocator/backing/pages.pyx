@@ -6,7 +6,7 @@ from libc.string cimport memmove
 from accelrt.allocator.event_ring cimport record_event, stack_of_block
 from accelrt.allocator.heaps cimport (
     append_hole, call_unlocked, claim_addresses, count_oversize, count_pool, ensure_blocks, lock_all, put_free,
-    reserved, take_free, total_of, unlock_all,
+    reserved, take_free, take_lines, total_of, unlock_all,
 )
 from accelrt.allocator.history_types cimport SEGMENT_ALLOCATED, SEGMENT_FREED, SEGMENT_MAPPED
 from accelrt.allocator.inline.block_ops cimport recycle
@@ -294,7 +294,7 @@ cdef int grow_plain_at(Pool* pool, Heap* heap, size_t size, uintptr_t address) n
 
 
 cdef Segment* new_plain(const Pool* pool, Heap* heap, size_t size) noexcept nogil:
-    cdef Segment* segment = <Segment*>calloc(1, sizeof(Segment))
+    cdef Segment* segment = <Segment*>take_lines(sizeof(Segment))
     if segment == NULL:
         return NULL
     segment.size = segment.held = size
@@ -485,7 +485,7 @@ cdef struct Creation:
 # --- slots and blocks over them ------------------------------------------------------------------------------
 
 cdef Segment* new_segment(Pool* pool, Heap* heap, int shape) noexcept nogil:
-    cdef Segment* segment = <Segment*>calloc(1, sizeof(Segment))
+    cdef Segment* segment = <Segment*>take_lines(sizeof(Segment))
     if segment != NULL:
         segment.shape = shape
         segment.kind = LARGE

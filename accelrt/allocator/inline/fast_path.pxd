@@ -5,7 +5,7 @@
 # first round takes the usual way, which proves that the block is the best fit for its size and that neither of its two
 # states passes a limit.  Later rounds only change the block's state.  Lists and statistics stay as with the block live;
 # flush_cached() brings them up to date before any other operation or reader uses the heap.
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 
 from accelrt.allocator.inline.block_map cimport block_in, has_place
 from accelrt.allocator.inline.block_ops cimport (
@@ -15,14 +15,19 @@ from accelrt.allocator.inline.free_list cimport best_fit, insert, remove
 from accelrt.allocator.inline.heap_stats cimport (
     add_cached_rounds, add_given, add_taken, pass_all_headroom, raise_limits, take_back_given, take_back_taken,
 )
-from accelrt.allocator.sizes cimport kind_of
-from accelrt.allocator.stats cimport BLOCKS, BOTH
+from accelrt.allocator.sizes cimport UNIT, kind_of
+from accelrt.allocator.stats cimport (
+    ACTIVE, ACTIVE_BYTES, ALLOCATED_BYTES, ALLOCATION, ASKED, BLOCKS, BOTH, BYTES, COUNTS, INACTIVE_SPLIT,
+    INACTIVE_SPLIT_BYTES, REQUESTED_BYTES, SPLITS, SPLIT_BYTES, HeapStats,
+)
 from accelrt.allocator.types cimport CACHED, LIVE, PLAIN, STITCHED, Block, Heap, Pool
-from accelrt.core.locks cimport spin_briefly, spin_try, spin_unlock
+from accelrt.core.locks cimport WITHOUT_GIL, raise_in_turn, spin_briefly, spin_try, spin_unlock
 from accelrt.status cimport NOT_READY
 
 cdef enum:
-    MOST_LENDERS = 64  # heaps that a thread asks for headroom before it enters the exclusive section
+    MOST_LENDERS = 64     # heaps that a thread asks for headroom before it enters the exclusive section
+    MOST_BLOCKS = 64      # the most by which the peaks of blocks rise for a heap without a GIL
+    MOST_BYTES = 2 << 20  # the same for bytes
 
 cdef extern from *:
     """
@@ -103,6 +108,10 @@ cdef inline void flush_cached(Heap* heap) noexcept nogil:
 # put to sleep or wakes meanwhile, but for those that a thread which is leaving the section still holds.  Others' locks are
 # waited for as long as a hit holds one, and only tried once that was too short: another thread enters the section, or
 # gathers from this heap.
+#
+# Without a GIL threads that allocate side by side would pass each other headroom all the time, and with it some ten cache
+# lines: the sum of what each heap ever had at most is more than what all have at once.  Where a thread finds another one at
+# work in a heap, the peaks rise instead by what its own lacks, up to a bound (Heap.excess).
 
 cdef extern from *:
     """
@@ -112,12 +121,67 @@ cdef extern from *:
     void* gathered_for "accelrt_gathered_for"  # the calling thread's last heap that lacked headroom, of any pool; or NULL
 
 
-cdef inline bint gather_from(Heap* other, Heap* heap, bint* waits) noexcept nogil:
+cdef inline int64_t lacking(const Heap* heap, int kind, int count) noexcept nogil:
+    # Of the kind or of BOTH; bytes of blocks in whole units, as peaks have them.
+    cdef int64_t lack = max(-min(heap.stats[kind].headroom[count], heap.stats[BOTH].headroom[count]), <int64_t>0)
+    return (lack + UNIT - 1) // UNIT * UNIT if count == BYTES or count == SPLIT_BYTES else lack
+
+
+cdef inline int64_t* peak_at(Pool* pool, int stat, int kind) noexcept nogil:
+    return &pool.stats.peak_all[stat] if kind == BOTH else &pool.stats.counters[stat][kind].peak
+
+
+cdef inline void raise_peak(
+    Pool* pool, Heap* heap, int kind, int count, int plain, int active, int64_t amount,
+) noexcept nogil:
+    # With the heap's limit.  Heaps' locks guard the peaks against readers, but not against hits in other heaps.
+    cdef HeapStats* stats = &heap.stats[kind]
+    stats.headroom[count] += amount
+    stats.count_limit[count] += amount
+    stats.limit[plain] += amount
+    raise_in_turn(peak_at(pool, plain, kind), amount)
+    if active != plain:
+        stats.limit[active] += amount
+        raise_in_turn(peak_at(pool, active, kind), amount)
+
+
+cdef inline void raise_both(Pool* pool, Heap* heap, int kind, int count, int plain, int active) noexcept nogil:
+    # By what the heap lacks of a count, for the kind and for BOTH: so the peak of both is neither below one kind's nor
+    # above their sum.
+    cdef int64_t amount = lacking(heap, kind, count)
+    if amount:
+        heap.excess[kind][count] += amount
+        raise_peak(pool, heap, kind, count, plain, active, amount)
+        raise_peak(pool, heap, BOTH, count, plain, active, amount)
+
+
+cdef inline bint raises_peaks(Pool* pool, Heap* heap, int kind, int split_kind) noexcept nogil:
+    # Whether the peaks rose by what the heap lacks; not where they rose by more than the bound for its sake.
+    cdef int count, each
+    for count in range(COUNTS):
+        each = split_kind if count == SPLITS or count == SPLIT_BYTES else kind
+        if heap.excess[each][count] + lacking(heap, each, count) > (
+            MOST_BLOCKS if count == BLOCKS or count == SPLITS else MOST_BYTES
+        ):
+            return False
+    raise_both(pool, heap, kind, BLOCKS, ALLOCATION, ACTIVE)
+    raise_both(pool, heap, kind, BYTES, ALLOCATED_BYTES, ACTIVE_BYTES)
+    raise_both(pool, heap, kind, ASKED, REQUESTED_BYTES, REQUESTED_BYTES)
+    raise_both(pool, heap, split_kind, SPLITS, INACTIVE_SPLIT, INACTIVE_SPLIT)
+    raise_both(pool, heap, split_kind, SPLIT_BYTES, INACTIVE_SPLIT_BYTES, INACTIVE_SPLIT_BYTES)
+    return True
+
+
+cdef inline bint gather_from(
+    Pool* pool, Heap* other, Heap* heap, int kind, int split_kind, bint* waits,
+) noexcept nogil:
     # Whether the heap is within its limits afterwards.  The other's cached block has to be within them in both states.
     cdef bint suffices
     if other == heap:
         return False
     if not spin_try(&other.lock):
+        if WITHOUT_GIL and raises_peaks(pool, heap, kind, split_kind):
+            return True
         waits[0] = waits[0] and spin_briefly(&other.lock)
         if not waits[0]:
             return False
@@ -132,14 +196,15 @@ cdef inline bint gather_from(Heap* other, Heap* heap, bint* waits) noexcept nogi
     return suffices
 
 
-cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
+cdef inline bint gather_headroom(Pool* pool, Heap* heap, int kind, int split_kind) noexcept nogil:
     # Takes what a heap that counts too much lacks from others that are awake; whether they have enough.  First from the one
     # that the thread gathered for last: work that goes from stream to stream takes it along.  Then from those behind the
-    # heap, so that threads side by side do not all ask the same ones.
+    # heap, so that threads side by side do not all ask the same ones.  kind is the block's, split_kind its segment's.
     global gathered_for
     cdef Heap* other = <Heap*>gathered_for
     cdef bint waits = True
-    cdef bint suffices = other != NULL and other.settings == heap.settings and gather_from(other, heap, &waits)
+    cdef bint suffices = (other != NULL and other.settings == heap.settings
+                          and gather_from(pool, other, heap, kind, split_kind, &waits))
     cdef int steps = MOST_LENDERS
     other = heap
     while not suffices and steps:
@@ -148,7 +213,7 @@ cdef inline bint gather_headroom(Pool* pool, Heap* heap) noexcept nogil:
             other = load_lender(&pool.awake)
         if other == heap:
             break
-        suffices = gather_from(other, heap, &waits)
+        suffices = gather_from(pool, other, heap, kind, split_kind, &waits)
         steps -= 1
     if suffices:
         gathered_for = heap
@@ -177,7 +242,7 @@ cdef inline int take(Pool* pool, Heap* heap, size_t size, size_t requested, uint
     if rarely(add_taken(heap, kind, size, requested, block.segment.kind, change)):
         if heap.sole:
             raise_limits(heap)
-        elif not gather_headroom(pool, heap):
+        elif not gather_headroom(pool, heap, kind, block.segment.kind):
             take_back_taken(heap, kind, size, requested, block.segment.kind, change)
             return NOT_READY
     remove(heap, block)
@@ -210,7 +275,7 @@ cdef inline int put(Pool* pool, Heap* heap, uintptr_t address) noexcept nogil:
     if rarely(add_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)):
         if heap.sole:
             raise_limits(heap)
-        elif not gather_headroom(pool, heap):
+        elif not gather_headroom(pool, heap, block.kind, block.segment.kind):
             take_back_given(heap, block.kind, block.size, block.requested, block.segment.kind, change)
             return NOT_READY
     if block.segment.shape == PLAIN:

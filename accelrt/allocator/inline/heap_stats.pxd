@@ -9,6 +9,7 @@ from accelrt.allocator.stats cimport (
     INACTIVE_SPLIT_BYTES, PER_HEAP, REQUESTED_BYTES, SPLITS, SPLIT_BYTES, HeapStats,
 )
 from accelrt.allocator.types cimport Block, Heap
+from accelrt.core.locks cimport WITHOUT_GIL
 
 
 cdef inline void use_headroom(HeapStats* stats, int64_t sign, size_t size, size_t requested) noexcept nogil:
@@ -154,14 +155,15 @@ cdef inline void update_headroom(Heap* heap) noexcept nogil:
 
 
 cdef inline void pass_headroom(HeapStats* giver, HeapStats* taker, int count, int plain, int active) noexcept nogil:
-    # What the taker lacks of a count, as far as the giver has it, and half of what the giver has left.  The sums of their
+    # What the taker lacks of a count, as far as the giver has it, and half of what the giver has left; but without a GIL no
+    # more than it lacks, or the giver would lack it soon, and peaks would rise for it (fast_path.pxd).  The sums of their
     # limits stay.  Under both heaps' locks.
     cdef int64_t lacking = -taker.headroom[count]
     cdef int64_t amount = giver.headroom[count]
     if lacking <= 0 or amount <= 0:
         return
     if lacking < amount:
-        amount = lacking + (amount - lacking) // 2
+        amount = lacking if WITHOUT_GIL else lacking + (amount - lacking) // 2
     giver.headroom[count] -= amount
     giver.count_limit[count] -= amount
     giver.limit[plain] -= amount

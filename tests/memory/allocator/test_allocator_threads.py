@@ -115,6 +115,38 @@ def test_statistics_add_up_after_threads_have_raced(empty_pool):
     assert stats["allocated_bytes.all.allocated"] == stats["allocated_bytes.all.freed"]
 
 
+def test_peaks_are_exact_for_threads_that_take_turns(empty_pool):
+    streams = [accelrt.Stream(0) for _ in range(THREADS)]
+    for stream in streams:
+        accelrt.caching_allocator_delete(accelrt.caching_allocator_alloc(1 << 20, 0, stream))
+    accelrt.reset_peak_memory_stats(0)
+    turn = threading.Lock()
+
+    def work(index):
+        for _ in range(ROUNDS):
+            with turn:
+                address = accelrt.caching_allocator_alloc(1 << 20, 0, streams[index])
+                accelrt.caching_allocator_delete(address)
+
+    run_threads(work)
+    assert accelrt.max_memory_allocated(0) == 1 << 20
+
+
+def test_peaks_of_racing_threads_are_too_high_by_no_more_than_the_bound(empty_pool):
+    accelrt.reset_peak_memory_stats(0)
+
+    def work(index):
+        stream, chance = accelrt.Stream(0), random.Random(index)
+        for _ in range(10 * ROUNDS):
+            held = [accelrt.caching_allocator_alloc(chance.choice([512, 65536]), 0, stream) for _ in range(8)]
+            for address in held:
+                accelrt.caching_allocator_delete(address)
+
+    run_threads(work)
+    assert 8 <= accelrt.memory_stats(0)["allocation.all.peak"] <= THREADS * (8 + 64)
+    assert accelrt.max_memory_allocated(0) <= THREADS * (8 * 65536 + (2 << 20))
+
+
 def test_one_free_of_many_at_once_succeeds(empty_pool):
     for _ in range(50):
         address = accelrt.caching_allocator_alloc(4096, 0)
