@@ -42,6 +42,15 @@ OLD_VALUE_FIRST = re.compile(
     r"^( *)__Pyx_(X?)GOTREF\((.+)\);\n *__Pyx_\2DECREF\(\3\);\n *(.+->.+?) = (.+);$", re.MULTILINE
 )
 NEW_VALUE_FIRST = r"\1__Pyx_\2GOTREF(\3);\n\1__Pyx_\2DECREF_SET(\4, \5);"
+# What Cython writes for a list comprehension: an element that the list has no memory for is let go of here,
+# and once more by the caller.
+DROPPED_TWICE = "int result = PyList_Append(list, x);\n    Py_DECREF(x);"
+DROPPED_ONCE = "int result = PyList_Append(list, x);\n    if (likely(result == 0)) Py_DECREF(x);"
+# What it writes for the end of a with statement: an exception has no traceback that there was no memory for.
+TRACEBACK = re.compile(
+    r"(__Pyx_XGOTREF\((__pyx_t_\d+)\);\s+\{\s+PyObject\* __pyx_temp\[3\] = \{__pyx_t_\d+, __pyx_t_\d+, )\2\}"
+)
+TRACEBACK_OR_NONE = r"\1(\2 ? \2 : Py_None)}"
 # What writes sources: no part of a wheel.
 NOT_INSTALLED = ("accelrt.core.stubgen", "accelrt.driver.rowgen", "accelrt.include.headergen")
 CMAKE_VERSION = """\
@@ -412,11 +421,12 @@ def digest_signatures():
     multiprocessing.set_start_method("fork", force=True)  # those who translate beside this process do it too
 
 
-def put_new_values_first(source):
-    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does."""
+def mend_references(source):
+    """Has the C of a module store an attribute's new value before the old one goes, as Cython 3.3.1 does, let
+    go of an element once, and leave a with statement without a traceback."""
     path = ROOT / source
-    text = path.read_text()
-    write(path, OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, text))
+    text = OLD_VALUE_FIRST.sub(NEW_VALUE_FIRST, path.read_text()).replace(DROPPED_TWICE, DROPPED_ONCE)
+    write(path, TRACEBACK.sub(TRACEBACK_OR_NONE, text))
 
 
 def make_rare_cold(name, source):
@@ -505,7 +515,7 @@ class ParallelBuild(build_ext):
             modules, cythonize(modules, include_path=[str(ROOT)], **options), strict=True
         ):
             module.sources, module.include_dirs = translated.sources, translated.include_dirs
-            put_new_values_first(module.sources[0])
+            mend_references(module.sources[0])
             make_rare_cold(module.name.removeprefix("accelrt."), module.sources[0])
             # Not CUDA's headers, which are as new as their installation too: their version counts.
             module.depends = [path for path in translated.depends if PACKAGE in Path(path).resolve().parents]

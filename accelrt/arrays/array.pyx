@@ -681,10 +681,8 @@ cdef object elements():
 
 cdef object unanswered(str symbol, object left, object right):
     # For numbers and for memory like ours nothing else will answer; others may.
-    for side in (left, right):
-        if not isinstance(side, (Array, int, float, complex, numpy_module().ndarray, numpy_module().generic, type(None))):
-            return NotImplemented
-    if right is None and symbol in ("==", "!="):
+    kinds = Array, int, float, complex, numpy_module().ndarray, numpy_module().generic, type(None)
+    if not (isinstance(left, kinds) and isinstance(right, kinds)) or right is None and symbol in ("==", "!="):
         return NotImplemented
     elements().refuse_operator(symbol, left, right)
 

@@ -345,11 +345,19 @@ cdef object export(Array array, object stream, object max_version, object dl_dev
         versioned = make_versioned(exported, copied)
         if as_device:
             versioned.dl_tensor.device.device_type = DL_CUDA
-        return PyCapsule_New(versioned, VERSIONED, drop_versioned)
+        try:
+            return PyCapsule_New(versioned, VERSIONED, drop_versioned)
+        except BaseException:
+            versioned.deleter(versioned)
+            raise
     unversioned = make_unversioned(exported)
     if as_device:
         unversioned.dl_tensor.device.device_type = DL_CUDA
-    return PyCapsule_New(unversioned, UNVERSIONED, drop_unversioned)
+    try:
+        return PyCapsule_New(unversioned, UNVERSIONED, drop_unversioned)
+    except BaseException:
+        unversioned.deleter(unversioned)
+        raise
 
 
 cdef Array copied_to_host(Array array):
@@ -815,7 +823,7 @@ def full_like(
 # --- memory of others, without a copy ---------------------------------------------------------------------------
 
 cdef bint is_foreign(object source) except -1:
-    return (isinstance(source, (Array, Buffer, PinnedBuffer, numpy_module().ndarray))
+    return (isinstance(source, (Array, Buffer, PinnedBuffer)) or isinstance(source, numpy_module().ndarray)
             or hasattr(source, "__cuda_array_interface__") or hasattr(source, "__dlpack__"))
 
 

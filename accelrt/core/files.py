@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 UNFINISHED = ".new"
 CHUNK = 1 << 24  # bytes of one read
+# Of a file system without locks: Lustre and NFS that are not set up for it, NFS for files that are read.
+LOCKLESS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF}
 
 
 def check_regular(path: str | os.PathLike[str]) -> bool:
@@ -32,6 +34,21 @@ def check_regular(path: str | os.PathLike[str]) -> bool:
 
 def irregular(path: str | os.PathLike[str]) -> OSError:
     return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def lock_file(descriptor: int) -> None:
+    """Locks a file against other processes that do (flock), where its file system has locks.
+
+    Raises:
+        BlockingIOError: another process has it locked.
+    """
+    import fcntl  # late: few programs lock files
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in LOCKLESS:
+            raise
 
 
 def stamp(path: str) -> bytes:

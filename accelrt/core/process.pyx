@@ -819,7 +819,13 @@ cdef class Descriptor:
 
 
 cdef Descriptor own(int number):
-    cdef Descriptor descriptor = Descriptor.__new__(Descriptor)
+    # The number is this function's: it is closed where there is no memory for the object.
+    cdef Descriptor descriptor
+    try:
+        descriptor = Descriptor.__new__(Descriptor)
+    except BaseException:
+        close_number(number)
+        raise
     descriptor.number = lift(number)
     descriptor.kept = keep_number(descriptor.number)
     return descriptor
@@ -829,8 +835,8 @@ cdef int own_all(list descriptors, const int* numbers, size_t count) except -1:
     cdef size_t index, owned = 0
     try:
         while owned < count:
-            descriptors.append(own(numbers[owned]))
             owned += 1
+            descriptors.append(own(numbers[owned - 1]))
     except BaseException:
         for index in range(owned, count):
             close_number(numbers[index])

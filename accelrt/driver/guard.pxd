@@ -26,7 +26,7 @@ cdef enum:
 
 # --- for callers, with the GIL ---
 cdef void begin_wait(bint sleeps) noexcept  # sleeps: spend no processor on it, at some microseconds of delay
-cdef int end_wait(int code) except -1       # raises where the code is INTERRUPTED
+cdef int end_wait(int code) except -1       # raises what a handler raised meanwhile
 cdef bint is_main_thread() noexcept nogil   # whether begin_wait does anything
 cdef void abandon_waits() noexcept nogil    # the interpreter's exit was interrupted: no bracketed wait waits any more
 cdef bint are_abandoned() noexcept nogil

@@ -74,7 +74,8 @@ cdef int end_wait(int code) except -1:
     global listening
     if listening:
         listening -= 1
-    if code == INTERRUPTED:
+    # A handler may raise as the work ends, so that the row has nothing left to wait for.
+    if code == INTERRUPTED or (raised is not None and is_main_thread()):
         raise_interruption()
     return 0
 

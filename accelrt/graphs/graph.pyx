@@ -22,7 +22,7 @@ from accelrt.errors import ArgumentError, CaptureError
 from accelrt.graphs.hooks import add_hook, run_hooks, run_last_hooks
 from accelrt.graphs.nodes cimport (
     begin_past, calls_within, change_kernel_node, instance_hint, instantiate, instantiate_anew, kernels_in, NodeChange,
-    note_past, read_kernel_node, require_made, update_exec,
+    note_past, read_kernel_node, record_capture, require_made, update_exec,
 )
 from accelrt.graphs.nodes import GraphNode, list_edges, list_nodes, write_dot
 from accelrt.kernels.kernel cimport Kernel
@@ -30,7 +30,7 @@ from accelrt.memory.caching import empty_cache as empty_device_cache
 from accelrt.memory.mempool cimport figures_of, MemPool, next_pool, read_pool_id
 from accelrt.runtime.lifetimes cimport (
     BODY, CAPTURE, GRAPH, GRAPH_EXEC, begin_runs, close_capture, dispose, dispose_capture, drain, follow_capture,
-    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, open_capture, raise_broken,
+    give_back, keep_side, keep_until_passed, mode_name, nodes_of, note_sides, raise_broken,
     raise_unbegun, Record, record_on, Side, Sleeper, take_back_runs,
 )
 from accelrt.status cimport CAPTURE_UNSUPPORTED, SLEEPING, raise_status, refuse_copy, refuse_unmade
@@ -295,7 +295,7 @@ cdef class CUDAGraph:
             )
         read_pool(pool, stream.device_index, self.pool_id)
         self.ordinal = stream.device_index
-        self.mode = mode
+        self.mode, self.kept = mode, []
         with nogil:  # the pool's lock is held in calls of the driver that may wait for a function of Python's
             code = retain_pool(self.ordinal, self.pool_id[0], self.pool_id[1], False, 0)
         if code:
@@ -318,11 +318,15 @@ cdef class CUDAGraph:
         with nogil:
             code = begin_capture_on(self.ordinal, handle, self.pool_id[0], self.pool_id[1], &capture)
         if code:
-            dispose_capture(CAPTURE, self.ordinal, stream.handle, capture)
+            dispose_capture(CAPTURE, self.ordinal, handle, capture)
             self.abandon()
             raise_unbegun(code, "capture_begin", stream, self.mode)
-        self.stream, self.capture, self.kept = stream, capture, []
-        self.record = open_capture(self.ordinal, stream.handle, capture, self.kept, None, self.pool_id)
+        self.stream, self.capture = stream, capture
+        try:
+            self.record = record_capture(CAPTURE, self.ordinal, handle, capture, self.kept, None, self.pool_id)
+        except BaseException:
+            self.abandon()
+            raise
         self.record.random = self.registered
         return 0
 
@@ -1429,13 +1433,15 @@ cdef class Branch:
         if code:
             dispose_capture(BODY, self.ordinal, self.stream.handle, capture)
             raise_unbegun(code, "capture_begin_to", self.stream, graph.mode)
-        self.record = open_capture(self.ordinal, self.stream.handle, capture, graph.kept, graph.record, graph.pool_id)
-        if graph.branches is None:
-            graph.branches = []
-        graph.branches.append(self)
-        self.context = StreamContext(self.stream)
-        self.thread = PyThread_get_thread_ident()
-        self.context.__enter__()
+        self.record = record_capture(BODY, self.ordinal, self.stream.handle, capture, graph.kept, graph.record,
+                                     graph.pool_id)
+        try:
+            graph.branches = (graph.branches or []) + [self]
+            self.context, self.thread = StreamContext(self.stream), PyThread_get_thread_ident()
+            self.context.__enter__()
+        except BaseException:
+            self.leave()
+            raise
         return 0
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -12,6 +12,11 @@ cdef int instantiate_anew(int ordinal, uintptr_t graph, uintptr_t* before, uintp
 cdef str instance_hint(int code)  # for errors
 cdef int update_exec(uintptr_t exec_, uintptr_t graph) except -1  # raises why it was refused
 
+# Opens the Record of a capture that has begun, which ends where Python has no memory for one.
+cdef Record record_capture(
+    int kind, int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other, const uint64_t* pool
+)
+
 cdef str type_name(int number)  # of a node: TYPES
 
 cdef class Handles:          # room for handles that a row writes

@@ -26,8 +26,8 @@ from accelrt.kernels.kernel cimport (
     Dimensions, keep_memory, Kernel, make_kernel, Packed, read_dimensions, read_shared, uses_of,
 )
 from accelrt.runtime.lifetimes cimport (
-    GRAPH, GRAPH_EXEC, drain_too, end_capture as end_on_driver, end_capture_again, find_call, follow_capture, give_back,
-    note_sides, Record, Side,
+    GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
+    follow_capture, give_back, note_sides, open_capture, Record, Side,
 )
 from accelrt.status cimport (
     FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
@@ -311,6 +311,18 @@ cdef class NodeChange:
             stays = {id(thing) for things in after.things if things for thing in things}
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
+
+
+cdef Record record_capture(
+    int kind, int ordinal, uintptr_t origin, uint64_t capture, list kept, Record other, const uint64_t* pool
+):
+    try:
+        return open_capture(ordinal, origin, capture, kept, other, pool)
+    except BaseException:
+        with nogil:
+            end_capture(ordinal, capture)
+        dispose_capture(kind, ordinal, origin, capture)
+        raise
 
 
 cdef class NodePast:

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelrt.core.files import lock_file
 from accelrt.core.process import open_descriptor
 from accelrt.kernels.apart import Call, call_apart
 from accelrt.runtime import init
@@ -63,7 +64,7 @@ def build(call: Call[Outcome], command: Sequence[str], files: Mapping[str, str],
     lock = None
     try:
         lock = open_descriptor(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(lock.fileno())
         for name, text in files.items():
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)

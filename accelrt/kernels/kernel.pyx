@@ -8,7 +8,7 @@ from cpython.complex cimport PyComplex_ImagAsDouble, PyComplex_RealAsDouble
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongAndOverflow, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.number cimport PyIndex_Check
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyObject_IsInstance
 from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -396,10 +396,10 @@ cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, P
 
 cdef bint is_ctypes(object argument) except -1:
     # Simple values, structures, unions, arrays and pointers: as their bytes lie in memory.
-    cdef object ctypes = sys.modules.get("_ctypes")
-    if ctypes is None or not PyObject_CheckBuffer(argument):
+    cdef object types = sys.modules.get("_ctypes")
+    if types is None or not PyObject_CheckBuffer(argument):
         return False
-    return isinstance(argument, (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Pointer))
+    return PyObject_IsInstance(argument, (types._SimpleCData, types.Structure, types.Union, types.Array, types._Pointer))
 
 
 cdef bint is_numpy_scalar(object argument) except -1:

@@ -580,15 +580,22 @@ cdef class RegisteredMemory:
                 if code:
                     raise_status(code, "host_unregister", ("address", address))
             except BaseException:
-                self.ptr = address
+                if code:
+                    self.ptr = address
+                else:  # a handler raised as the device's work ended
+                    self.let_go(address)
                 raise
         elif self.nbytes:
             return  # another thread does it
+        self.let_go(address)
+
+    cdef int let_go(self, uintptr_t address) except -1:
         watch.note_forgotten(address, self.nbytes)
         self.nbytes = 0
         if self.viewed:
             self.viewed = False
             PyBuffer_Release(&self.view)
+        return 0
 
     def __reduce__(self):
         refuse_copy(self, "it unlocks the pages when it dies; register_host() each memory once")

@@ -1090,6 +1090,8 @@ cdef class Currents:
     def __dealloc__(self):
         global currents
         cdef int ordinal
+        if self.array == NULL:  # there was no memory for it
+            return
         if currents == self.array:
             currents = NULL
         for ordinal in range(MAX_DEVICES):

@@ -122,7 +122,7 @@ def take_lock(descriptor: int, path: str) -> None:
     deadline, pause = time.monotonic() + limit, FIRST_PAUSE
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock_file(descriptor)
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:
@@ -167,7 +167,10 @@ def locked(path: str) -> Iterator[int]:
                     yield descriptor
                     return
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
+            with suppress(OSError):  # of a file system without locks
+                fcntl.flock(
+                    descriptor, fcntl.LOCK_UN
+                )  # a child that was forked meanwhile has the descriptor too
             file.close()
 
 

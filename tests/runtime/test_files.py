@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import accelrt
 from accelrt.core import files
-from accelrt.kernels import compiler
+from accelrt.kernels import build_process, compiler
 from accelrt.kernels.image import ModuleImage
 from accelrt.memory.history.snapshot_file import dump_snapshot, load_snapshot
 from accelrt.tools.viewer import chrome_trace, html_page
@@ -47,6 +48,18 @@ READERS = {
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EBADF])
+def test_a_file_system_without_locks_takes_results_and_folders_of_compilers(tmp_path, monkeypatch, code):
+    def refuse(file, operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = tmp_path / "results.csv"
+    results_file.merge(str(path), {"driver": "1"}, {}, {})
+    assert "driver" in path.read_text()
+    assert build_process.run_compiler(["true"], {"source.c": ""}, "nothing").code == 0
 
 
 def test_a_file_is_replaced_and_keeps_who_may_read_it(tmp_path):

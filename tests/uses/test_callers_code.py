@@ -166,3 +166,26 @@ def test_a_buffer_is_not_made_anew_after_its_end():
         memory.__init__(SIZE)
     with pytest.raises(ValueError, match="freed"):
         view.numpy()
+
+
+class Elsewhere:
+    """Stands for an object that there is in other contexts only, as proxies of web frameworks do."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("there is none here")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda array: array == Elsewhere(),
+        lambda array: accelrt.asarray(Elsewhere()),
+        lambda array: array.copy_(Elsewhere()),
+        lambda array: accelrt.Module(Elsewhere()),
+    ],
+    ids=["==", "asarray", "copy_", "Module"],
+)
+def test_what_an_argument_raises_that_is_asked_for_its_class_comes_out(use):
+    with pytest.raises(RuntimeError, match="none here"):
+        use(accelrt.zeros(4))

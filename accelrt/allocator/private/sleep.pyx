@@ -247,9 +247,12 @@ cdef int note_contents(Pool* pool, const PrivatePool* owner, Suspension* suspens
         suspension.kept[index].offset = suspension.kept_bytes
         suspension.kept_bytes += suspension.kept[index].size
     suspension.chunk_size = CHUNK
-    suspension.chunk_count = (suspension.kept_bytes + CHUNK - 1) // CHUNK
-    suspension.chunks = <uintptr_t*>calloc(suspension.chunk_count + 1, sizeof(uintptr_t))
-    return 0 if suspension.chunks != NULL else NO_HOST_MEMORY
+    count = (suspension.kept_bytes + CHUNK - 1) // CHUNK
+    suspension.chunks = <uintptr_t*>calloc(count + 1, sizeof(uintptr_t))
+    if suspension.chunks == NULL:
+        return NO_HOST_MEMORY
+    suspension.chunk_count = count
+    return 0
 
 
 cdef int take_chunks(Pool* pool, Suspension* suspension, Moved* moved) noexcept nogil:

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memmove, memset
 from accelrt.core.handle_map cimport AddressMap, map_find, map_insert, map_remove, map_reserve
 from accelrt.driver.host.machine cimport (
     drop_launch, drop_plan, drop_ticket, drop_work, enqueue, enqueue_point, find_stream, follow_legacy_order,
-    hold_end_open, is_legacy, lock, mark, new_handle, peek_stream, unlock,
+    hold_end_open, is_legacy, lock, new_handle, new_ticket, peek_stream, unlock,
 )
 from accelrt.driver.host.memory cimport claim_memory, find_allocation, is_of_array, make_allocation, note_instance
 from accelrt.driver.host.stream cimport (
@@ -809,20 +809,23 @@ cdef int graph_update_locked(Exec* exec_, uintptr_t graph, int* out_result, uint
 
 cdef int launch_in_turn(Exec* exec_, HostStream* on, const Work* replay) noexcept nogil:
     # One launch of an instantiated graph runs at a time, whichever the streams.
+    cdef Ticket* end = new_ticket()  # before the launch is queued, which no call undoes
     cdef void* tickets = NULL
-    cdef int code = follow_legacy_order(on)
+    cdef int code = NO_HOST_MEMORY if end == NULL else follow_legacy_order(on)
     if code == 0 and exec_.last != NULL and not exec_.last.done:
         code = enqueue_point(on, WAIT, exec_.last)
     if code == 0:
         code = tickets_for(exec_.plan, &tickets)
     if code == 0:
-        code = enqueue(on, replay, NULL, tickets)
+        code = enqueue(on, replay, end, tickets)
         if code:
             abandon_tickets(exec_.plan, tickets)
-    if code == 0:
-        drop_ticket(exec_.last)
-        exec_.last = mark(on, &code)
-    return code
+    if code:
+        drop_ticket(end)
+        return code
+    drop_ticket(exec_.last)
+    exec_.last = end
+    return 0
 
 
 cdef int graph_launch_locked(Exec* exec_, HostStream* stream) noexcept nogil:

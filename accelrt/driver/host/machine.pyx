@@ -1185,7 +1185,7 @@ cdef void finish(HostStream* stream) noexcept nogil:
     # Under the lock: takes the head off its queue.
     global operations
     cdef Operation* head = stream.head
-    if head.work.kind == RECORD:
+    if head.ticket != NULL and head.work.kind != WAIT:
         head.ticket.time_ms = now() / 1e6
         head.ticket.done = True
         if head.ticket.shared != NULL:

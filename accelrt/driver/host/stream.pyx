@@ -102,19 +102,6 @@ cdef int put(int device, uintptr_t stream, const Work* work) noexcept nogil:
     return code
 
 
-cdef int finish_if_queued(HostStream* stream) noexcept nogil:
-    # Under the lock: the caller's bytes are written before the row returns.
-    cdef int code
-    cdef Ticket* ticket
-    if stream.capture != NULL:
-        return 0
-    ticket = mark(stream, &code)
-    if ticket != NULL:
-        code = wait_for(ticket)
-        drop_ticket(ticket)
-    return code
-
-
 cdef bint reaches_out(uintptr_t address, int owner) noexcept nogil:
     # It begins in memory that the driver knows, and leaves it or has no access to it.
     return owner == UNKNOWN_MEMORY and (device_of(address) != UNKNOWN_MEMORY or is_reserved(address))
@@ -162,6 +149,7 @@ cdef int copy_async(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, 
 cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src, size_t size, bint across) noexcept nogil:
     cdef HostStream* on
     cdef Work work
+    cdef Ticket* end = NULL
     cdef void* staged = NULL
     cdef int to, origin
     cdef int code = enter(device)
@@ -178,19 +166,32 @@ cdef int put_copy_in(int device, uintptr_t stream, uintptr_t dst, uintptr_t src,
     work.across = across
     lock()
     on = find_stream(device, stream)
-    if on != NULL and on.capture == NULL and not work.known & SRC_KNOWN:
-        staged = malloc(size)
-        if staged == NULL:
-            unlock()
-            return NO_HOST_MEMORY
-        memcpy(staged, <void*>src, size)
-    code = put_in(on, &work, NULL, staged)
+    if on != NULL and on.capture == NULL:
+        code = prepare_end(&work, to == UNKNOWN_MEMORY or (to == HOST_MEMORY and origin < 0), &end, &staged)
+    if code == 0:
+        code = put_in(on, &work, end, staged)
     if code:
         free(staged)
-    elif to == UNKNOWN_MEMORY or (to == HOST_MEMORY and origin < 0):
-        code = finish_if_queued(on)
+    elif end != NULL:
+        code = wait_for(end)
+    drop_ticket(end)
     unlock()
     return code
+
+
+cdef int prepare_end(const Work* work, bint waits, Ticket** out_end, void** out_staged) noexcept nogil:
+    # Takes what a copy needs before it is queued, which no call undoes: pageable bytes that it reads, read now, and a ticket
+    # where the caller's bytes have to be there when the row returns.
+    if waits:
+        out_end[0] = new_ticket()
+        if out_end[0] == NULL:
+            return NO_HOST_MEMORY
+    if not work.known & SRC_KNOWN:
+        out_staged[0] = malloc(work.size)
+        if out_staged[0] == NULL:
+            return NO_HOST_MEMORY
+        memcpy(out_staged[0], <void*>work.src, work.size)
+    return 0
 
 
 cdef int prepare_copy(Work* out_work, uintptr_t dst, int to, uintptr_t src, int origin, size_t size) noexcept nogil:

@@ -148,7 +148,7 @@ cdef struct Work:
 
 cdef struct Operation:
     Work work
-    Ticket* ticket     # one of its holders
+    Ticket* ticket     # one of its holders: of a WAIT what it waits for, else marked when the work is done; or NULL
     void* staged       # freed after use: a copy of pageable source bytes; of a REPLAY, a Ticket* for each point
     Operation* next
 

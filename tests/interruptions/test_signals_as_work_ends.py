@@ -1,0 +1,62 @@
+"""What a signal's handler raises comes out of the wait that it interrupts, though the work ends meanwhile."""
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+from waiting import wait_until
+
+import accelrt
+
+
+class HandlerError(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupted():
+    """Calls a wait behind work of a stream that a handler, which raises, has end first."""
+    stream, gate = accelrt.Stream(), threading.Event()
+
+    def handler(number, frame):
+        gate.set()
+        wait_until(stream.query)
+        raise HandlerError
+
+    def call(wait):
+        stream.launch_host_func(gate.wait)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(HandlerError):
+                wait(stream)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            gate.set()
+            stream.synchronize()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield call
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda stream: stream.synchronize(),
+        lambda stream: stream.record_event().synchronize(),
+        lambda stream: accelrt.synchronize(),
+        lambda stream: accelrt.Buffer(4096).copy_to(np.zeros(4096, np.uint8), stream=stream),
+    ],
+    ids=["stream", "event", "device", "copy"],
+)
+def test_a_handlers_exception_as_the_work_ends(interrupted, wait):
+    interrupted(wait)
+
+
+def test_memory_that_was_unlocked_meanwhile_is_not_registered_any_more(interrupted):
+    memory = np.zeros(4096, np.uint8)
+    registered = accelrt.register_host(memory)
+    interrupted(lambda stream: registered.unregister())
+    registered.unregister()
+    accelrt.register_host(memory).unregister()
