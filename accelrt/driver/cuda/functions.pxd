@@ -73,12 +73,9 @@ cdef extern from "cudaTypedefs.h" nogil:
         CUdeviceptr*, size_t, CUmemoryPool, CUstream) noexcept nogil  # async_alloc, pool_alloc
     ctypedef int (*PFN_cuMemFreeAsync_v11020)(
         CUdeviceptr, CUstream) noexcept nogil  # async_free(address, stream), managed_pool_free
-    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(
-        CUmemoryPool, size_t) noexcept nogil  # no context: pool_trim
-    ctypedef int (*PFN_cuMemPoolGetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # pool_get
-    ctypedef int (*PFN_cuMemPoolSetAttribute_v11020)(
-        CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # pool_set
+    ctypedef int (*PFN_cuMemPoolTrimTo_v11020)(CUmemoryPool, size_t) noexcept nogil  # no context: pool_trim
+    ctypedef int (*PFN_cuMemPoolGetAttribute_v11020)(CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # pool_get
+    ctypedef int (*PFN_cuMemPoolSetAttribute_v11020)(CUmemoryPool, CUmemPool_attribute, void*) noexcept nogil  # pool_set
     ctypedef int (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool*, CUdevice) noexcept nogil  # async_alloc, default_pool
     ctypedef int (*PFN_cuMemHostAlloc_v2020)(
         void**, size_t, unsigned int) noexcept nogil  # host_alloc(out_address, size, CU_MEMHOSTALLOC_PORTABLE)
@@ -285,8 +282,7 @@ ctypedef int (*PFN_cuMemcpy3DBatchAsync_v13000)(size_t, void*, unsigned long lon
 ctypedef int (*PFN_cuMemcpyWithAttributesAsync_v13020)(
     CUdeviceptr, CUdeviceptr, size_t, void*, CUstream) noexcept nogil  # not needed
 # The driver's pools: who may use a device's, and those of managed memory; and how tools of profiling name graphs.
-ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(
-    CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # pool_access_set
+ctypedef int (*PFN_cuMemPoolSetAccess_v11020)(CUmemoryPool, const CUmemAccessDesc*, size_t) noexcept nogil  # pool_access_set
 ctypedef int (*PFN_cuMemPoolGetAccess_v11020)(
     CUmemAccess_flags*, CUmemoryPool, CUmemLocation*) noexcept nogil  # pool_access_get
 ctypedef int (*PFN_cuMemPoolCreate_v11020)(CUmemoryPool*, const CUmemPoolProps*) noexcept nogil  # pool_create, pinned_pool_create  # no-cython-lint
