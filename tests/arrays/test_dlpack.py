@@ -296,7 +296,7 @@ def test_numpy_takes_page_locked_memory_by_dlpack():
     bytes_ = np.from_dlpack(pinned)
     bytes_[:] = 7
     assert bytes(memoryview(pinned)) == b"\7" * 64
-    assert pinned.__dlpack_device__() == accelrt.asarray(pinned).__dlpack_device__()
+    assert pinned.__dlpack_device__() == accelrt.Array(pinned).__dlpack_device__()
     with pytest.raises(BufferError):
         pinned.free()
     del bytes_

@@ -266,7 +266,7 @@ def test_the_switches_say_how_often_a_candidate_is_called(arrays, switch, number
         tunable.set_max_tuning_iterations(3)
         getattr(tunable, f"set_max_{switch}_iterations")(times)
         counted = tunable.Operation(f"counted {times}", lambda out, x: calls.append(one_copy(out, x)))
-        counted.candidate("again", one_copy)
+        counted.candidate("never taken", lambda out, x: (time.sleep(0.02), one_copy(out, x)))
         counted(*arrays)
         return len(calls)
 
