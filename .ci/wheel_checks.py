@@ -73,14 +73,11 @@ def contents(path: Path) -> None:
 
 
 def processor_ms(code: str) -> float:
-    """The processor's time of an interpreter that runs code: the least of many samples."""
-    samples = []
-    for _ in range(15):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        samples.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(samples) * 1000
+    """The processor's time of an interpreter that runs code."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
 
 
 def import_cost() -> None:
@@ -89,8 +86,10 @@ def import_cost() -> None:
         [sys.executable, "-c", COUNT], capture_output=True, text=True, check=True, cwd="/"
     )
     demand(int(opened.stdout) <= MODULES, f"{opened.stdout.strip()} modules opened, of at most {MODULES}")
-    processor_ms("import accelrt")  # into the page cache
-    cost = processor_ms("import accelrt") - processor_ms("pass")
+    programs = ("import accelrt", "pass")
+    # By turns, and for some seconds: a processor that others use too changes its pace.
+    samples = [[processor_ms(program) for program in programs] for _ in range(60)]
+    cost = min(ours for ours, _ in samples) - min(bare for _, bare in samples)
     said = f"{cost:.1f} ms of processor time at import, of at most {IMPORT_MS:g}"
     demand(cost <= IMPORT_MS, said)
 
