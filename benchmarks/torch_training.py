@@ -150,8 +150,7 @@ def main() -> None:
     name, rows, work = (
         ("compiled", COMPILED_ROWS, run_compiled) if chosen.compiled else ("training", ROWS, run_eager)
     )
-    rows += HISTORY_ROWS if chosen.history else []
-    suite = Suite(name, rows, list(COLUMNS), chosen.quick)
+    suite = Suite(name, rows + HISTORY_ROWS if chosen.history else rows, list(COLUMNS), chosen.quick)
     if peers.on_host():
         suite.absent = dict.fromkeys(COLUMNS, peers.ON_HOST)
     else:

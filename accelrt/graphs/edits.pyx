@@ -656,7 +656,7 @@ EDGE_KINDS = ("default", "programmatic")
 PORTS = ("default", "programmatic", "launch_order")
 
 
-cdef EdgeData* told(EdgeData* data) noexcept nogil:
+cdef EdgeData* data_of_edge(EdgeData* data) noexcept nogil:
     # Drivers before CUDA 12.3 take edges that carry nothing alone.
     return NULL if data.type == EDGE_DEFAULT and data.from_port == PORT_DEFAULT else data
 
@@ -671,7 +671,7 @@ def add_edge(
     memset(&data, 0, sizeof(EdgeData))
     data.type, data.from_port = EDGE_KINDS.index(kind), PORTS.index(port)
     with nogil:
-        code = registry.active().graph_edges_add(graph, 1, first.array, second.array, told(&data))
+        code = registry.active().graph_edges_add(graph, 1, first.array, second.array, data_of_edge(&data))
     if code:
         raise_status(code, "graph_edges_add", ("graph", graph, "kind", kind, "port", port),
                      "there is an edge between the two already, or a node is none of this graph, or is no kernel, which "
@@ -690,7 +690,7 @@ def remove_edge(uintptr_t graph, int ordinal, base: _Things, by_node: _ByNode, b
         if origin == first.array[0] and target == second.array[0]:
             data.type, data.from_port = kind, port
     with nogil:
-        code = registry.active().graph_edges_remove(graph, 1, first.array, second.array, told(&data))
+        code = registry.active().graph_edges_remove(graph, 1, first.array, second.array, data_of_edge(&data))
     if code:
         raise_status(code, "graph_edges_remove", ("graph", graph, "edges", 1),
                      "there is no edge between the two, or a node is none of this graph" if code == INVALID_VALUE

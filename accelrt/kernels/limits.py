@@ -24,7 +24,7 @@ def explain_refusal(kernel: Any, grid: Size, block: Size, shared: int) -> str:
     """Tells which limit a launch is beyond, and what to do; "" where it is within all of them.
 
     Arguments:
-        kernel: Any.
+        kernel: Kernel.
         grid, block: (x, y, z), what the launch asked for.
         shared: int, bytes of dynamic shared memory.
     """

@@ -9,6 +9,7 @@ from accelrt.core.arguments import checked_number
 from accelrt.devices.device import get_device_properties
 from accelrt.driver.registry import Rows
 from accelrt.kernels.attributes import ask
+from accelrt.kernels.limits import THREADS
 from accelrt.status import status_error
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from accelrt.kernels.limits import Size
 
 MOST = 0x7FFFFFFF  # of a C int
-THREADS = 0  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
 
 
 def answered(row: str, kernel: Any, facts: tuple[object, ...], *arguments: int) -> Any:

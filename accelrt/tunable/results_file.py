@@ -168,9 +168,8 @@ def locked(path: str) -> Iterator[int]:
                     return
         finally:
             with suppress(OSError):  # of a file system without locks
-                fcntl.flock(
-                    descriptor, fcntl.LOCK_UN
-                )  # a child that was forked meanwhile has the descriptor too
+                # A child that was forked meanwhile has the descriptor too.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             file.close()
 
 

@@ -55,6 +55,16 @@ def test_what_was_built_of_a_source_that_is_gone_goes(build, tmp_path):
     assert sorted(left) == sorted(kept)
 
 
+def mended(build, folder, text):
+    """The C that Cython makes of a module's text, as the build mends it."""
+    module = folder / "translated.pyx"
+    module.write_text(text)
+    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
+    source = module.with_suffix(".c")
+    build.mend_references(source)
+    return source.read_text()
+
+
 def test_an_attribute_has_its_new_value_before_the_old_one_goes(build, tmp_path):
     """What runs when the old value goes, and other threads meanwhile, must not find it there."""
     earlier = (  # as Cython before 3.3.1 writes x.a = value and x.b = None
@@ -73,33 +83,23 @@ def test_an_attribute_has_its_new_value_before_the_old_one_goes(build, tmp_path)
         "  __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;\n"
     )
 
-    module = tmp_path / "assigning.pyx"
-    module.write_text("cdef class A:\n    cdef A other\n    def clear(self):\n        self.other = None\n")
-    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
-    build.mend_references(module.with_suffix(".c"))
-    assert re.search(
-        r"__Pyx_DECREF_SET\(\(?__pyx_v_self->other, .*Py_None\)", module.with_suffix(".c").read_text()
+    text = mended(
+        build, tmp_path, "cdef class A:\n    cdef A other\n    def clear(self):\n        self.other = None\n"
     )
+    assert re.search(r"__Pyx_DECREF_SET\(\(?__pyx_v_self->other, .*Py_None\)", text)
 
 
 def test_an_element_that_a_list_has_no_memory_for_is_let_go_once(build, tmp_path):
     """Cython's own function lets go of it, and who called that does so again."""
-    module = tmp_path / "listing.pyx"
-    module.write_text("def pairs(int count):\n    return [(index, count) for index in range(count)]\n")
-    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
-    source = module.with_suffix(".c")
-    build.mend_references(source)
-    assert "PyList_Append(list, x);\n    Py_DECREF(x);" not in source.read_text()
-    assert "ListComp_AppendAndDecref" not in source.read_text() or build.DROPPED_ONCE in source.read_text()
+    text = mended(
+        build, tmp_path, "def pairs(int count):\n    return [(index, count) for index in range(count)]\n"
+    )
+    assert "PyList_Append(list, x);\n    Py_DECREF(x);" not in text
+    assert "ListComp_AppendAndDecref" not in text or build.DROPPED_ONCE in text
 
 
 def test_a_with_statement_is_left_by_an_exception_without_a_traceback(build, tmp_path):
-    module = tmp_path / "entering.pyx"
-    module.write_text("def enter(context):\n    with context:\n        raise ValueError\n")
-    subprocess.run([sys.executable, "-m", "cython", "-3", module], check=True)
-    source = module.with_suffix(".c")
-    build.mend_references(source)
-    text = source.read_text()
+    text = mended(build, tmp_path, "def enter(context):\n    with context:\n        raise ValueError\n")
     assert "PyTuple_Pack(3" in text or re.search(r"__pyx_temp\[3\] = \{.*\? __pyx_t_\d+ : Py_None\)\}", text)
 
 
