@@ -207,7 +207,7 @@ def test_threads_that_ask_of_all_streams_meet_no_end_of_a_capture():
             lambda stream: [accelrt.Buffer((3 << 20) + 4096 * n, stream=own) for n in range(4)],
             lambda stream: (accelrt.memory_stats(), accelrt.is_current_stream_capturing()),
         ]
-        while not over.is_set():
+        while not (over.is_set() and made[number]):
             with accelrt.use_mem_pool(pool), accelrt.stream(own):
                 calls[made[number] % len(calls)](streams[(made[number] + number) % len(streams)])
             made[number] += 1

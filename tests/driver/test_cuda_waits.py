@@ -1,21 +1,18 @@
 """The cuda driver's waits, which signals end on the main thread, on a stand-in for NVIDIA's library."""
 
 import ctypes
-import signal
 import threading
 
 import pytest
 from beside import on_a_thread
 from child import in_child, in_own_process
+from interruptions import Alarm, signals
+from waiting import SECONDS, wait_until
 
 import accelrt
 from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.own_process
-
-
-class Alarm(BaseException):
-    """What the handler raises."""
 
 
 def calls(fake):
@@ -41,16 +38,14 @@ def interrupts(records):
         "device": accelrt.synchronize,
         "other device": lambda: accelrt.synchronize(1),
     }
-    signal.signal(signal.SIGALRM, stop)
     found = {}
     for name, wait in waits.items():
         wait()
         calls(fake)
         fake.fake_busy(1)
-        giving_up = threading.Timer(30, fake.fake_busy, (0,))
+        giving_up = threading.Timer(SECONDS, fake.fake_busy, (0,))
         giving_up.start()
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(Alarm):
+        with pytest.raises(Alarm), signals(stop):
             wait()
         assert giving_up.is_alive()
         giving_up.cancel()
@@ -80,16 +75,25 @@ def test_no_wait_names_its_stream_for_as_long_as_it_lasts(library):
     fake = ctypes.CDLL("libcuda.so.1")
     stream = accelrt.Stream()
 
+    made = []
+
+    def recorded():
+        made.extend(calls(fake))
+        return made
+
+    def end_work():
+        wait_until(recorded)
+        fake.fake_busy(0)
+
     def wait():
         stream.synchronize()
         calls(fake)
         fake.fake_busy(1)
-        ending = threading.Timer(0.02, fake.fake_busy, (0,))
+        ending = threading.Thread(target=end_work)
         ending.start()
         stream.synchronize()
-        made = calls(fake)
         ending.join()
-        return made
+        return made + calls(fake)
 
     assert on_a_thread(wait) == [f"record on {stream.cuda_stream:#x}", "synchronize"]  # both of the event
     assert fake.fake_synchronized() == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from beside import Gate, on_a_thread
 from child import in_fork, in_own_process
-from interruptions import Alarm, interrupted, signals
+from interruptions import Alarm, interrupted, ring, signals
 
 import accelrt
 
@@ -103,7 +103,7 @@ def capture_something():
 
 
 def capture_on_a_thread():
-    on_a_thread(capture_something, timeout=30)
+    on_a_thread(capture_something)
 
 
 @pytest.mark.parametrize("capture", [capture_something, capture_on_a_thread])
@@ -118,7 +118,6 @@ def test_a_handler_may_capture_or_await_a_capture_beside_what_gives_memory_back(
     calls = {"sleep": pool.sleep, "unregister": registered.unregister}
 
     def handle(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
         seen.append(number)
         capture()
         gate.set()
@@ -178,8 +177,9 @@ def test_a_handler_that_raises_nothing_ends_no_wait_and_may_wait_itself():
         accelrt.Stream().synchronize()
         accelrt.Event().synchronize()
         if len(seen) == 3:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             gate.set()
+        else:
+            ring()
 
     stream.launch_host_func(gate.wait)
     with signals(handle):
@@ -194,8 +194,8 @@ def test_a_handler_may_be_interrupted_in_a_wait_of_its_own():
     def handle(number, frame):
         depth.append(number)
         if len(depth) == 3:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             raise Alarm
+        ring()
         try:
             stream.synchronize()
         finally:
@@ -208,7 +208,7 @@ def test_a_handler_may_be_interrupted_in_a_wait_of_its_own():
 
 
 def test_the_waits_of_other_threads_go_on():
-    stream, gate, ended, caught = accelrt.Stream(), threading.Event(), [], []
+    stream, gate, ended = accelrt.Stream(), threading.Event(), []
     stream.launch_host_func(gate.wait)
 
     def work(wait):
@@ -222,14 +222,10 @@ def test_the_waits_of_other_threads_go_on():
     def stop(number, frame):
         raise Alarm
 
-    with signals(stop):
-        while len(caught) < 3:
-            try:
-                stream.synchronize()
-            except Alarm:
-                caught.append(ended[:])
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
-    assert caught == [[]] * 3
+    for _ in range(3):
+        with pytest.raises(Alarm), signals(stop):
+            stream.synchronize()
+        assert ended == []
     gate.set()
     for thread in threads:
         thread.join()

@@ -28,16 +28,18 @@ def until_over(function, values):
 
 
 class Crowd:
-    """Threads that call a function each, again and again; the end of the block raises what one raised."""
+    """Threads that call a function each, once at least, until the block ends, which raises what one raised."""
 
     def __init__(self, *works):
         self.over, self.rounds = threading.Event(), [0] * len(works)
         self.callers = [Caller(functools.partial(self.repeat, *each)) for each in enumerate(works)]
 
     def repeat(self, number, work):
-        while not self.over.is_set():
+        while True:
             work()
             self.rounds[number] += 1
+            if self.over.is_set():
+                return
 
     def has_failed(self):
         return any(caller.error for caller in self.callers)

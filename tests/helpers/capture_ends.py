@@ -33,7 +33,7 @@ class Worker:
     def run(self, over):
         accelrt.set_device(self.device)
         self.stream, self.side = accelrt.Stream(self.device), accelrt.Stream(self.device)
-        while not over.is_set():
+        while not (over.is_set() and self.rounds):
             self.capture_and_replay()
             self.rounds += 1
 

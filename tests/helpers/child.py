@@ -167,7 +167,7 @@ def run_code(code, **environment):
     return output_of("-c", code, **environment)
 
 
-def in_fork(function, seconds=60):
+def in_fork(function, seconds=300):
     """The exit status of a child of a fork that calls the function, -signal where one ended it.
 
     The function answers the status, None for 0; where it raises, that is 1.  A hang ends by a signal.

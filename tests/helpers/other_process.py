@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 
-SECONDS = 60
+SECONDS = 300
 
 
 def serve(pipe, environment):

@@ -1,10 +1,10 @@
 """What a signal's handler raises comes out of the wait that it interrupts, though the work ends meanwhile."""
 
-import signal
 import threading
 
 import numpy as np
 import pytest
+from interruptions import signals
 from waiting import wait_until
 
 import accelrt
@@ -26,18 +26,14 @@ def interrupted():
 
     def call(wait):
         stream.launch_host_func(gate.wait)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         try:
-            with pytest.raises(HandlerError):
+            with pytest.raises(HandlerError), signals(handler):
                 wait(stream)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             gate.set()
             stream.synchronize()
 
-    before = signal.signal(signal.SIGALRM, handler)
-    yield call
-    signal.signal(signal.SIGALRM, before)
+    return call
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import time
 import pytest
 from beside import Caller, Crowd, on_a_thread
 from child import in_child, in_fork, in_own_process, run_code, run_python
+from interruptions import signals
 from other_process import Other, keep, look, make
 
 import accelrt
@@ -208,13 +209,8 @@ def test_a_lock_is_waited_for_as_long_as_is_said_and_a_signal_ends_the_wait():
     def refused():
         assert not lock.acquire(timeout=0)
         assert not lock.acquire(timeout=0.01)
-        before = signal.signal(signal.SIGALRM, ring)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(InterruptedError, match="it rings"):
-                lock.acquire()
-        finally:
-            signal.signal(signal.SIGALRM, before)
+        with pytest.raises(InterruptedError, match="it rings"), signals(ring):
+            lock.acquire()
         assert not lock.held_here()
 
     held_elsewhere(lock, refused)

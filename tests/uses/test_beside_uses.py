@@ -316,8 +316,8 @@ def test_uses_beside_sleeps_for_two_seconds():
                 wrong.append(answer)
 
     end = time.monotonic() + 2
-    with Crowd(*(functools.partial(work, use) for use in uses)):
-        while time.monotonic() < end:
+    with Crowd(*(functools.partial(work, use) for use in uses)) as crowd:
+        while time.monotonic() < end or not (refused or wrong or crowd.has_failed()):
             scene.pool.sleep()
             scene.pool.wake()
     accelrt.synchronize()

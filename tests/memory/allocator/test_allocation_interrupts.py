@@ -1,11 +1,10 @@
 """Signals end an allocation's wait for memory that work uses: nothing is lost, and every lock is open."""
 
-import signal
 import threading
 
 import pytest
 from beside import Gate
-from interruptions import Alarm, interrupted, signals
+from interruptions import Alarm, interrupted, ring, signals
 
 import accelrt
 
@@ -58,14 +57,13 @@ def test_a_handler_may_allocate_and_the_allocation_waits_on(use, little_room):
     stream, taker, gate, seen = accelrt.Stream(), accelrt.Stream(), threading.Event(), []
 
     def handle(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)  # this may take longer than the signals are apart
         seen.append(number)
         delete(alloc(4 * MIB, stream=accelrt.Stream()))
         accelrt.memory.audit()
         if len(seen) == 3:
             gate.set()
         else:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            ring()
 
     stream.launch_host_func(gate.wait)
     use(stream, taker)
@@ -80,7 +78,6 @@ def test_a_handler_may_allocate_and_capture_while_a_reservation_waits_for_room(c
     stream, gate, seen = accelrt.Stream(), threading.Event(), []
 
     def handle(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
         seen.append(number)
         delete(alloc(4 * MIB, stream=accelrt.Stream()))
         capture_with_scratch(accelrt.CUDAGraph(), accelrt.Stream(), MIB)
@@ -101,8 +98,8 @@ def test_a_handler_may_be_interrupted_in_an_allocation_of_its_own(little_room):
     def handle(number, frame):
         depth.append(number)
         if len(depth) == 2:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             raise Alarm
+        ring()
         alloc(24 * MIB, stream=taker)
 
     with Gate(stream):
@@ -121,7 +118,6 @@ def test_what_other_threads_allocate_waits_on(little_room):
     thread.start()
 
     def stop(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
         raise Alarm
 
     with pytest.raises(Alarm), signals(stop):
@@ -146,7 +142,6 @@ def test_after_a_signal_a_capture_still_waits_for_replays_of_a_graph_that_is_gon
     capture_with_scratch(graph, accelrt.Stream())
 
     def stop(number, frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
         raise Alarm
 
     stream.launch_host_func(gate.wait)
