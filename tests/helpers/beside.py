@@ -28,7 +28,7 @@ def until_over(function, values):
 
 
 class Crowd:
-    """Threads that call a function each, once at least, until the block ends, which raises what one raised."""
+    """Threads that call a function each, once at least, until the block ends, which raises what one did."""
 
     def __init__(self, *works):
         self.over, self.rounds = threading.Event(), [0] * len(works)

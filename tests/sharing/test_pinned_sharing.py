@@ -54,11 +54,11 @@ def other():
 
     def ask(handle):
         handles.put(handle)
-        return results.get(timeout=120)
+        return results.get(timeout=300)
 
     yield ask
     handles.put(None)
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 0
 
 

@@ -12,7 +12,7 @@ from other_process import drop, keep
 import accelrt
 import accelrt.sharing
 
-SECONDS = 60
+SECONDS = 300
 
 
 def test_opened_memory_that_is_put_into_a_queue(other):
@@ -70,7 +70,7 @@ def test_a_program_that_does_not_import_sharing_hears_of_it_where_it_gets(memory
         "array = accelrt.full((3,), 1, 'int8')\n"
         "queue = multiprocessing.Queue()\n"
         f"queue.put({memory})\n"
-        "try: queue.get(timeout=60)\n"
+        "try: queue.get(timeout=300)\n"
         "except RuntimeError as error: print(error)\n"
     )
     assert "put memory into a Queue that it could not share: NotSupportedError" in told

@@ -93,13 +93,14 @@ def test_a_stopped_owner_holds_up_no_other_one(mortal, other):
     with stopped(mortal.process):
         opener = threading.Thread(target=open_late, args=(stops, waiting))
         opener.start()
-        del first, second
+        del second
+        wait_until(lambda: other.call(statistics)["lent"] == 0)
+        del first
         with pytest.warns(
             RuntimeWarning, match=rf"[12] Buffers of process {mortal.process.pid} .*stopped.* does not"
         ):
             # What the opener began to open counts too, once it has given up.
             assert accelrt.ipc_collect(timeout=2 * LITTLE) in (1, 2)
-        wait_until(lambda: other.call(statistics)["lent"] == 0)
         opener.join()
         assert waiting
     assert accelrt.ipc_collect() == 0
@@ -139,7 +140,7 @@ def test_who_connects_and_says_nothing_costs_a_thread_until_it_goes(mortal):
     assert (mortal.call(opened, handle) == 7).all()
     silent.close()
     mortal.kill()
-    wait_until(lambda: lenders() == before)
+    wait_until(lambda: lenders() <= before)  # some of those that were there may have ended too
 
 
 def test_memory_that_is_not_given_back_holds_its_opener_back(other, monkeypatch):
@@ -164,7 +165,7 @@ def open_while_held(kept, handle):
     with accelrt.stream(stream):
         while True:
             try:
-                memory = handle.open(timeout=LITTLE)
+                memory = handle.open(timeout=LITTLE) if number >= 64 else handle.open()
             except accelrt.PeerTimeoutError as error:
                 late = consumer._owners[handle._place.name].tally.late - 1  # less the one that was refused
                 return late, number, str(error)
@@ -414,7 +415,7 @@ def test_a_thread_outlives_every_exception_and_tells_of_it_once(monkeypatch):
     monkeypatch.setattr(threads.warnings, "warn", lambda text, *rest, **others: told.append(text))
     monkeypatch.setattr(threads, "_reported", set())
     threads.Service("accelrt-sharing-test", "nothing is done", step).ensure()
-    assert done.wait(30)
+    assert done.wait(300)
     assert [text.split(": ")[1] for text in told] == ["ZeroDivisionError", "MemoryError", "KeyboardInterrupt"]
 
 
