@@ -475,7 +475,7 @@ class _Asker:
                 if payload is not None:
                     return payload
             time.sleep(max(0.0, min(PAUSE_SECONDS, self.end - time.monotonic())))
-        if self.reached:
+        if self.reached and not self.mismatch:
             raise TimeoutError(
                 f"rank {place.rank} of {place.size} reached rank 0 at {place.address}:{self.reached} within "
                 f"{self.timeout:g} s; check that all ranks were started and run ({place.launcher})"
@@ -531,6 +531,7 @@ class _Asker:
             self.reached = ""
             self.mismatch = f"port {port}: what answers there has another ACCELRT_RENDEZVOUS_KEY"
             return None
+        self.mismatch = ""
         if reply == GIVES_UP:
             raise _GivesUp(data.decode(errors="replace"))
         if reply == REFUSAL:

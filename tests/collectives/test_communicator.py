@@ -60,7 +60,7 @@ def test_bad_arguments_are_refused_before_anything_is_put_into_a_stream(comms):
         comm.all_reduce(freed)
     nccl.all_reduce(rank_arrays(), comms=comms)  # both are still in step
     for each in comms:
-        each.synchronize(timeout=30)
+        each.synchronize(timeout=300)
 
 
 def test_a_group_whose_body_raises_puts_nothing_into_a_stream(comms):
@@ -140,7 +140,7 @@ def test_threads_that_never_chose_a_device_take_part(comms):
 
     def work(rank):
         comms[rank].all_reduce(given[rank])
-        comms[rank].synchronize(timeout=30)
+        comms[rank].synchronize(timeout=300)
 
     on_threads(work, range(2))
     assert [each.numpy()[0] for each in given] == [3, 3]

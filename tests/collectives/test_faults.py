@@ -42,7 +42,7 @@ def path():
                 comm.send(given[rank], 1 - rank, streams[rank])
                 comm.recv(received[rank], 1 - rank, streams[rank])
         for rank, comm in enumerate(comms):
-            comm.synchronize(streams[rank], timeout=20)
+            comm.synchronize(streams[rank], timeout=300)
         assert (received[0].numpy() == 2).all()
         assert (received[1].numpy() == 1).all()
     except BaseException:
@@ -50,7 +50,7 @@ def path():
             comm.abort()
         raise
     for comm in comms:
-        comm.close(timeout=20)
+        comm.close(timeout=300)
 
 
 def settled():
@@ -130,7 +130,7 @@ def test_a_group_that_is_parked_at_any_call_of_the_driver(second):
         comms, arrays = nccl.init_all([0, 1]), pair()
         for rank in range(2):
             accelrt.synchronize(rank)
-        faults.park(row, number=number, when=when, limit=20)
+        faults.park(row, number=number, when=when, limit=300)
         one = Worker(reduce_in_group, comms, arrays)
         parked = faults.await_parked(20)
         assert parked == row

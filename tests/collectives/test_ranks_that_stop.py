@@ -16,6 +16,7 @@ from accelrt import nccl
 from accelrt.nccl import host_for_tests
 
 pytestmark = [pytest.mark.own_process, pytest.mark.host, pytest.mark.usefixtures("two_devices")]
+LIMIT = 5  # seconds
 SIZE = 100_000  # more than a channel holds
 
 
@@ -60,11 +61,11 @@ def processes():
         each.wait()
 
 
-def meet(limit=60):
+def meet():
     """(communicator, array) after an operation of all ranks, so that each has the others' state."""
     place = nccl.place_from_environment()
-    name = nccl.exchange(nccl.unique_id, place, timeout=60)
-    comm = nccl.Communicator(place.size, name, place.rank, place.local_rank, timeout=limit)
+    name = nccl.exchange(nccl.unique_id, place, timeout=300)
+    comm = nccl.Communicator(place.size, name, place.rank, place.local_rank, timeout=300)
     array = accelrt.full(SIZE, comm.rank + 1.0, "float32", comm.device_index)
     comm.all_reduce(accelrt.zeros(10, "float32", comm.device_index))
     comm.synchronize()
@@ -83,10 +84,12 @@ def wait_for_one_that_stops():
         stop()
     comm.all_reduce(array)
     if comm.rank == 0:
-        try:
-            comm.synchronize(timeout=0.5)
-        except TimeoutError as error:
-            print(error, flush=True)
+        told = ""
+        while "which is stopped" not in told:  # it may take longer to stop
+            with pytest.raises(TimeoutError) as caught:
+                comm.synchronize(timeout=0.5)
+            told = str(caught.value)
+        print(told, flush=True)
     comm.synchronize()
     print(array.numpy()[0], flush=True)
     comm.close()
@@ -104,7 +107,10 @@ def test_a_rank_that_is_stopped_is_named_and_goes_on_when_it_is_continued(proces
 
 
 def give_up_on_one_that_stops():
-    comm, array = meet(2)
+    first, array = meet()
+    first.timeout = LIMIT
+    comm = first.split(0)  # ranks that have met come to it at once
+    first.close()
     if comm.rank == 1:
         stop()
     comm.all_reduce(array)
@@ -123,7 +129,7 @@ def test_a_stream_waits_for_a_stopped_rank_as_long_as_the_limit_says(processes):
     assert processes.hear(0) == processes.hear(1) == "met"
     told = processes.hear(0)
     assert told.startswith("TIMEOUT: ")
-    assert "nothing came within 2 s from rank 1 (process" in told
+    assert f"nothing came within {LIMIT} s from rank 1 (process" in told
     assert "which is stopped" in told
     assert processes.finish(0) == ("5.0\n", 0)
     processes.signal(1, signal.SIGCONT)
@@ -235,6 +241,6 @@ def test_a_rank_that_dies_while_others_are_waited_for_is_named(processes):
     processes.running = [launched.start(come_and_die, 1, 3, 1, name)]
     processes.running[0].wait()
     with pytest.raises(accelrt.NcclError, match=r"rank 1 has left, or its process has ended \(process \d+\)"):
-        nccl.Communicator(4, name, 0, 0, timeout=20)
+        nccl.Communicator(4, name, 0, 0, timeout=300)
     host_for_tests.abort(first)
     assert not os.path.exists(host_for_tests.path_of(name))

@@ -8,6 +8,7 @@ import time
 
 import launched
 import pytest
+from waiting import wait_until
 
 from accelrt import nccl
 from accelrt.nccl import rendezvous
@@ -43,22 +44,30 @@ def _first_exchange(monkeypatch):
 
 
 class Ranks:
-    """Ranks in threads of this process, which share one count of exchanges: each is given its number."""
+    """Ranks in threads of this process, which share one count of exchanges: each is given its number.
+
+    A rank with a condition has its limit behind it once that holds of it, however long that takes.
+    """
 
     def __init__(self):
         self.found = {}
         self.threads = []
 
-    def start(self, where, timeout=20.0, name=None, number=0, token=None):
+    def start(self, where, timeout=300.0, name=None, number=0, token=None, until=None):
+        def end_once_it_holds(rank):
+            wait_until(lambda: until(rank))
+            rank.end = time.monotonic()
+
         def run():
-            end = time.monotonic() + timeout
+            end = time.monotonic() + (timeout if until is None else 300)
             try:
                 if where.rank == 0:
-                    rendezvous._Server(where, number, ID, end, timeout).serve()
-                    self.found[name or 0] = ID
+                    rank = rendezvous._Server(where, number, ID, end, timeout)
                 else:
-                    asker = rendezvous._Asker(where, number, end, timeout, token or os.urandom(16))
-                    self.found[name or where.rank] = asker.ask()
+                    rank = rendezvous._Asker(where, number, end, timeout, token or os.urandom(16))
+                if until is not None:
+                    threading.Thread(target=end_once_it_holds, args=(rank,), daemon=True).start()
+                self.found[name or where.rank] = rank.ask() if where.rank else rank.serve() or ID
             except Exception as error:
                 self.found[name or where.rank] = error
 
@@ -67,7 +76,7 @@ class Ranks:
 
     def join(self):
         for each in self.threads:
-            each.join(60)
+            each.join(300)
         return self.found
 
 
@@ -78,10 +87,10 @@ def question(where, token=bytes(16)):
 
 
 def connect(port):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), timeout=5)
+            return socket.create_connection(("127.0.0.1", port), timeout=300)
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -116,17 +125,10 @@ def test_strangers_are_cut_off_and_change_nothing(ranks, port):
     ranks.start(place(0, 2, port))
     strangers = []
     for said in (b"GET / HTTP/1.0\r\n\r\n", b"", rendezvous.HELLO, b"accelrt", bytes(200)):
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                strangers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        strangers.append(connect(port))
         strangers[-1].sendall(said)
     other_job = question(place(1, 2, port, job="another"))
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as guess:
+    with connect(port) as guess:
         guess.sendall(other_job)
         assert guess.recv(1) == b""  # no id for it
     ranks.start(place(1, 2, port))
@@ -149,8 +151,8 @@ def test_a_port_that_is_taken_is_passed_over(ranks, monkeypatch, told):
 
 
 def test_ranks_that_do_not_come_are_named_to_all_that_came(ranks, port):
-    ranks.start(place(0, 4, port), timeout=0.7)
-    ranks.start(place(2, 4, port), timeout=20)
+    ranks.start(place(0, 4, port), timeout=0.7, until=lambda zero: 2 in zero.ranks)
+    ranks.start(place(2, 4, port))
     found = ranks.join()
     text = r"ranks 1, 3 of 4 did not come to 127.0.0.1:\d+ within 0.7 s"
     with pytest.raises(TimeoutError, match=text):
@@ -167,7 +169,7 @@ def test_a_rank_without_rank_zero_says_where_it_looked(port):
 
 
 def test_ranks_that_disagree_on_their_number_are_told(ranks, port):
-    ranks.start(place(0, 2, port), timeout=1.0)
+    ranks.start(place(0, 2, port), timeout=1.0, until=lambda zero: zero.complaints)
     ranks.start(place(1, 3, port), name="other")
     found = ranks.join()
     with pytest.raises(RuntimeError, match="rank 1 says that there are 3 ranks, rank 0 that there are 2"):
@@ -209,7 +211,7 @@ def test_a_rank_whose_connection_broke_makes_room_for_another_process(ranks, por
 
 
 def test_rank_zero_does_not_go_on_without_a_rank_that_came_and_stopped(ranks, port):
-    ranks.start(place(0, 3, port), timeout=1)
+    ranks.start(place(0, 3, port), timeout=1, until=lambda zero: zero.all_came and zero.ranks[2].confirmed)
     with claim(place(1, 3, port), bytes(16)):
         ranks.start(place(2, 3, port))
         found = ranks.join()
@@ -258,11 +260,11 @@ def test_a_moment_without_descriptors_does_not_end_it(ranks, monkeypatch):
 
 def test_who_has_no_secret_takes_no_ranks_place(ranks, monkeypatch, port):
     monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "one")
-    ranks.start(place(0, 2, port), timeout=1.5)
+    ranks.start(place(0, 2, port), timeout=1.5, until=lambda zero: zero.complaints)
     connect(port).close()  # it has read its key
     monkeypatch.setenv("ACCELRT_RENDEZVOUS_KEY", "another")
-    ranks.start(place(1, 2, port), timeout=0.5)
-    ranks.threads[1].join(20)
+    ranks.start(place(1, 2, port), timeout=0.5, until=lambda asker: asker.mismatch)
+    ranks.threads[1].join()
     with pytest.raises(TimeoutError, match="what answers there has another ACCELRT_RENDEZVOUS_KEY"):
         raise ranks.found[1]
     found = ranks.join()
@@ -283,7 +285,7 @@ def test_ranks_with_one_secret_meet_beside_one_without(ranks, monkeypatch, port)
 
 
 def exchange_in_process():
-    print(nccl.exchange(lambda: ID, timeout=60) == ID, flush=True)
+    print(nccl.exchange(lambda: ID, timeout=300) == ID, flush=True)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -302,7 +304,7 @@ def test_an_early_rank_of_the_next_communicator_waits_for_it(ranks, port):
     ranks.start(place(0, 2, port))
     ranks.start(place(1, 2, port))
     for each in ranks.threads[1:]:
-        each.join(20)
+        each.join(300)
     assert "next" not in ranks.found
     ranks.start(place(0, 2, port), number=1, name="zero again")
     assert ranks.join() == {0: ID, 1: ID, "next": ID, "zero again": ID}

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from accelrt.nccl import host_for_tests
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("two_devices")]
 SIZE = 20_000  # more than a channel holds, so that an operation takes several steps
-LIMIT = 20
+LIMIT = 300
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,8 @@ class Ranks:
     """Rank 1, which is held up after some steps of an operation, and rank 0, which waits for it."""
 
     def __init__(self, call, steps):
+        # Of an exchange's two directions a step may do both, so that little is left after two of them.
+        self.may_be_done = call == "exchange" and steps > 1
         self.comms = nccl.init_all([0, 1], timeout=LIMIT)
         with self.comms[1]._turn() as (self.handle,):
             host_for_tests.hold_up(self.handle, steps)
@@ -51,6 +54,16 @@ class Ranks:
 
     def wait(self, rank, timeout=LIMIT):
         self.comms[rank].synchronize(self.streams[rank], timeout=timeout)
+
+    def refuse_zero(self, kind, text, limit=LIMIT):
+        """Rank 0 waits in vain, and is told so; or rank 1 has done all that it needs of it."""
+        try:
+            self.wait(0, limit)
+        except kind as error:
+            told = str(error)
+        else:
+            told = None
+        assert self.may_be_done if told is None else re.search(text, told), told
 
     def go_on(self):
         host_for_tests.hold_up(self.handle, -1)
@@ -114,7 +127,7 @@ def test_a_rank_that_goes_on_at_any_step_gives_the_result(call):
 @pytest.mark.parametrize("call", CALLS)
 def test_whatever_a_rank_does_at_any_step_the_other_ends_with_its_result_or_error(call, action, process):
     other = process() if action in ("dies", "stops") else None
-    for steps in (0, 1, 2, 3):
+    for steps in range(3 if call == "exchange" else 4):
         if action == "dies" and steps:
             other = process()
         with ranks_of(call, steps) as ranks:
@@ -127,25 +140,21 @@ def test_whatever_a_rank_does_at_any_step_the_other_ends_with_its_result_or_erro
 
 def abort(ranks, other):
     ranks.comms[1].abort()
-    with pytest.raises(accelrt.NcclError, match="rank 1 has left"):
-        ranks.wait(0)
+    ranks.refuse_zero(accelrt.NcclError, "rank 1 has left")
 
 
 def die(ranks, other):
     other.kill()
     other.wait()
-    with pytest.raises(accelrt.NcclError, match=rf"its process has ended \(process {other.pid}\)"):
-        ranks.wait(0)
+    ranks.refuse_zero(accelrt.NcclError, rf"its process has ended \(process {other.pid}\)")
 
 
 def stop(ranks, other):
     other.send_signal(signal.SIGSTOP)
-    while "stopped" not in ranks.comms[0]._awaited():
+    while "stopped" not in ranks.comms[0]._awaited() and not (ranks.may_be_done and is_done(ranks)):
         assert other.poll() is None
-    with pytest.raises(
-        TimeoutError, match=rf"waits for rank 1 \(process {other.pid} on .*, which is stopped\)"
-    ):
-        ranks.wait(0, 0.05)
+    text = rf"waits for rank 1 \(process {other.pid} on .*, which is stopped\)"
+    ranks.refuse_zero(TimeoutError, text, 0.05)
     other.send_signal(signal.SIGCONT)
     ranks.go_on()
     for rank in range(2):
@@ -173,7 +182,8 @@ def sleep(ranks, other):
         kept = accelrt.full(10, 7, "float32", 0)
     ranks.go_on()
     pool.sleep()  # waits for the device, and so for the other rank
-    assert is_done(ranks)
+    for rank in range(2):
+        ranks.wait(rank)
     pool.wake()
     assert (kept.numpy() == 7).all()
 

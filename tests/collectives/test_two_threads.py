@@ -66,7 +66,7 @@ def test_whatever_comes_beside_a_call_each_ends_with_its_result_or_error(parked,
     both = operations(comms, arrays)
     backend.park(call, when)
     one = Worker(both[first])
-    assert backend.parked.wait(20)
+    assert backend.parked.wait(300)
     other = Worker(both[second])
     other.join(0.02)  # to its end, or to its wait
     backend.go_on()
@@ -83,7 +83,7 @@ def test_abort_frees_no_rank_that_another_thread_puts_an_operation_into_a_stream
     comms, backend, arrays = parked
     backend.park("issue", "before")
     one = Worker(comms[0].all_reduce, arrays[0])
-    assert backend.parked.wait(20)
+    assert backend.parked.wait(300)
     other = Worker(comms[0].abort)
     wait_until(lambda: not comms[0]._hold.is_open)
     assert backend.calls == []
@@ -97,7 +97,7 @@ def test_a_thread_that_does_not_come_back_frees_the_rank_later(parked):
     comms[0].timeout = 0.05
     backend.park("issue", "before")
     one = Worker(comms[0].all_reduce, arrays[0])
-    assert backend.parked.wait(20)
+    assert backend.parked.wait(300)
     with pytest.raises(
         TimeoutError, match=r"abort\(rank=0.* waited 0.05 s for a thread that is inside a call"
     ):
@@ -137,6 +137,7 @@ def test_abort_ends_a_close_that_waits_for_another_rank(parked):
 def test_close_gives_up_and_names_the_rank_that_it_waits_for(parked):
     comms, _, arrays = parked
     comms[0].all_reduce(arrays[0])
+    wait_until(comms[0]._awaited)
     with pytest.raises(TimeoutError, match=r"not done after 0.2 s, which waits for rank 1 \(process \d+ on "):
         comms[0].close(timeout=0.2)
     comms[0].check()  # it is open, so that abort() ends what is under way
@@ -156,7 +157,7 @@ def test_many_aborts_beside_operations_of_another_thread():
                 started.set()
 
         one = Worker(work)
-        assert started.wait(20)
+        assert started.wait(300)
         comms[0].abort()
         assert isinstance(one.end(), accelrt.NcclError)
         comms[1].abort()
@@ -176,7 +177,7 @@ def leave_beside_a_daemon_thread():
             print("the interpreter ends" in str(error), flush=True)
 
     threading.Thread(target=work, daemon=True).start()
-    started.wait(20)
+    started.wait(300)
     print("left", flush=True)
 
 

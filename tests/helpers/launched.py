@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-SECONDS = 120
+SECONDS = 300
 LAUNCHERS = ("RANK", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC", "MASTER_", "LOCAL_", "WORLD_SIZE")
 
 

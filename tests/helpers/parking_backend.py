@@ -2,7 +2,7 @@
 
 import threading
 
-SECONDS = 20
+SECONDS = 300
 
 
 class ParkingBackend:

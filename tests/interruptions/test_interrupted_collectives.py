@@ -60,7 +60,7 @@ def in_group(ranks):
         for comm, array in zip(ranks.comms, ranks.arrays, strict=True):
             comm.all_reduce(array)
     for comm in ranks.comms:
-        comm.synchronize(timeout=20)
+        comm.synchronize(timeout=300)
 
 
 def test_a_group():
@@ -191,7 +191,7 @@ class Meeting:
             function()
 
     def end(self):
-        self.thread.join(20)
+        self.thread.join(300)
         assert not self.thread.is_alive()
 
 
