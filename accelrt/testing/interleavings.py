@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     Call = Callable[[], Any]
     Place = tuple[int, str, Literal["before", "after"]]
 
+LONGEST = 900_000.0  # seconds that a thread can be stopped for
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
-# Seconds for the second operation.  One that takes longer waits for the first, or is slow: both are fair.
-PATIENCE = 0.01
+# The second operation has until its thread was asleep at so many looks, or has computed for so long.  Then it
+# waits for the first, or is slow: both are fair.  That the machine does not let it run yet is neither.
+LOOKS, LOOK_SECONDS, COMPUTING_SECONDS = 10, 0.001, 0.05
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Worker:
         self.ended.clear()
         self.jobs.put(call)
 
+    def is_asleep(self) -> bool:
+        """Tells whether the thread waits for something, and neither runs nor waits for a core."""
+        with open(f"/proc/self/task/{self.thread.native_id}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] != b"R"
+
 
 class Interleaver:
     """Two threads, the first of which can be stopped at its calls of the driver.
@@ -89,13 +96,13 @@ class Interleaver:
         RuntimeError: accelrt was initialised without accelrt.testing.use_device().
     """
 
-    def __init__(self, limit: float = 20.0) -> None:
-        self.limit = limit
+    def __init__(self, limit: float = 120.0) -> None:
+        self.limit = min(limit, threading.TIMEOUT_MAX)
         self.table: ModuleType = wrapped_table()
         self.workers: tuple[Worker, Worker] = Worker("first"), Worker("second")
         # Without a GIL an object dies on the thread that made it, which may then wait for the one that is
         # parked.
-        self.parked: float = limit if HAS_GIL else min(limit, 1.0)
+        self.parked: float = min(limit, LONGEST) if HAS_GIL else min(limit, 1.0)
 
     def run(self, call: Call, which: int = 0) -> Outcome:
         """Runs one operation on the first thread, or the second.
@@ -152,7 +159,7 @@ class Interleaver:
             one.begin(first)
             self.await_place(one, where)
             other.begin(second)
-            other.ended.wait(PATIENCE)
+            self.await_rest(other)
         except BaseException:  # Ctrl-C, say: nobody stands there any longer
             with contextlib.suppress(RuntimeError):
                 self.table.go_on()
@@ -203,6 +210,21 @@ class Interleaver:
                 return  # it holds the GIL there, this time
         self.give_up(where)
 
+    def await_rest(self, worker: Worker) -> None:
+        """Waits until a thread's operation has ended, or the thread has had its time for it.
+
+        Arguments:
+            worker: Worker, one of the two.
+        """
+        clock = time.pthread_getcpuclockid(worker.ident)
+        enough = time.clock_gettime(clock) + COMPUTING_SECONDS
+        end = time.monotonic() + self.parked / 2
+        asleep = 0
+        while asleep < LOOKS and time.clock_gettime(clock) < enough and time.monotonic() < end:
+            if worker.ended.wait(LOOK_SECONDS):
+                return
+            asleep += worker.is_asleep()
+
     def await_end(self, worker: Worker, where: str) -> None:
         """Waits until a thread's operation has ended.
 
@@ -237,7 +259,7 @@ def interleave(
     observe: Callable[[Any], Any] | None = None,
     *,
     allowed: Iterable[type[BaseException]] = (),
-    limit: float = 20.0,
+    limit: float = 120.0,
 ) -> int:
     """Tries two operations at once: the first stopped before and behind each of its calls of the driver, the
     second meanwhile.  What becomes of them has to be what one of the two orders makes.

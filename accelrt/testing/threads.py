@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from accelrt.streams.stream import Stream
 
-SECONDS = 20  # until a test that fails stops waiting
+SECONDS = 100  # until a test that fails stops waiting: far away, on a machine that has much else to do too
 LIMIT = 120.0  # seconds that functions on threads have, unless the caller says otherwise
 
 
 class Gate:
-    """Holds a stream's work back until it is opened, or a minute has passed: work is under way meanwhile.
+    """Holds a stream's work back until it is opened, or five minutes are over: work is under way meanwhile.
 
     with accelrt.testing.Gate(stream) as gate:
         array.fill_(1, stream=stream)      # put into the stream, and waits there
@@ -85,14 +85,14 @@ class Caller:
         Arguments:
             timeout: float, seconds to wait for it at most.
         """
-        self.thread.join(timeout)
+        self.thread.join(min(timeout, threading.TIMEOUT_MAX))
         return not self.thread.is_alive()
 
     def result(self) -> Any:
         """Returns what the function returned, or raises what it raised.
 
         Raises:
-            AssertionError: it does not end within 20 s.
+            AssertionError: it does not end within 100 s.
         """
         assert self.is_done(SECONDS), "the thread does not end"
         if self.error is not None:
@@ -107,7 +107,7 @@ def on_threads(function: Callable[[Any], object], values: Iterable[Any], timeout
     Arguments:
         function: callable of one argument.
         values: iterable of what it is called with.
-        timeout: float, seconds that all of them have together.
+        timeout: float, seconds that all of them have together; math.inf is without limit.
     Raises:
         AssertionError: some have not ended by then; the text says where their threads stand, and its cause is
             the first error of the others.  They are daemon threads, and go on.
@@ -121,7 +121,7 @@ def on_a_thread(function: Callable[[], Any], timeout: float = LIMIT) -> Any:
 
     Arguments:
         function: callable of no arguments.
-        timeout: float, seconds that it has.
+        timeout: float, seconds that it has; math.inf is without limit.
     Returns:
         what the function returns.
     Raises:
@@ -184,7 +184,7 @@ def park(row: str, function: Callable[[], Any], when: Literal["before", "after"]
         function: callable of no arguments.
         when: "before" the driver's call is made, or "after" it.
     Returns:
-        Caller, whose thread stands there; it goes on at go_on(), and by itself after 20 s.
+        Caller, whose thread stands there; it goes on at go_on(), and by itself after 100 s.
     Raises:
         AssertionError: the function ended without such a call.
         RuntimeError: the call is made with the GIL, so that no other thread could tell it to go on; or

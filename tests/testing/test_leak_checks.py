@@ -230,7 +230,7 @@ def test_a_thread_stands_at_a_call_until_it_is_told():
     with pytest.raises(ValueError, match="no such row: nothing"):
         testing.park("nothing", int)
     for thread in set(threading.enumerate()) - running:
-        thread.join(20)
+        thread.join(300)
         assert not thread.is_alive(), "the thread of a refused park() waits"
 
 

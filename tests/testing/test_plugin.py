@@ -186,7 +186,7 @@ def test_no_thread_is_left(accelrt_interleave):
     accelrt_interleave(lambda a: a.fill_(1), lambda a: a.fill_(2), make)
     for thread in threading.enumerate():
         if thread.name in ("first", "second"):
-            thread.join(10)
+            thread.join(300)
             assert not thread.is_alive()
 """
 
