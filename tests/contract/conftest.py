@@ -122,7 +122,7 @@ class Recorded:
     def gate(self, stream):
         """Holds a stream until the threading.Event that it answers is set, or for long where a test fails."""
         event = threading.Event()
-        self.call(stream, lambda: event.wait(20))
+        self.call(stream, lambda: event.wait(300))
         return event
 
     def call(self, stream, function):

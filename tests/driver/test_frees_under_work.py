@@ -16,7 +16,7 @@ from accelrt.driver.registry import Rows
 pytestmark = pytest.mark.host
 PAGE, SIZE, BEYOND = 2 << 20, 4096, 1  # bytes, bytes, a device beside device 0
 NON_BLOCKING, RELAXED, IF = 1, 2, 0
-SECONDS = 20
+SECONDS = 300
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 

@@ -120,7 +120,7 @@ def keep_shared(live, free_waits=False):
     """
     gate, stream, other = threading.Event(), accelrt.Stream(), accelrt.Stream()
     address = accelrt.caching_allocator_alloc(MIB, stream=stream)
-    other.launch_host_func(lambda: gate.wait(20))  # where the memory goes early, its free waits for this
+    other.launch_host_func(lambda: gate.wait(300))  # where the memory goes early, its free waits for this
     for user in (other, other, stream):
         accelrt.record_stream(address, user)
     accelrt.caching_allocator_delete(address)

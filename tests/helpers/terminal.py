@@ -1,5 +1,6 @@
 """A command on a terminal of a size: a pseudo-terminal, typed at and read as a person would."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -14,9 +15,10 @@ import time
 
 from cli_command import ROOT
 
-SECONDS = 120
+SECONDS = 300
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 HOME, LEFT = "\x1b[H", "\x1b[?1049l"
+END = "<the end>"
 
 
 class Terminal:
@@ -50,7 +52,7 @@ class Terminal:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
-        self.text = ""
+        self.text, self.decoder = "", codecs.getincrementaldecoder("utf-8")("replace")
 
     def __enter__(self):
         return self
@@ -69,10 +71,12 @@ class Terminal:
     def type(self, keys):
         os.write(self.ours, keys.encode())
 
-    def read(self):
-        ready, _, _ = select.select([self.ours], [], [], 0.2)
+    def read(self, seconds=0.2):
+        """Reads what there is now, a part of it at least; returns whether anything came."""
+        ready, _, _ = select.select([self.ours], [], [], seconds)
         if ready:
-            self.text += os.read(self.ours, 1 << 16).decode(errors="replace")
+            self.text += self.decoder.decode(os.read(self.ours, 1 << 16))
+        return bool(ready)
 
     def pictures(self):
         """Everything drawn so far: lists of lines as they stand on the screen."""
@@ -96,7 +100,12 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < end, "it does not end"
             self.read()
-        self.read()
+        while self.read(0):
+            pass
+        os.write(self.theirs, END.encode())  # behind all that it wrote, which may come in parts
+        while END not in self.text:
+            self.read()
+        self.text = self.text.replace(END, "")
         return self.process.returncode, self.process.stderr.read().decode()
 
     def interrupt(self, number=signal.SIGINT):

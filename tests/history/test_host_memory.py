@@ -86,7 +86,7 @@ def test_what_a_stream_uses_is_completed_later(recorded):
     stream, held = accelrt.Stream(), threading.Event()
     buffer, device = accelrt.PinnedBuffer(MIB), accelrt.Buffer(MIB, stream=stream)
     address = buffer.ptr
-    stream.launch_host_func(lambda: held.wait(20))
+    stream.launch_host_func(lambda: held.wait(300))
     device.copy_from(buffer, stream=stream, blocking=False)
     buffer.free()
     assert of(address)[-1] == "free_requested"

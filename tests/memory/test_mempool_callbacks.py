@@ -205,7 +205,7 @@ def test_other_threads_allocate_while_a_function_waits_for_them(books):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(300)
             assert not thread.is_alive()
 
     books.meanwhile = meanwhile

@@ -110,7 +110,7 @@ def test_it_holds_no_lock(observe, full):
     def wait(*figures):
         thread = threading.Thread(target=use)
         thread.start()
-        assert done.wait(60)
+        assert done.wait(300)
         thread.join()
 
     observe(wait)

@@ -166,7 +166,7 @@ def test_commits_and_decommits_follow_the_order_of_another_stream(cache):
     thread = threading.Thread(target=lambda: (cache.commit(0, page), calls.append(gate.open.is_set())))
     thread.start()
     threading.Timer(0.2, gate.open.set).start()
-    thread.join(30)
+    thread.join(300)
     assert calls == [True]  # the page waits for the work that uses it
     other.synchronize()
     out = np.empty(page, np.uint8)
@@ -711,7 +711,7 @@ def test_a_page_that_waits_for_its_last_use_is_not_protected():
     gate, other = threading.Event(), accelrt.Stream()
     with accelrt.reserve(4 * page_bytes()) as cache:
         cache.commit(0, cache.page_bytes)
-        other.launch_host_func(lambda: gate.wait(60))
+        other.launch_host_func(lambda: gate.wait(300))
         cache.record_stream(other)
         cache.decommit(0, cache.page_bytes)
         try:

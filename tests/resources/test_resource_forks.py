@@ -18,7 +18,7 @@ class Waiting(accelrt.Stream):
 
     def wait_event(self, event):
         self.begun.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(300)
         super().wait_event(event)
 
 
@@ -44,7 +44,7 @@ def test_a_child_that_is_forked_beside_the_work_of_a_pool_waits_for_nothing():
     held = pool.allocate(NBYTES, first)  # so that the rest of its chunk cannot go back
     pool.deallocate(pool.allocate(NBYTES, first), NBYTES, first)
     taking = Caller(lambda: pool.allocate(NBYTES, second)).begin()
-    assert second.begun.wait(60)  # the tables are locked while the one stream is made to wait for the other
+    assert second.begun.wait(300)  # the tables are locked while the one stream is made to wait for the other
     try:
         assert in_fork(refused) == 0
     finally:

@@ -341,7 +341,7 @@ def test_a_process_that_cannot_prepare_is_told_of_and_runs_on(stand_in, listener
 
 
 def test_this_process_listens_as_long_as_it_is_to(stand_in):
-    assert not checkpoint_listener.tell(os.getpid(), "wake", 5)
+    assert not checkpoint_listener.tell(os.getpid(), "wake", 300)
     pool = accelrt.MemPool()
     with accelrt.use_mem_pool(pool):
         buffer = accelrt.Buffer(MIB)
@@ -351,7 +351,7 @@ def test_this_process_listens_as_long_as_it_is_to(stand_in):
     checkpoint.stop_listening()  # which wakes it
     assert not pool.is_asleep()
     checkpoint.resume(os.getpid())
-    assert not checkpoint_listener.tell(os.getpid(), "wake", 5)
+    assert not checkpoint_listener.tell(os.getpid(), "wake", 300)
     checkpoint.listen()
     with pytest.raises(RuntimeError, match="no word of a checkpoint's"):
         checkpoint_listener.tell(os.getpid(), "sleep", 5)
@@ -379,25 +379,25 @@ def test_a_listener_outlives_what_goes_wrong_with_a_client():
     assert clients[0].recv(100) == b"ok"
     clients[1].connect(place)
     clients[1].close()
-    assert checkpoint_listener.tell(os.getpid(), "wake", 60)
+    assert checkpoint_listener.tell(os.getpid(), "wake", 300)
     checkpoint.stop_listening()
 
 
 def test_what_is_just_put_to_sleep_wakes_where_listening_ends(monkeypatch):
     begun, gate, awake = threading.Event(), threading.Event(), []
-    monkeypatch.setattr(checkpoint_listener, "ANSWER_SECONDS", 0.05)
 
     @contextlib.contextmanager
     def prepared():
         begun.set()
-        gate.wait(60)
+        gate.wait(300)
         yield
         awake.append(True)
 
     checkpoint_listener.start(prepared)
-    teller = threading.Thread(target=checkpoint_listener.tell, args=(os.getpid(), "prepare", 60))
+    teller = threading.Thread(target=checkpoint_listener.tell, args=(os.getpid(), "prepare", 300))
     teller.start()
-    begun.wait(60)
+    begun.wait(300)
+    monkeypatch.setattr(checkpoint_listener, "ANSWER_SECONDS", 0.05)  # from here on: the word was said
     stopper = threading.Thread(target=checkpoint.stop_listening)
     stopper.start()
     stopper.join(0.3)
@@ -420,17 +420,17 @@ def test_of_two_threads_that_listen_at_once_one_does_and_can_be_ended(monkeypatc
 
     monkeypatch.setattr(checkpoint_listener.Listener, step, with_another_before)
     checkpoint.listen()
-    assert [each.name for each in threading.enumerate()].count("accelrt-checkpoint") == 1
-    assert checkpoint_listener.tell(os.getpid(), "wake", 5)
+    wait_until(lambda: [each.name for each in threading.enumerate()].count("accelrt-checkpoint") == 1)
+    assert checkpoint_listener.tell(os.getpid(), "wake", 300)
     checkpoint.stop_listening()
-    assert not checkpoint_listener.tell(os.getpid(), "wake", 5)
+    assert not checkpoint_listener.tell(os.getpid(), "wake", 300)
 
 
 def test_a_process_that_takes_anothers_name_is_not_believed(pid):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         taken.bind(checkpoint_listener.address_of(pid))
         taken.listen()
-        assert not checkpoint_listener.tell(pid, "prepare", 5)
+        assert not checkpoint_listener.tell(pid, "prepare", 300)
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
@@ -463,18 +463,19 @@ def test_one_that_breaks_the_connection_off_is_told_of():
         with pytest.raises(
             RuntimeError, match="was told to wake, which failed there: it broke the connection"
         ):
-            checkpoint_listener.tell(os.getpid(), "wake", 60)
+            checkpoint_listener.tell(os.getpid(), "wake", 300)
         thread.join()
 
 
-def test_a_name_that_a_forked_child_has_for_a_moment_is_waited_for():
+def test_a_name_that_a_forked_child_has_for_a_moment_is_waited_for(monkeypatch):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as childs:
         childs.bind(checkpoint_listener.address_of(os.getpid()))
+        monkeypatch.setattr(checkpoint_listener, "NAME_SECONDS", 300)
         closing = threading.Timer(0.1, childs.close)
         closing.start()
         checkpoint.listen()
         closing.join()
-    assert checkpoint_listener.tell(os.getpid(), "wake", 5)
+    assert checkpoint_listener.tell(os.getpid(), "wake", 300)
     checkpoint.stop_listening()
 
 

@@ -139,10 +139,10 @@ def ended_by_interrupts(code, **environment):
         lines.append(line)
         if line == "exiting\n":
             break
-    for _ in range(60):
+    for _ in range(20):
         child.send_signal(signal.SIGINT)
         try:
-            status = child.wait(1)
+            status = child.wait(30)  # another one, while the interpreter ends, would end it at once
             break
         except subprocess.TimeoutExpired:
             pass

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import threading
+import time
 
 import compiled
 import numpy as np
@@ -41,17 +42,26 @@ def replayed():
     assert ran == [1]
 
 
+def open_once_behind(gate, is_over):
+    """Opens a gate that holds work once something is queued behind it, or nothing will be."""
+    while not is_over() and live_objects().get("operations", 0) < 2:
+        time.sleep(0.0005)
+    gate.set()
+
+
 def copied():
     """From and to memory that is not page-locked, behind work that is under way."""
     source, back = np.full(MIB, 5, np.uint8), np.zeros(MIB, np.uint8)
     stream, buffer, gate = accelrt.Stream(), accelrt.Buffer(MIB), threading.Event()
     stream.launch_host_func(gate.wait)
-    threading.Timer(0.002, gate.set).start()
+    opening = threading.Thread(target=open_once_behind, args=(gate, gate.is_set))
+    opening.start()
     try:
         buffer.copy_from(source, stream=stream)
         buffer.copy_to(back, stream=stream)
     finally:
         gate.set()
+        opening.join()
     assert (back == 5).all()
 
 
@@ -79,15 +89,14 @@ def copy_each():
     rows, shim = Rows("host"), ctypes.PyDLL(os.environ["LD_PRELOAD"])
     source, stream = accelrt.full(64, 5, "u1"), accelrt.Stream()
     for number in itertools.count(1):
-        back, begun, gate = np.zeros(64, np.uint8), threading.Event(), threading.Event()
-        stream.launch_host_func(begun.set)
+        back, gate, returned = np.zeros(64, np.uint8), threading.Event(), threading.Event()
         stream.launch_host_func(gate.wait)
-        assert begun.wait(60)
         shim.refuse_call(ctypes.c_long(number), False)
-        opening = threading.Timer(0.002, gate.set)
+        opening = threading.Thread(target=open_once_behind, args=(gate, returned.is_set))
         opening.start()
         code = rows.copy_async(0, stream.handle, back.ctypes.data, source.ptr, 64)
         calls = shim.count_calls()
+        returned.set()
         opening.join()
         stream.synchronize()
         assert (back == (0 if code else 5)).all(), (number, code, back[:3])

@@ -356,13 +356,13 @@ class Scene:
         self.go_on, self.ran = threading.Event(), []
         self.streams = [accelrt.Stream() for _ in range(2)]
         for stream in self.streams:
-            stream.launch_host_func(lambda: self.ran.append(self.go_on.wait(30)))
+            stream.launch_host_func(lambda: self.ran.append(self.go_on.wait(300)))
         self.capture_over = threading.Event()
         opened = [threading.Event() for _ in range(2)]
         for each in opened:
             threading.Thread(target=self.capture, args=(each,), daemon=True).start()
         for each in opened:
-            assert each.wait(30)
+            assert each.wait(300)
 
     def capture(self, opened):
         buffer = accelrt.Buffer(1000)

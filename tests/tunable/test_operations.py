@@ -133,11 +133,11 @@ def test_nothing_is_timed_beside_a_capture_of_another_thread(operation, arrays):
         with accelrt.graph(graph, stream=accelrt.Stream()):
             arrays[1].fill_(3)
             begun.set()
-            over.wait(60)
+            over.wait(300)
         graph.reset()
 
     caller = Caller(capture).begin()
-    begun.wait(60)
+    begun.wait(300)
     with accelrt.stream(accelrt.Stream()):
         assert operation.chosen(arrays, {}) is slow_copy
     over.set()
@@ -152,14 +152,14 @@ def test_a_capture_that_begins_meanwhile_is_not_broken(operation, arrays):
         graph = accelrt.CUDAGraph()
         with accelrt.stream(accelrt.Stream()), accelrt.graph(graph, stream=accelrt.current_stream()):
             begun.set()
-            timed.wait(60)
+            timed.wait(300)
             arrays[1].fill_(3)
         return graph
 
     def waits_for_the_capture(out, x):
         if not begun.is_set():
             caller.begin()
-            begun.wait(60)
+            begun.wait(300)
         one_copy(out, x)
 
     caller = Caller(capture)

@@ -72,7 +72,7 @@ def test_pages_that_busy_work_may_use_go_back_to_its_stream():
     kept = ALLOC(22 << 20, 0, taker)
     assert accelrt.memory_reserved(0) == 24 << 20
     gate = threading.Event()
-    taker.launch_host_func(lambda: gate.wait(20))
+    taker.launch_host_func(lambda: gate.wait(300))
     FREE(kept)
     other = ALLOC(20 << 20, 0, owner)
     assert accelrt.memory_reserved(0) == 42 << 20, "the pages are not taken from the work that may use them"
@@ -92,7 +92,7 @@ def test_a_stream_whose_event_is_pending_is_not_asked_too():
     faults = wrap_host()
     owner, taker = (accelrt.Stream(device=0) for _ in range(2))
     gate = threading.Event()
-    owner.launch_host_func(lambda: gate.wait(20))
+    owner.launch_host_func(lambda: gate.wait(300))
     FREE(ALLOC(30 << 20, 0, owner))
     keys = [ALLOC(20 << 20, 0, taker)]
     faults.reset_call_counts()

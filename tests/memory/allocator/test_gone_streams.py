@@ -212,7 +212,7 @@ class Working:
     def __init__(self, use, code=0):
         stream, destroy = raw_stream()
         self.gate = threading.Event()
-        stream.launch_host_func(lambda: self.gate.wait(20))
+        stream.launch_host_func(lambda: self.gate.wait(300))
         use(stream)
         faults.arm(call=1, code=code or 999, mode="onward", rows=["event_record" if code else "open"])
         self.goes = stream_goes(0, stream.cuda_stream)

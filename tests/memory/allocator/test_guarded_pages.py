@@ -37,7 +37,7 @@ class Memory:
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3}
 
     def free_under_work(self):
-        self.taker.launch_host_func(lambda: self.gate.wait(20))
+        self.taker.launch_host_func(lambda: self.gate.wait(300))
         accelrt.fill(self, 7, stream=self.taker)
         FREE(self.ptr)
 
