@@ -698,11 +698,25 @@ cdef int put_in_slow(Operand* to, Operand* origin, Stream worker, uintptr_t dst,
         await_earlier(worker, blocking)
     with nogil:
         code = registry.active().copy(worker.device_index, worker.handle, dst, src, size)
+    if code == INVALID_VALUE and not any_capture():
+        with nogil:
+            code = copy_of_devices(worker, dst, src, size)
     if code:
         raise_refused(code, worker, dst, src, size)
     if watch.detects_races() and not blocking and not is_asynchronous(to):
         watch.note_reached(worker.device_index, worker.handle)
     return 0
+
+
+cdef int copy_of_devices(Stream worker, uintptr_t dst, uintptr_t src, size_t size) noexcept nogil:
+    # Of the host device NumPy sees memory as the CPU's, which is one device's all the same; the caller may use it at once.
+    cdef int to = -1, origin = -1, code
+    if registry.active().pointer_device(dst, &to) or registry.active().pointer_device(src, &origin):
+        return INVALID_VALUE
+    if to < 0 or origin < 0 or to == origin:
+        return INVALID_VALUE
+    code = registry.active().copy_across(worker.device_index, worker.handle, to, dst, origin, src, size)
+    return code if code else registry.active().stream_synchronize(worker.device_index, worker.handle)
 
 
 cdef int raise_refused(int code, Stream worker, uintptr_t dst, uintptr_t src, size_t size) except -1:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import TYPE_CHECKING
 
 import numpy
 
 from accelrt.arrays.array import PinnedBuffer
-from accelrt.arrays.exchange import asarray, full, full_like
+from accelrt.arrays.exchange import asarray, empty, full, full_like
 
 if TYPE_CHECKING:
     from typing import Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from accelrt.streams.stream import Stream
 
 __all__ = ["arange", "ones", "ones_like", "pinned_empty"]
+MUCH = 64 << 20  # bytes that NumPy computes where the device has room for them, and not before
 
 
 def ones(
@@ -72,7 +74,21 @@ def arange(
         raise TypeError(
             f"arange() takes stop, or start and stop, or start, stop and step; {len(bounds)} given"
         )
+    nbytes = bytes_of_range(*bounds, dtype=dtype)
+    if nbytes >= MUCH:  # it is refused before the host has as much
+        empty(nbytes, numpy.uint8, device, stream)
     return asarray(numpy.arange(*bounds, dtype=dtype), device=device, stream=stream)
+
+
+def bytes_of_range(*bounds: float, dtype: DTypeLike | None) -> int:
+    """Returns how many bytes a range has; 0 where NumPy is to say what is wrong with it."""
+    start, stop, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
+    try:
+        count = max(math.ceil((stop - start) / step), 0)
+        kind = numpy.result_type(*bounds) if dtype is None else numpy.dtype(dtype)
+    except (ArithmeticError, TypeError, ValueError):
+        return 0
+    return count * kind.itemsize if count * kind.itemsize <= sys.maxsize else 0
 
 
 def pinned_empty(shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:

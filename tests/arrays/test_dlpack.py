@@ -153,6 +153,25 @@ def test_numpy_takes_arrays_and_they_take_numpys():
     assert memory() is None
 
 
+@pytest.mark.host
+@pytest.mark.skipif("accelrt.device_count() < 2")
+@pytest.mark.parametrize("blocking", [True, False])
+def test_what_numpy_sees_of_another_device_is_copied_as_memory_of_the_cpu(blocking):
+    array, back = accelrt.full(3_000_000, 2, "u1", device=0), np.zeros(3_000_000, np.uint8)
+    accelrt.synchronize(0)
+    view = np.from_dlpack(array)
+    with accelrt.device(1):
+        copied = accelrt.asarray(view)
+        target = accelrt.zeros(3_000_000, "u1")
+        target.base.copy_from(view, blocking=blocking)
+        view[:] = 9
+        assert (copied.device_index, set(copied.numpy()), set(target.numpy())) == (1, {2}, {2})
+        target.fill_(4)
+        target.base.copy_to(view, blocking=blocking)
+        target.base.copy_to(back)
+    assert set(view) == set(back) == {4}
+
+
 @pytest.mark.parametrize("versioned", [True, False])
 def test_an_imported_tensor_goes_back_with_the_last_view(versioned):
     model = np.arange(12, dtype=np.int32).reshape(3, 4)

@@ -23,6 +23,25 @@ def test_arange_is_numpys(bounds):
     assert array.device_index == 0
 
 
+@pytest.mark.parametrize("bounds", [(1 << 40,), (0, 1, 2**-40), (np.float32(1e12),), (1 << 20, 0, -(2**-20))])
+def test_a_range_is_refused_by_the_device_before_numpy_computes_it(bounds, monkeypatch):
+    monkeypatch.setattr(np, "arange", lambda *_, **__: pytest.fail("the host has it before the device"))
+    with pytest.raises(accelrt.OutOfMemoryError):
+        accelrt.arange(*bounds)
+
+
+def test_a_range_of_many_numbers_is_numpys():
+    assert (accelrt.arange(9_000_000).numpy() == np.arange(9_000_000)).all()
+
+
+@pytest.mark.parametrize("bounds", [(1, 2, 0), (1, float("nan")), (2**80,), ("a",)])
+def test_what_is_wrong_with_a_range_numpy_says(bounds):
+    with pytest.raises(Exception) as model:  # noqa: PT011 - whatever it is
+        np.arange(*bounds)
+    with pytest.raises(model.type):
+        accelrt.arange(*bounds)
+
+
 @pytest.mark.parametrize("bounds", [(), (1, 2, 3, 4)])
 def test_arange_takes_one_to_three_numbers(bounds):
     with pytest.raises(TypeError, match=f"{len(bounds)} given"):
