@@ -8,6 +8,7 @@ the other is: the same user, or root, and the process that was meant.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
@@ -45,6 +46,14 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
+def lifted(connection: socket.socket) -> socket.socket:
+    """The socket under a number above 2: where a standard stream is closed, who prints would write to it."""
+    if connection.fileno() > 2:
+        return connection
+    with connection:
+        return socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
 class Listener:
     """The thread that is told, and what sleeps because of it.
 
@@ -58,7 +67,7 @@ class Listener:
         self.turn: threading.RLock = threading.RLock()  # for asleep
         self.opening: threading.RLock = threading.RLock()  # for the socket
         self.asleep: ExitStack | None = None
-        self.socket: socket.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket: socket.socket = lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         self.thread: threading.Thread = threading.Thread(
             target=self.run, name="accelrt-checkpoint", daemon=True
         )
@@ -82,7 +91,7 @@ class Listener:
 
     def serve_one(self) -> None:
         try:
-            connection, _ = self.socket.accept()
+            connection = lifted(self.socket.accept()[0])
         except OSError as error:
             self.closed = self.closed or error.errno in CLOSED
             raise
@@ -206,7 +215,7 @@ def tell(pid: int, word: str, seconds: float) -> bool:
         TimeoutError: it does not answer in time.
         RuntimeError: what it was told went wrong there.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    with lifted(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
         connection.settimeout(seconds)
         try:
             connect(connection, address_of(pid), seconds)

@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import functools
 import glob
-import mmap
 import os
 import socket
 import stat
@@ -27,18 +26,20 @@ import time
 
 import numpy
 
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_WriteUnraisable
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
+from libc.errno cimport errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
+from posix.mman cimport MAP_FAILED, MAP_SHARED, mmap, munmap, PROT_READ, PROT_WRITE
 
 from accelrt.allocator.private.sleep cimport count_suspension
 from accelrt.arrays.array cimport Array, Buffer, check_live
 from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
 from accelrt.core import dtypes
+from accelrt.core.descriptors cimport lift
 from accelrt.core.locks cimport load_count, store_count
 from accelrt.core.process import ForkSafeLock, call_at_fork
 from accelrt.core.procfs import status_of
@@ -606,7 +607,8 @@ cdef class Rank:
     cdef double timeout           # seconds that an operation waits for ranks that do nothing
     cdef long steps               # that it takes before it is held up (hold_up), or -1
     cdef long awaited             # a bit for each rank that the operation under way waits for
-    cdef Py_buffer memory         # the mapping of that file; its buf is NULL before
+    cdef void* mapped             # that file's memory, or NULL before
+    cdef size_t nbytes            # of it
     cdef long pid
     cdef bint suspended
     cdef Stream last              # that an operation was put into
@@ -620,18 +622,27 @@ cdef class Rank:
         # One that was dropped before anybody could end it: its file is cleared away by whoever makes the next one.
         if self.pid == getpid():
             if self.size:
-                swap_count(&(<Shared*>self.memory.buf).state[self.rank], JOINED, ABORTED)
+                swap_count(&(<Shared*>self.mapped).state[self.rank], JOINED, ABORTED)
             if self.file >= 0:
                 close(self.file)
-        PyBuffer_Release(&self.memory)
+        if self.mapped != NULL:
+            munmap(self.mapped, self.nbytes)
 
     def __reduce__(self):
         refuse_copy(self, "it is a rank of this process's")
 
+    cdef int map(self, size_t nbytes) except -1:
+        # Python's mmap has a descriptor of its own, which may be one of the standard streams'.
+        cdef void* mapped = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, self.file, 0)
+        if mapped == MAP_FAILED:
+            raise OSError(errno, os.strerror(errno))
+        self.mapped, self.nbytes = mapped, nbytes
+        return 0
+
     cdef Shared* shared(self) except NULL:
-        if self.memory.buf == NULL or self.pid != getpid():
+        if self.mapped == NULL or self.pid != getpid():
             raise BackendError(INVALID_USAGE, "the rank is closed, or another process's")
-        return <Shared*>self.memory.buf
+        return <Shared*>self.mapped
 
     cdef Slot* slot(self, int writer, int reader) except NULL:
         # Where one rank shows to another one, or to all, whose number is size.
@@ -872,7 +883,7 @@ cdef int open_file(str path) except -1:
     # The file, locked against being cleared away; one that was while it was opened is opened anew.
     cdef int file
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = lift(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         try:
             fcntl.flock(file, fcntl.LOCK_SH)
             status = os.fstat(file)
@@ -927,7 +938,7 @@ def init_rank(int size, bytes name not None, int number, int device, double time
         rank.file = open_file(path)
         nbytes = sizeof(Shared) + size * (size + 1) * sizeof(Slot)
         os.posix_fallocate(rank.file, 0, nbytes)  # a page that is not there at its use would be a SIGBUS
-        PyObject_GetBuffer(mmap.mmap(rank.file, nbytes), &rank.memory, PyBUF_WRITABLE)
+        rank.map(nbytes)
         rank.join(size, number)
     except OSError as error:
         raise BackendError(SYSTEM_ERROR, f"memory to share could not be made: {error}") from error

@@ -9,6 +9,7 @@ from child import in_fresh_interpreter
 
 import accelrt
 import accelrt.sharing
+from accelrt import checkpoint, checkpoint_listener, nccl
 from accelrt.gds import GdsFile
 from accelrt.memory import DriverPool
 
@@ -92,8 +93,13 @@ def use_all(folder):
     for number in STANDARD:
         os.close(number)
     kept = make_all(folder)
+    checkpoint.listen()
+    assert checkpoint_listener.tell(os.getpid(), "wake", 300)
+    kept["ranks"] = nccl.init_all([0, 1])
     ours = [os.readlink(f"/proc/self/fd/{number}") for number in STANDARD if is_open(number)]
-    assert not [name for name in ours if "memfd" in name or "socket" in name], ours
+    assert not [name for name in ours if "memfd" in name or "socket" in name or "nccl" in name], ours
+    for each in kept.pop("ranks"):
+        each.close()
     del kept["file"]
     os.write(report, b"done\n")
 
