@@ -4,13 +4,12 @@ import contextlib
 import functools
 import gc
 import threading
-import time
 
 import numpy as np
 import pytest
 from beside import Caller, on_a_thread
 from child import in_own_process, wrap_host
-from waiting import wait_until
+from waiting import wait_until, wait_until_asleep
 
 import accelrt
 from accelrt import testing
@@ -172,7 +171,7 @@ def test_no_node_goes_while_another_thread_instantiates_the_graph():
     free = testing.park("event_record", other.free)  # has the allocator's lock, which the note waits for
     instantiate = threading.Thread(target=graph.instantiate)
     instantiate.start()
-    time.sleep(0.2)  # until it waits
+    wait_until_asleep(instantiate)
     with pytest.raises(RuntimeError, match=SHARED):
         node.remove()
     testing.go_on()

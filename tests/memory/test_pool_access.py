@@ -215,6 +215,7 @@ def test_the_drivers_managed_pool_gives_memory_that_everything_takes(managed):
         assert (out == 3).all()
         assert memory.managed_attributes(held).preferred_location.index == 0
         assert repr(held).startswith("<accelrt.memory.DriverMemory 1048576 bytes, managed, device 0")
+    accelrt.synchronize()
     assert managed.used_mem_current == before
     with pytest.raises(ValueError, match="given back"):
         held.ptr  # noqa: B018
@@ -228,6 +229,7 @@ def test_memory_of_the_managed_pool_goes_back_when_its_owner_dies(managed):
     held = managed.allocate(1 << 20)
     del held
     gc.collect()
+    accelrt.synchronize()
     assert managed.used_mem_current == before
 
 

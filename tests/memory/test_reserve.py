@@ -8,7 +8,6 @@ import os
 import random
 import re
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from child import in_own_process
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from waiting import wait_until, wait_until_asleep
 
 import accelrt
 from accelrt import memory, testing
@@ -112,11 +112,7 @@ def test_a_thread_makes_pages_ahead():
     page = page_bytes()
     with accelrt.reserve(PAGES * page, ahead=3 * page) as cache:
         cache.commit(0, page)
-        for _ in range(2000):
-            if cache.ready_bytes == 3 * page:
-                break
-            threading.Event().wait(0.01)
-        assert cache.ready_bytes == 3 * page
+        wait_until(lambda: cache.ready_bytes == 3 * page)
         calls = accelrt.memory_stats()["virtual_memory_calls"]
         with accelrt.reserve(page):  # of another one
             cache.commit(page, page)
@@ -838,7 +834,7 @@ def test_what_is_asked_of_a_reservation_outlives_its_close():
     thread = threading.Thread(target=lambda: answers.append(ask()))
     thread.start()
     asked.wait()
-    time.sleep(0.2)  # until it waits
+    wait_until_asleep(thread)
     pools = [each for each in gc.get_objects() if isinstance(each, accelrt.MemPool)]
     number = len(pools)
     del pools
@@ -870,7 +866,7 @@ def test_a_call_that_waited_for_close_says_that_it_is_closed():
         threads = [threading.Thread(target=function) for function in calls]
         for thread in threads:
             thread.start()
-            time.sleep(0.1)  # until it waits for the turn
+            wait_until_asleep(thread)  # for the turn
         testing.go_on()
         protect.result()
         for thread in threads:

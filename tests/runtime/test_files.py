@@ -135,7 +135,7 @@ def test_an_interruption_at_any_line_leaves_no_other_file_and_no_descriptor(tmp_
             ended = False
         finally:
             sys.settrace(None)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before  # what others kept may be closed meanwhile
         assert names(tmp_path) == ["file"]
         if ended:
             break

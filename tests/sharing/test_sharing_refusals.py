@@ -260,7 +260,7 @@ def test_descriptors_of_a_packet_that_is_no_message_are_closed(packet):
     theirs.send(packet, [theirs.fileno()])
     with pytest.raises((wire.BrokenPeerError, RuntimeError)):
         wire.receive_files(ours, mapping.FOREVER)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what other tests left may be closed meanwhile
 
 
 def test_a_handle_is_made_by_share_alone():

@@ -131,6 +131,7 @@ def test_an_event_that_is_complete_hands_nothing_over_while_other_work_goes_on(h
     first = allocate(stream)
     accelrt.record_stream(first, busy)
     done = stream.record_event()
+    done.synchronize()
     free_after(first, done)
     taker.wait_event(done)
     for _ in range(100):  # each looks at what is complete, so the event's turn comes before the other work's

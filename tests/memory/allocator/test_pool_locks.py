@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 from beside import Caller, Gate, on_a_thread
 from compiled import compile_extension
-from waiting import wait_until
+from waiting import wait_until, wait_until_asleep
 
 import accelrt
 from accelrt import memory
 
 MIB = 1 << 20
-GIVE_UP = 5000  # milliseconds until the lock is let go of, so that a test fails instead of hanging
+GIVE_UP = 100_000  # milliseconds until the lock is let go of, so that a test fails instead of hanging
 TURNS = 20  # of the thread that goes on
 alloc, delete = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
 
@@ -246,9 +246,7 @@ def test_a_graph_that_a_thread_drops_is_no_other_threads(held):
     thread = threading.Thread(target=graph.reset)
     with locked(held):
         thread.start()
-        for _ in range(TURNS):
-            time.sleep(0.001)
-        assert thread.is_alive()
+        wait_until_asleep(thread)
         for call in (graph.reset, graph.capture_begin):
             with pytest.raises(RuntimeError, match="another thread begins, ends or drops a capture"):
                 call()
