@@ -279,7 +279,7 @@ def test_a_header_of_another_version_is_refused(tmp_path, macro, number):
 @pytest.mark.own_process
 def test_a_program_without_python_is_told_so(tmp_path):
     program = compile_program("no_python", tmp_path)
-    done = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     first, text, last = done.stdout.splitlines()
     assert first == "3 3 NOT_INITIALIZED"

@@ -20,7 +20,7 @@ MIB = 1 << 20
 def publish_and_look():
     buffers = [accelrt.Buffer(3 * MIB), accelrt.Buffer(5 * MIB)]
     buffers.pop()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while time.monotonic() < end:  # until the writer came round to it
         told = accelrt.publish.published()
         pool = told[0].pools[0] if told else None

@@ -75,7 +75,7 @@ def test_graphs_are_refused_meanwhile_and_right_afterwards(pair):
     streams = [accelrt.Stream(device=rank) for rank in range(2)]
     added(pair)
     graphs = [accelrt.CUDAGraph() for _ in range(2)]
-    ready = threading.Barrier(2, timeout=60)
+    ready = threading.Barrier(2, timeout=300)
 
     def capture(rank):
         with accelrt.device(rank), accelrt.graph(graphs[rank], stream=streams[rank]):

@@ -21,7 +21,7 @@ from accelrt.driver.host import driver
 from accelrt.driver.registry import Rows
 
 pytestmark = pytest.mark.host
-SECONDS = 60
+SECONDS = 300
 NO_COPY = ctypes.create_string_buffer(256)  # a box of no bytes
 UNFILLED = {"stream_window_set", "stream_window_get"}  # on host
 CHANGING = {"capture_begin", "capture_begin_to", "capture_end", "stream_destroy", "event_destroy"}

@@ -13,7 +13,7 @@ from device_arrays import bytes_of
 
 import accelrt
 
-SECONDS = 20
+SECONDS = 300
 
 
 class Bytes(np.ndarray):

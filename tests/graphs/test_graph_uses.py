@@ -9,7 +9,7 @@ from accelrt.driver.host import driver as host
 from accelrt.sanitizer.detector import Detector
 
 pytestmark = pytest.mark.host
-SECONDS = 20
+SECONDS = 300
 USED = "another thread replays or reads this CUDAGraph just now"
 CHANGED = "another thread begins, ends or drops a capture of this CUDAGraph just now"
 

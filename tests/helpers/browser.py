@@ -10,7 +10,7 @@ import subprocess
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-SECONDS = 60
+SECONDS = 300
 
 
 def find_browser():
@@ -163,6 +163,6 @@ class Browser:
             self.call("Browser.close")
         except (AssertionError, OSError):
             self.process.kill()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=300)
         os.close(self.write_end)
         os.close(self.read_end)

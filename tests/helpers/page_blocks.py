@@ -13,7 +13,7 @@ import sys
 import textwrap
 import traceback
 
-SECONDS = 100  # that a block may take
+SECONDS = 300  # that a block may take
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.M | re.S)
 INFO = re.compile(r"(\w*)(?: \{(.*)\})?")
 

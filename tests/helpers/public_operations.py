@@ -96,7 +96,7 @@ MAKERS = {
     "flag": lambda scene: accelrt.zeros(1, "i4"),
     "integers": lambda scene: accelrt.zeros(64, "i8"),
     "checkpoint": lambda scene: accelrt.memory.get_checkpoint_state(scene.pool),
-    "communicator": lambda scene: accelrt.nccl.Communicator(1, accelrt.nccl.unique_id(), 0, 0, timeout=10),
+    "communicator": lambda scene: accelrt.nccl.Communicator(1, accelrt.nccl.unique_id(), 0, 0, timeout=300),
     "module": lambda scene: accelrt.Module(image_for("host")),
     "kernel": lambda scene: scene.module.function("number"),
     "handle": lambda scene: scene.array.share(),

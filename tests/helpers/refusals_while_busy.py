@@ -29,7 +29,7 @@ NBYTES = 4 << 20
 LOST = (700, 709, 719)  # the device, and its work with it
 # Refusals, none of which says that the work is done.
 CODES = (1, 2, 3, 101, 201, 400, 600, 801, 900, 901, 905, 906, 908, 999)
-SECONDS = 30
+SECONDS = 300
 PATIENCE = 0.02  # seconds for what is done; what takes longer waits for the work
 
 

@@ -28,7 +28,7 @@ MODULES = [
 class Ranks:
     def __init__(self):
         self.others = set(process_end.live)  # those that functions over lists keep
-        self.comms = nccl.init_all([0, 1], timeout=20)
+        self.comms = nccl.init_all([0, 1], timeout=300)
         self.arrays = [accelrt.full(10, rank + 1, "float32", rank) for rank in range(2)]
 
 
@@ -38,7 +38,7 @@ def settle(comms):
     def end():
         for each in comms:
             for lock in (each._hold.order, each._hold.calling):
-                assert lock.acquire(timeout=10)
+                assert lock.acquire(timeout=300)
                 lock.release()
             assert not each._hold.is_busy
             each.abort()
@@ -79,7 +79,7 @@ def test_the_end_of_communicators():
 
 
 def make(found):
-    found += nccl.init_all([0, 1], timeout=20)
+    found += nccl.init_all([0, 1], timeout=300)
 
 
 def check_made(found):

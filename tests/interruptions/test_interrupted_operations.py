@@ -52,7 +52,7 @@ def interrupt_at(looks, operation, number):
         raised = type(error)
     count = looks.end()
     assert state() == before
-    on_a_thread(use_a_device, timeout=60)
+    on_a_thread(use_a_device, timeout=300)
     scene.end()
     accelrt.memory.audit()
     accelrt.memory.host_audit()

@@ -283,13 +283,13 @@ def a_capture_while_memory_goes_back():
         books.free(*arguments)
 
     memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
-    on_a_thread(lambda: accelrt.Buffer(MIB).free(), timeout=60)
+    on_a_thread(lambda: accelrt.Buffer(MIB).free(), timeout=300)
     assert books.freed == [MIB]
 
 
 def captures_while_memory_goes_back():
     """Two threads take memory back, and both functions begin a capture: neither waits for the other."""
-    books, inside = Books(), threading.Barrier(2, timeout=60)
+    books, inside = Books(), threading.Barrier(2, timeout=300)
 
     def free(*arguments):
         inside.wait()
@@ -297,7 +297,7 @@ def captures_while_memory_goes_back():
         books.free(*arguments)
 
     memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
-    on_threads(lambda index: accelrt.Buffer(MIB + index).free(), range(2), timeout=60)
+    on_threads(lambda index: accelrt.Buffer(MIB + index).free(), range(2), timeout=300)
     assert sorted(books.freed) == [MIB, MIB + 1]
 
 
@@ -319,7 +319,7 @@ def both_in_free(first, second):
     memory.change_current_allocator(memory.CallbackAllocator(books.allocate, free))
     for device in (0, 1):
         leave_memory(device)
-    on_threads(run, (first, second), timeout=60)
+    on_threads(run, (first, second), timeout=300)
     accelrt.empty_cache()  # what was freed beside the capture
     assert books.live == 0
 

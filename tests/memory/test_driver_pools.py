@@ -450,7 +450,7 @@ def test_memory_stays_when_its_owner_is_killed_until_it_is_freed_here(other):
 def test_a_queue_carries_handles(pool):
     queue = multiprocessing.get_context("spawn").Queue()
     queue.put(pool.allocation_handle)
-    with queue.get(timeout=60) as handle:
+    with queue.get(timeout=300) as handle:
         assert memory.DriverPool.from_allocation_handle(handle).is_mapped
     queue.close()
     queue.join_thread()

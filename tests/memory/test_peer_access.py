@@ -177,7 +177,7 @@ def test_the_last_page_goes_while_two_devices_are_connected(row, number, waits):
     pages = [on_stream(0, 64 * MIB), on(1, 64 * MIB)]
     assert devices_of(*pages) == [[0], [1]]
     copying = threading.Thread(target=capture_copy, args=foreign)
-    faults.park(row, number)
+    faults.park(row, number, limit=300)
     copying.start()
     assert faults.await_parked(20) == row
     before = accelrt.memory_stats(0)["num_device_free"]

@@ -37,7 +37,7 @@ ALL_MARKDOWN = sorted(
 README = (ROOT / "README.md").read_text()
 TOUR = (DOCS / "guide" / "tour.md").read_text()
 ON_GPU = os.environ.get("ACCELRT_DRIVER", "host") != "host"
-SECONDS = 120
+SECONDS = 300
 NOT_RUN = {"", "cython", "c", "cpp", "bash", "text", "mermaid", "toml"}
 
 

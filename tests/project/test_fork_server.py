@@ -14,7 +14,7 @@ from fork_server import ForkServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.own_process
-SECONDS = 60
+SECONDS = 300
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def test_viewing_such_a_file_takes_little_memory(tmp_path):
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each of its threads takes memory, one a processor
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2

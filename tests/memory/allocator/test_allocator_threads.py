@@ -90,7 +90,7 @@ def test_contents_survive_a_hand_over_and_a_free_by_another_thread(empty_pool):
             block = writer.make()
             event = writer.stream.record_event()
             inboxes[(index + 1) % THREADS].put((block, event))
-            block, event = inboxes[index].get(timeout=60)
+            block, event = inboxes[index].get(timeout=300)
             writer.stream.wait_event(event)
             accelrt.record_stream(block[0], writer.stream)
             writer.check(block)
