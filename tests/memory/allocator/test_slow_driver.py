@@ -34,7 +34,7 @@ def work(streams, seed):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@in_own_process
+@in_own_process(ACCELRT_HOST_MEMORY="4GiB")  # all that the threads may have at once fits in it
 def test_identities_hold_while_the_driver_is_slow(count):
     wrap_host()
     testing.arm(call=1, code=1500, mode="slow", rows=MAPPING)
