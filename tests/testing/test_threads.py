@@ -1,10 +1,12 @@
 """Functions on threads: what they return and raise, and that none is waited for without a limit."""
 
+import math
 import threading
 
 import pytest
+from child import in_own_process
 
-from accelrt.testing import Interleaver, on_a_thread, on_threads
+from accelrt.testing import Interleaver, on_a_thread, on_threads, use_device
 
 
 def test_what_a_function_returns_or_raises_is_its_callers():
@@ -65,14 +67,21 @@ def test_an_error_of_another_thread_is_the_cause_where_one_does_not_end():
         go_on.set()
 
 
-@pytest.mark.parametrize("timeout", [1e300, float("inf")])
+@pytest.mark.parametrize("timeout", [1e300, math.inf])
 def test_a_limit_may_be_none(timeout):
     assert on_a_thread(int, timeout) == 0
     on_threads(int, [1, 2], timeout=timeout)
-    interleaver = Interleaver(timeout)
-    assert interleaver.run(int).result == 0
-    assert [one.result for one in interleaver.run_beside(int, int, 1, "before")] == [0, 0]
-    interleaver.close()
+
+
+@pytest.mark.host
+@in_own_process
+def test_a_limit_of_an_interleaver_may_be_none():
+    use_device()
+    for limit in (1e300, math.inf):
+        interleaver = Interleaver(limit)
+        assert interleaver.run(int).result == 0
+        assert [one.result for one in interleaver.run_beside(int, int, 1, "before")] == [0, 0]
+        interleaver.close()
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
