@@ -1108,16 +1108,17 @@ def pool_blocks(int device) -> list[dict[str, Any]]:
     spin_unlock(&pool_memory_lock)
     if copies == NULL:
         raise MemoryError
-    blocks = [
-        {
-            "address": copies[index].address, "size": copies[index].size, "requested_size": copies[index].size,
-            "stream": copies[index].stream, "pool": (0, 0), "kind": KIND_NAMES[copies[index].kind],
-            "frames": copies[index].stack, "tag": copies[index].tag,
-        }
-        for index in range(count)
-    ]
-    free(copies)
-    return blocks
+    try:
+        return [
+            {
+                "address": copies[index].address, "size": copies[index].size, "requested_size": copies[index].size,
+                "stream": copies[index].stream, "pool": (0, 0), "kind": KIND_NAMES[copies[index].kind],
+                "frames": copies[index].stack, "tag": copies[index].tag,
+            }
+            for index in range(count)
+        ]
+    finally:
+        free(copies)
 
 
 cdef void list_pooled(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil:
