@@ -32,7 +32,9 @@ LONGEST = 900_000.0  # seconds that a thread can be stopped for
 HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 # The second operation has until its thread was asleep at so many looks, or has computed for so long.  Then it
 # waits for the first, or is slow: both are fair.  That the machine does not let it run yet is neither.
-LOOKS, LOOK_SECONDS, COMPUTING_SECONDS = 10, 0.001, 0.05
+LOOKS = 10
+LOOK_SECONDS = 0.001
+COMPUTING_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Interleaver:
     """
 
     def __init__(self, limit: float = 120.0) -> None:
-        self.limit = min(limit, threading.TIMEOUT_MAX)
+        self.limit: float = min(limit, threading.TIMEOUT_MAX)
         self.table: ModuleType = wrapped_table()
         self.workers: tuple[Worker, Worker] = Worker("first"), Worker("second")
         # Without a GIL an object dies on the thread that made it, which may then wait for the one that is
