@@ -253,9 +253,7 @@ cdef class Buffer:
         cdef uintptr_t address = self.ptr
         if self.exports:
             raise BufferError(f"{self.exports} DLPack tensors on this Buffer are alive; drop them before free()")
-        self.ptr = 0
-        self.nbytes = 0
-        self.live = False
+        forget_memory(&self.live, &self.ptr, &self.nbytes)
         deferral = deferral_closed(deferral, <PyObject*>self)
         if deferral is not None:
             keeper, self.keeper = self.keeper, None
@@ -473,9 +471,7 @@ cdef class PinnedBuffer:
         cdef uintptr_t address = self.ptr
         if self.exports:
             raise BufferError(f"{self.exports} views of this PinnedBuffer are alive; drop them before free()")
-        self.ptr = 0
-        self.nbytes = 0
-        self.live = False
+        forget_memory(&self.live, &self.ptr, &self.nbytes)
         deferral = deferral_closed(deferral, <PyObject*>self)
         if deferral is not None:
             defer_release(deferral, release_locked, 0, address, None)
