@@ -124,9 +124,26 @@ cdef object numpy_module()
 cdef int raise_dead(Array array, str name) except -1  # why check_live refuses it
 
 
+# Without a GIL a free() may be under way beside a look at its object: who sees no address sees that it is not live, and who
+# sees no bytes sees no address any more.
+cdef extern from *:
+    """
+    static inline void accelrt_forget_memory(int *live, uintptr_t *ptr, size_t *nbytes) {
+        __atomic_store_n(live, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(ptr, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(nbytes, 0, __ATOMIC_RELEASE);
+    }
+    #define accelrt_load_field(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+    """
+    void forget_memory "accelrt_forget_memory" (bint* live, uintptr_t* ptr, size_t* nbytes) noexcept
+    bint load_live "accelrt_load_field" (bint* place) noexcept
+    uintptr_t load_ptr "accelrt_load_field" (uintptr_t* place) noexcept
+    size_t load_nbytes "accelrt_load_field" (size_t* place) noexcept
+
+
 cdef inline bint is_held(PyObject* base) noexcept:
     # Whether a Buffer was not freed.  Without a GIL an Array may have let go of it just now, and keeps it parked.
-    return (not WITHOUT_GIL or base != <PyObject*>None) and (<Buffer>base).live
+    return (not WITHOUT_GIL or base != <PyObject*>None) and load_live(&(<Buffer>base).live)
 
 
 cdef inline bint is_live(Array array) noexcept:
@@ -145,7 +162,7 @@ cdef inline bint still_has(object memory, uintptr_t address) noexcept:
     if isinstance(memory, Array):
         return (<Array>memory).ptr == address and is_live(<Array>memory)
     if isinstance(memory, Buffer):
-        return (<Buffer>memory).live and (<Buffer>memory).ptr == address
+        return load_live(&(<Buffer>memory).live) and load_ptr(&(<Buffer>memory).ptr) == address
     if isinstance(memory, PinnedBuffer):
-        return (<PinnedBuffer>memory).live and (<PinnedBuffer>memory).ptr == address
+        return load_live(&(<PinnedBuffer>memory).live) and load_ptr(&(<PinnedBuffer>memory).ptr) == address
     return not isinstance(memory, PoolBlock) or (<PoolBlock>memory).address == address

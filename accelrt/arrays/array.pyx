@@ -24,7 +24,7 @@ from accelrt.memory.mempool cimport (
 from accelrt.runtime import init
 from accelrt.runtime.lifetimes cimport any_capture
 from accelrt.status cimport NOT_ALLOCATED, raise_status, refuse_copy, refuse_unmade
-from accelrt.streams.stream cimport Stream, stream_for, stream_of
+from accelrt.streams.stream cimport ordinal_beside, Stream, stream_for, stream_of
 from accelrt.runtime.access cimport (
     Access, begin_use_of, defer_release, Deferral, deferral_closed, deferral_for, end_use_of, refuse_sleeping,
 )
@@ -202,7 +202,7 @@ cdef class Buffer:
 
     Arguments:
         nbytes: int.
-        device: int, "cuda:1", "host:0", an object with an index; None is the current device.
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device, or the stream's.
         stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.
             Copies and fills on other streams are noted, so that the memory is not reused under them.
         managed: bool, whether the host and every device use the bytes at one address, and a device moves them to where they
@@ -224,10 +224,8 @@ cdef class Buffer:
         cdef size_t size
         cdef int ordinal
         cdef Stream order
-        if isinstance(stream, Stream) and device is None:
-            device = (<Stream>stream).device_index
-        size = checked_request(nbytes, "nbytes", device)
-        ordinal = ordinal_of(device)
+        size = checked_request(nbytes, "nbytes", device, stream)
+        ordinal = ordinal_of(device) if device is not None else ordinal_beside(stream)
         order = stream_for(stream, ordinal, "the buffer")
         if self.stream is not None:  # Arrays may name the memory that it had
             raise RuntimeError("a Buffer is initialised once")
@@ -255,9 +253,7 @@ cdef class Buffer:
         cdef uintptr_t address = self.ptr
         if self.exports:
             raise BufferError(f"{self.exports} DLPack tensors on this Buffer are alive; drop them before free()")
-        self.ptr = 0
-        self.nbytes = 0
-        self.live = False
+        forget_memory(&self.live, &self.ptr, &self.nbytes)
         deferral = deferral_closed(deferral, <PyObject*>self)
         if deferral is not None:
             keeper, self.keeper = self.keeper, None
@@ -475,9 +471,7 @@ cdef class PinnedBuffer:
         cdef uintptr_t address = self.ptr
         if self.exports:
             raise BufferError(f"{self.exports} views of this PinnedBuffer are alive; drop them before free()")
-        self.ptr = 0
-        self.nbytes = 0
-        self.live = False
+        forget_memory(&self.live, &self.ptr, &self.nbytes)
         deferral = deferral_closed(deferral, <PyObject*>self)
         if deferral is not None:
             defer_release(deferral, release_locked, 0, address, None)
@@ -610,7 +604,7 @@ def record_host_stream(memory: Memory, stream: Stream | int) -> None:
         ValueError: the memory is not the cache's, or was given back, or the stream is none.
         TypeError: memory is none.
     """
-    cdef Stream worker = stream_of(stream, 0 if isinstance(stream, Stream) else ordinal_of(None))
+    cdef Stream worker = stream_of(stream, ordinal_beside(stream))
     cdef uintptr_t address = address_of(memory, "memory")
     cdef int code
     if isinstance(memory, PinnedBuffer) and not (<PinnedBuffer>memory).live:

@@ -5,7 +5,7 @@ from cpython.buffer cimport Py_buffer
 from cpython.object cimport PyObject
 from libc.stdint cimport uintptr_t
 
-from accelrt.arrays.array cimport Array, Buffer, PinnedBuffer, raise_freed
+from accelrt.arrays.array cimport Array, Buffer, load_live, load_nbytes, load_ptr, PinnedBuffer, raise_freed, still_has
 from accelrt.core.locks cimport WITHOUT_GIL
 from accelrt.driver.memory cimport PitchedCopy
 from accelrt.runtime.lifetimes cimport any_capture, keep_side, Record, record_on
@@ -81,22 +81,22 @@ cdef inline View read_operand(Operand* operand, object source, str name, bint wr
     operand.owned = False
     operand.producer = 0
     if isinstance(source, Buffer):
-        operand.address = (<Buffer>source).ptr
-        operand.nbytes = (<Buffer>source).nbytes
+        operand.address = load_ptr(&(<Buffer>source).ptr)
+        operand.nbytes = load_nbytes(&(<Buffer>source).nbytes)
         operand.ordinal = (<Buffer>source).device_index
         operand.block = operand.address
         if operand.address:
             operand.owned = True
             operand.owner_stream = (<Buffer>source).stream.handle
-        elif not (<Buffer>source).live:
+        elif not load_live(&(<Buffer>source).live):
             raise_freed(source, name)
         return None
     if isinstance(source, PinnedBuffer):
-        operand.address = (<PinnedBuffer>source).ptr
-        operand.nbytes = (<PinnedBuffer>source).nbytes
+        operand.address = load_ptr(&(<PinnedBuffer>source).ptr)
+        operand.nbytes = load_nbytes(&(<PinnedBuffer>source).nbytes)
         operand.ordinal = -1
         operand.block = operand.address
-        if not operand.address and not (<PinnedBuffer>source).live:
+        if not operand.address and not load_live(&(<PinnedBuffer>source).live):
             raise_freed(source, name)
         return None
     if isinstance(source, Array):
@@ -108,9 +108,7 @@ cdef inline View read_operand(Operand* operand, object source, str name, bint wr
 
 
 cdef inline int look_again(Operand* side, object source, str name) except -1:
-    if type(source) is Buffer and (<Buffer>source).live and (<Buffer>source).ptr == side.address:
-        return 0
-    if type(source) is PinnedBuffer and (<PinnedBuffer>source).live and (<PinnedBuffer>source).ptr == side.address:
+    if (type(source) is Buffer or type(source) is PinnedBuffer) and still_has(source, side.address):
         return 0
     return look_again_slow(side, source, name)
 

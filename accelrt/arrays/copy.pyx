@@ -34,7 +34,7 @@ from accelrt.runtime.lifetimes cimport (
 from accelrt.status cimport (
     INVALID_VALUE, NO_HOST_MEMORY, NOT_ALLOCATED, NOT_READY, PEER_ACCESS_UNSUPPORTED, raise_status, refuse_copy,
 )
-from accelrt.streams.stream cimport current_of, judge_handle, mark_used, Stream, stream_for, stream_of, wrap
+from accelrt.streams.stream cimport current_of, is_of, judge_handle, mark_used, Stream, stream_for, stream_of, wrap
 from accelrt.runtime.access cimport Access, await_others, begin_use, end_use, end_use_of, refuse_sleeping
 cimport accelrt.runtime.access as watch
 
@@ -846,7 +846,7 @@ cdef Stream host_worker(object stream):
 
 cdef Stream worker_for(object stream, int ordinal):
     # A stream of that device; None is its current one.
-    if isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).initialised:
+    if is_of(stream, ordinal):
         mark_used(<Stream>stream)
         return <Stream>stream
     return stream_for(stream, ordinal, "the memory")

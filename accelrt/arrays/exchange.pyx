@@ -42,7 +42,9 @@ from accelrt.runtime.lifetimes cimport any_capture, keep_until_passed, Record, r
 from accelrt.driver.memory cimport PitchedCopy, SOURCE_AT_ANY_TIME, SOURCE_DURING_CALL, SOURCE_IN_STREAM_ORDER
 from accelrt.errors import not_supported
 from accelrt.status cimport INVALID_VALUE, NOT_ALLOCATED, NOT_SUPPORTED, raise_status, refuse_copy
-from accelrt.streams.stream cimport current_handle, current_of, judge_handle, Stream, stream_for, stream_of, wrap
+from accelrt.streams.stream cimport (
+    current_handle, current_of, judge_handle, ordinal_beside, Stream, stream_for, stream_of, wrap,
+)
 from accelrt.runtime.access cimport (
     Access, any_sleeps, begin_use, end_use, link_export, PoolBlock, refuse_sleeping, unlink_export,
 )
@@ -914,10 +916,8 @@ def asarray(
     if device is not None and not (isinstance(device, str) and device == "cpu"):
         ordinal = ordinal_of(device)
     array = wrap_any(source, dtype, stream)
-    if device is None and array.device_index >= 0:
-        ordinal = array.device_index
-    elif device is None:
-        ordinal = (<Stream>stream).device_index if isinstance(stream, Stream) else ordinal_of(None)
+    if device is None:
+        ordinal = array.device_index if array.device_index >= 0 else ordinal_beside(stream)
     if ordinal == array.device_index and not copies:
         return array
     if refuses:

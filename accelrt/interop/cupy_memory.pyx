@@ -175,7 +175,7 @@ def allocate(size: int) -> object:
     cdef DeviceBlock block = DeviceBlock.__new__(DeviceBlock)
     cdef size_t wanted
     try:
-        wanted = checked_request(size, "size", device)
+        wanted = checked_request(size, "size", device, None)
         block.ordinal = ordinal_of(device)
         block.stream = current_stream(device)
         block.address = allocate_bytes(device, wanted, block.stream)

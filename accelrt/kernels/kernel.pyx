@@ -17,7 +17,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from accelrt.arrays.array cimport (
-    Array, Buffer, check_live, DEVICE_BUFFER, find_bounds, is_held, PinnedBuffer, raise_freed, raise_lost, still_has,
+    Array, Buffer, check_live, DEVICE_BUFFER, find_bounds, is_held, load_live, load_ptr, PinnedBuffer, raise_freed,
+    raise_lost, still_has,
 )
 from accelrt.arrays.copy cimport (
     follow_producer, is_asynchronous, keep, note_use, Operand, read_array, read_interface, read_operand, uses_owner,
@@ -360,11 +361,11 @@ cdef object put_slow(Parameters parameters, Py_ssize_t index, object argument, P
     cdef char* out = <char*>&packed.values[index]
     packed.pointers[index] = out
     if isinstance(argument, Buffer):
-        if not (<Buffer>argument).live or (<Buffer>argument).device_index != parameters.device_index or (
+        if not load_live(&(<Buffer>argument).live) or (<Buffer>argument).device_index != parameters.device_index or (
                 not takes_pointer(parameter)):
             refuse_buffer(parameters, parameter, index, <Buffer>argument)
         packed.shared |= (<Buffer>argument).stream.handle != stream
-        (<uintptr_t*>out)[0] = (<Buffer>argument).ptr
+        (<uintptr_t*>out)[0] = load_ptr(&(<Buffer>argument).ptr)
         return room
     if argument is None and takes_pointer(parameter):
         (<uintptr_t*>out)[0] = 0

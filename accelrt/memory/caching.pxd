@@ -10,7 +10,7 @@ cdef inline bint is_lack(int code) noexcept nogil:  # of room, on the device or 
 
 
 cdef int raise_refusal(int code, int ordinal, size_t size, uintptr_t stream) except -1  # of a request that was not served
-cdef size_t checked_request(object size, str name, object device) except? <size_t>-1  # of an allocation there
+cdef size_t checked_request(object size, str name, object device, object stream) except? <size_t>-1  # of an allocation there
 cdef size_t checked_size(object size, str name) except? <size_t>-1  # bytes; TypeError, ValueError, OutOfMemoryError
 cdef int empty_pool(int ordinal, const uint64_t* name, str call) except -1  # gives back a private pool's idle memory
 cdef object out_of_memory_to_wake(int ordinal, tuple pool, object size, int code, str call, str waking)  # the error

@@ -52,7 +52,7 @@ from accelrt.status cimport (
     CAPTURED_EVENT, INVALID_DEVICE, INVALID_VALUE, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, raise_status,
     refuse_copy, refuse_unmade,
 )
-from accelrt.streams.stream cimport current_handle, Event, Stream, stream_for, stream_of
+from accelrt.streams.stream cimport current_handle, Event, is_of, mark_used, ordinal_beside, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
 
 
@@ -99,18 +99,19 @@ cdef size_t checked_size(object size, str name) except? <size_t>-1:
     return checked if is_size(size, &checked) else checked_size_slow(size, name)
 
 
-cdef size_t checked_request(object size, str name, object device) except? <size_t>-1:
+cdef size_t checked_request(object size, str name, object device, object stream) except? <size_t>-1:
     # As checked_size; what no device has is refused with the figures of the one that was asked for.
     cdef size_t checked
-    return checked if is_size(size, &checked) else checked_request_slow(size, name, device)
+    return checked if is_size(size, &checked) else checked_request_slow(size, name, device, stream)
 
 
-cdef size_t checked_request_slow(object size, str name, object device) except? <size_t>-1:
+cdef size_t checked_request_slow(object size, str name, object device, object stream) except? <size_t>-1:
     try:
         return checked_size_slow(size, name)
     except OutOfMemoryError as error:
         requested = error.requested
-    raise out_of_memory(ordinal_of(device), requested, 0, OUT_OF_MEMORY)
+    ordinal = ordinal_of(device) if device is not None else ordinal_beside(stream)
+    raise out_of_memory(ordinal, requested, 0, OUT_OF_MEMORY)
 
 
 cdef size_t checked_size_slow(object size, str name) except? <size_t>-1:
@@ -352,7 +353,7 @@ def caching_allocator_alloc(size: int, device: DeviceArgument | None = None, str
 
     Arguments:
         size: int, bytes.
-        device: int, "cuda:1", "host:0", an object with an index; None is the current device.
+        device: int, "cuda:1", "host:0", an object with an index; None is the current device, or the stream's.
         stream: Stream, handle as int, or None for the current stream: the one whose order the memory follows.  One that
             others own has to live until the memory is given back.
     Returns:
@@ -366,13 +367,19 @@ def caching_allocator_alloc(size: int, device: DeviceArgument | None = None, str
     """
     cdef int ordinal
     cdef uintptr_t handle
-    cdef size_t bytes_ = checked_request(size, "size", device)
-    if device is not None or current_ordinal(&ordinal):
-        ordinal = ordinal_of(device)
+    cdef size_t bytes_ = checked_request(size, "size", device, stream)
     if stream is None:
-        handle = current_handle(ordinal)
-    elif PyLong_CheckExact(stream) and is_known(ordinal, stream, &handle):
+        if device is not None or current_ordinal(&ordinal):
+            ordinal = ordinal_of(device)
+        return allocate_bytes(ordinal, bytes_, current_handle(ordinal))
+    if device is None and not PyLong_CheckExact(stream):
+        ordinal = ordinal_beside(stream)
+    elif device is not None or current_ordinal(&ordinal):
+        ordinal = ordinal_of(device)
+    if PyLong_CheckExact(stream) and is_known(ordinal, stream, &handle):
         pass
+    elif is_of(stream, ordinal):
+        handle = mark_used(<Stream>stream)
     else:
         handle = stream_for(stream, ordinal, "the memory").handle
     return allocate_bytes(ordinal, bytes_, handle)

@@ -60,7 +60,7 @@ from accelrt.status cimport (
     FORKED, NOT_ALLOCATED, NOT_READY, NOT_SUPPORTED, NO_HOST_MEMORY, POOL_CAP_REACHED, SLEEPING,
     raise_status, refuse_copy, refuse_unmade,
 )
-from accelrt.streams.stream cimport Stream, stream_for, stream_of
+from accelrt.streams.stream cimport ordinal_beside, Stream, stream_for, stream_of
 cimport accelrt.runtime.access as watch
 
 
@@ -1240,9 +1240,7 @@ def reserve(
         raise ValueError(f"nbytes is {size}, page_bytes {page_bytes} and ahead {more}; nbytes is from 1 byte to 2**47, "
                          "page_bytes from 1 to nbytes, and ahead 0 or more")
     require_native("reserve")
-    if isinstance(stream, Stream) and device is None:
-        device = (<Stream>stream).device_index
-    ordinal = ordinal_of(device)
+    ordinal = ordinal_of(device) if device is not None else ordinal_beside(stream)
     reservation = Reservation.__new__(Reservation)
     reservation.stream = stream_for(stream, ordinal, "the reservation")
     reservation.device_index = ordinal

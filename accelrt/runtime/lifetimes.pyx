@@ -378,13 +378,17 @@ cdef struct Waiting:
     PyObject* kept    # likewise, a reference
     Waiting* next
 
-cdef Waiting* waiting = NULL  # in turn
+cdef extern from *:
+    const int ACQ_REL "__ATOMIC_ACQ_REL"
+    Waiting* load_waiting "accelrt_load_pointer" (Waiting** place) noexcept nogil
+    Waiting* exchange_waiting "__atomic_exchange_n" (Waiting** place, Waiting* entry, int order) noexcept nogil
+cdef Waiting* waiting = NULL  # written in turn; whether there is any, allocations of all threads look
 cdef int waiting_lock = 0
 cdef draining drain_more = NULL
 
 
 cdef bint any_waits() noexcept:
-    return waiting != NULL
+    return load_waiting(&waiting) != NULL
 
 
 cdef int give_back(int kind, int device, uintptr_t handle) noexcept nogil:
@@ -507,10 +511,8 @@ cdef Waiting* new_waiting(int kind, int device, uintptr_t handle) noexcept:
 
 
 cdef void add_waiting(Waiting* entry) noexcept:
-    global waiting
     begin_turn(&waiting_lock)
-    entry.next = waiting
-    waiting = entry
+    entry.next = exchange_waiting(&waiting, entry, ACQ_REL)
     end_turn(&waiting_lock)
 
 
@@ -561,14 +563,13 @@ def keep_until_past(device: int, stream: int, owner: object) -> None:
 
 
 cdef void drain() noexcept:
-    global waiting
-    cdef Waiting *left, *entry
-    cdef draining more
+    cdef Waiting *entry, *left = NULL
     if any_capture() or in_host_function:
         return
-    begin_turn(&waiting_lock)
-    left, waiting, more = waiting, NULL, drain_more
-    end_turn(&waiting_lock)
+    if any_waits():  # else nothing is written that other threads read
+        begin_turn(&waiting_lock)
+        left = exchange_waiting(&waiting, NULL, ACQ_REL)
+        end_turn(&waiting_lock)
     while left != NULL:
         entry, left = left, left.next
         if entry.kind == REPLAYS:
@@ -580,8 +581,8 @@ cdef void drain() noexcept:
             dispose(entry.kind, entry.device, entry.handle)
         free(entry)
     with nogil:
-        if more != NULL:
-            more()
+        if drain_more != NULL:
+            drain_more()
         tidy_pinned()  # what it is refused stays pending, and the next miss is told
 
 
@@ -1486,8 +1487,7 @@ cdef void forget_in_fork() noexcept nogil:
     # The parent's objects, and a lock that another of its threads may have held.
     global waiting, pool_lock, event_holders, waiting_lock
     waiting = NULL
-    pool_lock = waiting_lock = 0
-    event_holders = 0
+    pool_lock = waiting_lock = event_holders = 0
     memset(returned, 0, sizeof(returned))
     memset(&streams, 0, sizeof(streams))
     memset(&events, 0, sizeof(events))

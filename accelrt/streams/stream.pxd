@@ -47,6 +47,10 @@ cdef inline uintptr_t mark_used(Stream stream) noexcept:
     stream.used = True
     return stream.handle
 
+cdef inline bint is_of(object stream, int ordinal):
+    # Whether it is a Stream of that device, which needs no judgement.
+    return isinstance(stream, Stream) and (<Stream>stream).device_index == ordinal and (<Stream>stream).initialised
+
 cdef enum:  # handles of default streams
     LEGACY = 0
     PER_THREAD = 2
@@ -66,6 +70,7 @@ cdef class StreamContext:           # in which a stream is the current one of a 
 
     cdef bint leave_slow(self) except -1
 
+cdef int ordinal_beside(object stream) except -1  # the device of a Stream; beside anything else the current one
 cdef uintptr_t current_handle(int ordinal) noexcept nogil  # this thread's stream of a device; no driver call
 cdef Stream current_of(int ordinal)
 cdef PyObject* exchange_current(Stream stream) except NULL  # the same; answers the one before, whose reference it gives

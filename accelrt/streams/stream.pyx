@@ -1170,6 +1170,10 @@ cdef Stream stream_of(object stream, int ordinal):
     return other_stream(stream, ordinal)
 
 
+cdef int ordinal_beside(object stream) except -1:
+    return (<Stream>stream).device_index if isinstance(stream, Stream) else ordinal_of(None)
+
+
 cdef Stream stream_for(object stream, int ordinal, str what):
     cdef Stream worker = stream_of(stream, ordinal)
     if worker.device_index != ordinal:
@@ -1195,8 +1199,7 @@ def current_stream(device: DeviceArgument | None = None) -> Stream:
     Returns:
         Stream, the same object while nothing changed.
     """
-    cdef int ordinal
-    cdef int code
+    cdef int ordinal, code
     if device is not None:
         return current_of(ordinal_of(device))
     code = current_ordinal(&ordinal)

@@ -77,6 +77,19 @@ def test_a_buffer_of_a_stream_is_on_its_device():
             accelrt.Buffer(512, device=0, stream=stream)
 
 
+def test_an_address_of_a_stream_is_on_its_device():
+    stream = accelrt.Stream(LAST)
+    address = accelrt.caching_allocator_alloc(512, stream=stream)
+    assert accelrt.memory_allocated(LAST) == 512
+    accelrt.caching_allocator_delete(address)
+    with pytest.raises(accelrt.OutOfMemoryError) as refused:
+        accelrt.caching_allocator_alloc(1 << 60, stream=stream)
+    assert refused.value.device == LAST
+    if LAST:
+        with pytest.raises(ValueError, match=f"stream is on device {LAST}, the memory on 0"):
+            accelrt.caching_allocator_alloc(512, device=0, stream=stream)
+
+
 @pytest.mark.parametrize(
     "make", [bytes, bytearray, memoryview, np.asarray], ids=["bytes", "bytearray", "view", "array"]
 )

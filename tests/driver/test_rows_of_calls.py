@@ -55,6 +55,26 @@ def test_a_call_comes_to_the_row_that_does_its_work(work):
     in_child(work)
 
 
+def allocations():
+    wrap_host()
+    allocate, release = accelrt.caching_allocator_alloc, accelrt.caching_allocator_delete
+    for device in range(accelrt.device_count()):
+        stream = accelrt.Stream(device)
+        ways = {
+            "address": lambda stream=stream: release(allocate(512, stream=stream)),
+            "address, both named": lambda both=(device, stream): release(allocate(512, *both)),
+            "buffer": lambda stream=stream: accelrt.Buffer(512, stream=stream).free(),
+        }
+        for allocate_and_free in ways.values():
+            allocate_and_free()
+        assert {way: calls_of(work) for way, work in ways.items()} == {way: {} for way in ways}
+    assert calls_of(lambda: release(allocate(512))) == {"current_device": 1}
+
+
+def test_memory_of_a_stream_is_allocated_without_a_question_which_device_is_current():
+    in_child(allocations, ACCELRT_HOST_DEVICES="2", ACCELRT_DEBUG="0")
+
+
 UNTOUCHED = {
     "nothing": lambda stream: None,
     "query": lambda stream: stream.query(),
