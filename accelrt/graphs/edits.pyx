@@ -963,7 +963,7 @@ def change_node(
         if graph.exec_:
             require_made(source.by_node, graph.made_nodes, node)
         work.is_within = work.child is not None and work.child._graph is source
-        graph.busy += 1
+        graph.begin_change()
         if source is not graph:
             count_uses(source, 1)
         try:
@@ -973,7 +973,7 @@ def change_node(
             finally:
                 work.release_child()
         finally:
-            graph.busy -= 1
+            graph.end_change()
             graph.edits += 1
             if source is not graph:
                 count_uses(source, -1)
@@ -999,7 +999,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
         handle, exec_, node = graph.node_graph(), require_exec(graph), handle_of(switched)
         require_made(source.by_node, graph.made_nodes, node)
         graph.require_unreplayed()
-        graph.busy += 1
+        graph.begin_change()
         if source is not graph:
             count_uses(source, 1)
     with nogil:
@@ -1008,7 +1008,7 @@ def switch_node(CUDAGraph instance not None, switched: object, enable: bool | No
         else:
             code = registry.active().graph_node_enable(handle, exec_, node, enabled)
     with cython.critical_section(graph):
-        graph.busy -= 1
+        graph.end_change()
         if source is not graph:
             count_uses(source, -1)
     if code:
@@ -1297,7 +1297,7 @@ cdef class Bindings:
                 raise RuntimeError("nodes of the graph were changed, or it was instantiated anew, since its memory was "
                                    "named; make other GraphParameters")
             graph.own_kernels()
-            graph.busy += 1
+            graph.begin_change()
             count_uses(source, 1)
         begin_use(&access, uses_owner, <PyObject*>given)
         try:
@@ -1306,7 +1306,7 @@ cdef class Bindings:
             end_use(&access)
             count_uses(source, -1)
             with cython.critical_section(graph):
-                graph.busy -= 1
+                graph.end_change()
         if left:
             drain()
         return 0

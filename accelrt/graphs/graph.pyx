@@ -938,7 +938,7 @@ cdef class CUDAGraph:
         self.require_unreplayed()
         if self.exec_:
             require_made(self.by_node if source is None else source.by_node, self.made_nodes, handle)
-        self.busy += 1
+        self.begin_change()
         if source is not None:
             count_uses(source, 1)
         try:
@@ -952,7 +952,7 @@ cdef class CUDAGraph:
                 self.keep_change(handle, change)
             raise
         finally:
-            self.busy -= 1
+            self.end_change()
             self.edits += 1
             if source is not None:
                 count_uses(source, -1)
