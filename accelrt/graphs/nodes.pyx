@@ -5,7 +5,7 @@ from collections import namedtuple
 from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from accelrt.allocator.private.routes cimport (
     begin_capture_on, end_capture, expect_idle, hide_replays, release_pool, retain_pool,
@@ -23,11 +23,11 @@ from accelrt.driver.node_params cimport (
 cimport accelrt.driver.registry as registry
 from accelrt.errors import CudaError, NotSupportedError
 from accelrt.kernels.kernel cimport (
-    Dimensions, keep_memory, Kernel, make_kernel, Packed, read_dimensions, read_shared, uses_of,
+    Dimensions, keep_memory, Kernel, make_kernel, Packed, POINTER, read_dimensions, read_shared, uses_of,
 )
 from accelrt.runtime.lifetimes cimport (
     GRAPH, GRAPH_EXEC, dispose_capture, drain_too, end_capture as end_on_driver, end_capture_again, find_call,
-    follow_capture, give_back, note_sides, open_capture, Record, Side,
+    follow_capture, give_back, note_side, note_sides, open_capture, Record, Side, Sleeper,
 )
 from accelrt.status cimport (
     FORKED, GRAPH_UPDATE_FAILURE, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, NO_HOST_MEMORY, SLEEPING,
@@ -290,7 +290,23 @@ def list_nodes(uintptr_t graph, owner: CUDAGraph | None = None) -> list[GraphNod
 # stub: class NodeChange:
 @cython.freelist(16)
 cdef class NodeChange:
-    """The launch of a kernel node since it was changed, and what that uses."""
+    """The work of a node since it was changed, or the memory that a name was given, and what either uses."""
+
+    cdef bint note(self, int device, uintptr_t stream) except *:
+        cdef bint others = False
+        if self.things is None:
+            self.is_others = note_side(self.ordinal, self.block, device, stream)
+            return self.is_others
+        for things in self.things:
+            others = note_sides(things, device, stream) or others
+        return others
+
+    cdef int refuse_asleep(self) except -1:
+        if self.pool is not None:
+            self.pool.refuse_asleep()
+        for things in self.things or ():
+            refuse_asleep(things)
+        return 0
 
     cdef list foreign(self, int device, uintptr_t stream, NodeChange after):
         # Returns what has to live until a stream is past its replays once this change gives way to another: functions,
@@ -298,6 +314,8 @@ cdef class NodeChange:
         cdef list leftover = [], things
         cdef Py_ssize_t index
         cdef bint is_leftover
+        if self.things is None:
+            return [self.keeper] if self.is_others and after.keeper is not self.keeper else None
         for things in self.things:
             for index in range(len(things) if things else 0):
                 if isinstance(things[index], Side):
@@ -311,6 +329,13 @@ cdef class NodeChange:
             stays = {id(thing) for things in after.things if things for thing in things}
             leftover = [thing for thing in leftover if id(thing) not in stays]
         return leftover
+
+
+cdef int refuse_asleep(list things) except -1:
+    for thing in things or ():
+        if isinstance(thing, Sleeper):
+            (<Sleeper>thing).refuse_asleep()
+    return 0
 
 
 cdef Record record_capture(
@@ -414,6 +439,37 @@ cdef tuple read_arguments(uintptr_t function, const void** values):
         index += 1
         code = registry.active().function_parameter(function, index, &offset, &size)
     return tuple(arguments) if code == INVALID_VALUE else None
+
+
+def argument_kinds(given: Kernel | None, int count) -> list[str]:
+    """Of each argument "reads" or "writes" where it is a pointer by the kernel's signature, "value", or "unknown"."""
+    cdef list kinds = ["unknown"] * count
+    cdef Kernel kernel = given
+    cdef int index
+    for index in range(count if kernel is not None and kernel.takes.has_signature else 0):
+        kinds[index] = "value" if kernel.takes.each[index].kind != POINTER else (
+            "writes" if kernel.takes.each[index].writes else "reads")
+    return kinds
+
+
+cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
+    # One block: the pointers, and what they point at.
+    cdef size_t offset = 0, size = 0, count = 0, total = 0, index
+    cdef void** arguments
+    cdef char* place
+    while registry.active().function_parameter(function, count, &offset, &size) == 0:
+        total += (size + 15) & ~<size_t>15
+        count += 1
+    arguments = <void**>calloc(1, (count + 2) * sizeof(void*) + total + 16)
+    if arguments == NULL:
+        raise MemoryError("no host memory for a kernel's arguments")
+    place = <char*>((<uintptr_t>(arguments + count + 1) + 15) & ~<uintptr_t>15)
+    for index in range(count):
+        registry.active().function_parameter(function, index, &offset, &size)
+        arguments[index] = place
+        memcpy(place, values[index], size)
+        place += (size + 15) & ~<size_t>15
+    return arguments
 
 
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
