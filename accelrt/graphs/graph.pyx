@@ -934,7 +934,7 @@ cdef class CUDAGraph:
         try:
             change_kernel_node(graph, self.exec_, handle, self.ordinal, self.capture, self.own_kernels(),
                                self.changes.get(handle), change, &begun, kernel, grid, block, shared, args,
-                               None if source is None else self.past)
+                               None if source is None else self.past, source is None and bool(self.pasts))
             self.keep_change(handle, change)
             left = self.finish_change(change)
         except BaseException:

@@ -69,10 +69,10 @@ cdef dict kernels_in(list kept)  # by the driver's handle
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change)
 # Changes a node of an instance, unless exec_ is 0, and of the graph, unless it is another's, as past says; None leaves
 # what there is.  change is the node's last one, or None; `after` is filled.  Where it raises and out_begun is set,
-# the instance launches the new values nevertheless.
+# the instance launches the new values nevertheless.  tells: other instances are told what the node did.
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past) except -1
+                            object shared, object arguments, NodePast past, bint tells) except -1
 
 
 # Graphs of nogil code, for api.pyx.  A graph is named by the address of its record; one that is not, or no longer,

@@ -474,16 +474,24 @@ cdef void** copy_arguments(uintptr_t function, void** values) except? NULL:
 
 cdef object read_kernel_node(uintptr_t graph, uintptr_t node, dict kernels, NodeChange change):
     cdef NodeParams params
-    cdef Kernel kernel
+    read_launch(graph, node, &params)
+    return launch_of(&params, kernels, change)
+
+
+cdef int read_launch(uintptr_t graph, uintptr_t node, NodeParams* params) except -1:
     cdef int code
     with nogil:
-        code = registry.active().graph_node_params(graph, node, &params)
+        code = registry.active().graph_node_params(graph, node, params)
     if params.type != NODE_KERNEL and code in (0, NOT_SUPPORTED):
         code = INVALID_VALUE
     if code:
         raise_status(code, "graph_node_params", ("graph", graph, "node", node),
                      "it is no kernel node of this graph" if code == INVALID_VALUE else "")
-    kernel = kernel_of(params.function, kernels, change)
+    return 0
+
+
+cdef object launch_of(const NodeParams* params, dict kernels, NodeChange change):
+    cdef Kernel kernel = kernel_of(params.function, kernels, change)
     return KernelParams(
         kernel, "" if kernel is None else kernel.name, params.function, (params.grid[0], params.grid[1], params.grid[2]),
         (params.block[0], params.block[1], params.block[2]), params.shared_bytes,
@@ -511,37 +519,50 @@ cdef tuple addresses_in(arguments):
 
 cdef int change_kernel_node(uintptr_t graph, uintptr_t exec_, uintptr_t node, int ordinal, uint64_t capture, dict kernels,
                             NodeChange change, NodeChange after, bint* out_begun, object kernel, object grid, object block,
-                            object shared, object arguments, NodePast past) except -1:
-    cdef object now = read_kernel_node(graph, node, kernels, change)
-    cdef object before = now if past is None else params_of_instance(change, past, node) or now
-    cdef Kernel to = kernel if kernel is not None else before.kernel
+                            object shared, object arguments, NodePast past, bint tells) except -1:
+    # before: what the node launched, which takes longer to tell than to change and is not always asked for.
+    cdef object before = None if past is None else params_of_instance(change, past, node)
+    cdef tuple new_arguments = None if arguments is None else tuple(arguments)
+    cdef bint watched = watch.detects_races()
+    cdef Kernel to = kernel
+    cdef NodeParams params
     cdef Dimensions size
-    cdef tuple new_arguments
     out_begun[0] = False
-    after.former = now
-    read_dimensions(before.grid if grid is None else grid, "grid", size.grid)
-    read_dimensions(before.block if block is None else block, "block", size.block)
-    size.shared = read_shared(before.shared if shared is None else shared)
-    if arguments is None:
-        arguments = before.arguments
-    if arguments is None:
-        raise NotSupportedError("this driver does not tell a kernel's arguments (CUDA 12.4 does); pass args")
+    read_launch(graph, node, &params)
+    size.grid, size.block, size.shared = params.grid, params.block, params.shared_bytes
+    if before is not None:
+        read_dimensions(before.grid, "grid", size.grid)
+        read_dimensions(before.block, "block", size.block)
+        size.shared = read_shared(before.shared)
+    elif tells or watched or new_arguments is None or any([isinstance(each, bytes) for each in new_arguments]):
+        before = launch_of(&params, kernels, change)
+    if tells:
+        after.former = before
+    if grid is not None:
+        read_dimensions(grid, "grid", size.grid)
+    if block is not None:
+        read_dimensions(block, "block", size.block)
+    if shared is not None:
+        size.shared = read_shared(shared)
+    if new_arguments is None:
+        if before.arguments is None:
+            raise NotSupportedError("this driver does not tell a kernel's arguments (CUDA 12.4 does); pass args")
+        new_arguments = before.arguments
+    if to is None:
+        to = kernel_of(params.function, kernels, change) if before is None else before.kernel
     if to is None:  # of another library
-        to = make_kernel(None, before.function, ordinal, f"function {before.function:#x}", None)
+        function = params.function if before is None else before.function
+        to = make_kernel(None, function, ordinal, f"function {function:#x}", None)
     if to.device_index != ordinal:
         raise ValueError(f"kernel {to.name!r} is on device {to.device_index}, the graph on {ordinal}")
-    new_arguments = tuple(arguments)
-    gather_uses(after, to, new_arguments, change, before.arguments)
-    if exec_:  # which may refuse what the graph takes
-        to.change_node(graph, exec_, node, &size, new_arguments)
-        out_begun[0] = True
+    gather_uses(after, to, new_arguments, change, None if before is None else before.arguments)
+    to.change_node(graph, exec_, past is None, node, &size, new_arguments, out_begun)
+    out_begun[0] = exec_ != 0
     if past is not None:  # of others' graph, which stays as it is
         after.launches = KernelParams(to, to.name, to.handle, (size.grid[0], size.grid[1], size.grid[2]),
                                       (size.block[0], size.block[1], size.block[2]), size.shared,
                                       as_bytes(to, new_arguments))
-    else:
-        to.change_node(graph, 0, node, &size, new_arguments)
-    if watch.detects_races():
+    if watched:
         watch.note_changed(capture, (before.name, addresses_in(before.arguments)),
                            (to.name, addresses_in(new_arguments), tuple(uses_of(to.takes, new_arguments))))
     return 0
