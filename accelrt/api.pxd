@@ -50,7 +50,7 @@ cdef int end_pool(int device, uint64_t id0, uint64_t id1) noexcept nogil
 
 # --- page-locked host memory, of one cache for all devices ---
 
-# size bytes; the address is a multiple of 64, of 4096 from 32 KiB on, and 0 for size 0.
+# size bytes; the address is a multiple of 64, of 4096 for sizes above 1 MiB, and 0 for size 0.
 cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
 # Gives such memory back; 0 does nothing.  NOT_ALLOCATED for any other address not handed out.
 cdef int release_pinned(uintptr_t address) noexcept nogil

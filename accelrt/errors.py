@@ -351,8 +351,8 @@ class LeakError(AssertionError):
     """Says what a block that accelrt.testing.check_leaks() checked left behind.
 
     Attributes:
-        blocks: list of dicts, the device memory that is new: device, address, size, stream, pool, frames,
-            tag, and holder, str.
+        blocks: list of dicts, the device memory that is new: device, address, size, stream, pool, kind
+            (of the driver's pools, else ""), frames, tag, and holder, str.
         handles: dict, kind -> how many more there are: stream, event, graph, exec, pool, pinned.
         misuses: dict, what the host device counted that a GPU may die of, as of count_misuses().
     """

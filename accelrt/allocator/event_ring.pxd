@@ -31,7 +31,7 @@ cdef void record_annotation(Pool* pool, int action, uint32_t number) noexcept no
 # frame of Python's, or NULL.
 cdef void take_stack(const Pool* pool, int level, const char* entry) noexcept nogil
 cdef void take_first_stack(int context) noexcept nogil  # of a pool that is yet to be made, with this context
-cdef void drop_stack() noexcept nogil
+cdef uint32_t drop_stack() noexcept nogil  # which it was; 0: none
 cdef uint32_t stack_of_block(const Pool* pool) noexcept nogil  # to be kept with what is allocated
 # Takes the stack, as a number (0: none), with the GIL or without; before: the one taken last.  NULL: no stacks are taken.
 ctypedef uint32_t (*Capture)(const char* entry, uint32_t before) noexcept nogil

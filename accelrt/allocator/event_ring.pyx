@@ -86,9 +86,11 @@ cdef void take_host_stack() noexcept nogil:
         stack = capture(NULL, stack)
 
 
-cdef void drop_stack() noexcept nogil:
+cdef uint32_t drop_stack() noexcept nogil:
     global stack
+    cdef uint32_t dropped = stack
     stack = 0
+    return dropped
 
 
 cdef uint32_t stack_of_block(const Pool* pool) noexcept nogil:

@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from accelrt.allocator.pinned.block cimport PinnedPool
 from accelrt.allocator.stats cimport Stats
 from accelrt.allocator.types cimport Pool
+from accelrt.driver.guard cimport MAX_DEVICES
+from accelrt.driver.memory cimport KIND_MANAGED
 
 # The current value of a per-heap statistic, or the reserved bytes.  try_current returns False where it would have to wait.
 cdef int64_t read_current(Pool* pool, int stat) noexcept nogil
@@ -37,15 +39,32 @@ cdef struct LivePool:      # a private pool that is in use, or has live memory
     size_t reserved
     size_t live
 
-# The live blocks of a device, for the end of the process: how many there are and their bytes, and the largest of them, as
-# many as there is room for, the largest first.  False where another thread has the pool's lock, so that nothing was read.
-# Without the GIL or Python.
+# The live blocks of a device, of the driver's pools too, for the end of the process: how many there are and their bytes,
+# and the largest of them, as many as there is room for, the largest first.  False where another thread has the pool's lock,
+# so that nothing was read.  Without the GIL or Python.
 cdef bint list_live(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil
-# Note in a device's history, with the stack, that a CUDA array, or memory of a pool of the driver's, came or went; neither
-# is part of the pool.  Where history is recorded and the device has no pool yet, it is made.
+# Notes in a device's history, with the stack, that a CUDA array came or went, which is no part of the pool.  Where history
+# is recorded and the device has no pool yet, it is made.
 cdef void record_array(int device, bint came, uintptr_t handle, size_t size) noexcept
-cdef void record_pooled(int device, bint came, uintptr_t address, size_t size, uintptr_t stream) noexcept
 cdef size_t list_live_pools(int device, LivePool* pools, size_t room) noexcept nogil  # how many were written
+
+cdef struct PoolMemory:    # memory of a pool of the driver's that is live, which no segment has
+    uintptr_t address
+    size_t size
+    uintptr_t stream       # in whose order it came
+    int device             # that stream's
+    int kind               # KIND_ of driver/memory.pxd
+    uint32_t tag           # the allocating thread's
+    uint32_t stack         # 0: none
+
+cdef long[KIND_MANAGED + 1][MAX_DEVICES] pool_bytes  # of it, by kind; read by load_count
+
+# Records what a pool gave, and tells the history; neither where the host has no memory for it.  It is taken out before the
+# driver has it back, for the address may be another thread's at once, and ends, or is kept anew, by the driver's answer;
+# NULL: there was none.
+cdef void add_pooled(int device, int kind, uintptr_t address, size_t size, uintptr_t stream) noexcept
+cdef PoolMemory* take_pooled(uintptr_t address) noexcept
+cdef void end_pooled(PoolMemory* memory, bint is_gone) noexcept
 
 cdef struct View:  # a copy of a block's fields, with those of its segment
     uintptr_t address

@@ -5,7 +5,9 @@ from libc.string cimport memset
 
 from accelrt.allocator.audit cimport audit_between, find_pinned_failure
 from accelrt.allocator.backing.stitching cimport restart_budget_count
-from accelrt.allocator.event_ring cimport drop_stack, record_event, reset_tag_peaks, take_stack
+from accelrt.allocator.event_ring cimport (
+    drop_stack, exchange_tag, record_event, record_host, reset_tag_peaks, take_host_stack, take_stack,
+)
 from accelrt.allocator.external.external_pool cimport (
     external_audit, external_limit, external_reset_accumulated, external_reset_peaks, external_stats,
 )
@@ -14,7 +16,8 @@ from accelrt.allocator.heaps cimport (
     unlock_after_read, unlock_all,
 )
 from accelrt.allocator.history_types cimport (
-    ARRAY_GONE, ARRAY_MADE, CONTEXT_ALL, CONTEXT_ALLOC, POOL_ALLOCATED, POOL_FREED, SNAPSHOT,
+    ALLOCATED, ARRAY_GONE, ARRAY_MADE, CONTEXT_ALL, CONTEXT_ALLOC, CONTEXT_STATE, FREE_COMPLETED, FREE_REQUESTED,
+    POOL_ALLOCATED, POOL_FREED, SNAPSHOT,
 )
 from accelrt.allocator.inline.fast_path cimport flush_cached
 from accelrt.allocator.inline.free_list cimport next_class
@@ -23,7 +26,7 @@ from accelrt.allocator.pinned.block cimport (
     ANY_NODE, NO_FILE, PinnedBlock, PinnedPool, PinnedSegment, PinnedStats, reset_peak, reset_sums, reset_timing,
 )
 from accelrt.allocator.pinned.cache cimport pinned_pool
-from accelrt.allocator.pool cimport pool_if_made, recorded_pool
+from accelrt.allocator.pool cimport pool_if_made, recorded_pool, take_stack_of
 from accelrt.allocator.pool_settings cimport rounded
 from accelrt.allocator.private.private_types cimport PrivatePool
 from accelrt.allocator.sizes cimport LARGE, ROUND_LIMIT, SMALL
@@ -33,9 +36,13 @@ from accelrt.allocator.stats cimport (
 )
 from accelrt.allocator.types cimport CLASSES, FREE, HOLE, LIVE, PENDING, PLAIN, Block, Heap, Pool, Segment, Slot
 from accelrt.core.growing cimport ensure_room
-from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_reserve
-from accelrt.core.locks cimport pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock
+from accelrt.core.handle_map cimport AddressMap, map_clear, map_find, map_insert, map_remove, map_reserve
+from accelrt.core.locks cimport (
+    add_count, load_count, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, spin_lock, spin_unlock,
+)
+from accelrt.core.process cimport FORK_POOLS, at_fork
 from accelrt.driver.guard cimport next_filled, PooledEvent, Queue
+from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED
 
 
 # --- read stats -------------------------------------------------------------------------------------------------------
@@ -414,10 +421,6 @@ def record_snapshot(int device) -> None:
 
 cdef void record_array(int device, bint came, uintptr_t handle, size_t size) noexcept:
     record_beside(device, ARRAY_MADE if came else ARRAY_GONE, handle, size, 0)
-
-
-cdef void record_pooled(int device, bint came, uintptr_t address, size_t size, uintptr_t stream) noexcept:
-    record_beside(device, POOL_ALLOCATED if came else POOL_FREED, address, size, stream)
 
 
 cdef void record_beside(int device, int action, uintptr_t address, size_t size, uintptr_t stream) noexcept:
@@ -1008,9 +1011,142 @@ def rounded_request(int device, size_t size) -> int:
     return rounded(&pool.settings, size)
 
 
+# --- memory of the driver's pools -------------------------------------------------------------------------------------
+# What is live of it, by address: the one record that histories, figures, reports and leaks go by.
+
+KIND_NAMES = {KIND_DEVICE: "device", KIND_MANAGED: "managed", KIND_HOST: "pinned"}
+# stub: KIND_NAMES: dict[int, str]
+
+cdef AddressMap pool_memory  # address -> PoolMemory
+cdef int pool_memory_lock = 0
+
+
+cdef void note_pooled(const PoolMemory* memory, bint came) noexcept:
+    # In the history of its kind of memory.
+    cdef uint32_t around = exchange_tag(memory.tag)
+    if memory.kind != KIND_HOST:
+        record_beside(memory.device, POOL_ALLOCATED if came else POOL_FREED, memory.address, memory.size, memory.stream)
+    elif came:
+        take_host_stack()
+        record_host(ALLOCATED, memory.address, memory.size)
+        drop_stack()
+    else:
+        record_host(FREE_REQUESTED, memory.address, memory.size)
+        record_host(FREE_COMPLETED, memory.address, memory.size)
+    exchange_tag(around)
+
+
+cdef void add_pooled(int device, int kind, uintptr_t address, size_t size, uintptr_t stream) noexcept:
+    cdef PoolMemory* memory = <PoolMemory*>malloc(sizeof(PoolMemory))
+    if memory == NULL:
+        return
+    memory.address, memory.size, memory.stream, memory.device, memory.kind = address, size, stream, device, kind
+    memory.tag = exchange_tag(0)
+    exchange_tag(memory.tag)
+    take_stack_of(device, CONTEXT_STATE)
+    memory.stack = drop_stack()
+    keep_pooled(memory)
+
+
+cdef void keep_pooled(PoolMemory* memory) noexcept:
+    cdef bint is_kept
+    if memory == NULL:
+        return
+    spin_lock(&pool_memory_lock)
+    is_kept = map_reserve(&pool_memory) == 0
+    if is_kept:
+        map_insert(&pool_memory, memory.address, memory)
+    spin_unlock(&pool_memory_lock)
+    if not is_kept:
+        free(memory)
+        return
+    add_count(&pool_bytes[memory.kind][memory.device], <long>memory.size)
+    note_pooled(memory, True)
+
+
+cdef PoolMemory* take_pooled(uintptr_t address) noexcept:
+    cdef PoolMemory* memory
+    spin_lock(&pool_memory_lock)
+    memory = <PoolMemory*>map_remove(&pool_memory, address)
+    spin_unlock(&pool_memory_lock)
+    if memory != NULL:
+        add_count(&pool_bytes[memory.kind][memory.device], -<long>memory.size)
+        note_pooled(memory, False)
+    return memory
+
+
+cdef void end_pooled(PoolMemory* memory, bint is_gone) noexcept:
+    if is_gone:
+        free(memory)
+    else:
+        keep_pooled(memory)
+
+
+def driver_pool_bytes(int device) -> dict[str, int]:
+    """Counts the bytes of a device's streams that this process has of the driver's pools: "device" memory, "managed" memory
+    and "pinned" memory."""
+    return {name: load_count(&pool_bytes[kind][device]) for kind, name in KIND_NAMES.items()}
+
+
+def pool_blocks(int device) -> list[dict[str, Any]]:
+    """Lists the memory of the driver's pools that is live, in streams of a device: address, size, requested_size, stream,
+    pool, kind, a name of driver_pool_bytes, and the numbers of the stack ("frames") and the tag.
+
+    Raises:
+        MemoryError: the host has no memory for the copy.
+    """
+    cdef size_t index, count = 0
+    cdef PoolMemory* memory
+    cdef PoolMemory* copies
+    spin_lock(&pool_memory_lock)
+    copies = <PoolMemory*>malloc((pool_memory.count + 1) * sizeof(PoolMemory))
+    for index in range(pool_memory.capacity if copies != NULL else 0):
+        memory = <PoolMemory*>pool_memory.slots[index].value
+        if memory != NULL and memory.device == device:
+            copies[count] = memory[0]
+            count += 1
+    spin_unlock(&pool_memory_lock)
+    if copies == NULL:
+        raise MemoryError
+    blocks = [
+        {
+            "address": copies[index].address, "size": copies[index].size, "requested_size": copies[index].size,
+            "stream": copies[index].stream, "pool": (0, 0), "kind": KIND_NAMES[copies[index].kind],
+            "frames": copies[index].stack, "tag": copies[index].tag,
+        }
+        for index in range(count)
+    ]
+    free(copies)
+    return blocks
+
+
+cdef void list_pooled(int device, LiveBlock* blocks, size_t room, size_t* out_count, size_t* out_bytes) noexcept nogil:
+    cdef const PoolMemory* memory
+    cdef size_t index
+    spin_lock(&pool_memory_lock)
+    for index in range(pool_memory.capacity):
+        memory = <const PoolMemory*>pool_memory.slots[index].value
+        if memory != NULL and memory.device == device:
+            keep_largest(blocks, room, out_count[0], LiveBlock(memory.address, memory.size, memory.stream))
+            out_count[0] += 1
+            out_bytes[0] += memory.size
+    spin_unlock(&pool_memory_lock)
+
+
+cdef void forget_pooled() noexcept nogil:
+    # In a forked child, whose parent has the memory.
+    global pool_memory_lock
+    pool_memory_lock = 0
+    map_clear(&pool_memory)
+    memset(pool_bytes, 0, sizeof(pool_bytes))
+
+
+at_fork("allocator.readers", FORK_POOLS, NULL, NULL, &forget_pooled)
+
+
 # --- at the end of the process: without Python -----------------------------------------------------------------
 
-cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Block* block) noexcept nogil:
+cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, LiveBlock block) noexcept nogil:
     # Inserts a block into the first ones, which are in order of size; `count` came before it.
     cdef size_t position = min(count, room)
     if position == room and (room == 0 or blocks[room - 1].size >= block.size):
@@ -1020,8 +1156,7 @@ cdef void keep_largest(LiveBlock* blocks, size_t room, size_t count, const Block
     while position and blocks[position - 1].size < block.size:
         blocks[position] = blocks[position - 1]
         position -= 1
-    blocks[position].address, blocks[position].size = block.address, block.size
-    blocks[position].stream = block.heap.stream
+    blocks[position] = block
 
 
 cdef void list_segments(
@@ -1032,7 +1167,7 @@ cdef void list_segments(
         block = segment.first
         while block != NULL:
             if block.state == LIVE:
-                keep_largest(blocks, room, out_count[0], block)
+                keep_largest(blocks, room, out_count[0], LiveBlock(block.address, block.size, block.heap.stream))
                 out_count[0] += 1
                 out_bytes[0] += block.size
             block = block.after
@@ -1044,12 +1179,13 @@ cdef bint list_live(int device, LiveBlock* blocks, size_t room, size_t* out_coun
     cdef const Heap* heap
     cdef Stats stats
     out_count[0] = out_bytes[0] = 0
+    list_pooled(device, blocks, room, out_count, out_bytes)
     if pool == NULL:
         return True
     if pool.external != NULL:
         stats = read_stats(pool)
-        out_count[0] = current_of(&stats, ALLOCATION)
-        out_bytes[0] = current_of(&stats, ALLOCATED_BYTES)
+        out_count[0] += current_of(&stats, ALLOCATION)
+        out_bytes[0] += current_of(&stats, ALLOCATED_BYTES)
         return True
     if not try_lock_to_read(pool):
         return False

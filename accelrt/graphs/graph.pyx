@@ -268,7 +268,7 @@ cdef class CUDAGraph:
                 thread broke the capture as soon as it began.
             RuntimeError: this graph was captured already, or its capture is under way, or another thread begins or
                 drops it.
-            ValueError, TypeError: no such mode, no such pool.
+            ValueError, TypeError: no such mode, or pool is none of these.
             Exception: whatever a hook raised; then nothing is begun.
         """
         mode = MODES.get(capture_error_mode)

@@ -51,7 +51,8 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
         including_emulation: bool, whether cuda_bf16.h's arithmetic in float counts, which it has for all
             devices before compute capability 8.0.
     Returns:
-        bool; False where there is no device, and on the host device, which runs no kernels.
+        bool; False where there is no device, and on the host device, which has no compute capability though
+        its kernels take bfloat16.
     """
     if init.chosen_driver() == "host" or not init.is_available():
         return False

@@ -23,8 +23,8 @@ from accelrt.allocator.pool cimport (
 from accelrt.allocator.pool_settings cimport limit_of_fraction
 from accelrt.allocator.private.sleep cimport sweep_suspended
 from accelrt.allocator.readers cimport (
-    allocated_bytes, find_audit_failure, largest_free, limit_of, max_split_of, peak_of, read_current, read_stats,
-    reserved_bytes, reset_accumulated, reset_peaks, try_current,
+    allocated_bytes, find_audit_failure, largest_free, limit_of, max_split_of, peak_of, pool_bytes, read_current,
+    read_stats, reserved_bytes, reset_accumulated, reset_peaks, try_current,
 )
 from accelrt.allocator.readers import record_snapshot, segments
 from accelrt.allocator.settings.apply import backend_to_come, read_environment
@@ -46,7 +46,6 @@ from accelrt.driver.registry import cause_of_refusal as driver_refusal, driver_n
 cimport accelrt.driver.registry as registry
 from accelrt.errors import ArgumentError, CaptureError, NotSupportedError, OutOfMemoryError
 from accelrt.memory.history.recording import name_all, tag_stats
-from accelrt.runtime.access cimport pool_bytes
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes cimport DEVICE_BYTES, any_waits, array_bytes, dispose, drain
 from accelrt.status cimport (

@@ -259,8 +259,8 @@ class DriverPool:
 
     Other libraries of the process use the same pool, but for one that is made here.  The memory is no part of
     what accelrt reserved, nor of figures by tag: attributes() has the driver's figures.  What allocate() gave
-    is counted (memory_stats()["driver_pool_bytes"]), told by reports and refusals of memory, and in the
-    history: "pool_alloc" and "pool_free", and of page-locked memory, where
+    is counted (memory_stats()["driver_pool_bytes"]), told by reports, also since a mark, by ACCELRT_LEAKS and
+    refusals of memory, and in the history: "pool_alloc" and "pool_free", and of page-locked memory, where
     record_history(record_pinned_host_memory=True) records it, as the cache's.
 
     Arguments:

@@ -533,7 +533,7 @@ def live_here(facts: dict[str, Any]) -> int:
 
 
 def held_lines(facts: dict[str, Any]) -> list[str]:
-    request = f"{facts['requested']} bytes"
+    request = f"Requested: {facts['requested']} bytes"
     if facts["rounded"] != facts["requested"]:
         request += f", rounded up to {facts['rounded']}"
     line = (

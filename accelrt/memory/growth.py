@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from accelrt.allocator.readers import holdings
+from accelrt.allocator.readers import KIND_NAMES, holdings
 from accelrt.core.printable import printable
 from accelrt.devices.device import current_device
 from accelrt.memory.caching import ordinal_for_figures
 from accelrt.memory.explain import count_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import is_recording
-from accelrt.memory.live_blocks import line_of, live_blocks, more, named
+from accelrt.memory.live_blocks import line_of, live_memory, more, named
 from accelrt.memory.mempool import host_memory_stats
 from accelrt.runtime.lifetimes import cuda_arrays
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     _Change = tuple[Any, int, int]  # what of, bytes, blocks
 
 
-KEPT = ("address", "size", "stream", "pool", "frames", "tag")  # of a block's fields, what a comparison shows
+# Of a block's fields, what a comparison shows.
+KEPT = ("address", "size", "stream", "pool", "kind", "frames", "tag")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Holding:
     """Memory that was live at a moment.
 
     Attributes:
-        blocks: dict, address -> dict of size, stream, pool, frames (list of dicts) and tag (str).
+        blocks: dict, address -> dict of size, stream, pool, kind ("device", "managed" or "pinned" of what the
+            driver's pools gave, else ""), frames (list of dicts) and tag (str).
         reserved: int, bytes.
         arrays: int, bytes of CUDA arrays, which are no part of those.
     """
@@ -50,6 +52,10 @@ class Holding:
     def live(self) -> int:
         """int: bytes of the live blocks."""
         return sum(block["size"] for block in self.blocks.values())
+
+    def sizes(self, kind: str = "") -> list[int]:
+        """Lists the bytes of each block of a kind."""
+        return [block["size"] for block in self.blocks.values() if block["kind"] == kind]
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,8 +119,7 @@ def holding_of(blocks: list[_Block], reserved: int, arrays: int) -> Holding:
 
 def of_device(ordinal: int) -> Holding:
     held = holdings(ordinal) or {"reserved": 0}
-    blocks = [] if held.get("external") else live_blocks(ordinal)
-    blocks = [{name: block[name] for name in KEPT} for block in map(named, blocks)]
+    blocks = [{name: block[name] for name in KEPT} for block in map(named, live_memory(ordinal))]
     arrays = sum(array["nbytes"] for array in cuda_arrays(ordinal))
     return holding_of(blocks, held["reserved"], arrays)
 
@@ -128,6 +133,7 @@ def of_snapshot(snapshot: dict[str, Any], device: int) -> Holding:
             "size": block.get("size", 0),
             "stream": segment.get("stream", 0),
             "pool": tuple(segment.get("segment_pool_id", (0, 0))),
+            "kind": "",
             "frames": block.get("frames") or [],
             "tag": block.get("tag") or "",
         }
@@ -175,9 +181,12 @@ def compared(before: Holding, after: Holding, top: int) -> dict[str, Any]:
     new.sort(key=lambda block: (-block["size"], block["address"]))
     return {
         "reserved": (before.reserved, after.reserved),
-        "live": (before.live, after.live),
-        "live_blocks": (len(before.blocks), len(after.blocks)),
+        "live": (sum(before.sizes()), sum(after.sizes())),
+        "live_blocks": (len(before.sizes()), len(after.sizes())),
         "cuda_array_bytes": (before.arrays, after.arrays),
+        "driver_pools": {
+            kind: (sum(before.sizes(kind)), sum(after.sizes(kind))) for kind in KIND_NAMES.values()
+        },
         "tags": [(b["tag"], size, count) for b, size, count in changes(before, after, lambda b: b["tag"])],
         "streams": [
             (b["stream"], size, count) for b, size, count in changes(before, after, lambda b: b["stream"])
@@ -268,6 +277,8 @@ def text_of_growth(data: dict[str, Any], heading: str, top: int) -> str:
     ]
     if any(data["cuda_array_bytes"]):
         totals.append(size_row("CUDA arrays", data["cuda_array_bytes"]))
+    pools = data["driver_pools"].items()
+    totals += [size_row(f"DriverPools, {kind}", sizes) for kind, sizes in pools if any(sizes)]
     if "page_locked" in data:
         totals.append(size_row("page-locked, live", data["page_locked"]["live"]))
     new, lost = count_text(data["new_blocks"], "block"), count_text(data["gone_blocks"], "block")

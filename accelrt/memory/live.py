@@ -11,7 +11,7 @@ import warnings
 from accelrt.allocator.external.external_pool import backend_name, report
 from accelrt.allocator.pinned.cache import available_bytes
 from accelrt.allocator.private.routes import pool_of_request
-from accelrt.allocator.readers import holdings, pinned_segments, rounded_request
+from accelrt.allocator.readers import driver_pool_bytes, holdings, pinned_segments, rounded_request
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.printable import printable
 from accelrt.core.process import call_at_exit
@@ -21,8 +21,7 @@ from accelrt.driver.registry import Rows, driver_name
 from accelrt.errors import OutOfMemoryError, refuse_copy
 from accelrt.memory.explain import causes_of, pinned_text, text_of
 from accelrt.memory.history.recording import is_recording, record_history, tag_stats
-from accelrt.memory.live_blocks import by_stack, described, live_blocks, named
-from accelrt.runtime.access import driver_pool_bytes
+from accelrt.memory.live_blocks import by_stack, described, live_memory, named
 from accelrt.runtime.init import later
 from accelrt.runtime.lifetimes import (
     LEAKS_SHOWN,
@@ -301,7 +300,7 @@ def write_down() -> None:
     owners = later("accelrt.memory.holders").owners()
     forget_reachable()
     for ordinal in range(device_count()):
-        for index, block in enumerate(live_blocks(ordinal)):
+        for index, block in enumerate(live_memory(ordinal)):
             note = known_of(block, owners, index < LEAKS_SHOWN) if index < DESCRIBED else b""
             add_reachable(ordinal, block, note)
 

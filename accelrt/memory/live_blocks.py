@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelrt.allocator.readers import segments
+from accelrt.allocator.readers import pool_blocks, segments
 from accelrt.memory.explain import pool_text, size_text, stack_text, stream_text
 from accelrt.memory.history.recording import frames_of, tag_name
 
@@ -12,16 +12,27 @@ if TYPE_CHECKING:
 
 
 def live_blocks(ordinal: int) -> list[dict[str, Any]]:
-    """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, and the
-    numbers of the stack ("frames") and the tag, as of read_stats.segments.
+    """The live blocks of a device, the largest first: address, size, requested_size, stream, pool, kind (""),
+    and the numbers of the stack ("frames") and the tag, as of read_stats.segments.
     """
     live = [
-        {**block, "stream": segment["stream"], "pool": segment["segment_pool_id"]}
+        {**block, "stream": segment["stream"], "pool": segment["segment_pool_id"], "kind": ""}
         for segment in segments(ordinal)[0]
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
     ]
-    return sorted(live, key=lambda block: (-block["size"], block["address"]))
+    return largest_first(live)
+
+
+def largest_first(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(blocks, key=lambda block: (-block["size"], block["address"]))
+
+
+def live_memory(ordinal: int) -> list[dict[str, Any]]:
+    """The live blocks of a device, and what the driver's pools gave in its streams, whose kind is "device",
+    "managed" or "pinned"; the largest first.
+    """
+    return largest_first(live_blocks(ordinal) + pool_blocks(ordinal))
 
 
 def named(block: dict[str, Any]) -> dict[str, Any]:
@@ -32,6 +43,7 @@ def named(block: dict[str, Any]) -> dict[str, Any]:
 def described(block: dict[str, Any]) -> list[str]:
     """Returns what is known of a block of named(): its pool, tag and stack, without those that it lacks."""
     return [
+        *([f"{block['kind']} memory of a driver's pool"] if block["kind"] else []),
         *([pool_text(block["pool"])] if block["pool"] != (0, 0) else []),
         *([f"tag {block['tag']!r}"] if block["tag"] else []),
         *([stack_text(block["frames"])] if block["frames"] else []),

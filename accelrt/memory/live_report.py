@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelrt.allocator.readers import holdings
+from accelrt.allocator.readers import driver_pool_bytes, holdings, pool_blocks
 from accelrt.allocator.settings.apply import allocator_settings
 from accelrt.core.arguments import checked_number
 from accelrt.core.printable import printable
@@ -11,8 +11,7 @@ from accelrt.memory.caching import ordinal_for_figures
 from accelrt.memory.explain import count_text, pool_text, size_text, stack_text, stream_text
 from accelrt.memory.growth import Mark, growth_since, page_locked, text_of_growth
 from accelrt.memory.history.recording import is_recording, tag_stats
-from accelrt.memory.live_blocks import by_stack, line_of, live_blocks, more, named
-from accelrt.runtime.access import driver_pool_bytes
+from accelrt.memory.live_blocks import by_stack, largest_first, line_of, live_blocks, more, named
 from accelrt.runtime.lifetimes import cuda_arrays
 
 TYPE_CHECKING = False  # typing's, which takes long to import
@@ -40,15 +39,16 @@ def report_data(
         None without one; pools, streams and events, lists of dicts, each the largest first; tags, name ->
         bytes; stacks, list of (frames, bytes, blocks); blocks, list of dicts; cuda_array_bytes, which are no
         part of the reserved ones; cuda_arrays, list of dicts, the largest first; driver_pools, dict of the
-        bytes that DriverPools gave of "device", "managed" and "pinned" memory; page_locked, dict;
+        bytes that the driver's pools gave of "device", "managed" and "pinned" memory, as to DriverPools and
+        DriverPoolResources; driver_pool_blocks, list of dicts, the largest; page_locked, dict;
         recording, bool; settings, str.  A backend that is not accelrt's own gives totals alone.  {} before
         the first use of a device, which this is not.
 
-        With since: device; seconds; reserved, live, live_blocks and cuda_array_bytes, (then, now); tags,
-        streams and stacks, lists of (tag, stream or frames, bytes, blocks), by how much each changed, what
-        grew most first;
-        new_blocks, new_bytes, gone_blocks, gone_bytes; blocks, list of dicts, the largest that came;
-        page_locked, dict of (then, now); recording, bool.
+        With since: device; seconds; reserved, live, live_blocks and cuda_array_bytes, (then, now);
+        driver_pools and page_locked, dicts of (then, now); recording, bool; and, of the live blocks and of
+        what the driver's pools gave: tags, streams and stacks, lists of (tag, stream or frames, bytes,
+        blocks), by how much each changed, what grew most first; new_blocks, new_bytes, gone_blocks,
+        gone_bytes; blocks, list of dicts, the largest that came.
     Raises:
         TypeError, ValueError: top is no number from 0 on, device names none, or not the mark's.
     """
@@ -80,6 +80,7 @@ def report_data(
         "cuda_array_bytes": sum(array["nbytes"] for array in arrays),
         "cuda_arrays": arrays,
         "driver_pools": driver_pool_bytes(ordinal),
+        "driver_pool_blocks": [named(block) for block in largest_first(pool_blocks(ordinal))[:top]],
         "page_locked": page_locked(),
         "recording": is_recording(ordinal),
         "settings": allocator_settings()["text"],
@@ -178,7 +179,8 @@ def stack_lines(data: dict[str, Any]) -> list[str]:
 
 def block_lines(data: dict[str, Any]) -> list[str]:
     lines = [f"Largest live blocks, of {data['live_blocks']}"] if data["blocks"] else []
-    return [*lines, *map(line_of, data["blocks"])]
+    pools = ["Largest blocks of DriverPools"] if data["driver_pool_blocks"] else []
+    return [*lines, *map(line_of, data["blocks"]), *pools, *map(line_of, data["driver_pool_blocks"])]
 
 
 def array_lines(data: dict[str, Any], top: int) -> list[str]:

@@ -323,7 +323,7 @@ def caching_host_allocator_alloc(size: int) -> int:
     Arguments:
         size: int, bytes.
     Returns:
-        int, the address, a multiple of 64, and of 4096 for sizes from 32 KiB on; 0 for 0 bytes.
+        int, the address, a multiple of 64, and of 4096 for sizes above 1 MiB; 0 for 0 bytes.
     Raises:
         OutOfMemoryError: the driver has no such memory, even after the cache's idle memory went back.
         ValueError, TypeError: size is negative or no int.
@@ -1327,11 +1327,13 @@ def tag_pool(name: str) -> MemPool:
     Returns:
         MemPool, which lives until the process ends; the same one for the same name.
     Raises:
-        TypeError: name is no str.
+        TypeError, ValueError: name is no str, or is empty.
         NotSupportedError: the allocator's backend is not accelrt's own.
     """
     if not isinstance(name, str):
         raise TypeError(f"name is {name!r} of type {type(name).__name__}; a tag is a str")
+    if not name:
+        raise ValueError("name is empty; pass the tag's name")
     if name not in tag_pools:
         tag_pools.setdefault(name, MemPool())
     return tag_pools[name]

@@ -24,6 +24,7 @@ ROWS = (
 OVERSIZE = (("oversize_allocations", "Oversize allocations"), ("oversize_segments", "Oversize GPU segments"))
 POOLS = (("all", ""), ("large_pool", "      from large pool"), ("small_pool", "      from small pool"))
 FIELDS = ("current", "peak", "allocated", "freed")
+BESIDE = (("cuda_array_bytes", "CUDA arrays"), ("driver_pool_bytes", "DriverPools"))
 BYTE_UNITS = ("B  ", "KiB", "MiB", "GiB", "TiB", "PiB")
 COUNT_UNITS = (" ", "K", "M")
 
@@ -55,8 +56,9 @@ def memory_summary(device: DeviceArgument | None = None, abbreviated: bool = Fal
         device: int, "cuda:1", ...; None is the current device.
         abbreviated: bool, leave out the rows of the large and small pools.
     Returns:
-        str, of several lines, the last of which tells of CUDA arrays where there are any.  A table of zeros
-        before the first use of a device, which this is not.
+        str, of several lines, the last of which tell of CUDA arrays and of what the driver's pools gave of
+        device and managed memory, where there are any.  A table of zeros before the first use of a device,
+        which this is not.
     """
     stats, ordinal = memory_stats(device), ordinal_for_figures(device)
     lines = [
@@ -79,8 +81,9 @@ def memory_summary(device: DeviceArgument | None = None, abbreviated: bool = Fal
         figures = [stats.get(f"{key}.{field}", 0) for field in FIELDS]
         lines += ["-" * WIDTH, line(name, figures, [level(value, False) for value in figures], False)]
     lines.append("=" * WIDTH)
-    arrays = stats.get("cuda_array_bytes", 0)
-    if arrays:
-        text = cell(arrays, level(arrays, True), True)
-        lines += [f" {'CUDA arrays':<21} | {text}   beside the reserved memory ".ljust(WIDTH), "=" * WIDTH]
+    for key, name in BESIDE:
+        held = stats.get(key, 0)
+        if held:
+            text = cell(held, level(held, True), True)
+            lines += [f" {name:<21} | {text}   beside the reserved memory ".ljust(WIDTH), "=" * WIDTH]
     return "".join(f"|{each}|\n" for each in lines)

@@ -39,7 +39,7 @@ from accelrt.arrays.array cimport Array, Buffer, check_live
 from accelrt.arrays.exchange import asarray, from_dlpack
 from accelrt.arrays.copy cimport Operand, keep, note_use, read_array, record_for
 from accelrt.core import dtypes
-from accelrt.core.locks cimport load_count, store_count
+from accelrt.core.locks cimport add_count, load_count, store_count
 from accelrt.core.process import ForkSafeLock, call_at_fork
 from accelrt.core.procfs import status_of
 from accelrt.core.threads cimport pause
@@ -603,7 +603,8 @@ cdef class Rank:
     cdef readonly object trouble  # (code, text) or None
     cdef object path              # of the memory's file, while it has a name
     cdef int file                 # its descriptor, which keeps the name from being cleared away, or -1
-    cdef double timeout           # seconds that an operation waits for ranks that do nothing
+    cdef double timeout           # seconds that an operation waits for ranks that do nothing, where nobody looks after it
+    cdef long looks               # how often somebody asked async_error
     cdef long steps               # that it takes before it is held up (hold_up), or -1
     cdef long awaited             # a bit for each rank that the operation under way waits for
     cdef Py_buffer memory         # the mapping of that file; its buf is NULL before
@@ -703,6 +704,7 @@ cdef class Rank:
         # Until all is done, something is wrong, or others did nothing for too long.
         cdef double idle = 0, now, looked = time.monotonic()
         cdef long long rest = PAUSE_NS
+        cdef long before = load_count(&self.looks)
         while passing:
             if self.state(self.rank) != JOINED:
                 raise BackendError(INVALID_USAGE, "the communicator was aborted")
@@ -718,6 +720,8 @@ cdef class Rank:
                 continue
             # A second at most, for this process may have been stopped itself.
             idle += min(time.monotonic() - now, 1.0)
+            if before != load_count(&self.looks):  # who waits for it has a limit of their own, as with NCCL
+                before, idle = load_count(&self.looks), 0
             looks = now > looked + LOOK_SECONDS
             if looks:
                 looked = now
@@ -1053,6 +1057,7 @@ def issue(Rank rank not None, Stream stream not None, str call not None, uintptr
 
 def async_error(Rank rank not None) -> tuple[int, str] | None:
     """(code, text) of what went wrong in a stream, or None."""
+    add_count(&rank.looks, 1)
     return rank.trouble
 
 

@@ -156,7 +156,7 @@ def manual_seed(seed: int) -> None:
     """Seeds the current device's default generator; before initialisation, the device that is current then.
 
     Arguments:
-        seed: int, from -2**63 to 2**64 - 1.
+        seed: int, from -2**63 to 2**64 - 1; a float counts without its fraction, as in torch.
     Raises:
         ValueError, TypeError: it is no such int.
 

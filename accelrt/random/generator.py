@@ -128,7 +128,7 @@ class Generator:
         """Sets the seed, and the offset to 0.
 
         Arguments:
-            seed: int, from -2**63 to 2**64 - 1.
+            seed: int, from -2**63 to 2**64 - 1; a float counts without its fraction, as in torch.
         Returns:
             the generator.
         Raises:

@@ -11,6 +11,7 @@ from libc.string cimport strcmp
 
 from accelrt.allocator.heaps cimport thread_number
 from accelrt.allocator.pool cimport add_lent, drop_lent
+from accelrt.allocator.readers cimport add_pooled, end_pooled, PoolMemory, take_pooled
 from accelrt.arrays.array import record_host_stream
 from accelrt.arrays.managed import is_managed, prefetch
 from accelrt.core.integers cimport checked_address_int, checked_int
@@ -22,6 +23,7 @@ from accelrt.driver.guard cimport (
 )
 cimport accelrt.driver.registry as registry
 cimport accelrt.runtime.access as watch
+from accelrt.driver.memory cimport KIND_DEVICE, KIND_HOST, KIND_MANAGED
 from accelrt.driver.registry import driver_name
 from accelrt.driver.table cimport Table
 from accelrt.errors import ArgumentError, CudaError
@@ -377,7 +379,7 @@ cdef class MemPoolResource(Resource):
 cdef class DriverPoolResource(Resource):
     """DriverPoolResource(device=None, *, pool=None, managed=False)\n--\n\n\
     Memory of the driver's stream-ordered pools (cuMemAllocAsync): of the device's own, which accelrt.memory.DriverPool trims
-    and sets, or of another one.
+    and sets, or of another one.  It is counted and told as a DriverPool's is; of a pool by its handle as device memory.
 
     Arguments:
         device: int, "cuda:1", ...; None is the current device, or pool's.
@@ -394,6 +396,7 @@ cdef class DriverPoolResource(Resource):
     cdef readonly object pool
     cdef readonly bint managed
     cdef object handle  # of a pool that is not the device's own; or None
+    cdef int kind       # KIND_ of its memory
 
     def __init__(
         self, device: DeviceArgument | None = None, *, pool: DriverPool | SupportsInt | None = None, bint managed=False,
@@ -403,6 +406,7 @@ cdef class DriverPoolResource(Resource):
         if managed and pool is not None:
             raise ArgumentError("managed is of the device's own pool; pass DriverPool(managed=True) as pool, or neither")
         self.managed = pool.managed if is_ours else managed
+        self.kind = KIND_MANAGED if self.managed else KIND_HOST if is_ours and pool.pinned else KIND_DEVICE
         if is_ours:
             if pool.device_index != self.device_index:
                 raise ArgumentError(f"pool is of device {pool.device_index}, the resource of {self.device_index}")
@@ -436,16 +440,20 @@ cdef class DriverPoolResource(Resource):
         if code:
             raise_status(code, "pool_alloc" if pool else "managed_pool_alloc" if self.managed else "async_alloc",
                          ("device", device, "size", nbytes))
+        add_pooled(device, self.kind, address, size, handle)
         return address
 
     def give_back(self, address: int, nbytes: int, stream: Stream) -> None:
         cdef uintptr_t place = address, handle = mark_used(stream)
         cdef int device = self.device_index, code
+        cdef PoolMemory* record
         if self.managed or driver_name() != "cuda":  # a GPU's captures take the other pools' memory
             code = free_in_pool(device, stream, address)  # later, where the stream is captured
         else:
+            record = take_pooled(place)
             with nogil:
                 code = registry.active().async_free(device, handle, place)
+            end_pooled(record, code == 0)
         if code:
             raise_status(code, "async_free", ("device", device, "address", address))
 

@@ -9,8 +9,6 @@ from accelrt.allocator.private.sleep cimport has_suspended_pools, is_pool_suspen
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
 from accelrt.core.locks cimport WITHOUT_GIL, begin_turn, end_turn, fence_turns, likely_true, unlikely_true
 from accelrt.core.slots cimport leave_slot, Slot
-from accelrt.driver.guard cimport MAX_DEVICES
-from accelrt.driver.memory cimport KIND_MANAGED
 
 cdef int sanitizing  # 1 while the race detector is on; written by access.pyx alone
 cdef int sync_mode   # 0 default, 1 warn, 2 error; written by access.pyx alone
@@ -156,26 +154,20 @@ cdef Deferral look_closed(Deferral deferral, PyObject* owner)  # raises nothing
 cdef void defer_release(Deferral deferral, releasing release, int device, uintptr_t address, object keeper) noexcept
 cdef void give_deferred() noexcept
 
-cdef long[KIND_MANAGED + 1][MAX_DEVICES] pool_bytes  # by kind (driver/memory.pxd), of those that follow and have memory
-
 # Memory of a driver's pool, which uses name as its owner.
 cdef class PoolBlock:
     cdef readonly int device_index
     cdef readonly object stream  # Stream, in whose order it goes back
     cdef readonly size_t nbytes
     cdef readonly bint pinned, managed  # the host reads and writes page-locked memory too
-    cdef readonly bint is_mapped  # another process's, which no history and no count of this one has
-    cdef int noted               # the number of the process whose history was told of its allocation, and not of its free
-    cdef uint32_t tag            # the allocating thread's
+    cdef readonly bint is_mapped  # another process's, which this one has no record of
     cdef readonly object _pool   # what destroys the memory's pool, or None
     cdef uintptr_t handle, address  # the stream's; the memory's, 0: it has none, or gave it back
     cdef Py_ssize_t exports      # buffers on it
     cdef int tries               # how often the driver refused to take it back, as its owner died
     cdef object __weakref__
     cdef PoolBlock move_out(self)  # another one with its memory
-    cdef int kind(self) noexcept
-    cdef void note(self, bint came) noexcept
-    cdef int give(self) noexcept
+    cdef int give(self, bint is_kept) noexcept  # is_kept: what the driver refuses, but for a capture, stays the owner's
     cdef int give_back(self) except? -1
 
 cdef int await_uses(str call, int device, uint64_t first, uint64_t second) except -1

@@ -4,16 +4,14 @@ from cpython.buffer cimport PyBUF_READ, PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libc.string cimport memset
+from libc.stdint cimport uint64_t, uintptr_t
 
-from accelrt.allocator.event_ring cimport drop_stack, exchange_tag, record_host, take_host_stack
-from accelrt.allocator.pinned.cache cimport ALLOCATED, FREE_COMPLETED, FREE_REQUESTED, is_cached_pinned
+from accelrt.allocator.pinned.cache cimport is_cached_pinned
 from accelrt.allocator.private.sleep cimport is_of_suspended
-from accelrt.allocator.readers cimport record_pooled
+from accelrt.allocator.readers cimport add_pooled, end_pooled, PoolMemory, take_pooled
 from accelrt.core.integers cimport is_integer
 from accelrt.core.interpreter cimport PyThread_get_thread_ident
-from accelrt.core.locks cimport add_count, begin_turn, end_turn, load_count
+from accelrt.core.locks cimport begin_turn, end_turn
 from accelrt.core.process cimport FORK_USES, at_fork
 from accelrt.core.process import call_at_exit, call_at_fork
 from accelrt.core.slots cimport (
@@ -436,8 +434,6 @@ cdef void give_deferred() noexcept:
 cdef enum:
     MOST_TRIES = 8
 
-cdef int process_number = 1  # a forked child's is another one
-
 cdef list put_off = []  # blocks that could not be given back: in a capture, or refused as their owner died
 
 
@@ -474,27 +470,6 @@ def destroy_pool(tuple answer):
             registry.active().pool_destroy(handle)
 
 
-cdef void note_pinned(bint came, uintptr_t address, size_t size) noexcept nogil:
-    # In the history of page-locked memory, where that is recorded.
-    if came:
-        take_host_stack()
-        record_host(ALLOCATED, address, size)
-        drop_stack()
-    else:
-        record_host(FREE_REQUESTED, address, size)
-        record_host(FREE_COMPLETED, address, size)
-
-
-def driver_pool_bytes(int device) -> dict[str, int]:
-    """Counts the bytes that PoolBlocks hold which this process allocated in streams of a device: "device" memory, "managed"
-    memory and "pinned" memory."""
-    return {
-        "device": load_count(&pool_bytes[KIND_DEVICE][device]),
-        "managed": load_count(&pool_bytes[KIND_MANAGED][device]),
-        "pinned": load_count(&pool_bytes[KIND_HOST][device]),
-    }
-
-
 @cython.no_gc_clear  # it goes back in the stream's order
 cdef class PoolBlock:
     """Memory of a driver's pool, given back by free(), or when it dies.
@@ -524,7 +499,7 @@ cdef class PoolBlock:
         cdef int code
         if self.address == 0:
             return
-        code = self.give()
+        code = self.give(False)
         if code == 0 or code != CAPTURE_UNSUPPORTED and self.tries >= MOST_TRIES:
             return
         later = self.move_out()
@@ -537,38 +512,22 @@ cdef class PoolBlock:
     cdef PoolBlock move_out(self):
         cdef PoolBlock later = PoolBlock.__new__(PoolBlock)
         later.device_index, later.stream, later.handle, later.tries = self.device_index, self.stream, self.handle, self.tries
-        later.nbytes, later.noted, later.tag = self.nbytes, self.noted, self.tag
+        later.nbytes = self.nbytes
         later.pinned, later.managed, later.is_mapped = self.pinned, self.managed, self.is_mapped
         later.address, later._pool, self.address = self.address, self._pool, 0
         return later
 
-    cdef int kind(self) noexcept:
-        return KIND_HOST if self.pinned else KIND_MANAGED if self.managed else KIND_DEVICE
-
-    cdef void note(self, bint came) noexcept:
-        # In the history of its kind of memory.
-        cdef uint32_t around = exchange_tag(self.tag)
-        if self.pinned:
-            note_pinned(came, self.address, self.nbytes)
-        else:
-            record_pooled(self.device_index, came, self.address, self.nbytes, self.handle)
-        exchange_tag(around)
-        self.noted = process_number if came else 0
-
-    cdef int give(self) noexcept:
-        # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.  The history has the
-        # free before the driver may give the address to another thread; memory that goes back later is noted once.
+    cdef int give(self, bint is_kept) noexcept:
+        # The row frees memory of every pool; unlike async_free it refuses a stream that is captured.
+        cdef PoolMemory* record = NULL if self.is_mapped else take_pooled(self.address)
         cdef int code
-        if self.noted == process_number:
-            self.note(False)
         with nogil:
             code = registry.active().managed_pool_free(self.device_index, self.handle, self.address)
-        if code == 0 and not self.is_mapped:
-            add_count(&pool_bytes[self.kind()][self.device_index], -<long>self.nbytes)
+        end_pooled(record, code == 0 or code == CAPTURE_UNSUPPORTED or not is_kept)
         return code
 
     cdef int give_back(self) except? -1:
-        cdef int code = self.give()
+        cdef int code = self.give(True)
         if code == CAPTURE_UNSUPPORTED:
             put_off.append(self)
             return 0
@@ -585,10 +544,8 @@ cdef class PoolBlock:
         if code == 0:
             self.address = address
         if code == 0 and not self.is_mapped:
-            add_count(&pool_bytes[self.kind()][self.device_index], <long>self.nbytes)
-            self.tag = exchange_tag(0)
-            exchange_tag(self.tag)
-            self.note(True)
+            kind = KIND_HOST if self.pinned else KIND_MANAGED if self.managed else KIND_DEVICE
+            add_pooled(self.device_index, kind, self.address, self.nbytes, self.handle)
         return code
 
     def _find_range(self) -> tuple[int, int, int]:
@@ -660,8 +617,6 @@ cdef class PoolBlock:
         code = later.give_back()
         if code:
             self.address, later.address = later.address, 0
-            if not self.is_mapped:
-                self.note(True)  # it stays allocated
             raise_status(code, "managed_pool_free", ("address", self.address))
 
 
@@ -795,14 +750,12 @@ cdef list exported_from(int device, unsigned long long first, unsigned long long
 cdef void forget_uses() noexcept nogil:
     # In a forked child: other threads are gone, and their stacks with them.  The forking thread may be in a use, from which
     # a signal's handler forked, say.
-    global exports_lock, process_number
+    global exports_lock
     cdef unsigned long thread = PyThread_get_thread_ident()
     cdef Access* access = door.oldest
     cdef Access* after
     door.lock = exports_lock = 0
     door.oldest = door.newest = NULL
-    memset(pool_bytes, 0, sizeof(pool_bytes))
-    process_number += 1
     while access != NULL:
         after = access.next
         if access.thread == thread:

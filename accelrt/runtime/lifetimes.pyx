@@ -1395,7 +1395,7 @@ cdef void report_memory(int device) noexcept nogil:
     fprintf(stderr, "  device %d: ", device)
     print_size(total)
     fprintf(stderr, " of memory in %zu block%s\n", count, plural(count))
-    if pool_if_made(device).external != NULL:
+    if pool_if_made(device) != NULL and pool_if_made(device).external != NULL:
         return
     for index in range(min(count, <size_t>SHOWN)):
         report_block(&blocks[index])

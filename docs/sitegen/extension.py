@@ -16,7 +16,7 @@ from . import pages, pictures, reference, tables
 
 MARKER = re.compile(r"^<!-- made: (\w+)(?: (\S+))? -->$", re.M)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
-STACKED = range(3, 6)  # columns of tables that are lists on a phone; wider ones are scrolled
+STACKED = range(3, 7)  # columns of tables that are lists on a phone; wider ones are scrolled
 NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\(.*\))?", re.S)
 
 
@@ -100,7 +100,7 @@ class LinkNames(SphinxPostTransform):
 
 
 class NarrowTables(SphinxPostTransform):
-    """Prepares tables for a phone, where site.css has each row of three to five cells stand as a list.
+    """Prepares tables for a phone, where site.css has each row of three to six cells stand as a list.
 
     The cells get their column's heading, which is hidden where the table is one; names in cells may break
     behind a dot or an underscore.

@@ -207,3 +207,16 @@ def test_a_rank_that_waits_too_long_in_a_stream_gives_up_and_names_whom_it_waite
     assert caught.value.name == "TIMEOUT"
     for each in comms:
         each.abort()
+
+
+def test_a_rank_that_somebody_waits_for_has_the_time_that_this_one_gives():
+    comms = nccl.init_all([0, 1], timeout=1)
+    arrays = [accelrt.full(SIZE, 1, "float32", rank) for rank in range(2)]
+    comms[0].all_reduce(arrays[0])
+    with pytest.raises(TimeoutError, match=r"not done after 2 s, which waits for rank 1"):
+        comms[0].synchronize(timeout=2)
+    comms[1].all_reduce(arrays[1])
+    comms[0].synchronize()
+    assert (arrays[0].numpy() == 2).all()
+    for each in comms:
+        each.close()

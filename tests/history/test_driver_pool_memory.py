@@ -9,7 +9,7 @@ from child import in_fork, in_own_process
 from other_process import Other
 
 import accelrt
-from accelrt import memory, testing
+from accelrt import memory, resources, testing
 from accelrt.memory.history.recording import event_range
 from accelrt.tools.viewer.html_page import make_page
 from accelrt.tools.viewer.snapshot_columns import Recording
@@ -213,3 +213,85 @@ def figures_of_opened(kept, handle, descriptor):
     with memory.DriverMemory.from_ipc_descriptor(pool, descriptor):
         held = memory.report_data()["driver_pools"]["device"]
     return held, pool_events()
+
+
+# --- marks, leaks, and memory of resources ------------------------------------------------------------------
+
+
+def resource_of(kind):
+    return resources.DriverPoolResource(pool=memory.DriverPool(**KINDS[kind]))
+
+
+def test_a_mark_tells_what_came_since_with_its_stack_and_tag(recorded, kind, pool):
+    def make_pool_memory():
+        return pool.allocate(3 * MIB)
+
+    gone = pool.allocate(MIB)
+    moment = memory.mark()
+    with memory.tag("staging"):
+        held = make_pool_memory()
+    gone.free()
+    data = memory.report_data(since=moment)
+    assert data["driver_pools"][kind] == (MIB, 3 * MIB)
+    assert data["live"][0] == data["live"][1]
+    assert data["live_blocks"][0] == data["live_blocks"][1]
+    assert ("staging", 3 * MIB, 1) in data["tags"]
+    assert (data["new_blocks"], data["gone_blocks"]) == (1, 1)
+    (block,) = data["blocks"]
+    assert (block["address"], block["kind"]) == (held.ptr, kind)
+    assert "make_pool_memory" in [frame["name"] for frame in block["frames"]]
+    text = memory.report(since=moment)
+    assert f"  DriverPools, {kind}" in text
+    assert f"3.00 MiB at {held.ptr:#x}, the default stream, {kind} memory of a driver's pool, tag" in text
+    held.free()
+
+
+def test_reports_and_the_summary_list_it(recorded, kind, pool):
+    held = [pool.allocate(size * MIB) for size in (1, 3)]
+    blocks = memory.report_data()["driver_pool_blocks"]
+    assert [block["address"] for block in blocks] == [held[1].ptr, held[0].ptr]
+    assert memory.report_data(top=1)["driver_pool_blocks"] == blocks[:1]
+    assert "Largest blocks of DriverPools\n  3.00 MiB at " in memory.report()
+    assert "| DriverPools           |   4096 KiB   beside the reserved memory " in memory.memory_summary()
+    held.clear()
+    gc.collect()
+    assert "DriverPools" not in memory.memory_summary()
+
+
+def test_memory_of_a_resource_is_told_as_a_pools_is(recorded, kind, pool):
+    resource, moment = resource_of(kind), memory.mark()
+    address = resource.allocate(MIB)
+    data = memory.report_data(since=moment)
+    assert [block["address"] for block in data["blocks"]] == [address]
+    assert data["driver_pools"][kind][1] - data["driver_pools"][kind][0] == MIB
+    resource.deallocate(address, MIB)
+    assert memory.report_data(since=moment)["new_blocks"] == 0
+    came, went = pool_events()
+    assert [came["action"], went["action"]] == ["pool_alloc", "pool_free"]
+    assert came["addr"] == went["addr"] == address
+
+
+@pytest.mark.host
+@in_own_process(printing="told\n")
+def test_memory_that_a_resource_could_not_give_back_stays_told():
+    testing.use_device()
+    resource = resources.DriverPoolResource(managed=True)
+    address = resource.allocate(MIB)
+    with testing.failing(rows=["managed_pool_free"]), pytest.raises(accelrt.CudaError):
+        resource.deallocate(address, MIB)
+    assert [block["address"] for block in memory.report_data()["driver_pool_blocks"]] == [address]
+    resource.deallocate(address, MIB)
+    assert memory.report_data()["driver_pool_blocks"] == []
+    print("told")
+
+
+def test_a_leak_check_finds_it(pool):
+    kept = []
+    with (
+        pytest.raises(testing.LeakError, match="memory of a driver's pool") as told,
+        testing.check_leaks(),
+    ):
+        kept.append(pool.allocate(MIB))
+    assert [block["size"] for block in told.value.blocks] == [MIB]
+    assert "DriverMemory, held by a list" in str(told.value)
+    kept.clear()

@@ -143,9 +143,12 @@ def test_install_is_undone(rmm, on_host_memory):
     ours.uninstall(1)
     assert rmm.mr.get_per_device_resource(1) is before
     ours.install(1)
-    rmm.mr.set_per_device_resource(1, before)
+    rmm.mr.set_per_device_resource(1, rmm.mr.StatisticsResourceAdaptor(before))
     with pytest.raises(RuntimeError, match=r"set after install\(\)"):
         ours.uninstall(1)
+    rmm.mr.set_per_device_resource(1, before)
+    ours.uninstall(1)
+    assert rmm.mr.get_per_device_resource(1) is before
     ours.install(1)
     ours.uninstall(1)
     ours.uninstall(1)

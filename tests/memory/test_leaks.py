@@ -130,6 +130,34 @@ def test_stacks_and_tags_are_told():
     assert re.search(r"3.00 MiB at \S+ stream 0: tag 'cache', forget \(<string>:\d\) < <module>", out)
 
 
+@pytest.mark.host
+def test_memory_of_the_drivers_pools_is_listed_with_the_rest():
+    out = leaks(
+        "def forget(pool):\n    return pool.allocate(3 << 20)\n"
+        "pool = accelrt.memory.DriverPool(managed=True)\n"
+        "with accelrt.memory.tag('staging'):\n    keep(forget(pool))\n"
+        "kept = pool.allocate(1 << 20)\n"
+        "accelrt.resources.DriverPoolResource(pool=pool).allocate(2 << 20)\n"
+        "accelrt.Buffer(1000).free()\n"
+    )
+    lines = out.splitlines()
+    assert lines[1] == "  device 0: 5.00 MiB of memory in 2 blocks"
+    kind, place = "managed memory of a driver's pool", r"at 0x[0-9a-f]+, stream 0"
+    assert re.fullmatch(rf"    3.00 MiB {place}: DriverMemory, {kind}, tag 'staging', forget \(.*", lines[2])
+    assert re.fullmatch(rf"    2.00 MiB {place}: {kind}, <module> \(.*", lines[3])
+    assert f"{REACHABLE}1.00 MiB of memory in 1 block" in lines
+    assert re.fullmatch(
+        rf"    1.00 MiB {place}: DriverMemory, held by `kept` of __main__, {kind}, .*", lines[-1]
+    )
+
+
+@pytest.mark.host
+def test_memory_of_the_drivers_pools_is_listed_where_nothing_else_was_allocated():
+    out = leaks("keep(accelrt.memory.DriverPool(managed=True).allocate(3 << 20))\n")
+    assert "  device 0: 3.00 MiB of memory in 1 block\n    3.00 MiB at " in out
+    assert "<module>" in out
+
+
 def test_many_blocks_are_summed_up():
     out = leaks("held = [accelrt.caching_allocator_alloc(512 * (1 + n)) for n in range(50)]\n")
     assert "in 50 blocks" in out

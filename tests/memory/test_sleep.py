@@ -232,6 +232,8 @@ def test_the_memory_of_a_tag_sleeps_by_its_name():
         accelrt.empty_cache()
     with pytest.raises(TypeError, match="a tag is a str"):
         memory.tag_pool(3)
+    with pytest.raises(ValueError, match="name is empty"):
+        memory.sleepable("")
 
 
 def test_a_pool_that_was_never_allocated_from_sleeps():

@@ -28,6 +28,7 @@ PAGES = (
     "guide/leaks/",
     "guide/processes/",
     "guide/allocator_in_pictures/",
+    "coming_from/cuda_core_tests/",
     "coming_from/torch/",
     "torch_names/",
     "memory/",
@@ -128,6 +129,17 @@ def test_nothing_of_a_page_is_cut_off(browser, address, page, width):
     assert browser.evaluate(CUT_OFF) == []
 
 
+def test_no_page_is_wider_than_a_phone(browser, site, address):
+    wide = {}
+    for path in sorted(site.rglob("*.html")):
+        page = path.relative_to(site).as_posix().removesuffix("index.html")
+        show(browser, address + page, 390)
+        cut_off = [each for each in browser.evaluate(CUT_OFF) if not each.startswith("a table: ")]
+        if cut_off or browser.evaluate("document.scrollingElement.scrollWidth") > 390:
+            wide[page] = cut_off
+    assert wide == {}
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("page", PAGES)
 def test_every_text_of_a_page_can_be_read(browser, address, page, dark):
@@ -151,6 +163,9 @@ def test_what_is_cut_off_or_faint_is_seen(browser, address):
         ("MemPool", "accelrt.MemPool"),
         ("capture error", "What may not stand in a capture"),
         ("what is promised", "What stays"),
+        ("install", "Install: what it needs, and what has been run"),
+        ("exception retry", "Which exception means what"),
+        ("leak", "Memory grows or leaks: what now"),
     ],
 )
 def test_a_search_finds_the_page_that_answers_first(browser, address, question, title):

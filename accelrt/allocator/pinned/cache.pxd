@@ -137,7 +137,7 @@ cdef inline void count_freed(PinnedPool* pool, PinnedBlock* block) noexcept nogi
 # A thread's allocations come from the pool that it has entered, else from a common one: that of the NUMA node nearest to the
 # device, where there are several nodes.  Memory goes back where it came from.
 
-# Allocates size bytes, page-locked, for every device; a multiple of 64, of 4096 from 32 KiB on, 0 for size 0.  A miss takes
+# Allocates size bytes, page-locked, for every device; a multiple of 64, of 4096 above 1 MiB, 0 for size 0.  A miss takes
 # more from the driver of the calling thread's current device.
 cdef int allocate_pinned(size_t size, uintptr_t* out_address) noexcept nogil
 cdef int allocate_pinned_on(int device, size_t size, uintptr_t* out_address) noexcept nogil  # of that device's driver
